@@ -9,6 +9,7 @@ Each prints a line for each model, and at the end what was counted.
 """
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter
@@ -28,15 +29,17 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Host, cluster, mesh_for
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightError
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.types import TensorType
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.operators.builder import Builder
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.proof import UpdateRule, prove_program
+from shardwright.solver.problem import FORBIDDEN, Pair, Problem
 from shardwright.zoo.loading import load
 from tests.equivalence import trained
-from tests.random_graphs import random_graph
 from tests.search.test_offloading import CPU, SGD, marked_at_random, random_plan, request_for
 from tests.search.test_saved_for_backward import SMALL
 
@@ -262,29 +265,99 @@ def gh200(to_host: float, from_host: float) -> Cluster:
 # Exactness
 
 
-MOST = 3_000  # assignments of a program that is compared
+MOST = 1_000  # allowed assignments of a program that is compared
+NEAR = 1.1  # a plan that offloads competes where it takes at most so many times the least step
+# So fast that small tensors are worth the way to the host.
+FAST = (64e9, 1e12, 16e12)
 
 
-def exact(count: int) -> None:
-    """Compare the search with all plans of small programs, where offloading saves memory."""
+def exact(count: int, tightest: bool) -> None:
+    """Compare the search with all plans of small programs, where plans that offload compete."""
     told: Counter[str] = Counter()
-    seed = 0
-    while told["cases"] < count and seed < 20 * count:
-        for line in exact_cases(seed, told):
+    seed, begin = 0, time.process_time()
+    while told["cases"] < count:
+        for line in exact_cases(seed, told, tightest):
             print(line, flush=True)
         seed += 1
     for name, number in told.items():
         print(f"{name}: {number}")
+    print(f"seeds: {seed}, {time.process_time() - begin:.0f} s of the processor")
 
 
-def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
+def saving_graph(random: np.random.Generator, nodes: int) -> Graph:
+    """Return a chain of operators whose gradients read what was computed, with a scalar loss.
+
+    Widths differ, so that a tensor that is saved waits for a larger one; odd ones are not divided.
+    """
+    build = Builder()
+    rows = int(random.choice([3, 8, 32]))
+    shape = (rows, int(random.choice([3, 8, 33])))
+    values = [build.input(Value("x", TensorType("float64", shape)))]
+    for place in range(nodes):
+        last = values[-1]
+        kind = "matmul" if place == 0 else str(random.choice(["matmul", "tanh", "exp", "mul"]))
+        operands = [last]
+        if kind == "matmul":
+            weight = TensorType("float64", (last.type.shape[1], int(random.choice([3, 8, 33]))))
+            given = {"initializer": "normal(0.5)"}
+            operands.append(build.parameter(Value(f"w{place}", weight), given))
+        elif kind == "mul":
+            alike = [value for value in values if value.type == last.type]
+            operands.append(alike[int(random.integers(len(alike)))])
+        values.append(build.emit(kind, *operands))
+    loss = build.emit("reduce_sum", build.emit("square", values[-1]))
+    graph = build.graph("saving", (loss.name,))
+    verify(graph)
+    return graph
+
+
+def random_machine(random: np.random.Generator) -> Cluster:
+    """Return the cluster `cpu` with a fast way to the host, and computation that costs more."""
+    rate = float(random.choice(FAST))
+    slower = float(random.choice([1, 10, 100]))
+    rates = {kind: peak / slower for kind, peak in CPU.device.peak_flops.items()}
+    changed = {"launch_seconds": float(random.choice([0, 2e-6])), "peak_flops": rates}
+    return CPU.model_copy(
+        update={
+            "device": CPU.device.model_copy(update=changed),
+            "host": Host(memory_bytes=2**32, to_host=rate, from_host=rate),
+        }
+    )
+
+
+def allowed_assignments(problem: Problem) -> Sequence[Sequence[int]]:
+    """Return every assignment without a forbidden entry; none where there are more than `MOST`."""
+    earlier: list[list[Pair]] = [[] for _ in problem.variables]
+    for pair in problem.pairs:
+        earlier[max(pair.first, pair.second)].append(pair)
+    found: list[tuple[int, ...]] = [()]
+    for place, variable in enumerate(problem.variables):
+        found = [
+            (*before, choice)
+            for before in found
+            for choice in range(len(variable.cost))
+            if variable.cost[choice] < FORBIDDEN
+            and all(
+                pair.table[(*before, choice)[pair.first], (*before, choice)[pair.second]]
+                < FORBIDDEN
+                for pair in earlier[place]
+            )
+        ]
+        if len(found) > 100 * MOST:
+            return ()
+    return found if len(found) <= MOST else ()
+
+
+def exact_cases(seed: int, told: Counter[str], tightest: bool) -> Iterator[str]:
     """Compare one program within the limits of `_limits`; yield what differs.
 
-    Every second case may be recomputed as well; of the others, what does not fit must be offloaded.
+    Every second program may be recomputed as well.
     """
-    graph = Canonicalize().run(random_graph(seed, nodes=2 + seed % 4))
+    random = np.random.default_rng(seed)
     devices, passes = 1 + seed % 2, (1, 1, 2)[seed // 2 % 3]
-    described = CPU.model_copy(update={"host": HOSTS[seed % len(HOSTS)]})
+    most = {1: 5, 2: 3}[devices]
+    graph = Canonicalize().run(saving_graph(random, int(random.integers(1, most + 1))))
+    described = random_machine(random)
     mesh = mesh_for(described, devices, (devices,))
     options = CompileOptions(
         optimizer=SGD,
@@ -295,15 +368,18 @@ def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
     )
     try:
         where = graph, described, mesh, options
-        plans = list(all_plans(*where, lambda request: request.recompute_space, MOST))
+        plans = list(
+            all_plans(*where, lambda request: request.recompute_space, allowed_assignments)
+        )
     except OptionError:  # the batch is not divisible
         return
-    for limit in _limits(plans):
-        fitting = [plan for plan in plans if plan.peak_bytes <= limit]
-        steps = (fastest_fusion(one.program, described, limit)[1].step_seconds for one in fitting)
-        best = min(steps)
+    for limit in _limits(plans, described, random, tightest):
+        least = _least_steps(plans, described, limit)
+        best = min(least.values())
         told["cases"] += 1
-        told[f"cases, recompute={options.recompute}, M={passes}"] += 1
+        told[f"cases on {devices} devices, recompute={options.recompute}, M={passes}"] += 1
+        told["every best plan offloads"] += least[True] * EXACT < least[False]
+        told["of these, others fit"] += least[True] * EXACT < least[False] < math.inf
         told["plans"] += len(plans)
         try:
             found = compile_graph(
@@ -326,17 +402,32 @@ def exact_cases(seed: int, told: Counter[str]) -> Iterator[str]:
             )
 
 
-def _limits(plans: Sequence[Plan]) -> Sequence[float]:
-    """Return the least memory, the most with which only plans that offload fit, and one between.
+def _limits(
+    plans: Sequence[Plan], described: Cluster, random: np.random.Generator, tightest: bool
+) -> Sequence[float]:
+    """Return a limit of each kind: by whether what offloads is best, and whether others fit.
 
-    None where offloading saves nothing; "between" is halfway to the largest plan that offloads.
+    At random between what two plans take, or, if `tightest`, the least: to the byte what one takes.
+    None within which no plan that offloads is near the best.
     """
-    moving = sorted({plan.peak_bytes for plan in plans if moves(plan.program)})
-    others = [plan.peak_bytes for plan in plans if not moves(plan.program)]
-    if not moving or moving[0] >= max(others):
-        return ()
-    below = [peak for peak in moving if peak < min(others)]
-    return list(dict.fromkeys((moving[0], *below[-1:], moving[len(moving) // 2])))
+    found: dict[tuple[bool, bool], list[float]] = {}
+    peaks = sorted({plan.peak_bytes for plan in plans})
+    for limit, above in zip(peaks, (*peaks[1:], *(2 * peak for peak in peaks[-1:])), strict=True):
+        least = _least_steps(plans, described, limit)
+        if least[True] <= NEAR * least[False]:
+            kind = least[True] * EXACT < least[False], least[False] < math.inf
+            within = limit if tightest else float(random.integers(limit, above))
+            found.setdefault(kind, []).append(within)
+    return [limits[0] if tightest else float(random.choice(limits)) for limits in found.values()]
+
+
+def _least_steps(plans: Sequence[Plan], described: Cluster, limit: float) -> dict[bool, float]:
+    """Return the least step within a limit of the plans that offload, and of the others."""
+    least = {True: math.inf, False: math.inf}
+    for plan in (plan for plan in plans if plan.peak_bytes <= limit):
+        step = fastest_fusion(plan.program, described, limit)[1].step_seconds
+        least[moves(plan.program)] = min(least[moves(plan.program)], step)
+    return least
 
 
 def moves(program: Graph) -> bool:
@@ -349,8 +440,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("plans", "mutants", "exact", "cases"))
     parser.add_argument("--count", type=int, default=300, help="random plans (300)")
+    parser.add_argument("--tightest", action="store_true", help="exact: limits to the byte")
     arguments = parser.parse_args()
-    parts = {"plans": plans, "mutants": mutants, "exact": exact, "cases": cases}
+    searched = partial(exact, tightest=arguments.tightest)
+    parts = {"plans": plans, "mutants": mutants, "exact": searched, "cases": cases}
     parts[arguments.part](arguments.count)
 
 

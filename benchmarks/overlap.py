@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import prod
@@ -51,7 +51,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.problem import FORBIDDEN
+from shardwright.solver.problem import FORBIDDEN, Problem
 from tests.random_graphs import random_graph
 
 MOST = 4_000  # assignments of a program that is compared
@@ -226,23 +226,25 @@ def _cluster(name: str, links: float) -> Cluster:
     return described.model_copy(update={"levels": levels})
 
 
+def assignments(problem: Problem) -> Iterable[Sequence[int]]:
+    """Return all assignments of a problem; none where there are more than `MOST`."""
+    return product(*map(range, problem.sizes)) if prod(problem.sizes) <= MOST else ()
+
+
 def all_plans(
     graph: Graph,
     described: Cluster,
     mesh: Mesh,
     options: CompileOptions,
     space_of: Callable[[SearchRequest], SearchSpace] = lambda request: request.space,
-    most: int = MOST,
+    assignments_of: Callable[[Problem], Iterable[Sequence[int]]] = assignments,
 ) -> Iterator[Plan]:
     """Yield the distinct programs of all assignments; none where there are too many."""
     lowering = LowerRedistributions(described)
     request = SearchRequest(graph, described, lowering.planner(mesh), options)
     space = space_of(request)
-    sizes = [len(choice.options) for choice in space.choices]
-    if prod(sizes) > most:
-        return
     seen = set()
-    for assignment in product(*map(range, sizes)):
+    for assignment in assignments_of(space.problem):
         if evaluate(space.problem, assignment).cost >= FORBIDDEN:
             continue
         decisions = space.decisions(assignment)

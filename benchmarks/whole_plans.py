@@ -5,6 +5,7 @@
     python benchmarks/whole_plans.py run llama3-70b-64 --search-only --ablation recompute=none
     python benchmarks/whole_plans.py run gpt3-175b-1024 --links 0.5
     python benchmarks/whole_plans.py table
+    python benchmarks/whole_plans.py ablations
 
 A row is a search, each of its named plans, and for small models the best of all named plans of one
 stage. Each is measured in a process of its own and appended to a file of JSON lines; what is there
@@ -289,6 +290,17 @@ def table(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:
             )
 
 
+def ablations(results: dict[str, dict[str, Any]]) -> str:
+    """Return the table of searches alone, each with what it changes, in the order of the runs."""
+    head = ("run", "step", "memory", "bound", "gap", "CPU s")
+    lines = [head, ("---",) * len(head)]
+    for key, plan in results.items():
+        step, _, _, _, memory, bound, gap, spent = our_cells(plan)
+        told = (label(Task(*json.loads(key))), step, memory, bound, gap, spent.split(", ")[1])
+        lines.append(told)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def label(task: Task) -> str:
     """Return the name of a search with what it changes."""
     row = rows()[task.row]
@@ -367,7 +379,8 @@ def main() -> None:
     measure.add_argument("--again", action="store_true", help="also what was measured before")
     write = commands.add_parser("table", help="write the page")
     write.add_argument("--out", type=Path, default=HERE.with_suffix(".md"))
-    for command in (measure, write):
+    alone = commands.add_parser("ablations", help="print a table of searches alone")
+    for command in (measure, write, alone):
         command.add_argument("--results", type=Path, default=HERE.with_suffix(".jsonl"))
     one = commands.add_parser("task")  # in a process of its own
     one.add_argument("key")
@@ -380,6 +393,8 @@ def main() -> None:
     elif arguments.command == "task":
         task = Task(*json.loads(arguments.key))
         print(json.dumps(measured(task, arguments.seconds), default=str))
+    elif arguments.command == "ablations":
+        print(ablations(read(arguments.results)))
     else:
         arguments.out.write_text(document(read(arguments.results)))
 

@@ -110,7 +110,11 @@ def parameter_text(parameter: Parameter) -> str:
     return f"{keyword} {parameter.name}{weight}: {type_text(parameter.value)}{attributes}"
 
 
-def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
+def to_text(
+    graph: Graph,
+    comment: Callable[[Node], str] | None = None,
+    line: Callable[[Node], str] = node_text,
+) -> str:
     """Return the text form of `graph`.
 
     Parameters
@@ -119,6 +123,8 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
         The graph.
     comment : callable, optional
         Returns for a node a remark to write behind its line; the parser drops it.
+    line : callable, optional
+        Returns the line of a node.
     """
     mesh = f" on {_mesh_text(graph.mesh)}" if graph.mesh else ""
     lines = [f"graph {graph.name}{mesh} {{"]
@@ -126,7 +132,7 @@ def to_text(graph: Graph, comment: Callable[[Node], str] | None = None) -> str:
     lines += [f"  {parameter_text(parameter)}" for parameter in graph.parameters]
     for node in graph.nodes:
         remark = comment(node) if comment else ""
-        lines.append(f"  {node_text(node)}" + (f"  # {remark}" if remark else ""))
+        lines.append(f"  {line(node)}" + (f"  # {remark}" if remark else ""))
     lines += [f"  shared {_shared_text(graph, *item)}" for item in graph.shared_layouts]
     lines += [f"  recompute {name}" for name in graph.recomputed]
     lines += [f"  regather {name}" for name in graph.regathered]

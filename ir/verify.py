@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Value
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import node_text, parameter_text, type_text
 
@@ -23,11 +24,12 @@ def verify_structure(graph: Graph) -> None:
         At the first broken rule; names the node, the value found and the value expected.
     """
     known: set[str] = set()
+    fitting: set[tuple[Layout, tuple[int, ...]]] = set()
     for value in graph.inputs:
-        _define(value, known, graph.mesh)
+        _define(value, known, graph.mesh, fitting)
         _check_complete("input", value)
     for parameter in graph.parameters:
-        _define(parameter.value, known, graph.mesh)
+        _define(parameter.value, known, graph.mesh, fitting)
         _check_complete("parameter", parameter.value)
     _check_weights(graph)
     for node in graph.nodes:
@@ -38,7 +40,7 @@ def verify_structure(graph: Graph) -> None:
             raise IRError(f"a node of `{node.operator}` has no result, every node has one")
         try:
             for result in node.results:
-                _define(result, known, graph.mesh)
+                _define(result, known, graph.mesh, fitting)
         except IRError as error:
             raise IRError(error.what, node_text(node), error.hint) from None
     for name in graph.outputs:
@@ -129,7 +131,7 @@ def _verify_shared(graph: Graph, name: str, shared: SharedLayout) -> None:
     if name not in graph.values:
         raise IRError(f"the shared value `{name}` is not defined", where)
     try:
-        _define(Value(name, graph.values[name].type, shared.layout), set(), graph.mesh)
+        _define(Value(name, graph.values[name].type, shared.layout), set(), graph.mesh, set())
         for axis in shared.gradient:
             (graph.mesh or Mesh(())).axis(axis)
     except IRError as error:
@@ -144,11 +146,17 @@ def _check_in_device(kind: str, value: Value) -> None:
         )
 
 
-def _define(value: Value, known: set[str], mesh: Mesh | None) -> None:
+def _define(
+    value: Value,
+    known: set[str],
+    mesh: Mesh | None,
+    fitting: set[tuple[Layout, tuple[int, ...]]],
+) -> None:
+    """Check a name, and a layout unless it is known to fit tensors of this shape on this mesh."""
     if value.name in known:
         raise IRError(f"`{value.name}` is defined twice, every name is defined once")
     known.add(value.name)
-    if value.layout is None:
+    if value.layout is None or (value.layout, value.type.shape) in fitting:
         return
     if mesh is None:
         raise IRError(f"`{value.name}` has a layout but the graph has no mesh")
@@ -168,3 +176,4 @@ def _define(value: Value, known: set[str], mesh: Mesh | None) -> None:
         value.layout.check(value.type.shape, mesh)
     except IRError as error:
         raise IRError(f"`{value.name}`: {error.what}") from None
+    fitting.add((value.layout, value.type.shape))

@@ -28,7 +28,7 @@ from shardwright.compiler.options import (
     Mode,
 )
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
-from shardwright.compiler.plans.binding import rank_text
+from shardwright.compiler.plans.binding import rank_texts
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.feeding import Feed, Kind
@@ -229,12 +229,13 @@ def write_programs(program: Graph, ranks: Iterable[int]) -> None:
     folder, _ = graphs_asked_for()
     if folder is None:
         return
-    for rank in ranks:
+    ranks = list(ranks)
+    for rank, text in zip(ranks, rank_texts(program, ranks), strict=True):
         path = folder.parent / f"rank_{rank}" / "program.ir"
         what = f"the program of rank {rank}"
         with failing_as(what, path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, rank_text(program, rank).encode(), what, begins(b"# rank "))
+        write_file(path, text.encode(), what, begins(b"# rank "))
 
 
 # Processes that were started together

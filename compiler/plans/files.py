@@ -16,14 +16,14 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from shardwright.compiler.plans.binding import rank_text
+from shardwright.compiler.plans.binding import rank_texts
 from shardwright.compiler.plans.document import PlanDocument, check_format
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.plans.strategies_file import strategies_text
@@ -188,14 +188,14 @@ def _written(directory: Path) -> dict[str, str]:
     return {DOCUMENT: "", **files}  # plans of before do not list the document itself
 
 
-def _contents(plan: Plan, ranks: Iterable[int]) -> dict[str, bytes]:
+def _contents(plan: Plan, ranks: Sequence[int]) -> dict[str, bytes]:
     counts = {name: item.split_counts for name, item in plan.document.strategies.items()}
     files = {
         "model.ir": to_text(plan.model),
         "program.ir": to_text(plan.program),
         "strategies.json": strategies_text(counts),
     }
-    files |= {_listing(rank): rank_text(plan.program, rank) for rank in ranks}
+    files |= dict(zip(map(_listing, ranks), rank_texts(plan.program, ranks), strict=True))
     encoded = {name: text.encode() for name, text in files.items()}
     if plan.initial:
         buffer = io.BytesIO()
