@@ -12,7 +12,7 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.accounting import operator_costs, traffic
-from shardwright.compiler.plans.binding import bind_rank, rank_text
+from shardwright.compiler.plans.binding import bind_rank, rank_text, rank_texts
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.files import read_plan, write_plan
 from shardwright.compiler.plans.strategies_file import read_strategies
@@ -115,6 +115,15 @@ def test_a_listing_is_bound_to_its_rank(compilation):
     assert bound.values["tokens"].type.shape == (1, 4)
     gathers = [node for node in bound.nodes if node.operator == "all_gather"]
     assert {node.attributes["ranks"] for node in gathers} == {tuple(range(8))}
+
+
+def test_listings_that_are_made_together_are_those_made_alone():
+    program = compile("mlp:batch=16", 4, plan="tensor=2,data=2").plan.program
+    alone = [rank_text(program, rank) for rank in range(4)]
+    assert list(rank_texts(program, range(4))) == alone
+    assert [parse(text) for text in alone] == [bind_rank(program, rank) for rank in range(4)]
+    groups = {tuple(line for line in text.splitlines() if "ranks=" in line) for text in alone}
+    assert len(groups) == 4
 
 
 def test_groups_are_those_of_the_rank():

@@ -50,3 +50,11 @@ def test_a_state_belongs_to_a_parameter() -> None:
     text = PROGRAM.replace("  parameter w", "  state m of v: f32[4]*\n  parameter w")
     assert refusal(text) == "`v` is no parameter, a state belongs to one (in state m of v: f32[4]*)"
     verify_structure(parse(text.replace("m of v", "m of w")))
+
+
+def test_a_layout_that_fits_one_shape_is_checked_for_another() -> None:
+    text = PROGRAM.replace("input a: f32[4]*", "input a: f32[4@x]\n  input c: f32[4@x]")
+    verify_structure(parse(text))
+    assert refusal(text.replace("input c: f32[4@x]", "input c: f32[1@x]")) == (
+        "`c`: a dimension of size 1 cannot be split 2 ways"
+    )
