@@ -11,8 +11,8 @@ from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.compiler.pipelines import as_asked, canonical_form
 from shardwright.compiler.stages.layer_prices import (
     LayerPrices,
-    Part,
     layer_prices,
+    layer_seconds,
     repeated_layers,
 )
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -32,6 +32,7 @@ from shardwright.search.named_plan import NamedPlan
 _SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are priced
 _FULL = "full"  # the way to recompute of whole layers
 _FREE = 1e30  # per second: what takes no time
+_OfParts = tuple[float, float, float]  # of a layer, of what is before all layers, and after
 _HALF = 0.5  # of a bandwidth, by which the seconds of its links are told from the others
 
 
@@ -164,7 +165,7 @@ class FitModel:
     _priced: dict[int, Mapping[str, Prices]] = field(default_factory=dict)
     _timed: dict[int, dict[str, tuple[PartSeconds, ...]]] = field(default_factory=dict)
     _shared: SharedParts = field(default_factory=SharedParts)
-    _launched: dict[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    _launched: dict[int, Mapping[str, _OfParts]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if any(node.operator == "dispatch" for node in self.graph.nodes):
@@ -247,7 +248,7 @@ class FitModel:
     def seconds(self, tensor: int, rule: str) -> tuple[PartSeconds, ...]:
         """Return the seconds of a layer, of what is before all of them, and after."""
         if tensor not in self._timed:
-            known = {name: one.layers for name, one in self.prices(tensor).items()}
+            known = {name: one.layers.seconds for name, one in self.prices(tensor).items()}
             fast = self._seconds(known, self.cluster, tensor)
             told = tensor > 1 and self.tells_links
             slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
@@ -301,49 +302,50 @@ class FitModel:
             seconds += float(moved[0])
         return seconds / self.samples
 
-    def _launches(self, tensor: int) -> Mapping[str, tuple[float, ...]]:
+    def _launches(self, tensor: int) -> Mapping[str, _OfParts]:
         """Return how many operators are launched in each part, by the way to recompute."""
         if tensor not in self._launched:
             try:
-                found = self._layer_prices(_counting(self.cluster), tensor)
+                self._launched[tensor] = self._layer_seconds(_counting(self.cluster), tensor)
             except ShardwrightError:  # the model cannot be divided so
-                found = {}
-            self._launched[tensor] = {
-                rule: tuple(part.seconds for part in _parts(one)) for rule, one in found.items()
-            }
+                self._launched[tensor] = {}
         return self._launched[tensor]
 
     def _prices(self, tensor: int) -> Mapping[str, Prices]:
         first, last = (one * self.stored.total / tensor for one in self.end_elements)
         return {
             rule: Prices(one, min(first, one.first.stored_bytes), min(last, one.last.stored_bytes))
-            for rule, one in self._layer_prices(self.cluster, tensor).items()
+            for rule, one in layer_prices(*self._priced_on(self.cluster, tensor)).items()
         }
 
     def _seconds(
-        self, found: Mapping[str, LayerPrices] | None, cluster: Cluster, tensor: int
+        self, found: Mapping[str, _OfParts] | None, cluster: Cluster, tensor: int
     ) -> Mapping[str, tuple[tuple[float, float], ...]]:
         """Return the seconds of the parts: of one sample, and of each further one."""
-        found = found or self._layer_prices(cluster, tensor)
+        found = found or self._layer_seconds(cluster, tensor)
         samples = next((n for n in _SAMPLES if self.samples % n == 0), 1)
-        wide = found if samples == 1 else self._layer_prices(cluster, tensor, samples)
+        wide = found if samples == 1 else self._layer_seconds(cluster, tensor, samples)
         parts = {}
         for rule, one in found.items():
-            pairs = zip(_parts(one), _parts(wide.get(rule, one)), strict=True)
+            pairs = zip(one, wide.get(rule, one), strict=True)
             more = max(samples - 1, 1)
             parts[rule] = tuple(
-                (alone.seconds, max((many.seconds - alone.seconds) / more, 0.0))
-                if samples > 1
-                else (alone.seconds, alone.seconds)
+                (alone, max((many - alone) / more, 0.0)) if samples > 1 else (alone, alone)
                 for alone, many in pairs
             )
         return parts
 
-    def _layer_prices(
+    def _layer_seconds(
         self, cluster: Cluster, tensor: int, samples: int = 1
-    ) -> Mapping[str, LayerPrices]:
-        plan = on_tensor_ranks(tensor)
-        return layer_prices(self._pipeline(_as_exposed(cluster), tensor, samples), plan)
+    ) -> Mapping[str, _OfParts]:
+        return layer_seconds(*self._priced_on(cluster, tensor, samples))
+
+    def _priced_on(
+        self, cluster: Cluster, tensor: int, samples: int = 1
+    ) -> tuple[PipelinePartitioning, NamedPlan]:
+        """Return what the parts are priced of: the program in one stage, and the plan of it."""
+        pipeline = self._pipeline(_as_exposed(cluster), tensor, samples)
+        return pipeline, on_tensor_ranks(tensor)
 
     def _pipeline(self, cluster: Cluster, tensor: int, samples: int = 1) -> PipelinePartitioning:
         """Return the program in one stage on tensor ranks, in micro-batches of some samples."""
@@ -399,10 +401,6 @@ def _counting(cluster: Cluster) -> Cluster:
     links = {"bandwidth": _FREE, "latency": 0.0, "efficiency": None}
     levels = tuple(level.model_copy(update=links) for level in cluster.levels)
     return cluster.model_copy(update={"device": device, "levels": levels, "software": None})
-
-
-def _parts(prices: LayerPrices) -> tuple[Part, Part, Part]:
-    return prices.layer, prices.first, prices.last
 
 
 def _part_seconds(fast: tuple[float, float], slow: tuple[float, float], host: float) -> PartSeconds:

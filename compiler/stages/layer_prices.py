@@ -7,6 +7,7 @@ data ranks and micro-batches; what data ranks add is left out.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -72,6 +73,11 @@ class LayerPrices:
     transient_bytes: float
     passed_bytes: float
 
+    @property
+    def seconds(self) -> tuple[float, float, float]:
+        """Of a layer, of what is before all layers, and after."""
+        return self.layer.seconds, self.first.seconds, self.last.seconds
+
 
 def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, LayerPrices]:
     """Return the prices of a model on the tensor ranks of a plan, by the way to recompute.
@@ -88,17 +94,32 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
     ShardwrightError
         If the model cannot be divided so.
     """
-    layers = repeated_layers(pipeline.blocks)
-    if len(layers) < _FEWEST:
-        return {}
-    problems, mesh = pipeline.named, pipeline.mesh
-    graph, axes = problems.problems.loop.graph, PlanAxes.of(mesh)
-    stages = NamedStages(problems, NamedStrategies.of(plan, graph, mesh, axes, alike=True))
     found = {}
-    for rule, marked in recomputations(pipeline.source).items():
-        prices = _prices(pipeline, stages, marked, layers)
-        if prices is not None:
-            found[rule] = prices
+    for rule, parts in _parts(pipeline, plan, in_flight=(1, 2)).items():
+        one, two, first, last = (_part(pipeline, *stages) for stages in parts)
+        layer = two.less(one)
+        found[rule] = LayerPrices(
+            len(repeated_layers(pipeline.blocks)),
+            layer,
+            first.less(one),
+            last.less(one),
+            max(one.stored_bytes - layer.stored_bytes, 0.0),
+            _passed_bytes(pipeline),
+        )
+    return found
+
+
+def layer_seconds(
+    pipeline: PipelinePartitioning, plan: NamedPlan
+) -> dict[str, tuple[float, float, float]]:
+    """Return the seconds of `layer_prices` alone: of a layer, of what is before all, and after.
+
+    That asks for half as many stages, those of one micro-batch in flight.
+    """
+    passes, found = pipeline.options.passes, {}
+    for rule, parts in _parts(pipeline, plan, in_flight=(1,)).items():
+        one, two, first, last = (stage.step_seconds / passes for (stage,) in parts)
+        found[rule] = max(two - one, 0.0), max(first - one, 0.0), max(last - one, 0.0)
     return found
 
 
@@ -117,44 +138,47 @@ def _is_numbered(blocks: Blocks, block: int) -> bool:
     return bool(block_of(blocks.line.operators[blocks.starts[block]].scope))
 
 
-def _prices(
-    pipeline: PipelinePartitioning,
-    stages: NamedStages,
-    marked: frozenset[str],
-    layers: range,
-) -> LayerPrices | None:
-    """Return the prices with some operators recomputed; None where the plan has no such stage."""
-    passes = pipeline.options.passes
+def _parts(
+    pipeline: PipelinePartitioning, plan: NamedPlan, in_flight: Sequence[int]
+) -> dict[str, list[list[StagePlan]]]:
+    """Return a layer, two of them, and both ends with one, by the way to recompute.
 
-    def part(begin: int, end: int) -> tuple[Part, float] | None:
-        regather = stages.named.plan.sequence_parallel
-        plans: list[StagePlan] = []
-        for in_flight in (1, 2):
-            plan = stages.at(marked, begin, end, in_flight, {}, regather=regather)
-            if plan is None:
-                return None
-            plans.append(plan)
-        saved = plans[1].memory_bytes - plans[0].memory_bytes
-        stored = plans[0].memory_bytes - saved
-        return Part(plans[0].step_seconds / passes, stored, saved), stored
-
-    middle, end = layers[len(layers) // 2], len(pipeline.blocks)
-    one, two = part(middle, middle + 1), part(middle, middle + 2)
-    first, last = part(0, layers[0] + 1), part(layers[-1], end)
-    if one is None or two is None or first is None or last is None:
-        return None
-    layer = two[0].less(one[0])
-    return LayerPrices(
-        len(layers),
-        layer,
-        first[0].less(one[0]),
-        last[0].less(one[0]),
-        max(one[0].stored_bytes - layer.stored_bytes, 0.0),
-        _passed_bytes(pipeline.blocks, middle) / pipeline.mesh.size,
-    )
+    Of each are the plans with so many micro-batches in flight; a way that has no such stage is
+    left out.
+    """
+    layers = repeated_layers(pipeline.blocks)
+    if len(layers) < _FEWEST:
+        return {}
+    problems, mesh = pipeline.named, pipeline.mesh
+    graph, axes = problems.problems.loop.graph, PlanAxes.of(mesh)
+    stages = NamedStages(problems, NamedStrategies.of(plan, graph, mesh, axes, alike=True))
+    middle, end = _middle(layers), len(pipeline.blocks)
+    stretches = (middle, middle + 1), (middle, middle + 2), (0, layers[0] + 1), (layers[-1], end)
+    regather, found = stages.named.plan.sequence_parallel, {}
+    for rule, marked in recomputations(pipeline.source).items():
+        parts = [
+            [stages.at(marked, *one, count, {}, regather=regather) for count in in_flight]
+            for one in stretches
+        ]
+        known = [[plan for plan in part if plan is not None] for part in parts]
+        if all(len(part) == len(in_flight) for part in known):
+            found[rule] = known
+    return found
 
 
-def _passed_bytes(blocks: Blocks, block: int) -> float:
-    """Return the bytes of a micro-batch that a block receives of the one before."""
-    values = blocks.loop.graph.values
-    return float(sum(values[name].type.nbytes for name in blocks.passed(block)))
+def _middle(layers: range) -> int:
+    return layers[len(layers) // 2]
+
+
+def _part(pipeline: PipelinePartitioning, one: StagePlan, two: StagePlan) -> Part:
+    """Return what a stage takes, by its plans with one and two micro-batches in flight."""
+    saved = two.memory_bytes - one.memory_bytes
+    return Part(one.step_seconds / pipeline.options.passes, one.memory_bytes - saved, saved)
+
+
+def _passed_bytes(pipeline: PipelinePartitioning) -> float:
+    """Return the bytes of a micro-batch that a layer receives of the one before, on a rank."""
+    blocks = pipeline.blocks
+    values, block = blocks.loop.graph.values, _middle(repeated_layers(blocks))
+    whole = sum(values[name].type.nbytes for name in blocks.passed(block))
+    return float(whole) / pipeline.mesh.size
