@@ -133,17 +133,20 @@ class RingWork:
         The mesh axes of the ring.
     rounds : tuple of Round
         The rounds of the busiest rank.
+    operator : str
+        The name of the operator.
     """
 
     dtype: str
     axes: tuple[str, ...]
     rounds: tuple[Round, ...]
+    operator: str
 
 
 def ring_work(info: RingOperator, operands: Sequence[Layout], mesh: Mesh) -> RingWork:
     """Return the work of a ring."""
     dtype = info.operand_types[0].dtype
-    return RingWork(dtype, info.axes, tuple(info.rounds(operands, mesh)))
+    return RingWork(dtype, info.axes, tuple(info.rounds(operands, mesh)), info.name)
 
 
 def ring_seconds(work: RingWork, mesh: Mesh, cluster: Cluster) -> float:
@@ -160,8 +163,11 @@ def ring_computing(work: RingWork, cluster: Cluster) -> float:
 
 
 def _computing(work: RingWork, cluster: Cluster) -> Floats:
-    """Return the seconds of computation in each round, by the roofline."""
+    """Return the seconds of computation in each round, by its own rate or the roofline."""
     device = cluster.device
+    if device.efficiency is not None and work.operator in device.efficiency.operators:
+        own = device.efficiency.operators[work.operator]
+        return np.array([own.seconds(turn.flops, turn.moved_bytes) for turn in work.rounds])
     peak = device.flops_per_second(work.dtype)
     if device.efficiency is not None:  # rings compute attention
         peak *= device.efficiency.attention.value

@@ -72,7 +72,8 @@ class OperatorRate(Description):
 
     An operator takes `launch` seconds, its work by `rate`: flops of matrix products, attention
     and convolutions, bytes that it reads and writes of all others; and, where flops do not explain
-    its times alone, the bytes that it moves by `traffic`.
+    its times alone, the bytes that it moves by `traffic`. Of operators whose ranks pass parts round
+    `launch` counts in every round, and what is sent is counted in these figures.
 
     Parameters
     ----------
@@ -88,6 +89,11 @@ class OperatorRate(Description):
     rate: Figure
     launch: Figure
     traffic: Figure | None = None
+
+    def seconds(self, amount: float, moved: float) -> float:
+        """Return the seconds of some work, and of the bytes that it moves besides."""
+        seconds = self.launch.value + amount / self.rate.value
+        return seconds if self.traffic is None else seconds + moved / self.traffic.value
 
 
 class DeviceEfficiency(Description):

@@ -187,9 +187,7 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     """Return the seconds of some work on a device of a cluster, as its software runs it."""
     device, software = cluster.device, cluster.software
     if device.efficiency is not None and work.operator in device.efficiency.operators:
-        own = device.efficiency.operators[work.operator]
-        seconds = own.launch.value + work.amount / own.rate.value
-        return seconds if own.traffic is None else seconds + work.traffic / own.traffic.value
+        return device.efficiency.operators[work.operator].seconds(work.amount, work.traffic)
     if work.kind == "attention" and software is not None and software.attention == "separate":
         moved = work.scores * software.scores.value / device.achieved_bandwidth
         return sum(_product(p, work, device) for p in work.products) + moved

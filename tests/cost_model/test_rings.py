@@ -92,3 +92,30 @@ def test_no_plan_with_rings_is_faster_than_its_bound(seed: int) -> None:
     free = sw.compile(definition, 4, cluster=where).plan.document
     assert free.lower_bound <= pinned.objective * (1 + 1e-9)
     assert free.objective <= pinned.objective * (1 + max(free.gap, 0.01))
+
+
+def test_a_ring_that_was_measured_takes_its_own_rate_in_every_round() -> None:
+    graph = program(causal=True, balanced=True)
+    (node,) = graph.nodes
+    info = info_of(graph, node)
+    assert isinstance(info, RingOperator)
+    assert graph.mesh is not None
+    layouts = [value.layout for value in graph.inputs if value.layout is not None]
+    rounds = info.rounds(layouts, graph.mesh)
+    figures = {
+        name: {"value": value, "tag": "measured", "source": "a test"}
+        for name, value in {"rate": 1e9, "launch": 1e-4, "traffic": 2e9, "all": 1.0}.items()
+    }
+    whole = figures.pop("all")
+    content = described(1e18).model_dump()
+    shares = {name: whole for name in ("matmul", "attention", "memory")}
+    content["device"]["efficiency"] = {**shares, "operators": {node.operator: figures}}
+    measured = Cluster.model_validate(content)
+    flops, moved = (sum(getattr(r, n) for r in rounds) for n in ("flops", "moved_bytes"))
+    expected = len(rounds) * 1e-4 + flops / 1e9 + moved / 2e9
+    assert len(rounds) == 6
+    assert node_seconds(node, graph, measured) == pytest.approx(expected)
+    assert computing_seconds(node, graph, measured) == pytest.approx(expected)
+    content["device"]["efficiency"]["operators"] = {"ring_attention_gradient": figures}
+    other = Cluster.model_validate(content)
+    assert node_seconds(node, graph, other) < 0.1 * expected

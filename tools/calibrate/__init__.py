@@ -21,6 +21,7 @@ from shardwright.tools.calibrate.links import (
     measured_over_mpi,
     of_nccl_tests,
 )
+from shardwright.tools.calibrate.rings import rings_over_mpi
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import add_number
 
@@ -127,6 +128,7 @@ def _of_this_machine(
     models, steps = arguments.model or MODELS, arguments.steps
     if count > 1:
         operators = measured_operators(models, steps, mean_over_mpi)
+        operators |= rings_over_mpi(steps)
     else:
         operators = measured_operators(models, steps)
     peaks = machine()

@@ -119,7 +119,7 @@ def measured_over_mpi(repeats: int, *, deterministic: bool = True) -> list[Measu
             assert isinstance(info, Communication)
             call = _call(communicator, info, part)
             whole = part.nbytes * world.size if kind == "all_gather" else part.nbytes
-            least = _least_of_slowest(world, mpi.MAX, call, max(repeats, _FEW))
+            least = least_of_slowest(world, mpi.MAX, call, max(repeats, _FEW))
             found.append(Measured(kind, world.size, whole, least))
     return found
 
@@ -132,7 +132,8 @@ def _call(communicator: MpiCommunicator, info: Communication, part: Array) -> Ca
     return lambda: reduce(part.copy()).Wait()
 
 
-def _least_of_slowest(world: Any, most: Any, call: Callable[[], object], repeats: int) -> float:
+def least_of_slowest(world: Any, most: Any, call: Callable[[], object], repeats: int) -> float:
+    """Return the least time of a call in the slowest rank, all of which begin together."""
     taken = []
     for _ in range(repeats + 1):
         world.Barrier()
