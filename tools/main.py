@@ -42,6 +42,7 @@ COMMANDS = {
     "models": "list the models of the zoo and their sizes",
     "operators": "list the operators with their rules, and the coverage of MindSpore",
     "clusters": "list the clusters that come with the package",
+    "check": "compare a parallel PyTorch program with one device, and find missing or doubled sums",
     "calibrate": "measure this machine, or read measurements, and write a cluster file",
 }
 EXAMPLES = {
@@ -78,6 +79,7 @@ EXAMPLES = {
     ),
     "export": ("plans/mlp-8 --to placements --out for-torch",),
     "certificates": ("certificates", "certificates --host 10.0.0.1 --server_password secret"),
+    "check": ("torch_program.py",),
     "calibrate": (
         "--out machine.yaml",
         "--out machine.yaml         (started as: mpiexec -n 2 shardwright calibrate ...)",

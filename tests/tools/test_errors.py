@@ -393,7 +393,7 @@ OTHERS = {
         ["complie", "mlp"],
         "unknown command `complie`; expected one of compile, estimate, fit, run, launch, "
         "reshard, export, certificates, prove, verify, dump, opt, bench, models, operators, "
-        "clusters, calibrate",
+        "clusters, check, calibrate",
     ),
     "a_limit_where_nothing_is_compiled": (
         ["dump", "mlp", "--memory", "3"],

@@ -1,0 +1,50 @@
+"""``shardwright check``: compare a parallel PyTorch program with one device, and find its faults."""
+
+import argparse
+from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from shardwright.ir.errors import ModelError
+from shardwright.tools.documents import print_document
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    text = "a file with MESH, `inputs`, `reference` and `parallel`: see docs/check.md"
+    parser.add_argument("program", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check the program, print what is wrong, and return 1 if something is."""
+    path: Path = arguments.program
+    if not path.is_file():
+        raise ModelError("no such file", str(path))
+    if find_spec("torch") is None:
+        raise ModelError("checking needs PyTorch", hint="pip install 'shardwright[torch]'")
+    answer = import_module("shardwright.tools.check.judge").check(path)
+    if arguments.json:
+        print_document({"agrees": not answer.faults, **asdict(answer)})
+        return 1 if answer.faults else 0
+    for fault in answer.faults:
+        place = f"{path}:{fault.line}" if fault.line else str(path)
+        what = "the loss" if fault.value == "loss" else f"the gradient of `{fault.value}`"
+        print(
+            f"{place}: {what} on rank {fault.rank} is {fault.found}"
+            + (f"; {fault.mend}" if fault.mend else "")
+        )
+    for mend in answer.mends:
+        print(f"tried, and it mends it: {path}, {mend}")
+    if answer.faults and not answer.mends:
+        print(
+            "no change of one line was found that mends it"
+            + ("" if answer.searched else " (not all were tried)")
+        )
+    if not answer.faults:
+        print(
+            f"{path}: on {answer.ranks} ranks the loss and {answer.compared} gradients are those "
+            "of one device, at these sizes and two random starts"
+        )
+    return 1 if answer.faults else 0
