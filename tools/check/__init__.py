@@ -1,12 +1,11 @@
-"""``shardwright check``: compare a parallel PyTorch program with one device, and find its faults."""
+"""``shardwright check``: compare a parallel PyTorch program with one device."""
 
 import argparse
 from dataclasses import asdict
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.optional import optional
 from shardwright.tools.documents import print_document
 
 
@@ -22,9 +21,8 @@ def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.program
     if not path.is_file():
         raise ModelError("no such file", str(path))
-    if find_spec("torch") is None:
-        raise ModelError("checking needs PyTorch", hint="pip install 'shardwright[torch]'")
-    answer = import_module("shardwright.tools.check.judge").check(path)
+    judge = optional("shardwright.tools.check.judge", extra="torch", need="checking a program")
+    answer = judge.check(path)
     if arguments.json:
         print_document({"agrees": not answer.faults, **asdict(answer)})
         return 1 if answer.faults else 0

@@ -259,7 +259,7 @@ def _candidates(trace: Trace, mesh: Mapping[str, int], kind: str) -> list[tuple[
         text = f"line {line}: leave out the all-reduce over {len(ranks)} ranks"
         found.append((Mend("drop", index), text))
     for index, (line, name, count) in enumerate(trace.operators):
-        if not line or name.startswith("__") and name != "__matmul__":
+        if not line or (name.startswith("__") and name != "__matmul__"):
             continue
         for axis in (axis for axis, size in mesh.items() if size > 1):
             if kind == "forward":
