@@ -41,6 +41,10 @@ EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
         "shardwright.exports.degrees.deepspeed",
         "JSON of DeepSpeed, the nearest plan that it can say",
     ),
+    "hf": (
+        "shardwright.exports.degrees.transformers",
+        "transformers' `DistributedConfig` with its `tp_plan`, the nearest plan that it can say",
+    ),
     "mindspore": (
         "shardwright.exports.mindspore",
         "MindSpore's strategy files, as protobuf and as JSON",

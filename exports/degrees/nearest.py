@@ -63,6 +63,8 @@ class Nearest:
     ----------
     plan : NamedPlan
         The named plan, with its data ranks and the samples of a micro-batch.
+    built : Plan
+        The same, compiled.
     own, projected : Figures
         Those of the plan, and of the named one.
     reason : str
@@ -72,6 +74,7 @@ class Nearest:
     """
 
     plan: NamedPlan
+    built: Plan
     own: Figures
     projected: Figures
     reason: str = ""
@@ -166,7 +169,7 @@ def nearest(plan: Plan, words: Words) -> Nearest:
     """
     own, by_name = figures(plan), named(plan)
     if by_name is not None and words.can_say(by_name):
-        return Nearest(by_name, own, own)
+        return Nearest(by_name, plan, own, own)
     if by_name is None:
         reason = f"it was searched, and {words.system} names plans by their degrees"
     else:
@@ -183,7 +186,8 @@ def nearest(plan: Plan, words: Words) -> Nearest:
             hint="export `placements`, which says any plan",
         )
     found = in_full(best.plan, samples(plan), plan.document.devices)
-    return Nearest(found, own, figures(best.compilation.plan), reason, best.account)
+    built = best.compilation.plan
+    return Nearest(found, built, own, figures(built), reason, best.account)
 
 
 def _best(plan: Plan, words: Words, candidates: Sequence[NamedPlan]) -> BestNamedPlan:

@@ -1,0 +1,234 @@
+"""transformers' `DistributedConfig`: the nearest plan that it can say, a style for every module.
+
+The styles of ``tp_plan`` and the degrees are those of `transformers/distributed` since 5.20. The
+keys of ``tp_plan`` are the modules of the model that was compiled; layers that agree share a line,
+with ``*`` in place of their number. A module without a line keeps the rule of the model's own
+``base_model_tp_plan``, so modules that stay whole are named too.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Final
+
+from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.degrees.nearest import Words, nearest
+from shardwright.exports.degrees.text import Facts, check_choice_of, optimizer_notes
+from shardwright.exports.table import Exported
+from shardwright.ir.errors import OptionError
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.info import operator_class
+from shardwright.search.named_plan import NamedPlan, PlanAxes
+
+_PRECISIONS: Final = ("float32", "bfloat16")
+_FULLY_SHARDED = 3  # the ZeRO stage that FSDP2 is
+_FORWARDED: Final = ("cast", "all_gather")  # between a parameter and the operator that reads it
+_WHOLE = "replicate"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def refusal(plan: NamedPlan) -> str:
+    """Return why transformers' `DistributedConfig` cannot say a plan; empty if it can."""
+    for name in ("pipeline", "context", "expert"):
+        if getattr(plan, name) > 1:
+            return f"`{name}={getattr(plan, name)}` for training"
+    if plan.sequence_parallel:
+        return "`sequence_parallel`"
+    if plan.zero not in (0, _FULLY_SHARDED):
+        return f"`zero={plan.zero}`"
+    return "" if plan.recompute in ("none", "full") else f"`recompute={plan.recompute}`"
+
+
+WORDS: Final = Words("transformers", refusal)
+
+
+def export(plan: Plan) -> Exported:
+    """Return ``distributed_config.json`` and ``training_arguments.json``.
+
+    Raises
+    ------
+    OptionError
+        If the plan has a precision that transformers has no word for, nothing that it can say fits,
+        or a module has no style for how its parameter lies.
+    """
+    facts = Facts.of(plan)
+    check_choice_of("transformers", "precision", facts.precision, _PRECISIONS)
+    found = nearest(plan, WORDS)
+    styles = Styles.of(found.built) if found.plan.tensor > 1 else {}
+    notes = (
+        *found.sentences,
+        "`DistributedConfig(**json)` of `distributed_config.json` is for `from_pretrained`, "
+        "`training_arguments.json` for `TrainingArguments`",
+        "scores of the head are gathered there before the loss, here they stay divided",
+        *optimizer_notes(plan, "transformers"),
+    )
+    return Exported(files(found.plan, facts, styles), notes)
+
+
+def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str, str]:
+    """Return both files of a named plan in full."""
+    data = named.data or 1
+    degrees = {
+        "tp_size": named.tensor,
+        "fsdp_size": data if named.zero else 1,
+        "dp_replicate_size": 1 if named.zero else data,
+        "tp_plan": dict(styles),
+    }
+    training = {
+        "per_device_train_batch_size": named.micro_batch,
+        "gradient_accumulation_steps": named.passes(facts.batch, facts.devices),
+        "gradient_checkpointing": named.recompute == "full",
+        "bf16": facts.precision == "bfloat16",
+    }
+    contents = {"distributed_config.json": degrees, "training_arguments.json": training}
+    return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
+
+
+@dataclass(frozen=True)
+class Styles:
+    """The style of every module that has parameters, by how these lie over the tensor ranks.
+
+    Parameters
+    ----------
+    program : Graph
+        The program of a named plan, on the mesh of `NamedPlan.mesh`.
+    tensor : frozenset of str
+        The axes of its tensor ranks.
+    """
+
+    program: Graph
+    tensor: frozenset[str]
+
+    @staticmethod
+    def of(plan: Plan) -> dict[str, str]:
+        """Return the style of each module, one line for layers that agree.
+
+        Raises
+        ------
+        OptionError
+            If a parameter lies in a way that no style has.
+        """
+        axes = PlanAxes.of(plan.mesh.of_ranks)
+        found = Styles(plan.program, frozenset(axes.tensor))
+        found._check_forward()
+        return _merged(dict(found._lines()))
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """Yield each module with its style; a bias goes with the weight, others by their names."""
+        weights = [p.name for p in self.program.parameters if p.role == "weight"]
+        for name in weights:
+            module, _, kind = name.rpartition(".")
+            if kind != "bias" or f"{module}.weight" not in weights:
+                yield module if kind == "weight" else name, self._style(name)
+
+    def _style(self, name: str) -> str:
+        reader, operand = self._reader(name)
+        divided = self._divided(name)
+        if reader is None:
+            return _WHOLE
+        if not divided:
+            others = [one for one in reader.operands if one != operand]
+            return "replicated_with_grad_allreduce" if any(map(self._divided, others)) else _WHOLE
+        if reader.operator == "gather" and divided in ([0], [1]):
+            return ("embedding_rowwise", "embedding_colwise")[divided[0]]
+        is_linear = reader.operator == "matmul" and reader.operands[1] == operand
+        if is_linear and reader.attributes.get("transpose_b") and divided == [0]:
+            return "colwise_gather_output" if reader is self._head else "colwise"
+        if is_linear and reader.attributes.get("transpose_b") and divided == [1]:
+            return "rowwise"
+        raise OptionError(
+            f"transformers' `tp_plan` has no style for `{name}`, which `{reader.operator}` reads "
+            f"and the tensor ranks divide in dimension {', '.join(map(str, divided))}",
+            hint="export `placements` or `torch`, which say any plan of one stage",
+        )
+
+    def _reader(self, name: str) -> tuple[Node | None, str]:
+        """Return the first operator that computes with a parameter, and what it reads of it.
+
+        Raises
+        ------
+        OptionError
+            If several modules share the parameter.
+        """
+        forms, readers = {name}, list[tuple[Node, str]]()
+        for node in self._forward:
+            read = [operand for operand in node.operands if operand in forms]
+            if read and node.operator in _FORWARDED:
+                forms.update(result.name for result in node.results)
+            elif read:
+                readers.append((node, read[0]))
+        if len({node.operator for node, _ in readers}) > 1:
+            raise OptionError(
+                f"`{name}` is read by an embedding and by a linear layer; transformers' `tp_plan` "
+                "names modules, and this parameter has one name for two",
+                hint="export `placements` or `torch`",
+            )
+        return readers[0] if readers else (None, name)
+
+    @property
+    def _forward(self) -> Iterator[Node]:
+        """The nodes of the forward pass."""
+        return (node for node in self.program.nodes if node.provenance.phase == "forward")
+
+    @cached_property
+    def _head(self) -> Node | None:
+        """The last linear layer of the forward pass."""
+        forms, last = {p.name for p in self.program.parameters if p.role == "weight"}, None
+        for node in self._forward:
+            if forms & {*node.operands}:
+                if node.operator in _FORWARDED:
+                    forms.update(result.name for result in node.results)
+                elif node.operator == "matmul":
+                    last = node
+        return last
+
+    def _divided(self, name: str) -> list[int]:
+        """Return the dimensions of a value that the tensor ranks divide."""
+        layout = self.program.value(name).layout
+        splits = () if layout is None else layout.splits
+        return [i for i, axes in enumerate(splits) if self.tensor & {*axes}]
+
+    def _check_forward(self) -> None:
+        """Refuse what the hooks of the styles do not communicate, up to the head.
+
+        They add up what a linear layer divided by rows, or a divided table, leaves in parts.
+
+        Raises
+        ------
+        OptionError
+            If the forward pass communicates anything else over the tensor ranks.
+        """
+        for node in takewhile(lambda node: node is not self._head, self._forward):
+            over = self.tensor & {*node.attributes.get("axes", ())}  # type: ignore[misc]
+            if not over or not issubclass(operator_class(node.operator), Communication):
+                continue
+            source = self.program.producers.get(node.operands[0])
+            sums = source is not None and source.operator in ("matmul", "gather")
+            if node.operator != "all_reduce" or not sums:
+                raise OptionError(
+                    f"transformers' `tp_plan` has no style for the {node.operator} that "
+                    f"`{node.scope or node.name}` needs over the tensor ranks",
+                    hint="choose tensor ranks that divide the heads, or export `torch`",
+                )
+
+
+def _merged(styles: Mapping[str, str]) -> dict[str, str]:
+    """Return styles with one line for layers that agree.
+
+    Examples
+    --------
+    >>> _merged({"layers.0.up": "colwise", "layers.1.up": "colwise", "head": "replicate"})
+    {'layers.*.up': 'colwise', 'head': 'replicate'}
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for module, style in styles.items():
+        groups.setdefault(_NUMBER.sub("*", module), {})[module] = style
+    found: dict[str, str] = {}
+    for pattern, group in groups.items():
+        agree = len({*group.values()}) == 1
+        found.update({pattern: next(iter(group.values()))} if agree else group)
+    return found
