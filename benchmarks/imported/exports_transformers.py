@@ -3,7 +3,7 @@
     python benchmarks/imported/exports_transformers.py [MODEL ...]
 
 For each model of transformers and named plan: `from_pretrained` with the `DistributedConfig` of the
-plan on as many processes over gloo as it has devices, then the loss and every gradient in
+plan on 4 processes over gloo, then the loss and every gradient in
 float64 against one process; data ranks take their samples. Writes the rows into the table of
 `docs/export.md`. Needs `torch`, `transformers` and `accelerate`.
 """
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from documents import put_rows
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import start_processes
 from transformers.distributed.configuration_utils import DistributedConfig
 
@@ -28,14 +29,9 @@ from shardwright.exports.table import export
 from shardwright.ir.errors import ShardwrightError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "export.md"
-BATCH, LENGTH, VOCABULARY = 8, 16, 96
+RANKS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 96
 KINDS = ("llama", "qwen3", "phi3", "gpt_neox", "gemma2", "gpt2")
-PLANS = {
-    "tensor=4,data=1": 4,
-    "tensor=2,data=2": 4,
-    "tensor=2,data=2,zero=3": 4,
-    "data=4,zero=3": 4,
-}
+PLANS = ("tensor=4,data=1", "tensor=2,data=2", "tensor=2,data=2,zero=3", "data=4,zero=3")
 _HEAD = """| model | plan | loss | gradients |
 |---|---|---|---|"""
 
@@ -66,28 +62,29 @@ def inputs() -> dict[str, torch.Tensor]:
 
 def row(kind: str, plan: str) -> str:
     """Return the row of a model and a plan."""
-    module, devices = network(kind), PLANS[plan]
+    module = network(kind)
     try:
         compilation = shardwright.compile(
-            module, devices, example_inputs=inputs(), cluster="cpu", plan=plan, optimizer="adam"
+            module, RANKS, example_inputs=inputs(), cluster="cpu", plan=plan, optimizer="adam"
         )
         made = export(compilation.plan, "hf").files["distributed_config.json"]
     except ShardwrightError as error:
         return f"| {kind} | {plan} | refused: {str(error).partition(';')[0]} | |"
     with tempfile.TemporaryDirectory() as folder:
         module.double().save_pretrained(folder)
-        where = (folder, kind, json.loads(made))
-        start_processes(_worker, (*where, devices), nprocs=devices, start_method="spawn")
+        start_processes(
+            _worker, (folder, kind, json.loads(made)), nprocs=RANKS, start_method="spawn"
+        )
         loss, gradients = torch.load(Path(folder) / "found.pt")
     return f"| {kind} | {plan} | {loss:.0e} | {gradients:.0e} |"
 
 
-def _worker(rank: int, folder: str, kind: str, config: dict[str, Any], devices: int) -> None:
+def _worker(rank: int, folder: str, kind: str, config: dict[str, Any]) -> None:
     """Compare on a process; the first one writes what it found."""
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(devices)}
-    where = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": devices}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    where = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": RANKS}
     dist.init_process_group("gloo", **where)
     alone, batch = network(kind).double(), inputs()
     right = alone(**batch).loss
@@ -95,21 +92,21 @@ def _worker(rank: int, folder: str, kind: str, config: dict[str, Any], devices: 
     found = type(alone).from_pretrained(
         folder, distributed_config=DistributedConfig(**config), dtype=torch.float64
     )
-    ranks = devices // config["tp_size"]
+    ranks = RANKS // config["tp_size"]
     own = {k: tensor.chunk(ranks)[rank // config["tp_size"]] for k, tensor in batch.items()}
     loss = found(**own).loss
     loss.backward()
     worst, wanted = 0.0, dict(alone.named_parameters())
     for name, parameter in found.named_parameters():
-        whole = parameter.grad.full_tensor() if hasattr(parameter.grad, "full_tensor") else None
-        gradient = parameter.grad if whole is None else whole
+        held = parameter.grad
+        gradient = held.full_tensor() if isinstance(held, DTensor) else held
         expected = wanted.pop(name).grad
         worst = max(worst, float((gradient - expected).abs().max() / expected.abs().max()))
     assert not wanted, wanted.keys()
     mean = loss.detach().double()
     dist.all_reduce(mean)
     if rank == 0:
-        difference = abs(float(mean) / devices - float(right)) / float(right)
+        difference = abs(float(mean) / RANKS - float(right)) / float(right)
         torch.save((difference, worst), Path(folder) / "found.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -94,17 +94,17 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
     ShardwrightError
         If the model cannot be divided so.
     """
-    found = {}
-    for rule, parts in _parts(pipeline, plan, in_flight=(1, 2)).items():
+    found, layers = {}, repeated_layers(pipeline.blocks)
+    for rule, parts in _parts(pipeline, plan, layers, in_flight=(1, 2)).items():
         one, two, first, last = (_part(pipeline, *stages) for stages in parts)
         layer = two.less(one)
         found[rule] = LayerPrices(
-            len(repeated_layers(pipeline.blocks)),
+            len(layers),
             layer,
             first.less(one),
             last.less(one),
             max(one.stored_bytes - layer.stored_bytes, 0.0),
-            _passed_bytes(pipeline),
+            _passed_bytes(pipeline, layers),
         )
     return found
 
@@ -117,7 +117,8 @@ def layer_seconds(
     That asks for half as many stages, those of one micro-batch in flight.
     """
     passes, found = pipeline.options.passes, {}
-    for rule, parts in _parts(pipeline, plan, in_flight=(1,)).items():
+    layers = repeated_layers(pipeline.blocks)
+    for rule, parts in _parts(pipeline, plan, layers, in_flight=(1,)).items():
         one, two, first, last = (stage.step_seconds / passes for (stage,) in parts)
         found[rule] = max(two - one, 0.0), max(first - one, 0.0), max(last - one, 0.0)
     return found
@@ -139,14 +140,13 @@ def _is_numbered(blocks: Blocks, block: int) -> bool:
 
 
 def _parts(
-    pipeline: PipelinePartitioning, plan: NamedPlan, in_flight: Sequence[int]
+    pipeline: PipelinePartitioning, plan: NamedPlan, layers: range, in_flight: Sequence[int]
 ) -> dict[str, list[list[StagePlan]]]:
     """Return a layer, two of them, and both ends with one, by the way to recompute.
 
     Of each are the plans with so many micro-batches in flight; a way that has no such stage is
     left out.
     """
-    layers = repeated_layers(pipeline.blocks)
     if len(layers) < _FEWEST:
         return {}
     problems, mesh = pipeline.named, pipeline.mesh
@@ -176,9 +176,9 @@ def _part(pipeline: PipelinePartitioning, one: StagePlan, two: StagePlan) -> Par
     return Part(one.step_seconds / pipeline.options.passes, one.memory_bytes - saved, saved)
 
 
-def _passed_bytes(pipeline: PipelinePartitioning) -> float:
+def _passed_bytes(pipeline: PipelinePartitioning, layers: range) -> float:
     """Return the bytes of a micro-batch that a layer receives of the one before, on a rank."""
     blocks = pipeline.blocks
-    values, block = blocks.loop.graph.values, _middle(repeated_layers(blocks))
+    values, block = blocks.loop.graph.values, _middle(layers)
     whole = sum(values[name].type.nbytes for name in blocks.passed(block))
     return float(whole) / pipeline.mesh.size

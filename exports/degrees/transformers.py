@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.degrees.nearest import Words, nearest
@@ -88,6 +88,14 @@ def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str
     return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
 
 
+class _Reading(NamedTuple):
+    """A parameter, the operator that computes with it, and the operand by which it does."""
+
+    weight: str
+    node: Node
+    operand: str
+
+
 @dataclass(frozen=True)
 class Styles:
     """The style of every module that has parameters, by how these lie over the tensor ranks.
@@ -119,17 +127,30 @@ class Styles:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Yield each module with its style; a bias goes with the weight, others by their names."""
-        weights = [p.name for p in self.program.parameters if p.role == "weight"]
-        for name in weights:
+        for name in self._weights:
             module, _, kind = name.rpartition(".")
-            if kind != "bias" or f"{module}.weight" not in weights:
+            if kind != "bias" or f"{module}.weight" not in self._weights:
                 yield module if kind == "weight" else name, self._style(name)
 
     def _style(self, name: str) -> str:
-        reader, operand = self._reader(name)
-        divided = self._divided(name)
-        if reader is None:
+        """Return the style of the module of a parameter.
+
+        Raises
+        ------
+        OptionError
+            If there is none, or several modules share the parameter.
+        """
+        readers = [reading for reading in self._readings if reading.weight == name]
+        if len({reading.node.operator for reading in readers}) > 1:
+            raise OptionError(
+                f"`{name}` is read by an embedding and by a linear layer; transformers' `tp_plan` "
+                "names modules, and this parameter has one name for two",
+                hint="export `placements` or `torch`",
+            )
+        if not readers:
             return _WHOLE
+        reader, operand = readers[0].node, readers[0].operand
+        divided = self._divided(name)
         if not divided:
             others = [one for one in reader.operands if one != operand]
             return "replicated_with_grad_allreduce" if any(map(self._divided, others)) else _WHOLE
@@ -146,28 +167,10 @@ class Styles:
             hint="export `placements` or `torch`, which say any plan of one stage",
         )
 
-    def _reader(self, name: str) -> tuple[Node | None, str]:
-        """Return the first operator that computes with a parameter, and what it reads of it.
-
-        Raises
-        ------
-        OptionError
-            If several modules share the parameter.
-        """
-        forms, readers = {name}, list[tuple[Node, str]]()
-        for node in self._forward:
-            read = [operand for operand in node.operands if operand in forms]
-            if read and node.operator in _FORWARDED:
-                forms.update(result.name for result in node.results)
-            elif read:
-                readers.append((node, read[0]))
-        if len({node.operator for node, _ in readers}) > 1:
-            raise OptionError(
-                f"`{name}` is read by an embedding and by a linear layer; transformers' `tp_plan` "
-                "names modules, and this parameter has one name for two",
-                hint="export `placements` or `torch`",
-            )
-        return readers[0] if readers else (None, name)
+    @cached_property
+    def _weights(self) -> dict[str, None]:
+        """The names of the parameters, in order."""
+        return {p.name: None for p in self.program.parameters if p.role == "weight"}
 
     @property
     def _forward(self) -> Iterator[Node]:
@@ -175,16 +178,23 @@ class Styles:
         return (node for node in self.program.nodes if node.provenance.phase == "forward")
 
     @cached_property
+    def _readings(self) -> tuple[_Reading, ...]:
+        """Where the forward pass computes with a parameter."""
+        weights, found = {name: name for name in self._weights}, list[_Reading]()
+        for node in self._forward:
+            read = dict.fromkeys(operand for operand in node.operands if operand in weights)
+            for operand in read:
+                if node.operator in _FORWARDED:
+                    weights.update({result.name: weights[operand] for result in node.results})
+                else:
+                    found.append(_Reading(weights[operand], node, operand))
+        return tuple(found)
+
+    @cached_property
     def _head(self) -> Node | None:
         """The last linear layer of the forward pass."""
-        forms, last = {p.name for p in self.program.parameters if p.role == "weight"}, None
-        for node in self._forward:
-            if forms & {*node.operands}:
-                if node.operator in _FORWARDED:
-                    forms.update(result.name for result in node.results)
-                elif node.operator == "matmul":
-                    last = node
-        return last
+        linear = (one.node for one in reversed(self._readings) if one.node.operator == "matmul")
+        return next(linear, None)
 
     def _divided(self, name: str) -> list[int]:
         """Return the dimensions of a value that the tensor ranks divide."""

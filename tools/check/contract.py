@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,6 +71,19 @@ class Contract:
                 raise ModelError(f"`LOSS`: expected `sum` or `mean`, got {how!r}", str(path))
         return contract
 
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return prod(self.mesh.values())
+
+    def known(self, name: str) -> str:
+        """Name in the reference of a parameter of the ranks."""
+        return self.names.get(name, name)
+
+    def layout(self, name: str) -> Layout:
+        """Layout of a parameter of the ranks; by its name in the reference, if not by its own."""
+        return self.layouts.get(name, self.layouts.get(self.known(name), {}))
+
     def place(self, rank: int) -> dict[str, int]:
         """Coordinates of a rank, the last axis running fastest."""
         place: dict[str, int] = {}
@@ -99,6 +113,7 @@ class Contract:
         """Ranks that hold the same part as a rank, itself among them."""
         index = torch.arange(whole.numel(), dtype=torch.float64).reshape(whole.shape)
         mine = self.local(index, layout, self.place(rank))
-        ranks = range(torch.Size(self.mesh.values()).numel())
-        parts = ((other, self.local(index, layout, self.place(other))) for other in ranks)
+        parts = (
+            (other, self.local(index, layout, self.place(other))) for other in range(self.size)
+        )
         return [other for other, part in parts if torch.equal(part, mine)]

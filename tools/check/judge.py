@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,6 @@ from shardwright.user_files import guarded, imported
 
 _TOLERANCE = 1e-9
 _SEEDS = (0, 1)
-_SEARCH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class _Whole:
     loss: Any
 
 
-def check(path: Path) -> Answer:
-    """Check the program of a file.
+def check(path: Path, search_seconds: float = 60.0) -> Answer:
+    """Check the program of a file; of a wrong one, search for so long for what mends it.
 
     Raises
     ------
@@ -67,10 +67,9 @@ def check(path: Path) -> Answer:
         with ExitStack() as stack:
             module = stack.enter_context(imported(path))
             contract = Contract.read(module, path)
-            size = torch.Size(contract.mesh.values()).numel()
             # A module a rank: groups kept in globals of the file are each rank's own.
-            modules = [stack.enter_context(imported(path)) for _ in range(size)]
-            return _Program(path, contract, module, modules).answer()
+            modules = [stack.enter_context(imported(path)) for _ in range(contract.size)]
+            return _Program(path, contract, module, modules).answer(search_seconds)
     finally:
         torch.set_default_dtype(before)
 
@@ -82,12 +81,12 @@ class _Program:
         self.path, self.contract, self.modules = path, contract, modules
         self.wholes = [guarded(partial(_one_device, module, s, path), path) for s in _SEEDS]
 
-    def answer(self) -> Answer:
+    def answer(self, search_seconds: float) -> Answer:
         faults, traces, compared = self.compare(None)
         searched = True
         mends: tuple[str, ...] = ()
         if faults:
-            searched, mends = self.search(faults, traces)
+            searched, mends = self.search(faults, traces, search_seconds)
         return Answer(tuple(faults), len(self.modules), compared, mends, searched)
 
     def compare(
@@ -136,32 +135,30 @@ class _Program:
         gradients = {
             name: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
             for name, p in parameters.items()
-            if self.contract.names.get(name, name) in whole.gradients
+            if self.contract.known(name) in whole.gradients
         }
         lines = first_uses(parameters)
         return loss.detach().clone(), {n: (g, lines.get(n, 0)) for n, g in gradients.items()}
 
     def _part(self, wholes: Mapping[str, Any], name: str, place: Mapping[str, int]) -> Any:
-        known = self.contract.names.get(name, name)
+        known = self.contract.known(name)
         if known not in wholes:
             text = f"parameter `{name}` of the ranks is not one of the reference's"
             raise ModelError(text, str(self.path), "name it in `NAMES`")
-        return self.contract.local(wholes[known], self._layout(name), place)
-
-    def _layout(self, name: str) -> Any:
-        known = self.contract.names.get(name, name)
-        return self.contract.layouts.get(name, self.contract.layouts.get(known, {}))
+        return self.contract.local(wholes[known], self.contract.layout(name), place)
 
     def _faults(self, whole: _Whole, values: list[Any]) -> list[Fault]:
         self._check_held(whole, values)
         faults = self._loss_faults(whole, [loss for loss, _ in values])
         for rank, (_, gradients) in enumerate(values):
             for name, (gradient, line) in gradients.items():
-                known = self.contract.names.get(name, name)
+                known = self.contract.known(name)
                 expected = self._part(whole.gradients, name, self.contract.place(rank))
                 if _same(gradient, expected) or any(f.value == name for f in faults):
                     continue
-                like = self.contract.copies(whole.gradients[known], self._layout(name), rank)
+                like = self.contract.copies(
+                    whole.gradients[known], self.contract.layout(name), rank
+                )
                 copies = {r: values[r][1][name][0] for r in like if name in values[r][1]}
                 fault = self._explain(gradient, expected, copies, rank)
                 faults.append(replace(fault, value=name, line=line))
@@ -172,10 +169,12 @@ class _Program:
         for known, gradient in whole.gradients.items():
             index = torch.arange(gradient.numel()).reshape(gradient.shape)
             parts = [
-                self.contract.local(index, self._layout(name), self.contract.place(rank)).flatten()
+                self.contract.local(
+                    index, self.contract.layout(name), self.contract.place(rank)
+                ).flatten()
                 for rank, (_, gradients) in enumerate(values)
                 for name in gradients
-                if self.contract.names.get(name, name) == known
+                if self.contract.known(name) == known
             ]
             if not parts or torch.cat(parts).unique().numel() < gradient.numel():
                 text = f"no rank has {'a part of ' if parts else ''}the parameter `{known}`"
@@ -211,7 +210,7 @@ class _Program:
                     for r, value in copies.items()
                     if all(places(r)[a] == places(rank)[a] for a in axes if a not in some)
                 ]
-                size = torch.Size(mesh[a] for a in some).numel()
+                size = prod(mesh[a] for a in some)
                 over = " and ".join(f"`{a}`" for a in some)
                 if len(group) > 1 and _same(sum(group), expected):
                     text = f"a partial sum over {over}, used as if it were whole"
@@ -225,11 +224,13 @@ class _Program:
         apart = float((found - expected).abs().max())
         return Fault("loss", rank, f"another value, {apart:.3g} apart")
 
-    def search(self, faults: list[Fault], traces: list[Trace]) -> tuple[bool, tuple[str, ...]]:
+    def search(
+        self, faults: list[Fault], traces: list[Trace], seconds: float
+    ) -> tuple[bool, tuple[str, ...]]:
         """Changes of one line after which nothing, or the least, is wrong; each was run."""
         if any(trace.operators != traces[0].operators for trace in traces):
             return False, ()
-        end, wrong = time.monotonic() + _SEARCH_SECONDS, {fault.value for fault in faults}
+        end, wrong = time.monotonic() + seconds, {fault.value for fault in faults}
         best: list[str] = []
         for mend, text in _candidates(
             traces[0], self.contract.mesh, "forward" if "loss" in wrong else "backward"

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
 from shardwright.ir.errors import ModelError
+from shardwright.user_files import guarded
 
 _BACKEND = "shardwright_check"
 _state = threading.local()
@@ -48,12 +51,16 @@ class Trace:
     reductions: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     first_use: dict[int, int] = field(default_factory=dict)
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """The names by which a frame may know the user's file."""
+        return frozenset({str(self.path), str(self.path.resolve())})
+
     def line(self) -> int:
         """The line of the user's file that runs now; 0 if none does."""
         frame = sys._getframe()
-        here = {str(self.path), str(self.path.resolve())}
         while frame is not None:
-            if frame.f_code.co_filename in here:
+            if frame.f_code.co_filename in self._names:
                 return frame.f_lineno
             frame = frame.f_back  # type: ignore[assignment]
         return 0
@@ -164,9 +171,9 @@ def run(
     ModelError
         If a rank fails, or the ranks wait for each other.
     """
-    size = torch.Size(shape.values()).numel()
+    size = prod(shape.values())
     results: list[Any] = [None] * size
-    failures: list[tuple[Trace, BaseException]] = []
+    failures: list[BaseException] = []
     store = dist.HashStore()
 
     def rank_work(rank: int) -> None:
@@ -178,7 +185,7 @@ def run(
             with _Watch(trace), torch.autograd.set_multithreading_enabled(False):
                 results[rank] = (work(rank, trace.mesh), trace)
         except BaseException as error:  # a thread's error is told by the main thread
-            failures.append((trace, error))
+            failures.append(error)
             threaded.ProcessLocalGroup.exception_handle(error)
 
     with _threads_as_ranks():
@@ -190,24 +197,16 @@ def run(
             thread.join(max(0.0, end - time.monotonic()))
         waiting = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
     if failures:
-        _tell(failures, path)
+        guarded(partial(_fail, failures), path)
     if waiting:
         text = f"ranks {waiting} wait for others for {seconds:g} s: collectives are not the same"
         raise ModelError(text, str(path), "let all ranks of a group call the same collectives")
     return results
 
 
-def _tell(failures: Sequence[tuple[Trace, BaseException]], path: Path) -> None:
-    _, error = next((f for f in failures if not isinstance(f[1], SystemExit)), failures[0])
-    traceback, line = error.__traceback__, 0
-    while traceback is not None:
-        if Path(traceback.tb_frame.f_code.co_filename).resolve() == path.resolve():
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    if isinstance(error, ModelError):
-        raise error
-    place = f"{path}, line {line}" if line else str(path)
-    raise ModelError(f"{type(error).__name__}: {error}", place) from error
+def _fail(failures: Sequence[BaseException]) -> None:
+    """Raise the failure of a rank; one that ended since another failed comes last."""
+    raise next((one for one in failures if not isinstance(one, SystemExit)), failures[0])
 
 
 @contextmanager

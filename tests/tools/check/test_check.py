@@ -3,10 +3,7 @@ from importlib import util
 import pytest
 
 from shardwright.tools.main import main
-
-_spec = util.spec_from_file_location("programs", __file__.replace("test_check", "programs"))
-programs = util.module_from_spec(_spec)
-_spec.loader.exec_module(programs)
+from tests.tools.check import programs
 
 pytestmark = pytest.mark.skipif(util.find_spec("torch") is None, reason="needs PyTorch")
 pytestmark = [pytestmark, pytest.mark.filterwarnings("default")]
