@@ -42,6 +42,7 @@ from shardwright.runtime import MpiCommunicator
 from shardwright.runtime.flat.timeline import RunTimeline
 
 _PAGE = Path(__file__).with_suffix(".md")
+_STARTS = 5
 _HEAD = """\
 | model | processes | plans | measured ms | predicted ms | Spearman | error | chosen over best |
 |---|---|---|---|---|---|---|---|"""
@@ -84,7 +85,7 @@ def _pins(chosen: Compilation, draw: random.Random) -> dict[str, object]:
     """Return random strategies of some operators."""
     source, mesh = chosen.compiled.source, chosen.compiled.mesh.of_ranks
     pins = {}
-    for node in draw.sample(source.nodes, min(len(source), draw.randint(1, 4))):
+    for node in draw.sample(source.nodes, int(len(source) ** draw.random())):
         info = info_of(source, node)
         strategies = info.rule.strategies(mesh)
         pins[node.name] = info.split_counts(draw.choice(strategies), mesh)
@@ -103,14 +104,14 @@ def _variant(chosen: Compilation, draw: random.Random) -> dict[str, object]:
 
 
 def measured(folders: list[Path], processes: int, steps: int, busy: bool) -> list[float]:
-    """Return the seconds of a step of each plan, run by as many processes."""
+    """Return the least seconds of a step of each plan over several starts of as many processes."""
     command = [sys.executable, __file__, "--worker", *map(str, folders), "--steps", str(steps)]
-    command += ["--busy"] * busy
-    run = subprocess.run(
-        [*_mpiexec(processes), *command], capture_output=True, text=True, check=True
-    )
-    found: list[float] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    command = [*_mpiexec(processes), *command, *["--busy"] * busy]
+    starts = [
+        subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(_STARTS)
+    ]
+    found: list[list[float]] = [json.loads(start.stdout.splitlines()[-1]) for start in starts]
+    return [min(of_plan) for of_plan in zip(*found, strict=True)]
 
 
 def _mpiexec(processes: int) -> list[str]:
@@ -119,10 +120,10 @@ def _mpiexec(processes: int) -> list[str]:
 
 
 def work(folders: list[str], steps: int, busy: bool) -> None:
-    """Run plans as one of the processes, three times in turn; the first prints their seconds."""
-    rounds = [[_seconds(folder, steps, busy) for folder in folders] for _ in range(3)]
+    """Run plans in turn as one of the processes; the first prints their seconds."""
+    seconds = [_seconds(folder, steps, busy) for folder in folders]
     if _mpi().COMM_WORLD.rank == 0:
-        print(json.dumps([min(of_plan) for of_plan in zip(*rounds, strict=True)]))
+        print(json.dumps(seconds))
 
 
 def _mpi() -> Any:

@@ -116,7 +116,7 @@ def measured_operators(
     found: dict[str, list[Sample]] = {}
     for model in models:
         plan = compile(model, 1, cluster="cpu", mode="stand_alone").plan
-        for operator, sample in _samples(plan.program, together(_least(plan, steps))):
+        for operator, sample in _samples(plan.program, together(_least(plan, steps, together))):
             found.setdefault(operator, []).append(sample)
     found["local_slice"] = slices(steps, together)
     return found
@@ -133,6 +133,7 @@ def slices(steps: int, together: Together = lambda least: least) -> list[Sample]
             assert isinstance(info, Communication)
             name = f"{rows} {dimension}"
             cut = partial(_cut, info, whole)
+            together({})
             least[name], amounts[name] = least_seconds(cut, max(steps, 20)), float(whole.nbytes)
     return [Sample(1.0, amounts[name], seconds) for name, seconds in together(least).items()]
 
@@ -141,12 +142,15 @@ def _cut(info: Communication, whole: Array) -> Array:
     return info.own_part(whole, 0, (2,)).copy()
 
 
-def _least(plan: Plan, steps: int) -> dict[str, float]:
-    """Return the least time of a call of every node, over some steps of training."""
+def _least(plan: Plan, steps: int, together: Together) -> dict[str, float]:
+    """Return the least time of a call of every node, over steps that all processes begin at once.
+
+    One that begins early or late would have caches and memory to itself for a while.
+    """
     timeline = RunTimeline()
     timeline.steps = deque(maxlen=steps)
     for _ in run(plan, steps + 1, timeline=timeline):
-        pass
+        together({})
     least: dict[str, float] = {}
     for span in (span for step in timeline.steps for span in step):
         name, seconds = span.name.rpartition(" ")[2], span.end - span.begin
