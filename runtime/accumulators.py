@@ -43,36 +43,50 @@ class Accumulators:
             The pass, and how many there are.
         """
         if operator.reduces:
-            return self._reduce(name, operator.attributes["reduction"], parts)
-        return self._write(name, operator.attributes["dimension"], parts, number, passes)
+            return self._reduce(name, operator, parts)
+        return self._write(name, operator, parts, number, passes)
 
-    def _reduce(self, name: str, reduction: str, parts: Parts) -> bool:
+    def _reduce(self, name: str, operator: Communication, parts: Parts) -> bool:
         totals = self.values.get(name)
         if totals is None:
-            self.values[name] = {rank: np.array(part) for rank, part in parts.items()}
+            self.values[name] = {rank: begun(operator, part, 1) for rank, part in parts.items()}
             return True
         is_new = name in self._unwritten
         self._unwritten.discard(name)
         for rank, part in parts.items():
             if is_new:
                 np.copyto(totals[rank], part)
-                continue
-            _IN_PLACE[reduction](totals[rank], part, out=totals[rank])
+            else:
+                add_part(operator, totals[rank], part, 0)
         return False
 
-    def _write(self, name: str, dimension: int, parts: Parts, number: int, passes: int) -> bool:
+    def _write(
+        self, name: str, operator: Communication, parts: Parts, number: int, passes: int
+    ) -> bool:
         is_new = name not in self.values
         if is_new:
-            self.values[name] = {
-                rank: _room(part, dimension, passes) for rank, part in parts.items()
-            }
+            self.values[name] = {rank: begun(operator, p, passes) for rank, p in parts.items()}
         for rank, part in parts.items():
-            size = part.shape[dimension]
-            place = np.moveaxis(self.values[name][rank], dimension, 0)
-            place[number * size : (number + 1) * size] = np.moveaxis(part, dimension, 0)
+            add_part(operator, self.values[name][rank], part, number)
         return is_new
 
 
-def _room(part: Array, dimension: int, passes: int) -> Array:
-    shape = (*part.shape[:dimension], part.shape[dimension] * passes, *part.shape[dimension + 1 :])
+def begun(operator: Communication, part: Array, passes: int) -> Array:
+    """Return an accumulator: with the first part of a sum, or with room for all that it joins."""
+    if operator.reduces:
+        return np.array(part)
+    dimension = operator.attributes["dimension"]
+    shape = list(part.shape)
+    shape[dimension] *= passes
     return np.empty(shape, part.dtype)
+
+
+def add_part(operator: Communication, total: Array, part: Array, number: int) -> None:
+    """Add a part to an accumulator, or write it to the place of its pass."""
+    if operator.reduces:
+        _IN_PLACE[operator.attributes["reduction"]](total, part, out=total)
+        return
+    dimension = operator.attributes["dimension"]
+    size = part.shape[dimension]
+    place = np.moveaxis(total, dimension, 0)
+    place[number * size : (number + 1) * size] = np.moveaxis(part, dimension, 0)

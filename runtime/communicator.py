@@ -145,7 +145,9 @@ class LocalCommunicator:
             _, extents = operator.place(members[0], axes, self.mesh)
             if members[0] not in parts:  # of another pipeline stage
                 continue
-            moved = operator.exchange([parts[member] for member in members], extents)
+            # As messages arrive: a sum of a transposed part has other bits.
+            own = [np.asarray(parts[member], order="C") for member in members]
+            moved = operator.exchange(own, extents)
             after.update(zip(members, moved, strict=True))
         return {rank: after[rank] for rank in sorted(after)}
 

@@ -27,7 +27,7 @@ from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 from shardwright.runtime.faults import STANDING
-from shardwright.runtime.flat.program import FlatProgram, Source
+from shardwright.runtime.flat.program import FlatProgram, Source, is_short
 from shardwright.runtime.flat.timeline import RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
@@ -153,8 +153,8 @@ class Executor:
             self._program = self._prepare()
         else:
             self._groups = prepare_groups(self.pipeline, self._prepared)
-        one = len(communicator.ranks) == 1 and self.loop is None and self.pipeline is None
-        self._is_flat = one and self.steps_are_equal
+        one = len(communicator.ranks) == 1 and self.pipeline is None
+        self._is_flat = one and self.steps_are_equal and is_short(self.loop)
         self._flat: dict[tuple[str, ...], FlatProgram] = {}
         # Numbers of 16 bits overflow in the course of training; dynamic loss scales look for it.
         overflows = any(is_low(local.dtype) for local in self._locals.values())
@@ -262,6 +262,7 @@ class Executor:
                 self._execute,
                 self._binding,
                 self._kept(fetch),
+                self.loop,
             )
         )
 

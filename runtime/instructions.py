@@ -1,7 +1,7 @@
 """Nodes of a program, prepared for execution on the ranks of this process."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Instruction:
     kind: str = "run"
     pairs: tuple[tuple[int, int], ...] = ()
     even: bool = False
+
+    def of_pass(self, number: int) -> "Instruction":
+        """Return the node as one pass over micro-batches runs it."""
+        return replace(self, views=(self.views[number],))
 
 
 class Preparation:

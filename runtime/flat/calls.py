@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Update
+from shardwright.runtime.accumulators import add_part, begun
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.kernels import run_kernel, settled
@@ -160,6 +162,40 @@ def _overwriting(
         return 0.0
 
     return call
+
+
+def accumulating(
+    instruction: Instruction,
+    number: int,
+    passes: int,
+    places: Mapping[str, int],
+    slots: Slots,
+    rank: int,
+) -> Call:
+    """Return the call that adds the part of a pass to its result, or writes it there.
+
+    Parameters
+    ----------
+    number, passes : int
+        The pass, and how many there are.
+    instruction, places, slots, rank
+        As of `computing`.
+    """
+    info, result = instruction.info, places[instruction.results[0].name]
+    operand = places[instruction.node.operands[0]]
+    assert isinstance(info, Communication)
+
+    def begin() -> float:
+        slots[result] = begun(info, slots[operand], passes)
+        return 0.0
+
+    def add() -> float:
+        add_part(info, slots[result], slots[operand], number)
+        return 0.0
+
+    if number:
+        return add
+    return begin if info.reduces else lambda: begin() + add()
 
 
 def exchanging(

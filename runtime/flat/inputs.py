@@ -1,6 +1,6 @@
 """What a step of one rank begins with: the slices of its inputs, and its parameters."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import ref
 
@@ -11,7 +11,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
 from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import Parts
-from shardwright.runtime.flat.calls import Slots
+from shardwright.runtime.flat.calls import Call, Slots
 from shardwright.runtime.instructions import Local
 from shardwright.runtime.state import Region, State, region
 
@@ -44,6 +44,11 @@ class Inputs:
         The rank.
     binding : Binding
         Checks an input, which it copies, or a parameter.
+
+    Attributes
+    ----------
+    slices : mapping of int to sequence of array
+        Of the inputs that are split over micro-batches the part of each pass, by slot.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class Inputs:
         self._rank, self._binding = rank, binding
         self._copies = True
         self._first: list[ref[Array]] = []  # the inputs of the first step
+        self.slices: dict[int, Sequence[Array]] = {}
 
         def own(value: Value) -> bool:
             return rank in locals_[value.name].shapes
@@ -90,6 +96,25 @@ class Inputs:
             if array is None or array.dtype is not dtype or array.shape != shape:
                 array = self._binding.held(value, state)[rank]
             slots[place] = array
+        self.slices = self._split(slots, inputs)
+
+    def _split(
+        self, slots: Slots, inputs: Mapping[str, Array | Parts]
+    ) -> dict[int, Sequence[Array]]:
+        places = {stored.value.name: stored.place for stored in self._inputs}
+        first = {name: {self._rank: slots[place]} for name, place in places.items()}
+        parts_of = self._binding.slices(inputs, first)
+        return {places[name]: [p[self._rank] for p in parts] for name, parts in parts_of.items()}
+
+    def turning(self, slots: Slots, number: int) -> Call:
+        """Return the call that puts the parts of a pass into the slots."""
+
+        def call() -> float:
+            for place, parts in self.slices.items():
+                slots[place] = parts[number]
+            return 0.0
+
+        return call
 
     def _input(self, value: Value, local: Local, part: Region, given: Array | Parts) -> Array:
         found = given.get(self._rank) if isinstance(given, Mapping) else given

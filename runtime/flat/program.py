@@ -3,7 +3,8 @@
 The executor interprets its nodes for any number of ranks; here the one rank of a process has its
 values in numbered slots, and each step runs the same calls. The first step also counts the live
 bytes, which are those of every later step. Reductions start as soon as their operand is there, and
-are awaited by the first node that reads a result.
+are awaited by the first node that reads a result. Every pass of a loop has calls of its own, since
+its parts lie elsewhere; the slots are the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph
+from shardwright.ir.liveness import Loop, accumulates
 from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low
 from shardwright.operators.communication.collectives import Communication
@@ -20,11 +22,12 @@ from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import Array
 from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import Communicator, Parts
-from shardwright.runtime.flat.buckets import Bucket, plan_buckets
+from shardwright.runtime.flat.buckets import Bucket
 from shardwright.runtime.flat.calls import (
     Call,
     Runner,
     Slots,
+    accumulating,
     computing,
     constant,
     exchanging,
@@ -33,14 +36,15 @@ from shardwright.runtime.flat.calls import (
 )
 from shardwright.runtime.flat.constants import Constants
 from shardwright.runtime.flat.inputs import Inputs
-from shardwright.runtime.flat.order import in_order_of_arrival, with_late_nodes_last
 from shardwright.runtime.flat.reductions import Reductions
+from shardwright.runtime.flat.segments import Segment, segments_of
 from shardwright.runtime.flat.timeline import Kind, RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.memory import RankMemory
 from shardwright.runtime.state import State
 
 _BYTES_OF_A_MOVE = 2**16  # that nodes touch between two questions to MPI
+MOST_CALLS = 2**16  # of a loop whose passes have calls of their own, each of 1 KiB or so
 FAILURES = (ValueError, TypeError, LookupError, ArithmeticError)
 
 
@@ -86,6 +90,8 @@ class Source:
         Checks inputs and parameters.
     kept : frozenset of str
         The values that the step returns, or puts into the state.
+    loop : Loop, optional
+        Its loop over micro-batches.
     """
 
     graph: Graph
@@ -95,6 +101,16 @@ class Source:
     run: Runner
     binding: Binding
     kept: frozenset[str]
+    loop: Loop | None = None
+
+    def accumulates(self, item: Instruction) -> bool:
+        """Return whether every pass of the loop adds to the result of a node."""
+        return self.loop is not None and accumulates(item.node, self.loop.axes)
+
+
+def is_short(loop: Loop | None) -> bool:
+    """Return whether the calls of all passes of a loop fit into a list."""
+    return loop is None or loop.passes * (loop.stop - loop.start) <= MOST_CALLS
 
 
 class FlatProgram:
@@ -121,11 +137,11 @@ class FlatProgram:
         self.places = {name: i for i, name in enumerate(source.locals)}
         self.slots: Slots = [None] * len(self.places)
         self.reductions = Reductions(source.communicator, self.slots)
-        started = self.reductions.started(source.program) if source.graph.mesh else frozenset()
-        program = with_late_nodes_last(source.program, started)
-        self._buckets = plan_buckets(program, started, self.rank)
-        starts = {name: self._buckets[name].last for name in self._buckets}
-        self.program = in_order_of_arrival(program, starts)
+        moving = [item for item in source.program if not source.accumulates(item)]
+        started = self.reductions.started(moving) if source.graph.mesh else frozenset()
+        self._segments = tuple(segments_of(source.program, source.loop, started, self.rank))
+        self.program = tuple(item for segment in self._segments for item in segment.program)
+        self._buckets = {k: b for segment in self._segments for k, b in segment.buckets.items()}
         distinct = {id(bucket): bucket for bucket in self._buckets.values()}
         self._numbers = {key: number for number, key in enumerate(distinct)}
         several = [name for name, bucket in self._buckets.items() if not bucket.is_single]
@@ -145,25 +161,56 @@ class FlatProgram:
 
     def _actions(self) -> Iterator[Action]:
         dying = self._dying()
-        begun, waited, touched = set[int](), set[int](), 0
-        for position, item in enumerate(self.program):
-            for number in self._awaited(item):
-                if number not in waited:
-                    waited.add(number)
-                    yield Action(self.reductions.waiting(number), position, "wait")
-            bucket = self._buckets.get(item.node.name)
-            if bucket is None:
-                yield from self._of_node(position, item, dying[position])
+        for segment in self._segments:
+            for number in segment.passes:
+                yield from self._of_pass(segment, number, dying)
+
+    def _of_pass(
+        self, segment: Segment, number: int, dying: Sequence[tuple[str, ...]]
+    ) -> Iterator[Action]:
+        """Yield the calls of a part of the program; of a loop, those of one pass."""
+        if number:
+            yield Action(self._inputs.turning(self.slots, number), segment.first, None)
+        lasting, begun, touched = self._lasting(segment, number), set[int](), 0
+        for position, item in enumerate(segment.program, segment.first):
+            for awaited in filter(begun.__contains__, self._awaited(item)):
+                begun.discard(awaited)
+                yield Action(self.reductions.waiting(awaited), position, "wait")
+            bucket = segment.buckets.get(item.node.name)
+            starts = bucket is not None and position - segment.first == bucket.last
+            dead = [name for name in dying[position] if name not in lasting]
+            if self._source.accumulates(item):
+                yield self._accumulating(position, item, number, dead)
+            elif bucket is None:
+                own = item if segment.loop is None else item.of_pass(number)
+                yield from self._of_node(position, own, dead)
             else:
-                yield from self._of_bucket(position, item, bucket, dying[position])
+                yield from self._of_bucket(position, item, bucket, dead, starts=starts)
             touched += self._touched(item)
-            if begun - waited and touched >= _BYTES_OF_A_MOVE:
+            if begun and touched >= _BYTES_OF_A_MOVE:
                 touched = 0
                 yield Action(self.reductions.move, position, "move")
-            if bucket is not None and position == bucket.last:
+            if starts:
                 begun.add(self._numbers[id(bucket)])
-        for number in sorted(begun - waited):
-            yield Action(self.reductions.waiting(number), len(self.program) - 1, "wait")
+        for awaited in sorted(begun):
+            end = segment.first + len(segment.program) - 1
+            yield Action(self.reductions.waiting(awaited), end, "wait")
+
+    def _lasting(self, segment: Segment, number: int) -> frozenset[str]:
+        """Return the values that the next pass reads, or adds to."""
+        loop = segment.loop
+        if loop is None or number == segment.passes[-1]:
+            return frozenset()
+        return loop.kept | loop.accumulated
+
+    def _accumulating(
+        self, position: int, item: Instruction, number: int, dying: Sequence[str]
+    ) -> Action:
+        loop = self._source.loop
+        assert loop is not None
+        call = accumulating(item, number, loop.passes, self.places, self.slots, self.rank)
+        made = tuple(self.places[local.name] for local in item.results if not number)
+        return Action(call, position, "compute", made, tuple(self.places[name] for name in dying))
 
     def _touched(self, item: Instruction) -> int:
         """Return the bytes that a node reads and writes."""
@@ -181,8 +228,11 @@ class FlatProgram:
         parameters = self._source.graph.parameters
         seen = {p.name for p in parameters if p.name not in self._old}
         dying = []
-        for item in reversed(self.program):
+        loop = self._source.loop
+        for position, item in reversed(list(enumerate(self.program))):
             touched = dict.fromkeys((*item.node.operands, *(x.name for x in item.results)))
+            if loop is not None and position == loop.stop - 1:
+                touched |= dict.fromkeys(sorted(loop.kept))
             names = tuple(name for name in touched if name not in seen)
             seen.update(names)
             dying.append(tuple(name for name in names if name not in self._source.kept))
@@ -207,7 +257,13 @@ class FlatProgram:
         return call
 
     def _of_bucket(
-        self, position: int, item: Instruction, bucket: Bucket, dying: Sequence[str]
+        self,
+        position: int,
+        item: Instruction,
+        bucket: Bucket,
+        dying: Sequence[str],
+        *,
+        starts: bool,
     ) -> Iterator[Action]:
         number, name = self._numbers[id(bucket)], item.results[0].name
         source, target = self.places[item.node.operands[0]], self.places[name]
@@ -219,7 +275,7 @@ class FlatProgram:
         begin = bucket.offsets[name]
         call = self.reductions.packing(bucket, number, source, target, begin)
         yield Action(call, position, "compute", (target,), dead)
-        if position == bucket.last:
+        if starts:
             yield Action(self.reductions.starting(bucket, number), position, "communicate")
 
     def _call(self, item: Instruction, dying: Sequence[str]) -> Call:
@@ -316,6 +372,7 @@ class FlatProgram:
     def clear(self) -> None:
         """Forget the values of a step."""
         self.slots[:] = [None] * len(self.slots)
+        self._inputs.slices.clear()
         self.reductions.forget()
 
     def _fail(self, error: BaseException, item: Instruction) -> None:
@@ -331,8 +388,8 @@ class FlatProgram:
         hosted = [self.places[name] for name, value in values.items() if value.type.in_host]
         memory = RankMemory(frozenset(hosted))
         for place, array in enumerate(self.slots):
-            if array is not None:
-                memory.hold(place, array)
+            for part in () if array is None else self._inputs.slices.get(place, (array,)):
+                memory.hold(place, part)
         return memory
 
     def _count(self, memory: RankMemory, action: Action, held: float) -> None:
@@ -340,7 +397,8 @@ class FlatProgram:
         for place in action.made:
             memory.hold(place, self._buffer(place))
         for place in action.dead:
-            memory.release(place, self._buffer(place))
+            for part in self._inputs.slices.get(place, (self._buffer(place),)):
+                memory.release(place, part)
 
     def _buffer(self, place: int) -> Array:
         """Return what a slot keeps alive: of a part of a bucket the whole."""

@@ -5,7 +5,7 @@ Prints a JSON list of the cases that differ, from rank 0.
 
 import json
 import sys
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from shardwright.runtime import (
     save_checkpoint,
     train,
 )
+from tests.random_micro_batches import random_steps
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 OPERATORS: list[tuple[str, dict[str, Attribute]]] = [
@@ -170,6 +171,24 @@ def training(mpi: MpiCommunicator, directory: Path) -> list[str]:
     return wrong
 
 
+def micro_batches(rank: int) -> list[str]:
+    """Return the random plans of which a rank computes something else than it does locally."""
+    wrong = []
+    for seed, _, step in chain(random_steps(12, 2), random_steps(8, 4)):
+        graph, random = step.program, np.random.default_rng(seed)
+        batches = [{v.name: random.normal(size=v.type.shape) for v in graph.inputs}] * 2
+        found = []
+        for communicator in (LocalCommunicator(graph.mesh), MpiCommunicator(graph.mesh)):
+            executor = Executor(graph, communicator, in_place=True)
+            state = initialize(graph, 0, communicator)
+            steps = [executor.step(batch, state) for batch in batches]
+            values = [part for s in steps for part in s.outputs.values()] + list(state.values())
+            found.append([parts[rank] for parts in values])
+        if executor.loop is None or not all(map(np.array_equal, *found)):
+            wrong.append(f"seed {seed} on rank {rank}")
+    return wrong
+
+
 def main(task: str, directory: Path) -> None:
     with MpiCommunicator(MESH, deterministic=task != "native") as mpi:
         if task == "fail":
@@ -180,6 +199,8 @@ def main(task: str, directory: Path) -> None:
             wrong = exchanges(mpi, 1e-12, ("float64",))
         elif task == "training":
             wrong = training(mpi, directory)
+        elif task == "micro_batches":
+            wrong = micro_batches(mpi.ranks[0])
         elif task == "rings":
             wrong = rings(mpi)
         else:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.ir.errors import ExecutionError
+from shardwright.ir.errors import ExecutionError, OptionError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.operators.models.optimizer import Optimizer
@@ -15,6 +15,8 @@ from shardwright.runtime.flat import buckets
 from shardwright.session import ParallelOptions, compiled
 from shardwright.zoo.lenet import lenet5
 from shardwright.zoo.mlp import mlp
+from tests.random_graphs import random_graph
+from tests.random_micro_batches import random_step
 
 MESH = Mesh((MeshAxis("x", 2),))
 
@@ -90,6 +92,44 @@ def test_steps_are_those_of_the_interpreter(model, kind, in_place):
         assert_equal(one.outputs, other.outputs)
         assert_equal(one.fetched, other.fetched)
     assert_equal(state, expected)
+
+
+@pytest.mark.parametrize("passes", [2, 4])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_every_pass_of_a_loop_is_that_of_the_interpreter(passes, in_place):
+    alone, tried = Mesh((MeshAxis("x", 1),)), 0
+    for seed in range(12):
+        try:
+            graph = random_step(random_graph(seed, nodes=7), passes, seed, mesh=alone).program
+        except OptionError:  # an odd batch
+            continue
+        random = np.random.default_rng(seed)
+        batches = [{x.name: random.normal(size=x.type.shape) for x in graph.inputs}] * 2
+        found = []
+        for kind in (Executor, Interpreted):
+            executor = kind(graph, LocalCommunicator(graph.mesh), in_place=in_place)
+            tried += executor.loop is not None and executor.loop.start == 0
+            state = initialize(graph, 0, executor.communicator)
+            found.append(([executor.step(batch, state) for batch in batches], state))
+        (flat, state), (steps, expected) = found
+        assert [step.peak_bytes for step in flat] == [step.peak_bytes for step in steps]
+        for one, other in zip(flat, steps, strict=True):
+            assert_equal(one.outputs, other.outputs)
+        assert_equal(state, expected)
+    assert tried, "no loop begins with the program"
+
+
+def test_a_program_of_very_many_calls_is_interpreted(monkeypatch):
+    graph = random_step(random_graph(0, nodes=7), 4, 0, mesh=Mesh((MeshAxis("x", 1),))).program
+    batch = {x.name: np.ones(x.type.shape) for x in graph.inputs}
+    found = []
+    for most in (2**16, 4 * len(graph) // 2):
+        monkeypatch.setattr("shardwright.runtime.flat.program.MOST_CALLS", most)
+        executor = Executor(graph, LocalCommunicator(graph.mesh))
+        state = initialize(graph, 0, executor.communicator)
+        found.append(executor.step(batch, state).outputs)
+        assert bool(executor._flat) is (most == 2**16)
+    assert_equal(*found)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum"])
