@@ -15,6 +15,7 @@ from shardwright.frontends.torch.converters import (
     normalization,
     recurrent,
     reduction,
+    routing,
     shape,
     windows,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "normalization",
     "recurrent",
     "reduction",
+    "routing",
     "shape",
     "windows",
 ]

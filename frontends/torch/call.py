@@ -19,10 +19,13 @@ class Notes:
         The tensors that reshaped ones are made of.
     causal : dict of int to (Constant, bool)
         Masks that were compared with the causal one, by their identity.
+    slots : dict of str to Value
+        The slots of tokens, by the name of the experts that they choose.
     """
 
     views: dict[str, Value] = field(default_factory=dict)
     causal: dict[int, tuple[Constant, bool]] = field(default_factory=dict)
+    slots: dict[str, Value] = field(default_factory=dict)
 
 
 class Call(Emitting):

@@ -17,6 +17,7 @@ from shardwright.frontends.common.imported import Imported, finished, unread_war
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.buffers import with_elements
+from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.table import is_known
@@ -92,8 +93,9 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, arguments, keywords, strict=False)
-            return _decomposed(program.run_decompositions({}))
+            with experts_in_slots(module):
+                program = torch.export.export(module, arguments, keywords, strict=False)
+            return _decomposed(program)
     except Exception as error:  # PyTorch raises errors of many types
         lines = str(error).strip().splitlines()
         what = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
@@ -103,12 +105,15 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """Return a program in which operators without a converter are composed of others."""
-    for _ in range(_ROUNDS):
+    """Return a functional program in which operators without a converter are composed of others.
+
+    Each round traces the whole program again; the first one makes it functional, too.
+    """
+    for done in range(_ROUNDS + 1):
         unknown = {node.target for node in program.graph.nodes if not is_known(node.target)}
         table = default_decompositions() if unknown else {}
         chosen = {target: table[target] for target in unknown if target in table}
-        if not chosen:
+        if done and not chosen:
             break
         program = program.run_decompositions(chosen)
     return program

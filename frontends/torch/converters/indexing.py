@@ -17,13 +17,17 @@ from shardwright.ir.graph import Value
 def _embedding(
     call: Call,
     weight: Value,
-    indices: Value,
+    indices: Item,
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
     sparse: Any = None,
 ) -> Value:
     if scale_grad_by_freq:
         raise UnsupportedError("an embedding whose gradient is divided by frequencies")
+    if padding_idx < 0 and _counts_up(indices):  # a table of positions
+        first = call.part(weight, 0, 0, call.result.elements // weight.type.shape[1])
+        return call.reshape(first, call.result.shape)
+    indices = call.value(indices)
     rows = call.emit("gather", weight, indices, axis=0)
     if padding_idx < 0:
         return rows
@@ -31,6 +35,14 @@ def _embedding(
     is_padding = call.emit("equal", indices, padding)
     is_padding = call.reshape(is_padding, (*indices.type.shape, 1))
     return call.emit("where", is_padding, call.emit("stop_gradient", rows), rows)
+
+
+def _counts_up(item: Item) -> bool:
+    """Return whether indices are known and 0, 1, 2, ..."""
+    if not isinstance(item, Constant) or item.is_absent:
+        return False
+    flat = item.array.reshape(-1)
+    return bool(np.array_equal(flat, np.arange(flat.size)))
 
 
 @converts("aten.embedding_bag", "aten._embedding_bag")

@@ -1,5 +1,6 @@
 """Matrix products and convolutions."""
 
+from math import prod
 from typing import Any
 
 from shardwright.frontends.common.errors import UnsupportedError
@@ -43,11 +44,26 @@ def _addmm(
     alpha: float = 1,
 ) -> Value:
     a, b = (v for v in (mat1, mat2, batch1, batch2) if v is not None)
-    joined = call.notes.views.get(a.name)  # rows that are joined only for this product
-    if joined is not None and joined.type.shape[-1:] == a.type.shape[-1:] and x.type.rank == 1:
-        a = joined
+    if x.type.rank == 1 and a.type.rank == 2:
+        a = _unjoined(call, a)
     product = call.scaled(call.emit("matmul", a, b), alpha)
     return call.reshape(call.emit("add", product, call.scaled(x, beta)), call.result.shape)
+
+
+def _unjoined(call: Call, rows: Value) -> Value:
+    """Return rows that were joined only for a product, ``[batch token, feature]``, as they were.
+
+    A split of the batch and one of the tokens then reach the product.
+    """
+    joined = call.notes.views.get(rows.name)
+    if joined is None:
+        return rows
+    count, features = rows.type.shape
+    leading = joined.type.shape
+    while leading and prod(leading) > count:
+        leading = leading[:-1]
+    is_whole = leading and prod(leading) == count
+    return call.reshape(joined, (*leading, features)) if is_whole else rows
 
 
 @converts("aten.einsum")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.elementwise import truth
 from shardwright.frontends.torch.table import converts
@@ -180,3 +181,29 @@ def _diff(call: Call, x: Value, n: int = 1, dim: int = -1) -> Value:
         size = x.type.shape[axis] - 1
         x = call.emit("sub", call.part(x, axis, 1, size), call.part(x, axis, 0, size))
     return x
+
+
+@converts("aten.histc")
+def _histc(
+    call: Call,
+    x: Value,
+    bins: int = 100,
+    min: float = 0,
+    max: float = 0,
+) -> Value:
+    if min == max:
+        raise UnsupportedError("a histogram between bounds that depend on data")
+    flat = call.reshape(x, (x.type.elements,))
+    if not flat.type.is_float:
+        flat = call.cast(flat, "float64")
+    kind = flat.type.dtype
+    scaled = call.scaled(call.shifted(flat, -min), bins)
+    place = call.emit("floor", call.emit("div", scaled, call.fill(max - min, kind)))
+    # The last bin has its upper bound, too; what is outside belongs to none.
+    place = call.emit("minimum", place, call.fill(bins - 1, kind))
+    is_low = call.emit("less", flat, call.fill(min, kind))
+    is_high = call.emit("greater", flat, call.fill(max, kind))
+    outside = call.emit("logical_or", is_low, is_high)
+    place = call.emit("where", outside, call.fill(-1, kind), place)
+    ones = call.emit("one_hot", call.cast(place, "int64"), depth=bins, dtype=call.result.dtype)
+    return call.emit("reduce_sum", ones, axis=(0,))

@@ -67,6 +67,8 @@ def reductions(w: Any, x: Any) -> Many:
     yield from (w.std(0, unbiased=False), w.norm(dim=1), w.abs().norm(1), w.logsumexp(1))
     yield from (w.softmax(0), w.log_softmax(1), w.cumsum(0), w.topk(2, 1).values, w.sort(1).values)
     yield from ((w > 0).any(1), (w > 0).all(), w.diff(dim=1), torch.linalg.vector_norm(w, 3.0))
+    whole = (x * 4).round().detach()
+    yield from (x.histc(5, -1, 1), x.histc(7, -0.3, 2), whole.histc(8, -4, 4), whole.histc(4, 0, 3))
 
 
 def positions(w: Any, x: Any) -> Many:
@@ -75,6 +77,8 @@ def positions(w: Any, x: Any) -> Many:
     yield from (w[index], w[rows], w[:, [1, 4]], w[[0, 1], [2, 3]], w.index_select(1, rows))
     yield from (w.gather(1, rows[:, None]), F.embedding(rows, w, padding_idx=2), F.one_hot(rows, 4))
     yield from (w.index_add(0, rows, x), w.index_put((rows,), x), w.scatter(1, rows[:, None], 0.5))
+    counted = torch.arange(3)
+    yield from (F.embedding(counted[None], w), F.embedding(counted.flip(0), w))
     yield from (
         F.embedding_bag(rows.view(2, 2), w, mode="mean"),
         torch.bucketize(w, x[0].sort()[0]),
@@ -84,6 +88,9 @@ def positions(w: Any, x: Any) -> Many:
 def products(w: Any, x: Any) -> Many:
     yield from (w @ x.t(), w @ x[0], x[0] @ w.t(), torch.einsum("ij,kj->ik", w, x), w.mv(x[0]))
     yield from (torch.addmm(x[0, :4], w, x.t(), beta=0.5, alpha=2), torch.outer(w[0], x[0]))
+    heads = w.view(2, 2, 3, 2).transpose(1, 2)  # joined rows: [sample token, feature]
+    yield from (torch.addmm(x[0, :4], heads.reshape(6, 4), x[:, :4]), heads.reshape(6, 4).tanh())
+    yield torch.addmm(x[0, :4], w.view(1, 1, 24).reshape(1, 24), x.reshape(24, 1).expand(24, 4))
     image = w.view(1, 2, 3, 4)
     kernel = x.view(4, 2, 3, 1)
     yield from (F.conv2d(image, kernel, padding="same"), F.conv2d(image, kernel[:2, :1], groups=2))
