@@ -11,6 +11,7 @@ from math import isclose, pi, sqrt
 from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.attention import match_attention, match_repeated_heads
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
+from shardwright.frontends.common.patterns.parts import match_turned_part
 from shardwright.frontends.common.patterns.rotary import match_rotary
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.operators.info import Array
@@ -146,4 +147,5 @@ _PATTERNS: dict[str, tuple[Callable[[Matches, Node], Value | None], ...]] = {
     "mul": (_rms_norm, _activation),
     "scale": (_activation,),
     "scaled_dot_product_attention": (match_repeated_heads,),
+    "transpose": (match_turned_part,),
 }

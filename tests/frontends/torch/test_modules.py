@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 import shardwright  # noqa: E402
 from shardwright.frontends.torch import import_module  # noqa: E402
 from shardwright.ir.errors import ModelError, OptionError, ShardwrightWarning  # noqa: E402
+from shardwright.passes.canonicalize import Canonicalize  # noqa: E402
 from shardwright.tools.main import main  # noqa: E402
 
 Function = Any
@@ -353,3 +354,29 @@ def test_gradients_are_those_of_autograd_on_bounds_too(function: Function) -> No
     found = compare.gradients_differ(Bounds(function), (x,))
     assert found.gradient < 1e-12
     assert found.loss < 1e-12
+
+
+class Heads(nn.Module):
+    """Attention whose queries, keys and values come from one product; all are moved alike."""
+
+    def __init__(self, moved: bool = True) -> None:
+        super().__init__()
+        self.whole, self.moved = nn.Linear(12, 36), moved
+
+    def forward(self, x: Any) -> Any:
+        parts = [t.view(2, 5, 4, 3) for t in self.whole(x).split(12, 2)]
+        q, k, v = (t.transpose(1, 2) for t in parts)
+        if not self.moved:
+            v = parts[2].permute(0, 2, 1, 3) + parts[2].transpose(1, 2).flip(2)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().mean()
+
+
+@pytest.mark.parametrize(("moved", "count"), [(True, 2), (False, 4)])
+def test_parts_that_are_moved_alike_are_moved_as_one(moved: bool, count: int) -> None:
+    module, x = Heads(moved).double(), torch.randn(2, 5, 12, dtype=torch.float64)
+    found = compare.gradients_differ(module, (x,))
+    assert max(found.loss, found.gradient) < 1e-9
+    graph = Canonicalize().run(found.imported.graph)
+    assert sum(node.operator == "split" for node in graph.nodes) == 1
+    transposes = [node for node in graph.nodes if node.operator == "transpose"]
+    assert len(transposes) == count - 1
