@@ -83,7 +83,7 @@ OPTIONS = commands(
     "compile mlp --devices eight",
     "compile mlp --devices 0",
     "compile mlp --devices 3000",
-    "compile mlp --devices 12",
+    "compile mlp --devices 24 --stages 8",
     "compile mlp --devices 8 --memry 3",
     "compile mlp --devices 8 --memory 0",
     "compile mlp --devices 8 --memory nan",

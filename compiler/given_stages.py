@@ -114,6 +114,7 @@ def _of_cells(
             f"the {groups} pipeline stages of the model do not divide the {devices} devices",
             hint="use a multiple of the stages",
         )
+    cluster.check_groups(devices, groups)
     schedule = options.schedule or ("1f1b" if chunks == 1 else "interleaved")
     return GivenStages(source.cuts, groups, schedule, level_of_stages(cluster, devices))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.figures import Description
 from shardwright.cost_model.efficiency.hardware import Device as Device
@@ -85,6 +85,20 @@ class Cluster(Description):
             if name in names:
                 raise ValueError(f"no level can be called `{name}`, the name of a link of the host")
         return levels
+
+    @model_validator(mode="after")
+    def _cards_are_shared_evenly(self) -> Self:
+        inside = 1
+        for level in self.levels:
+            if level.sharing(inside, inside) != level.shared_by:
+                raise ValueError(
+                    f"`{level.name}` is shared by {level.shared_by}, but {inside} devices of the "
+                    "level below cannot share cards so evenly"
+                )
+            if level.shared_by > 1 and level.efficiency and level.efficiency.collectives:
+                raise ValueError(f"`{level.name}` has measured collectives and is shared")
+            inside *= level.size
+        return self
 
     def __repr__(self) -> str:
         memory = bytes_text(self.device.memory_bytes)
@@ -166,38 +180,92 @@ class Cluster(Description):
     def for_devices(self, devices: int) -> tuple[int, ...]:
         """Return the number of members that `devices` devices use of each level, innermost first.
 
-        An inner level is filled before a second member of the level above is used.
+        As many members of an inner level are used as possible, equally many in each member of the
+        level above: 12 devices in nodes of 8 are 2 nodes of 6.
 
         Raises
         ------
         ClusterError
-            If the cluster has fewer devices, or an inner level would be partly used.
+            If the cluster has fewer devices, or they cannot lie evenly in its levels.
 
         Examples
         --------
-        >>> cluster("h100-pod").for_devices(64)
-        (8, 8)
+        >>> cluster("h100-pod").for_devices(64), cluster("h100-pod").for_devices(12)
+        ((8, 8), (6, 2))
         """
         if not 1 <= devices <= self.size:
             what = f"cluster `{self.name}` has {self.size} devices, but {devices} were asked for"
             raise ClusterError(what, hint=f"use 1 to {self.size} devices, or a larger cluster")
-        counts = []
-        left = devices
-        for level in self.levels:
-            if left > level.size and left % level.size:
-                what = f"{devices} devices fill a `{level.name}` of `{self.name}` only partly"
-                raise ClusterError(what, hint=f"possible numbers are {self._possible_numbers()}")
-            counts.append(min(left, level.size))
-            left //= counts[-1]
-        return tuple(counts)
+        sizes = tuple(level.size for level in self.levels)
+        counts = _evenly(devices, sizes)
+        if counts is None:
+            below, above = (
+                next(n for n in numbers if _evenly(n, sizes))
+                for numbers in (range(devices, 0, -1), range(devices, self.size + 1))
+            )
+            what = f"{devices} devices do not lie evenly in the levels of `{self.name}`"
+            raise ClusterError(what, hint=f"the nearest numbers that do are {below} and {above}")
+        return counts
 
-    def _possible_numbers(self) -> str:
-        parts, inside = [], 1
-        for level in self.levels:
-            step = "1" if inside == 1 else f"multiples of {inside}"
-            parts.append(f"{step} to {inside * level.size}")
-            inside *= level.size
-        return ", ".join(parts)
+    def check_groups(self, devices: int, groups: int) -> None:
+        """Check that groups of neighbouring devices, all of one size, lie alike in the levels.
+
+        Raises
+        ------
+        ClusterError
+            If they do not: one would lie in more members of a level than another.
+        """
+        counts = self.for_devices(devices)
+        if not self._lie_alike(groups, counts):
+            numbers = (n for n in range(1, devices + 1) if devices % n == 0)
+            fit = (str(n) for n in numbers if self._lie_alike(n, counts))
+            used = " x ".join(
+                f"{count} of a `{level.name}`"
+                for level, count in zip(self.levels, counts, strict=True)
+                if count > 1
+            )
+            what = f"{groups} groups of {devices // groups} devices do not lie alike in {used}"
+            raise ClusterError(what, hint=f"numbers of groups that do are {', '.join(fit)}")
+
+    def _lie_alike(self, groups: int, counts: tuple[int, ...]) -> bool:
+        """Return whether groups of the used members are groups as `for_devices` places one."""
+        each = prod(counts) // groups
+        sizes = tuple(level.size for level in self.levels)
+        return _inside(each, counts) == _evenly(each, sizes) is not None
+
+    def used_by(self, devices: int) -> Self:
+        """Return the cluster with the links of the part that some devices use.
+
+        Where fewer devices share a network card, each has more of it.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster has no such number of devices.
+        """
+        levels, inside, used = list[Level](), 1, 1
+        for level, members in zip(self.levels, self.for_devices(devices), strict=True):
+            levels.append(level.of_members(members, inside, used) if members > 1 else level)
+            inside, used = inside * level.size, used * members
+        rates = [(level.bandwidth, level.shared_by) for level in self.levels]
+        if [(level.bandwidth, level.shared_by) for level in levels] == rates:
+            return self
+        return self.model_copy(update={"levels": tuple(levels)})
+
+    def part_text(self, devices: int) -> str:
+        """Return how many members of the levels are used; empty where those in use are full.
+
+        Examples
+        --------
+        >>> cluster("h100-pod").part_text(12), cluster("h100-pod").part_text(16)
+        (' (6 of 8 in each node)', '')
+        """
+        counts = self.for_devices(devices)
+        last = max((i for i, count in enumerate(counts) if count > 1), default=0)
+        pairs = zip(self.levels[:last], counts, strict=False)
+        partly = ((level, used) for level, used in pairs if used < level.size)
+        parts = [f"{used} of {level.size} in each {level.name}" for level, used in partly]
+        return f" ({', '.join(parts)})" if parts else ""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -311,6 +379,31 @@ def _cuts(number: int, least: int = 2) -> tuple[tuple[int, ...], ...]:
         for rest in _cuts(number // factor, factor)
     )
     return ((number,), *longer)
+
+
+def _evenly(devices: int, sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """Return how many members of each level some devices use, as many inner ones as possible."""
+    if not sizes:
+        return () if devices == 1 else None
+    for inner in range(min(devices, sizes[0]), 0, -1):
+        outer = None if devices % inner else _evenly(devices // inner, sizes[1:])
+        if outer is not None:
+            return (inner, *outer)
+    return None
+
+
+def _inside(devices: int, counts: Sequence[int]) -> tuple[int, ...] | None:
+    """Return how many members of each level a group of some devices uses; None if groups differ.
+
+    The groups follow each other within `counts` members of every level.
+    """
+    found, left = [], devices
+    for used in counts:
+        if left % used and used % left:
+            return None
+        found.append(min(left, used))
+        left //= found[-1]
+    return tuple(found)
 
 
 def _default_sizes(counts: Sequence[int]) -> tuple[int, ...]:

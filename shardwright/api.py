@@ -131,6 +131,7 @@ def compile(
     world = devices if asked.mode == "hybrid_parallel" else 1
     definition, name = training_definition(model, batch, world)
     described = cluster_named(cluster) if isinstance(cluster, str) else cluster
+    described = described.used_by(devices)
     chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         check_batch(definition, devices)

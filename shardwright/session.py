@@ -347,7 +347,7 @@ def same_everywhere(definition: Definition) -> Mapping[str, Array]:
 
 def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
     """Return the compiled program of a definition."""
-    described, how = cluster(options.cluster), options.how
+    described, how = cluster(options.cluster).used_by(options.devices), options.how
     how = replace(how, optimizer=definition.optimizer or Rule(), loss_scale=definition.loss_scale)
     if definition.precision is not None:
         how = replace(how, precision=one_precision(definition.precision, how.precision))

@@ -73,7 +73,8 @@ def print_compilation(
     devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
     lines = [
         document.model,
-        f"on {devices} of {document.cluster.name}, "
+        f"on {devices} of {document.cluster.name}"
+        f"{document.cluster.part_text(document.devices)}, "
         f"mesh {mesh or '1'}{parts}: {document.mode}{search}",
     ]
     one = " ".join(lines)

@@ -99,7 +99,7 @@ def _stages(row: Row, described: Cluster) -> int:
     each = row.devices // row.plan.pipeline
     for stages in range(min(_STAGES, total), total + 1):
         try:
-            described.for_devices(each * stages)
+            described.check_groups(each * stages, stages)
         except ClusterError:
             continue
         return stages

@@ -20,6 +20,7 @@ from operator import add
 
 from shardwright.compiler.fit.model import FitModel, Prices
 from shardwright.compiler.outer.degrees import seconds_of_schedule
+from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
 from shardwright.search.named_plan import NamedPlan
 
@@ -158,10 +159,15 @@ class Estimate:
         transfer = 0.0 if waits else self._transfer_seconds
         return self._with_data(seconds_of_schedule(plan, self.passes, self.durations, transfer))
 
+    @cached_property
+    def _cluster(self) -> Cluster:
+        """The part of the cluster that the devices use."""
+        return self.model.cluster.used_by(self.devices)
+
     @property
     def _transfer_seconds(self) -> float:
         """Seconds in which a micro-batch passes from a stage to the next."""
-        cluster = self.model.cluster
+        cluster = self._cluster
         number = self.plan.stage_level(cluster, self.devices)
         level = cluster.levels[number]
         sent = level.send_seconds(self._samples * self.prices.layers.passed_bytes)
@@ -223,7 +229,7 @@ class Estimate:
         """Return the seconds in which a share of what the fullest group stores is gathered."""
         left, seconds = share * max(self._stored), 0.0
         for size, number in parts:
-            level = self.model.cluster.levels[number]
+            level = self._cluster.levels[number]
             each = left * (1 - 1 / size) / level.achieved_bandwidth
             seconds += each * self.factors.of_level(number)
             left /= size

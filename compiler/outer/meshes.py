@@ -107,7 +107,7 @@ def meshes_of(
         return _meshes_of_any_stages(cluster, devices, mesh, options)
     if mesh is None:
         return (mesh_of_options(cluster, devices, options),)
-    devices = devices_of_stage(devices, options)
+    devices = devices_of_stage(cluster, devices, options)
     if isinstance(mesh, Mesh):
         return (_checked(mesh, devices),)
     if not isinstance(mesh, str):
@@ -122,7 +122,7 @@ def _meshes_of_any_stages(
 ) -> tuple[Mesh, ...]:
     """Return the meshes of one device group, for every number of groups that divides the devices.
 
-    Numbers whose groups would fill a level of the cluster only partly are left out.
+    Numbers whose groups do not lie alike in the levels of the cluster are left out.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def _meshes_of_any_stages(
     for groups in (count for count in range(1, devices + 1) if devices % count == 0):
         each = devices // groups
         try:
-            cluster.for_devices(each)
+            cluster.check_groups(devices, groups)
         except ClusterError:
             if groups == 1:
                 raise
@@ -191,4 +191,6 @@ def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> 
     """Return the mesh of a named plan, or the default one."""
     if options.named_plan is not None:
         return options.named_plan.mesh(cluster, devices)
-    return PROFILES[options.cost_model].default_mesh(cluster, devices_of_stage(devices, options))
+    return PROFILES[options.cost_model].default_mesh(
+        cluster, devices_of_stage(cluster, devices, options)
+    )

@@ -5,13 +5,13 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.errors import OptionError
 
 
-def devices_of_stage(devices: int, options: CompileOptions) -> int:
+def devices_of_stage(cluster: Cluster, devices: int, options: CompileOptions) -> int:
     """Return the number of devices of each device group of a pipeline; all without one.
 
     Raises
     ------
-    OptionError
-        If the devices cannot be divided so.
+    ShardwrightError
+        If the devices cannot be divided so, or the groups lie otherwise in the levels.
     """
     if devices % options.groups:
         raise OptionError(
@@ -19,6 +19,7 @@ def devices_of_stage(devices: int, options: CompileOptions) -> int:
             "groups",
             hint="use a number of stages that divides the number of devices",
         )
+    cluster.check_groups(devices, options.groups)
     return devices // options.groups
 
 

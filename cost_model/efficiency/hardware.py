@@ -1,6 +1,6 @@
 """A device, and the links of a level of a cluster, with what they attain."""
 
-from math import floor
+from math import ceil, floor
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator
@@ -99,6 +99,9 @@ class Level(Description):
         are full duplex.
     latency : float
         Seconds from sending an empty message to receiving it.
+    shared_by : int
+        How many devices of the level below send through one card, `bandwidth` each. Where fewer of
+        them are in use, each has more: one alone has the rate of the card.
     efficiency : LinkEfficiency, optional
         What collectives attain of the bandwidth, and how ranks differ; without it they attain all.
     """
@@ -107,6 +110,7 @@ class Level(Description):
     size: Annotated[int, Field(ge=1)]
     bandwidth: Positive
     latency: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    shared_by: Annotated[int, Field(ge=1)] = 1
     efficiency: LinkEfficiency | None = None
 
     @property
@@ -141,6 +145,26 @@ class Level(Description):
         """Seconds of a collective of two ranks in which the first waits for the last."""
         found = None if self.efficiency is None else self.efficiency.skew
         return 0.0 if found is None else found.value
+
+    def sharing(self, inside: int, used: int) -> int:
+        """Return how many of some used devices of a member share its fullest card, lying evenly."""
+        cards = ceil(inside / self.shared_by)
+        return ceil(used / cards)
+
+    def of_members(self, size: int, inside: int, used: int) -> Self:
+        """Return the links where some of their members are in use.
+
+        Parameters
+        ----------
+        size : int
+            How many members are in use.
+        inside, used : int
+            The devices of a member, and how many of them are in use, evenly behind its cards.
+        """
+        sharing = self.sharing(inside, used)
+        rate = self.bandwidth * self.shared_by / sharing
+        own = {"size": size, "bandwidth": rate, "shared_by": sharing}
+        return self.model_copy(update=own)
 
     def with_skew(self, skew: Figure) -> Self:
         """Return the links with ranks that differ by a skew; links of no efficiency as they are."""

@@ -1,8 +1,10 @@
 import json
-from itertools import pairwise
+from itertools import pairwise, product
+from math import prod
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import (
@@ -217,14 +219,72 @@ def test_devices_fill_the_inner_levels_first():
     assert LAB.for_devices(24) == (4, 3, 2)
 
 
-def test_devices_that_leave_a_level_partly_used():
-    possible = "possible numbers are 1 to 4, multiples of 4 to 12, multiples of 12 to 24"
-    assert (
-        message(LAB.for_devices, 6) == f"6 devices fill a `node` of `lab` only partly; {possible}"
+def test_devices_that_do_not_fill_a_level_lie_evenly_in_it():
+    assert LAB.for_devices(6) == (3, 2, 1)
+    assert LAB.for_devices(16) == (4, 2, 2)
+    assert LAB.part_text(6) == " (3 of 4 in each node)"
+    assert LAB.part_text(16) == " (2 of 3 in each row)"
+    assert (LAB.part_text(3), LAB.part_text(8), LAB.part_text(24)) == ("", "", "")
+
+
+def test_devices_that_cannot_lie_evenly_are_refused():
+    assert message(LAB.for_devices, 7) == (
+        "7 devices do not lie evenly in the levels of `lab`; "
+        "the nearest numbers that do are 6 and 8"
     )
-    assert (
-        message(LAB.for_devices, 16) == f"16 devices fill a `row` of `lab` only partly; {possible}"
+
+
+def test_even_places_are_those_of_all_ways_that_use_most_inner_devices():
+    ways = list(product(range(1, 5), range(1, 4), range(1, 3)))
+    for devices in range(1, 25):
+        even = [way for way in ways if prod(way) == devices]
+        if even:
+            assert LAB.for_devices(devices) == max(even)
+        else:
+            assert "do not lie evenly" in message(LAB.for_devices, devices)
+
+
+def test_groups_of_devices_lie_alike_or_are_refused():
+    for groups in (1, 2, 6, 12, 24):
+        LAB.check_groups(24, groups)
+    assert message(LAB.check_groups, 24, 8) == (
+        "8 groups of 3 devices do not lie alike in 4 of a `node` x 3 of a `row` x 2 of a `hall`; "
+        "numbers of groups that do are 1, 2, 6, 12, 24"
     )
+
+
+def _shared(size, shared_by):
+    """Return nodes of 8 whose devices share network cards."""
+    levels = [
+        {"name": "node", "size": 8, "bandwidth": 1e10, "latency": 1e-6},
+        {"name": "row", "size": size, "bandwidth": 1e9, "latency": 1e-5, "shared_by": shared_by},
+    ]
+    return Cluster.model_validate(DESCRIPTION | {"levels": levels})
+
+
+@pytest.mark.parametrize(("devices", "sharing"), [(88, 8), (33, 3), (22, 2), (11, 1), (8, 8)])
+def test_fewer_devices_of_a_node_have_more_of_its_network_card(devices, sharing):
+    whole = _shared(11, 8)
+    used = whole.used_by(devices)
+    assert used.levels[1].shared_by == sharing
+    assert used.levels[1].bandwidth == pytest.approx(8e9 / sharing)
+    assert used.used_by(devices) == used
+    assert Cluster.model_validate(used.model_dump(exclude={"software"})) == used
+    assert (used is whole) == (sharing == 8)
+
+
+def test_cards_that_are_not_shared_evenly_are_refused():
+    with pytest.raises(ValidationError, match="cannot share cards so evenly"):
+        _shared(2, 5)
+    with pytest.raises(ValidationError, match="`node` is shared by 2, but 1 devices"):
+        Cluster.model_validate(
+            DESCRIPTION | {"levels": [DESCRIPTION["levels"][0] | {"shared_by": 2}]}
+        )
+
+
+def test_a_collective_of_one_device_a_node_takes_the_whole_card():
+    spread, whole = cluster("v100-pod").used_by(11), cluster("v100-pod").used_by(16)
+    assert spread.levels[1].bandwidth == 2 * whole.levels[1].bandwidth == 12.5e9
 
 
 @pytest.mark.parametrize("devices", [0, -1, 25])

@@ -22,7 +22,8 @@ def print_estimate(found: Estimated) -> None:
     """Print the figures of a plan."""
     document, timeline, run_by = found.planned.plan.document, found.timeline, found.cluster.software
     devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
-    title = f"{document.model} on {devices} of {document.cluster.name}: {document.how}"
+    part = document.cluster.part_text(document.devices)
+    title = f"{document.model} on {devices} of {document.cluster.name}{part}: {document.how}"
     if document.precision != MASTER:
         title += f", {document.precision}"
     print(styled(title, "bold") + "\n")

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_robust(parser)
     money = parser.add_argument_group("days and money")
     add_number(money, "--tokens", POSITIVE, "tokens to train on: `1e12`", "T")
-    add_number(money, "--price-per-hour", POSITIVE, "price of a device for an hour", "P")
+    add_number(money, "--price-per-hour", POSITIVE, "price of a device in use for an hour", "P")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

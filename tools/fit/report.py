@@ -68,9 +68,8 @@ def _print_title(answers: Answers) -> None:
     batch = f"batch {subject.samples}"
     text = f" of {subject.sequence:,} tokens" if subject.sequence else ""
     options = f"{model.options.precision}, {model.options.optimizer.kind}"
-    title = (
-        f"{subject.name} on {devices} of {subject.cluster.name}: {size}, {batch}{text}, {options}"
-    )
+    where = f"{subject.cluster.name}{subject.cluster.part_text(answers.devices)}"
+    title = f"{subject.name} on {devices} of {where}: {size}, {batch}{text}, {options}"
     print(styled(title, "bold") + "\n")
 
 
