@@ -3,20 +3,21 @@
     OMP_NUM_THREADS=1 python benchmarks/calibration.py --write
 
 calibrates with one process and with two, compares 20 plans of each model on as many, and writes the
-table of calibration.md; that takes 5 to 10 minutes of a quiet machine of two cores. A cluster file
+table of calibration.md; that takes 6 to 10 minutes of a quiet machine of two cores. A cluster file
 that is there already is compared by
 
     OMP_NUM_THREADS=1 python benchmarks/calibration.py --cluster machine.yaml --processes 2
 
-For every model plans are made with random strategies of a few operators, the others follow (the
+For every model plans are made with random strategies of one operator to all, the others follow (the
 exact search with these pins); on one process by micro-batches, recomputation and memory limits. One
 plan is chosen by the search alone. The objective is the serial step: these processes move messages
 inside calls of MPI alone. Plans run over MPI, on one BLAS thread, in turn. Printed are Spearman's
 rank correlation, the median relative error of the predicted serial step, and how much longer the
 chosen plan is than the best measured.
 
-A measured step is the least of `--steps`. `--busy` is for a machine with other work: then it is the
-sum of the least times of its nodes, of collectives those of the rank that comes last.
+A measured step is the least of `--steps` in several starts. `--busy` is for a machine with other
+work: then it is the sum of the least times of its nodes, of collectives those of the rank that
+comes last.
 """
 
 import argparse
