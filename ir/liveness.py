@@ -6,7 +6,7 @@ before run once, and so do the nodes after, which read what the passes have accu
 which several values may share, are in `dataflow.liveness`.
 """
 
-from collections.abc import Container, Set
+from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass
 
 from shardwright.ir.errors import IRError
@@ -195,11 +195,27 @@ def dying_values(graph: Graph, updated: Container[str] = ()) -> tuple[tuple[str,
     updated : container of str
         Parameters that an update replaces.
     """
-    loop = loop_of(graph)
     lasting = {p.name for p in graph.parameters if p.name not in updated}
+    return dying_after(graph.nodes, lasting, loop_of(graph))
+
+
+def dying_after(
+    nodes: Sequence[Node], lasting: Set[str], loop: Loop | None
+) -> tuple[tuple[str, ...], ...]:
+    """Return for each of some nodes the values that are dead after it; see `dying_values`.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        The nodes of a program in the order in which they run, those of its loop in their places.
+    lasting : set of str
+        Values that outlive the program.
+    loop : Loop, optional
+        Its loop.
+    """
     seen: set[str] = set()
     dying = []
-    for position, node in reversed(list(enumerate(graph.nodes))):
+    for position, node in reversed(list(enumerate(nodes))):
         touched = dict.fromkeys((*node.operands, *(result.name for result in node.results)))
         if loop is not None and position == loop.stop - 1:
             touched |= dict.fromkeys(sorted(loop.kept))

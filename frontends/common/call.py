@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.items import Constant, Item
-from shardwright.ir.graph import Value
+from shardwright.ir.graph import Node, Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 
@@ -39,6 +39,10 @@ class Emitting:
     def build(self) -> Builder:
         """The builder of the graph."""
         return self.emission.build
+
+    def producer(self, name: str) -> Node | None:
+        """Return the node of a value that was emitted before; None for inputs and parameters."""
+        return self.emission.producer(name)
 
     @property
     def result(self) -> TensorType:

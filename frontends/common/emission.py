@@ -10,7 +10,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, InitialValues, Item, StoredTensor
 from shardwright.frontends.common.names import renamed_result
 from shardwright.ir.attributes import Attribute, Attributes
-from shardwright.ir.graph import Value
+from shardwright.ir.graph import Node, Value
 from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
@@ -39,6 +39,10 @@ class Emission:
         Names in our graph by names of the model.
     counter : Value, optional
         The number of the training step, where an operator reads it.
+    producers : dict of str to Node
+        The node of each value that was emitted, of the first `seen` nodes.
+    seen : int
+        How many nodes that has.
     """
 
     build: Builder = field(default_factory=Builder)
@@ -49,6 +53,8 @@ class Emission:
     held: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
     counter: Value | None = None
+    producers: dict[str, Node] = field(default_factory=dict)
+    seen: int = 0
 
     def enter(self, constant: Constant) -> Value:
         """Return the value of a constant: a parameter, or a fill with one number."""
@@ -119,7 +125,15 @@ class Emission:
         if not any(r.name == value.name for node in nodes[mark:] for r in node.results):
             return value
         nodes[mark:] = [renamed_result(node, value.name, new) for node in nodes[mark:]]
+        self.seen = min(self.seen, mark)
         return replace(value, name=new)
+
+    def producer(self, name: str) -> Node | None:
+        """Return the node of a value that was emitted before; None for inputs and parameters."""
+        for node in self.build.nodes[self.seen :]:
+            self.producers.update({result.name: node for result in node.results})
+        self.seen = len(self.build.nodes)
+        return self.producers.get(name)
 
     def _shared(self, constant: Constant) -> Value:
         """Return the value of all constants that are equal to one."""

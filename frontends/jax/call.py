@@ -7,7 +7,7 @@ from typing import Any
 from shardwright.frontends.common.call import Emitting
 from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.items import Constant, Item
-from shardwright.ir.graph import Node, Value
+from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array
 
@@ -24,17 +24,11 @@ class Notes:
         The tensor that a transposed one is made of, and the order of its dimensions.
     joined : dict of str to tuple of Value
         The tensors that a concatenated one is made of.
-    producers : dict of str to Node
-        The node of each value that was emitted.
-    seen : int
-        How many nodes that has.
     """
 
     views: dict[str, Value] = field(default_factory=dict)
     turned: dict[str, tuple[Value, tuple[int, ...]]] = field(default_factory=dict)
     joined: dict[str, tuple[Value, ...]] = field(default_factory=dict)
-    producers: dict[str, Node] = field(default_factory=dict)
-    seen: int = 0
 
 
 class Call(Emitting):
@@ -92,11 +86,3 @@ class Call(Emitting):
         first = array.ravel()[:1]
         found: float | int | bool = first[0].item()
         return found if array.size == 1 or bool((array == first).all()) else None
-
-    def producer(self, name: str) -> Node | None:
-        """Return the node of a value that was emitted before; None for inputs and parameters."""
-        nodes = self.emission.build.nodes
-        for node in nodes[self.notes.seen :]:
-            self.notes.producers.update({result.name: node for result in node.results})
-        self.notes.seen = len(nodes)
-        return self.notes.producers.get(name)

@@ -64,6 +64,10 @@ class Inputs:
         self._copies = True
         self._first: list[ref[Array]] = []  # the inputs of the first step
         self.slices: dict[int, Sequence[Array]] = {}
+        self._is_split = any(
+            value.layout is not None and value.layout.mentions(mesh.in_time)
+            for value in graph.inputs
+        )
 
         def own(value: Value) -> bool:
             return rank in locals_[value.name].shapes
@@ -96,12 +100,13 @@ class Inputs:
             if array is None or array.dtype is not dtype or array.shape != shape:
                 array = self._binding.held(value, state)[rank]
             slots[place] = array
-        self.slices = self._split(slots, inputs)
+        if self._is_split:
+            self.slices = self._of_passes(slots, inputs)
 
-    def _split(
+    def _of_passes(
         self, slots: Slots, inputs: Mapping[str, Array | Parts]
     ) -> dict[int, Sequence[Array]]:
-        places = {stored.value.name: stored.place for stored in self._inputs}
+        places = {value.name: place for value, place, _, _ in self._inputs}
         first = {name: {self._rank: slots[place]} for name, place in places.items()}
         parts_of = self._binding.slices(inputs, first)
         return {places[name]: [p[self._rank] for p in parts] for name, parts in parts_of.items()}

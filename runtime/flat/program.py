@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph
-from shardwright.ir.liveness import Loop, accumulates
+from shardwright.ir.liveness import Loop, accumulates, dying_after
 from shardwright.ir.text import node_text
 from shardwright.ir.types import is_low
 from shardwright.operators.communication.collectives import Communication
@@ -160,13 +160,17 @@ class FlatProgram:
     # Preparation
 
     def _actions(self) -> Iterator[Action]:
-        dying = self._dying()
+        dying, sizes = self._dying(), [self._touched(item) for item in self.program]
         for segment in self._segments:
             for number in segment.passes:
-                yield from self._of_pass(segment, number, dying)
+                yield from self._of_pass(segment, number, dying, sizes)
 
     def _of_pass(
-        self, segment: Segment, number: int, dying: Sequence[tuple[str, ...]]
+        self,
+        segment: Segment,
+        number: int,
+        dying: Sequence[tuple[str, ...]],
+        sizes: Sequence[int],
     ) -> Iterator[Action]:
         """Yield the calls of a part of the program; of a loop, those of one pass."""
         if number:
@@ -186,7 +190,7 @@ class FlatProgram:
                 yield from self._of_node(position, own, dead)
             else:
                 yield from self._of_bucket(position, item, bucket, dead, starts=starts)
-            touched += self._touched(item)
+            touched += sizes[position]
             if begun and touched >= _BYTES_OF_A_MOVE:
                 touched = 0
                 yield Action(self.reductions.move, position, "move")
@@ -225,18 +229,10 @@ class FlatProgram:
 
     def _dying(self) -> list[tuple[str, ...]]:
         """Return for each node the values that are not read any more."""
-        parameters = self._source.graph.parameters
-        seen = {p.name for p in parameters if p.name not in self._old}
-        dying = []
-        loop = self._source.loop
-        for position, item in reversed(list(enumerate(self.program))):
-            touched = dict.fromkeys((*item.node.operands, *(x.name for x in item.results)))
-            if loop is not None and position == loop.stop - 1:
-                touched |= dict.fromkeys(sorted(loop.kept))
-            names = tuple(name for name in touched if name not in seen)
-            seen.update(names)
-            dying.append(tuple(name for name in names if name not in self._source.kept))
-        return dying[::-1]
+        source = self._source
+        lasting = {p.name for p in source.graph.parameters if p.name not in self._old}
+        found = dying_after([item.node for item in self.program], lasting, source.loop)
+        return [tuple(name for name in names if name not in source.kept) for names in found]
 
     def _of_node(self, position: int, item: Instruction, dying: Sequence[str]) -> Iterator[Action]:
         made = tuple(self.places[local.name] for local in item.results)

@@ -55,7 +55,7 @@ def _unjoined(call: Call, rows: Value) -> Value:
 
     A split of the batch and one of the tokens then reach the product.
     """
-    joined = call.notes.views.get(rows.name)
+    joined = call.views.get(rows.name)
     if joined is None:
         return rows
     count, features = rows.type.shape

@@ -35,10 +35,9 @@ def _combine(call: Call, slots: Value, chosen: Value, weights: Value) -> Value:
 def _are_distinct(call: Call, chosen: Value) -> bool:
     """Return whether the indices of each row are those of its largest elements."""
     source = call.views.get(chosen.name, chosen)
-    producers = {result.name: node for node in call.build.nodes for result in node.results}
-    node = producers.get(source.name)
+    node = call.producer(source.name)
     if node is not None and node.operator == "cast":
-        node = producers.get(node.operands[0])
+        node = call.producer(node.operands[0])
     if node is None or node.operator != "top_k" or source.type.shape[-1] != chosen.type.shape[-1]:
         return False
     return node.attributes["axis"] == source.type.rank - 1
