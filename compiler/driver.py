@@ -59,6 +59,8 @@ from shardwright.passes.pipeline import Pipeline
 from shardwright.search.options import Progress
 from shardwright.search.time_note import says_so
 
+_COLLECTIONS = (500_000, 20, 100)  # thresholds of garbage collection during a compilation
+
 
 @dataclass(frozen=True)
 class _Prepared:
@@ -122,7 +124,7 @@ def compile_graph(
     single = len(meshes) == 1 and given and not options.explain_search
     preparing = options if single else options.in_one_stage()
     prepare = cache(lambda count: _prepared(graph, replace(preparing, micro_batches=count)))
-    with _earlier_objects_ignored():
+    with _rare_collections():
         if single:
             prepared = prepare(options.passes)
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
@@ -237,19 +239,23 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
 
 
 @contextmanager
-def _earlier_objects_ignored() -> Iterator[None]:
-    """Let garbage collection skip the objects that exist already, such as imported modules.
+def _rare_collections() -> Iterator[None]:
+    """Let garbage collection run seldom, and skip the objects that exist already.
 
-    A compilation makes many objects, and full collections would visit the others again and again.
+    A compilation makes many objects, keeps most of them and makes few cycles; collections would
+    visit them, and imported modules, again and again.
     """
-    if gc.get_freeze_count():  # the user's own freeze is kept
-        yield
-        return
-    gc.freeze()
+    before, is_frozen = gc.get_threshold(), bool(gc.get_freeze_count())
+    if before[0]:  # 0: the user has turned collections off
+        gc.set_threshold(*map(max, before, _COLLECTIONS))
+    if not is_frozen:  # the user's own freeze is kept
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.set_threshold(*before)
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:

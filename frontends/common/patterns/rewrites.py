@@ -12,6 +12,7 @@ from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.attention import match_attention, match_repeated_heads
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.frontends.common.patterns.parts import match_turned_part
+from shardwright.frontends.common.patterns.products import match_turned_columns
 from shardwright.frontends.common.patterns.rotary import match_rotary
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.operators.info import Array
@@ -143,7 +144,7 @@ def _is_tanh(m: Matches, name: str, x: str) -> bool:
 
 _PATTERNS: dict[str, tuple[Callable[[Matches, Node], Value | None], ...]] = {
     "add": (_layer_norm, match_rotary),
-    "matmul": (match_attention,),
+    "matmul": (match_attention, match_turned_columns),
     "mul": (_rms_norm, _activation),
     "scale": (_activation,),
     "scaled_dot_product_attention": (match_repeated_heads,),
