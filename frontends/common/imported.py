@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.frontends.common.items import InitialValues, StoredTensor
 from shardwright.frontends.common.patterns.rewrites import fuse
+from shardwright.frontends.common.patterns.rows import unjoined
 from shardwright.ir.graph import Graph
 from shardwright.ir.reachability import live
 from shardwright.operators.info import Array
@@ -46,6 +47,7 @@ def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported
         Initial values of its parameters.
     """
     graph = _without_unread(fuse(_without_unread(graph), InitialValues(data)))
+    graph = _without_unread(unjoined(graph))
     verify(graph)
     initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})
     return Imported(graph, initial, _highs(graph))
