@@ -68,6 +68,7 @@ JOINED = {
     "a product that contracts rows": ("  z: f64[5, 5] = matmul(s, s) {transpose_a=True}\n", "z"),
     "another join": ("  z: f64[30] = reshape(s) {shape=(30,)}\n", "z"),
     "a sum of all": ("  z: f64[] = reduce_sum(s)\n", "z"),
+    "a scalar": ("  a: f64[1, 1] = reduce_max(s) {keep_dims=True}\n  z: f64[] = reshape(a)\n", "z"),
     "a broadcast along rows": ("  z: f64[2, 6, 5] = add(s, u)\n", "z"),
 }
 

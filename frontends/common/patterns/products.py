@@ -1,5 +1,7 @@
 """Products with a transposed operand: the operator reads it as it lies, without a copy."""
 
+from typing import Any
+
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.ir.graph import Node, Value
 
@@ -16,5 +18,6 @@ def match_turned_columns(m: Matches, node: Node) -> Value | None:
     swapped = (*range(rank - 2), rank - 1, rank - 2)
     if tuple(d % rank for d in order if isinstance(d, int)) != swapped:
         return None
-    how = {**node.attributes, "transpose_b": not attribute_of(node, "transpose_b")}
+    is_turned = not attribute_of(node, "transpose_b")
+    how: dict[str, Any] = {**node.attributes, "transpose_b": is_turned}
     return m.build.emit("matmul", m.value(x), m.value(turned.operands[0]), **how)

@@ -63,7 +63,7 @@ def _of_join(graph: Graph, node: Node) -> Shape:
         return ()
     before, after = (graph.values[name].type.shape for name in (node.operands[0], node.name))
     for count in range(2, len(before) + 1):
-        if before[count:] == after[1:] and prod(before[:count]) == after[0]:
+        if (prod(before[:count]), *before[count:]) == after:
             return before[:count]
     return ()
 
@@ -104,7 +104,7 @@ def _is_parted(
 ) -> bool:
     """Return whether all that reads joined rows works on them one by one, or parts them again."""
     for result in node.results:
-        leading = found.get(result.name)
+        leading = found.get(result.name, ())
         if leading and result.name in graph.kept():
             return False
         for reader, _ in graph.uses[result.name] if leading else ():
