@@ -28,11 +28,13 @@ def test_collections_are_rare_in_a_compilation_and_then_as_before(
         seen.add(gc.get_threshold())
 
     shardwright.compile(load("mlp"), 4, progress=progress)
-    assert gc.get_threshold() == before and not gc.get_freeze_count()
+    assert gc.get_threshold() == before
+    assert not gc.get_freeze_count()
     assert seen == {tuple(map(max, before, (500_000, 20, 100))) if before[0] else before}
 
 
 def test_collections_are_as_before_after_an_error(before: tuple[int, int, int]) -> None:
     with pytest.raises(ShardwrightError):
         shardwright.compile(load("mlp"), 4, memory_limit=1000)
-    assert gc.get_threshold() == before and not gc.get_freeze_count()
+    assert gc.get_threshold() == before
+    assert not gc.get_freeze_count()
