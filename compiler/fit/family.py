@@ -6,7 +6,7 @@ from dataclasses import replace
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.configuration import FORMS
-from shardwright.compiler.outer.degrees import Degrees
+from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks
 from shardwright.search.named_plan import ZERO, divisors
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -50,7 +50,7 @@ def family(
         for tensor in tensors or divisors(inner)
         for rules in (tuple(model.prices(tensor)),)
         if rules
-        for plan in degrees.plans(tensor, model.layers)
+        for plan in degrees.plans(on_tensor_ranks(tensor), model.layers)
         for rule in rules
     ]
 

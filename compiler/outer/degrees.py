@@ -24,8 +24,8 @@ class Degrees:
         The devices.
     devices, samples : int
         Number of ranks, and samples of a step.
-    micro_batches : sequence of int
-        Samples of a micro-batch.
+    micro_batches : sequence of int or None
+        Samples of a micro-batch on a data rank; None for all that it has.
     zero : sequence of int
         ZeRO stages; the first one where there is one data rank.
     forms : sequence of Form
@@ -35,18 +35,29 @@ class Degrees:
     cluster: Cluster
     devices: int
     samples: int
-    micro_batches: Sequence[int]
+    micro_batches: Sequence[int | None]
     zero: Sequence[int]
     forms: Sequence[Form] = FORMS
 
-    def plans(self, tensor: int, layers: int) -> Iterator[NamedPlan]:
-        """Yield the plans on some tensor ranks, of a model of so many repeated layers."""
-        base = on_tensor_ranks(tensor)
-        for stages, samples in product(divisors(self.devices // tensor), self.micro_batches):
-            data = self.devices // tensor // stages
-            if stages > layers or self.samples % (data * samples):
+    def plans(self, base: NamedPlan, layers: int) -> Iterator[NamedPlan]:
+        """Yield the plans of some tensor and expert ranks, of so many repeated layers.
+
+        Parameters
+        ----------
+        base : NamedPlan
+            The plan of these ranks alone.
+        layers : int
+            Number of repeated layers of the model.
+        """
+        left = self.devices // base.tensor
+        for stages, samples in product(divisors(left), self.micro_batches):
+            data = left // stages
+            each, rest = divmod(self.samples, data)
+            if stages > layers or data % base.expert or rest or each % (samples or each):
                 continue
-            plan = replace(base, pipeline=stages, data=data, micro_batch=samples)
+            if samples is None and each in self.micro_batches:
+                continue
+            plan = replace(base, pipeline=stages, data=data, micro_batch=samples or each)
             try:
                 plan.mesh(self.cluster, self.devices)
             except ShardwrightError:  # the levels of the cluster do not allow it
@@ -66,9 +77,9 @@ class Degrees:
                 yield replace(plan, chunks=chunks, schedule=schedule)
 
 
-def on_tensor_ranks(tensor: int) -> NamedPlan:
-    """Return the plan of one data rank on some tensor ranks, with sequence parallelism."""
-    return NamedPlan(tensor=tensor, data=1, sequence_parallel=tensor > 1)
+def on_tensor_ranks(tensor: int, expert: int = 1) -> NamedPlan:
+    """Return the plan of some tensor ranks for each expert rank, with sequence parallelism."""
+    return NamedPlan(tensor=tensor, data=expert, expert=expert, sequence_parallel=tensor > 1)
 
 
 def seconds_of_schedule(

@@ -187,6 +187,12 @@ class Entry(Generic[T]):
         return self.asked not in (*SHORT, BUILDING)
 
     @property
+    def promise(self) -> tuple[float, ...]:
+        """Less where more is known, of few stages, and where problems are small."""
+        configuration = self.configuration
+        return -self.tier, configuration.stages, configuration.axes, self.bound
+
+    @property
     def is_open(self) -> bool:
         """Whether it may be judged next."""
         return self.outcome is None and not self.is_running

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
+from math import gcd, inf
 from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
@@ -212,26 +212,32 @@ class ProgramJudge:
     def names_plans(self) -> bool:
         """Whether named plans are built before others are searched.
 
-        They divide a model without experts over ranks, and decide all that may be searched.
+        They decide all that may be searched.
         """
-        options, source = self.options, self.source_of(1)
+        options = self.options
         given = options.pins or options.result_pins or options.input_layouts
         free = not given and not options.optimizer_parallel and options.recompute == SEARCHED
-        experts = any(node.operator == "dispatch" for node in source.nodes)
-        return self.prices_blocks and free and not experts and not self.layouts_on(_ALONE)
+        return self.prices_blocks and free and not self.layouts_on(_ALONE)
 
     def named_seeds(
         self, configurations: Sequence[Configuration], seconds: float
     ) -> list[NamedSeed]:
         """Return the named plans of some configurations that are to be built, the best first."""
-        samples = samples_of(self.source_of(1)) or 1
+        source = self.source_of(1)
 
-        def pipeline_of(mesh: Mesh) -> PipelinePartitioning:
-            return self.pipeline_of(self.options_of(Configuration(mesh, samples), seconds), mesh)
+        def pipeline_of(mesh: Mesh, count: int) -> PipelinePartitioning:
+            return self.pipeline_of(self.options_of(Configuration(mesh, count), seconds), mesh)
 
-        limit = self.options.memory_on(self.cluster)
-        where = self.cluster, self.devices, samples, limit, pipeline_of
-        return NamedFamily(*where, configurations, StoredShares.of(self.options)).seeds()
+        return NamedFamily(
+            self.cluster,
+            self.devices,
+            samples_of(source) or 1,
+            self.options.memory_on(self.cluster),
+            pipeline_of,
+            configurations,
+            StoredShares.of(self.options),
+            _experts(source),
+        ).seeds()
 
     def build(
         self, plan: NamedPlan, configuration: Configuration, seconds: float
@@ -402,3 +408,9 @@ class ProgramJudge:
         planner = lowering.planner(mesh)
         source = self.source_of(options.passes)
         return SearchRequest(source, self.cluster, planner, options, weights, {})
+
+
+def _experts(graph: Graph) -> int:
+    """Return by how many ranks all mixtures of experts can be divided; 1 without experts."""
+    dispatches = (node for node in graph.nodes if node.operator == "dispatch")
+    return gcd(*(node.results[0].type.shape[0] for node in dispatches)) or 1

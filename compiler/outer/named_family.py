@@ -2,21 +2,24 @@
 
 Its plans have T tensor ranks inside the innermost level of the cluster, with sequence parallelism,
 S device groups of V chunks, D data ranks, micro-batches of a few samples, a ZeRO stage, and a way
-to recompute. The prices of a layer on T ranks (`stages.layer_prices`) tell of all of them. With M
+to recompute. Of a model with experts, E of the data ranks divide them, as many as there are inside
+the innermost level, or none. The prices of a layer on T E ranks (`stages.layer_prices`) tell of all
+of them. With M
 micro-batches, a busiest device group of p seconds a pass, and d seconds in which the parameters of
 a rank are gathered once over the data ranks,
 
     step ~ M p + (S - 1) / V (mean of p) + 2 d
 
-and where parameters are gathered in every pass, a pass takes no less than that. The estimates of
-the best plans are refined: their schedules are simulated. An estimate decides only which plans are
-built; what their programs take is simulated as that of any other plan.
+and where parameters are gathered in every pass, or there is one pass, a pass takes no less than
+that. The estimates of the best plans are refined: their schedules are simulated. An estimate
+decides only which plans are built; what their programs take is simulated as that of any other plan.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from math import gcd
 
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.configuration import Configuration
@@ -31,7 +34,7 @@ from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.search.named_plan import NamedPlan, divisors
 
-_SAMPLES = (1, 2, 4)  # of a micro-batch
+_SAMPLES = (1, 2, 4, None)  # of a micro-batch on a data rank: a few, or all
 _ZERO = (0, 1, 3)
 _IN_PASSES = 3  # the ZeRO stage that gathers in every pass
 _BUBBLE = {"zero_bubble": 1 / 3}  # of that of `1f1b`
@@ -109,25 +112,27 @@ class NamedFamily:
     limit_bytes : float
         Memory of a rank.
     pipeline_of : callable
-        Returns the program in one stage on a mesh, in micro-batches of one sample.
+        Returns the program in one stage on a mesh, in a number of micro-batches.
     configurations : sequence of Configuration
         Those whose plans are asked for.
     shares : StoredShares
         Of what an element of a parameter takes.
+    experts : int
+        Number of experts that are divided between data ranks; 1 of a model without.
     """
 
     cluster: Cluster
     devices: int
     samples: int
     limit_bytes: float
-    pipeline_of: Callable[[Mesh], PipelinePartitioning]
+    pipeline_of: Callable[[Mesh, int], PipelinePartitioning]
     configurations: Sequence[Configuration]
     shares: StoredShares
+    experts: int = 1
 
     def seeds(self) -> list[NamedSeed]:
         """Return the plans that are likely to fit, those of the least refined estimates first."""
-        inner = self.cluster.for_devices(self.devices)[0]
-        plans = [plan for tensor in divisors(inner) for plan in self._on(tensor)]
+        plans = [plan for ranks in self._ranks() for plan in self._on(ranks)]
         waiting = [(plan.seconds, number, False) for number, plan in enumerate(plans)]
         heapify(waiting)
         found: list[NamedSeed] = []
@@ -151,16 +156,23 @@ class NamedFamily:
                 return one
         return None
 
-    def _on(self, tensor: int) -> Iterator["_Estimate"]:
-        """Yield the plans on some tensor ranks, each with the least recomputation that fits."""
-        plan = on_tensor_ranks(tensor)
+    def _ranks(self) -> Iterator[NamedPlan]:
+        """Yield the numbers of tensor and expert ranks, as plans of these ranks alone."""
+        inner = self.cluster.for_devices(self.devices)[0]
+        for tensor in divisors(inner):
+            for expert in sorted({1, gcd(inner // tensor, self.experts, self.samples)}):
+                yield on_tensor_ranks(tensor, expert)
+
+    def _on(self, ranks: NamedPlan) -> Iterator["_Estimate"]:
+        """Yield the plans of some ranks, each with the least recomputation that fits."""
         try:
-            prices = layer_prices(self.pipeline_of(plan.mesh(self.cluster, tensor)), plan)
+            mesh = ranks.mesh(self.cluster, ranks.tensor * ranks.expert)
+            prices = layer_prices(self.pipeline_of(mesh, self.samples // ranks.expert), ranks)
         except ShardwrightError:  # the model cannot be divided so
             return
         most = min((price.layers for price in prices.values()), default=0)
         degrees = Degrees(self.cluster, self.devices, self.samples, _SAMPLES, _ZERO)
-        for one in degrees.plans(tensor, most):
+        for one in degrees.plans(ranks, most):
             estimates = (self._estimate(one, *priced) for priced in prices.items())
             limit = _MARGIN * self.limit_bytes
             fitting = next((each for each in estimates if each.memory_bytes <= limit), None)
@@ -181,7 +193,7 @@ class _Estimate:
     plan : NamedPlan
         The plan.
     prices : LayerPrices
-        Of the layers on its tensor ranks.
+        Of the layers on its tensor and expert ranks.
     cluster, devices, samples : Cluster, int, int
         Where it runs, and the samples of a step.
     shares : StoredShares
@@ -244,9 +256,10 @@ class _Estimate:
 
     def _with_data(self, seconds: float) -> float:
         """Add gathers and reductions over the data ranks to seconds without them."""
-        if self.plan.zero != _IN_PASSES:
+        in_passes = self.plan.zero == _IN_PASSES
+        if not in_passes and self.passes > 1:
             return seconds + _ONCE * self._gather_seconds
-        gathers = self.passes * _GATHERS * self._gather_seconds
+        gathers = (self.passes * _GATHERS if in_passes else _ONCE) * self._gather_seconds
         beside = (1 - _HIDDEN) * gathers if self.plan.tensor > 1 else 0.0
         return max(seconds + beside, gathers)
 
@@ -275,15 +288,21 @@ class _Estimate:
 
     @cached_property
     def memory_bytes(self) -> float:
-        """About what a rank of the fullest group takes."""
-        plan, prices, data = self.plan, self.prices, self.plan.data or 1
+        """About what a rank of the fullest group takes.
+
+        Expert ranks divide the experts, and nothing further: of other parameters that is too much.
+        In one pass gradients are divided as soon as they are made.
+        """
+        plan, prices, data = self.plan, self.prices, (self.plan.data or 1) // self.plan.expert
         saved = self._layers * prices.layer.saved_bytes + prices.first.saved_bytes
         kept = self._samples * (self._in_flight * saved + prices.transient_bytes)
         if plan.zero == _IN_PASSES:
             gathered = _GATHERED * self.shares.gathered * prices.layer.stored_bytes
             return kept + self._stored_bytes / data + gathered
-        share = self.shares.divided / data + 1 - self.shares.divided if plan.zero else 1.0
-        return kept + share * self._stored_bytes
+        if not plan.zero:
+            return kept + self._stored_bytes
+        whole = self.shares.gathered if self.passes == 1 else 1 - self.shares.divided
+        return kept + (self.shares.divided / data + whole) * self._stored_bytes
 
     @property
     def _in_flight(self) -> float:

@@ -15,7 +15,15 @@ from math import inf, log, log2
 from typing import Any, Generic, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import BUILDING, DRAFTING, PRICING, SHORT, SKETCHING, Entry
+from shardwright.compiler.outer.entries import (
+    BUILDING,
+    DRAFTING,
+    NAMING,
+    PRICING,
+    SHORT,
+    SKETCHING,
+    Entry,
+)
 from shardwright.ir.mesh import Mesh
 from shardwright.search.named_plan import NamedPlan
 
@@ -109,15 +117,35 @@ class Chosen(Generic[T]):
     number: int = -1
     overtaken: int = 0
 
+    @staticmethod
+    def of(entry: Entry[T]) -> "Chosen[T]":
+        """Return a configuration with what is asked about it next."""
+        return Chosen([entry], entry.tier)
+
     @property
     def is_long(self) -> bool:
         """Whether a program is emitted, beside which other tasks are answered."""
         return self.tier not in SHORT
 
     @property
+    def leads_to_plan(self) -> bool:
+        """Whether its answer is a plan, or named plans."""
+        return self.is_long or self.tier == NAMING
+
+    @property
     def beside(self) -> int:
         """How many later short tasks are answered before it: about as many as take as long."""
         return _BESIDE.get(self.tier, _BESIDE_SEARCH)
+
+
+def first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:
+    """Return the task whose answer is taken next: of a long one, after those of short ones."""
+    first = running[0]
+    short = next((one for one in running if not one.is_long), None)
+    if short is None or not first.is_long or first.overtaken >= first.beside:
+        return first
+    first.overtaken += 1
+    return short
 
 
 @dataclass

@@ -41,8 +41,8 @@ class Answering(Protocol[TaskIn, AnswerOut]):
 
     deadline: float
 
-    def submit(self, task: TaskIn) -> int:
-        """Queue a task, and return its number."""
+    def submit(self, task: TaskIn, *, first: bool = False) -> int:
+        """Queue a task, before those that wait if it is to be the first; return its number."""
         ...
 
     def answer(self, number: int) -> AnswerOut | ShardwrightError:
@@ -83,8 +83,8 @@ class Inline(Generic[Task, Answer]):
         self._tasks: dict[int, Task] = {}
         self._submitted = 0
 
-    def submit(self, task: Task) -> int:
-        """Queue a task."""
+    def submit(self, task: Task, *, first: bool = False) -> int:
+        """Keep a task until its answer is asked for, be it the first one or not."""
         self._tasks[self._submitted] = task
         self._submitted += 1
         return self._submitted - 1
@@ -135,9 +135,9 @@ class Processes(Generic[Task, Answer]):
         self._answers: dict[int, Answer | ShardwrightError] = {}
         self._submitted = 0
 
-    def submit(self, task: Task) -> int:
+    def submit(self, task: Task, *, first: bool = False) -> int:
         """Queue a task, and start it where a worker is idle."""
-        self._waiting.append((self._submitted, task))
+        self._waiting.insert(0 if first else len(self._waiting), (self._submitted, task))
         self._submitted += 1
         self._start_waiting()
         return self._submitted - 1

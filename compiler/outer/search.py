@@ -36,7 +36,7 @@ from shardwright.compiler.outer.entries import (
     Task,
 )
 from shardwright.compiler.outer.named_family import NamedSeed
-from shardwright.compiler.outer.order import Chosen, PricedOrder, shares_prices
+from shardwright.compiler.outer.order import Chosen, PricedOrder, first_taken, shares_prices
 from shardwright.compiler.outer.processes import Answering, OutOfTimeError, answering
 from shardwright.compiler.outer.seeds import NamedSeeds
 from shardwright.ir.errors import (
@@ -198,17 +198,23 @@ class OuterSearch(Generic[T]):
 
     def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
         self.running: list[Chosen[T]] = []
-        while self._fill(tasks, self.running) or self.running:
-            chosen = _first_taken(self.running)
-            self._take_of(chosen, tasks)
+        while self._fill(tasks) or self.running:
+            self._take_of(first_taken(self.running), tasks)
 
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Take what is answered; without a plan, wait for others, for a little longer."""
+        """Take what is answered; without a plan, wait for others, for a little longer.
+
+        If named plans are still asked for, the first one is built.
+        """
         for chosen in [one for one in self.running if tasks.is_answered(one.number)]:
             self._take_of(chosen, tasks)
         tasks.deadline += max(_LONGER * (self.deadline - self.begin), _LONGER_SECONDS)
         with suppress(OutOfTimeError):
-            while self.best is None and (left := [one for one in self.running if one.is_long]):
+            while self.best is None:
+                if (seed := self._named_next()) is not None:
+                    self._submit(seed, tasks)
+                if not (left := [one for one in self.running if one.leads_to_plan]):
+                    return
                 self._take_of(left[0], tasks)
 
     def _take_of(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
@@ -248,17 +254,22 @@ class OuterSearch(Generic[T]):
 
     # The queue
 
-    def _fill(self, tasks: Answering[Task, Answer[T]], running: list[Chosen[T]]) -> bool:
+    def _fill(self, tasks: Answering[Task, Answer[T]]) -> bool:
         """Submit tasks as long as there are some to decide on; return whether there was one."""
         begun = False
         most = _FURTHER_AHEAD if self.judge.prices_blocks else _AHEAD
-        while len(running) < most and (chosen := self._next()).entries:
+        while len(self.running) < most and (chosen := self._next()).entries:
             begun = True
-            for entry in chosen.entries:
-                entry.is_running, entry.asked = True, chosen.tier
-            running.append(chosen)
-            chosen.number = tasks.submit(self._task(chosen))
+            self._submit(chosen, tasks)
         return begun
+
+    def _submit(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
+        """Submit a task; a named plan comes before all that wait, and its answer is taken first."""
+        for entry in chosen.entries:
+            entry.is_running, entry.asked = True, chosen.tier
+        first = chosen.tier == BUILDING
+        self.running.insert(0 if first else len(self.running), chosen)
+        chosen.number = tasks.submit(self._task(chosen), first=first)
 
     def _next(self) -> Chosen[T]:
         """Return the configuration to judge next, or several to be priced; none to wait.
@@ -273,18 +284,21 @@ class OuterSearch(Generic[T]):
             return Chosen([], 0)
         self.steps += 1
         if self.judge.prices_blocks:
-            seed = self._seeds.next(self.best) if self.judge.names_plans else None
-            chosen = seed or self._priced_next()
+            chosen = self._named_next() or self._priced_next()
             if chosen is not None:
                 return chosen
         if self.best is None and self.steps % 2:
-            return _alone(min(left, key=_by_promise))
+            return Chosen.of(min(left, key=lambda entry: entry.promise))
         least = min(entry.bound for entry in self.entries if entry.outcome is None)
         near = sorted((e for e in left if e.bound <= _FAR * least), key=lambda e: e.bound)
         ready = next((e for e in near if not self._awaits(e)), None)
         if ready is None and not self.running:  # what they await is not near: it never comes
             ready = near[0]
-        return Chosen([], 0) if ready is None else _alone(ready)
+        return Chosen([], 0) if ready is None else Chosen.of(ready)
+
+    def _named_next(self) -> Chosen[T] | None:
+        """Return the question for named plans, or the next one; None where none is to be built."""
+        return self._seeds.next(self.best) if self.judge.names_plans else None
 
     def _priced_next(self) -> Chosen[T] | None:
         """Return what is priced, sketched or compiled by its price; None where that is done.
@@ -474,25 +488,6 @@ class OuterSearch(Generic[T]):
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
         cost = _cost(self.best)
         self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
-
-
-def _first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:
-    """Return the task whose answer is taken next: of a long one, after those of short ones."""
-    first = running[0]
-    short = next((one for one in running if not one.is_long), None)
-    if short is None or not first.is_long or first.overtaken >= first.beside:
-        return first
-    first.overtaken += 1
-    return short
-
-
-def _alone(entry: Entry[T]) -> Chosen[T]:
-    return Chosen([entry], entry.tier)
-
-
-def _by_promise(entry: Entry[T]) -> tuple[float, ...]:
-    configuration = entry.configuration
-    return -entry.tier, configuration.stages, configuration.axes, entry.bound
 
 
 def _cost(entry: Entry[T]) -> float:
