@@ -137,6 +137,13 @@ class Chosen(Generic[T]):
         """How many later short tasks are answered before it: about as many as take as long."""
         return _BESIDE.get(self.tier, _BESIDE_SEARCH)
 
+    def release(self, running: Sequence["Chosen[T]"]) -> None:
+        """Note that it is answered; what others ask about its configurations is still running."""
+        for entry in self.entries:
+            others = [other.tier for other in running if any(entry is one for one in other.entries)]
+            entry.is_running = bool(others)
+            entry.asked = others[0] if others else entry.asked
+
 
 def first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:
     """Return the task whose answer is taken next: of a long one, after those of short ones."""

@@ -339,6 +339,8 @@ class OuterSearch(Generic[T]):
         long = chosen.tier in (DRAFTING, len(self.judge.tiers))
         share = _SHARE if long or not several else _SHARE_PRICED
         seconds = share * (self.deadline - time.perf_counter())
+        if chosen.tier == BUILDING:  # nothing is searched
+            seconds = self.deadline - self.begin
         configurations = tuple(one.configuration for one in chosen.entries)
         below = inf if self.best is None else _cost(self.best) * (1 - max(self.gap, _CLOSE))
         return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, below)
@@ -375,8 +377,7 @@ class OuterSearch(Generic[T]):
 
     def _take(self, chosen: Chosen[T], answer: Answer[T] | ShardwrightError) -> None:
         entry = chosen.entries[0]
-        for one in chosen.entries:
-            one.is_running = False
+        chosen.release(self.running)
         if isinstance(answer, ShardwrightError):
             self._take_error(entry, chosen.tier, answer)
             return

@@ -52,7 +52,7 @@ class NamedSeeds(Generic[T]):
         if not self._seeds or self._ratio * self._seeds[0].seconds >= _BETTER * cost:
             return None
         entry = next(e for e in self.entries if e.configuration == self._seeds[0].configuration)
-        if not entry.is_open:
+        if entry.outcome is not None or entry.is_compiling:
             return None
         self._running = self._seeds.pop(0)
         self._tried += 1

@@ -14,7 +14,9 @@ SEARCHED = {"mesh": "search", "stages": "search", "micro_batches": "search"}
 MODEL = "gpt3-175b:layers=8,vocabulary=51200"
 
 
-def family(devices: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> list[NamedSeed]:
+def family(
+    devices: int, monkeypatch: pytest.MonkeyPatch, model: str = MODEL, **options: object
+) -> list[NamedSeed]:
     """Return the named plans that a search of everything begins with."""
     found: list[NamedSeed] = []
 
@@ -26,13 +28,13 @@ def family(devices: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> 
     original = ProgramJudge.named_seeds
     monkeypatch.setattr(ProgramJudge, "named_seeds", noted)
     with pytest.raises(KeyboardInterrupt):
-        compile(MODEL, devices, workers=1, **WHERE, **SEARCHED, **options)
+        compile(model, devices, workers=1, **WHERE, **SEARCHED, **options)
     monkeypatch.undo()
     return found
 
 
-def built(seed: NamedSeed, devices: int) -> Compilation:
-    return compile(MODEL, devices, plan=seed.plan, **WHERE)
+def built(seed: NamedSeed, devices: int, model: str = MODEL) -> Compilation:
+    return compile(model, devices, plan=seed.plan, **WHERE)
 
 
 def test_the_first_plans_fit_and_take_about_what_is_estimated(monkeypatch):
@@ -45,3 +47,19 @@ def test_the_first_plans_fit_and_take_about_what_is_estimated(monkeypatch):
         step = built(seed, devices).plan.document.objective
         assert seed.seconds == pytest.approx(step, rel=0.1)
         assert seed.configuration.stages == seed.plan.pipeline
+
+
+@pytest.mark.filterwarnings("ignore:.*has statistics of the batch")
+def test_experts_are_divided_between_data_ranks_and_a_plan_is_no_slower_than_a_usual_one(
+    monkeypatch,
+):
+    devices, model = 16, "mixtral-8x7b:layers=4"
+    seeds = family(devices, monkeypatch, model)
+    assert {seed.plan.expert for seed in seeds} > {1}
+    first = seeds[0]
+    assert first.plan.expert == 8
+    assert first.configuration.micro_batches == 1
+    step = built(first, devices, model).plan.document.objective
+    assert first.seconds == pytest.approx(step, rel=0.1)
+    usual = compile(model, devices, plan="data=16,expert=4,zero=1,recompute=full", **WHERE)
+    assert step <= usual.plan.document.objective

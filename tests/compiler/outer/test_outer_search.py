@@ -308,8 +308,10 @@ class PricedJudge(DrawnJudge):
     undrafted: set[Configuration] = field(default_factory=set)
     seeds: list[tuple[NamedSeed, float]] = field(default_factory=list)  # with their costs
     built: list[NamedPlan] = field(default_factory=list)
+    naming_seconds: float = 0.0
 
     def named_seeds(self, configurations, seconds):
+        time.sleep(self.naming_seconds)
         return [seed for seed, _ in self.seeds]
 
     def build(self, plan, configuration, seconds):
@@ -427,6 +429,29 @@ def test_where_a_named_plan_does_not_fit_the_next_one_is_built():
     assert judge.built == [NamedPlan(tensor=2), NamedPlan(tensor=4)]
     assert search.best.found.cost == 1.42
     assert entries[0].tried().outcome != "infeasible"
+
+
+def test_a_named_plan_is_built_before_all_that_was_to_be_priced():
+    judge, order = priced_judge(2), []
+    for asked in ("build", "price"):
+        answer = getattr(judge, asked)
+
+        def noted(*arguments, asked=asked, answer=answer):
+            order.append(asked)
+            return answer(*arguments)
+
+        setattr(judge, asked, noted)
+    searched(seeded(judge, (1.0, 1.3), (1.4, 1.4)))
+    assert order[:2] == ["build", "price"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_where_naming_takes_all_the_time_the_first_plan_that_fits_is_built(workers):
+    judge = seeded(priced_judge(2), (1.0, inf), (1.1, 1.3), (1.2, 1.2))
+    judge.naming_seconds = 0.4
+    search, _ = searched(judge, workers, seconds=0.2)
+    assert search.is_cut_short
+    assert search.best.found.cost == 1.3
 
 
 @pytest.mark.parametrize("seed", range(30))
