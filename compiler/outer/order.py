@@ -128,9 +128,9 @@ class Chosen(Generic[T]):
         return self.tier not in SHORT
 
     @property
-    def leads_to_plan(self) -> bool:
-        """Whether its answer is a plan, or named plans."""
-        return self.is_long or self.tier == NAMING
+    def names_plan(self) -> bool:
+        """Whether a named plan is asked for, or built."""
+        return self.tier in (NAMING, BUILDING)
 
     @property
     def beside(self) -> int:

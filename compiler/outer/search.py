@@ -204,16 +204,17 @@ class OuterSearch(Generic[T]):
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
         """Take what is answered; without a plan, wait for others, for a little longer.
 
-        If named plans are still asked for, the first one is built.
+        For a named plan, which is not searched, as long again.
         """
         for chosen in [one for one in self.running if tasks.is_answered(one.number)]:
             self._take_of(chosen, tasks)
-        tasks.deadline += max(_LONGER * (self.deadline - self.begin), _LONGER_SECONDS)
+        share = 1 if any(one.names_plan for one in self.running) else _LONGER
+        tasks.deadline += max(share * (self.deadline - self.begin), _LONGER_SECONDS)
         with suppress(OutOfTimeError):
             while self.best is None:
                 if (seed := self._named_next()) is not None:
                     self._submit(seed, tasks)
-                if not (left := [one for one in self.running if one.leads_to_plan]):
+                if not (left := [one for one in self.running if one.is_long or one.names_plan]):
                     return
                 self._take_of(left[0], tasks)
 
