@@ -39,7 +39,7 @@ def main() -> None:
         "Written by `benchmarks/products.py`: seconds of the product turned, with the copy back,",
         "to those of the product as it stands; float32, one core, the median of"
         f" {TURNS} turns. Where",
-        "the ratio is bold, `matmul` turns it.",
+        "the ratio is bold, `matmul` turns it on a processor with AVX-512; on others never.",
         f"Measured on {machine()}.",
         "",
         f"Turned: {len(turned)} of {len(cells)}, ratio {min(turned):.2f} to {max(turned):.2f},"

@@ -1,5 +1,6 @@
 """Matrix products."""
 
+from importlib import import_module
 from typing import ClassVar
 
 import numpy as np
@@ -22,13 +23,26 @@ def _transposed(x: Array, yes: bool) -> Array:
     return x.swapaxes(-1, -2) if yes else x
 
 
-def is_faster_turned(a: Array, b: Array) -> bool:
+# numpy has no public name for what it found of the processor.
+_FEATURES = import_module("numpy._core._multiarray_umath").__cpu_features__
+_HAS_WIDE_VECTORS = bool(_FEATURES.get("AVX512F", False))
+
+
+def is_faster_turned(a: Array, b: Array, *, wide: bool = _HAS_WIDE_VECTORS) -> bool:
     """Return whether `a` times the transposed `b` is faster as the transposed `b` times `a.T`.
 
-    OpenBLAS multiplies few rows with a transposed matrix at 0.4 to 0.95 of the speed that it has
-    the other way around, with the copy counted (`benchmarks/products.py`).
+    With its kernels for AVX-512, OpenBLAS multiplies few rows with a transposed matrix at 0.4 to
+    0.95 of the speed that it has the other way around, with the copy counted; with those for AVX2
+    both take as long (`benchmarks/products.py`).
+
+    Parameters
+    ----------
+    a, b : array
+        The factors; `b` is the one to transpose.
+    wide : bool
+        Whether the processor has AVX-512.
     """
-    if a.ndim != 2 or b.ndim != 2 or a.dtype != np.float32:
+    if not wide or a.ndim != 2 or b.ndim != 2 or a.dtype != np.float32:
         return False
     rows, inner, columns = *a.shape, b.shape[0]
     return 2 <= rows <= 64 and inner >= 4 * rows and columns >= max(128, 2048 // rows)

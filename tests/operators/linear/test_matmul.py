@@ -1,5 +1,7 @@
 """Matrix products of few rows are turned; their values and their order in memory stay."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import operator_info
+from shardwright.operators.linear import matmul
 from shardwright.operators.linear.matmul import is_faster_turned
 
 
@@ -24,7 +27,9 @@ def test_products_with_a_transposed_matrix_are_right_and_in_order(
     types = [TensorType("float32", x.shape) for x in (a.T if transpose_a else a, b)]
     info = operator_info("matmul", types, {"transpose_a": transpose_a, "transpose_b": True})
     given_a = np.ascontiguousarray(a.T) if transpose_a else a
-    found = info.kernel(info.rule.view(), given_a, b)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matmul, "is_faster_turned", partial(is_faster_turned, wide=True))
+        found = info.kernel(info.rule.view(), given_a, b)
     assert found.dtype == np.float32
     assert found.flags.c_contiguous
     np.testing.assert_allclose(found, a.astype(float) @ b.T, rtol=1e-4, atol=1e-4)
@@ -43,6 +48,6 @@ def test_products_with_a_transposed_matrix_are_right_and_in_order(
     ],
 )
 def test_only_products_that_gain_are_turned(rows, inner, columns, dtype, turned):
-    assert is_faster_turned(np.zeros((rows, inner), dtype), np.zeros((columns, inner), dtype)) is (
-        turned
-    )
+    a, b = np.zeros((rows, inner), dtype), np.zeros((columns, inner), dtype)
+    assert is_faster_turned(a, b, wide=True) is turned
+    assert not is_faster_turned(a, b, wide=False)
