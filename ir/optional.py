@@ -4,11 +4,15 @@ Each optional package comes with an extra of the distribution: `numba` with ``sh
 Everything else is imported at the top of a module.
 """
 
+from collections.abc import Callable, Set
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwright.ir.errors import PackageError
+
+Loop = TypeVar("Loop", bound=Callable[..., None])
 
 _OURS = "shardwright"
 
@@ -58,6 +62,45 @@ run `pip install 'shardwright[fast]'`
 def is_installed(package: str) -> bool:
     """Return whether an optional package is installed."""
     return find_spec(package) is not None
+
+
+def compiled_at_first_call(
+    *, need: str, fastmath: Set[str] = frozenset(), called: tuple[Callable[..., object], ...] = ()
+) -> Callable[[Loop], Loop]:
+    """Return a decorator of functions that are compiled when they are first called.
+
+    numba is imported then, too. The machine code is cached for later processes.
+
+    Parameters
+    ----------
+    need : str
+        What needs numba, as the subject of a sentence.
+    fastmath : set of str
+        LLVM's flags, such as ``reassoc``: sums in any order. Without them every operation rounds as
+        numpy's does.
+    called : tuple of callable
+        Functions that the compiled ones call.
+    """
+
+    @cache
+    def numba() -> Any:
+        found = optional("numba", extra="fast", need=need)
+        for function in called:
+            found.extending.register_jitable(function)
+        return found
+
+    def decorate(function: Loop) -> Loop:
+        @cache
+        def fast() -> Any:
+            options = {"cache": True, "nogil": True, "error_model": "numpy"}
+            return numba().njit(**options, fastmath=set(fastmath))(function)
+
+        def call(*arguments: object) -> None:
+            fast()(*arguments)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 class LazyModule:

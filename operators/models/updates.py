@@ -8,6 +8,12 @@ import numpy as np
 from shardwright.ir.values import POSITIVE
 from shardwright.operators.info import Array, Example, register
 from shardwright.operators.models.optimizer import Update
+from shardwright.operators.models.update_loops import (
+    are_compiled,
+    step_of_adam,
+    step_of_momentum,
+    step_of_sgd,
+)
 
 _TENSOR = "f64[4, 6]"
 _POSITIVE = (0, 1)
@@ -17,6 +23,16 @@ _STEP = (1, 9)
 def _decayed(gradient: Array, parameter: Array, decay: Any) -> Array:
     """Return the gradient with a multiple of the parameter added."""
     return gradient + decay * parameter if decay else gradient
+
+
+def _flat(tensors: Sequence[Array]) -> list[Array]:
+    """Return contiguous tensors with one dimension."""
+    return [tensor.reshape(-1) for tensor in tensors]
+
+
+def _as_elements(tensor: Array, *scalars: float) -> tuple[Any, ...]:
+    """Return scalars in the type of a tensor's elements."""
+    return tuple(tensor.dtype.type(scalar) for scalar in scalars)
 
 
 @register
@@ -44,7 +60,11 @@ class SGDUpdate(Update):
     def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
         """Step against the gradient, in place."""
         p, g = operands
-        p -= np.multiply(_decayed(g, p, self.attributes["weight_decay"]), rate, out=room)
+        decay = self.attributes["weight_decay"]
+        if are_compiled(operands):
+            step_of_sgd(*_flat(operands), *_as_elements(p, rate, decay))
+        else:
+            p -= np.multiply(_decayed(g, p, decay), rate, out=room)
 
 
 @register
@@ -83,11 +103,17 @@ class MomentumUpdate(Update):
     def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
         """Step against the decaying sum of the gradients, in place."""
         p, g, m = operands
-        momentum = self.attributes["momentum"]
-        g = _decayed(g, p, self.attributes["weight_decay"])
+        own = self.attributes
+        momentum = own["momentum"]
+        if are_compiled(operands):
+            scalars = _as_elements(p, rate, momentum, own["weight_decay"])
+            values = [*_flat(operands), *scalars, own["nesterov"]]
+            step_of_momentum(*values)
+            return
+        g = _decayed(g, p, own["weight_decay"])
         m *= momentum
         m += g
-        step = g + momentum * m if self.attributes["nesterov"] else m
+        step = g + momentum * m if own["nesterov"] else m
         p -= np.multiply(step, rate, out=room)
 
 
@@ -145,16 +171,39 @@ class AdamUpdate(Update):
             return after
         return [np.where(g == 0, old, new) for old, new in zip((p, m, v), after, strict=True)]
 
-    def _change(self, mean: Array, square: Array, step: int) -> Array:
-        """Return the change at a learning rate of 1, without the decay of the parameter."""
-        epsilon, kind = self.attributes["epsilon"], self.attributes["bias_correction"]
-        if kind == "none":
-            return mean / (np.sqrt(square) + epsilon)
+    def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
+        """Update both means and the parameter in place."""
+        *tensors, step = operands
+        if not are_compiled(tuple(tensors)):
+            super().write(rate, *operands, room=room)
+            return
+        own, p = self.attributes, tensors[0]
+        betas = own["beta1"], own["beta2"]
+        values = [
+            *_flat(tensors),
+            *_as_elements(p, rate),
+            _as_elements(p, *betas),
+            _as_elements(p, *(1 - beta for beta in betas)),
+            _as_elements(p, *self._corrections(int(step))),
+            *_as_elements(p, own["epsilon"], own["l2"], own["weight_decay"]),
+            own["lazy"],
+        ]
+        step_of_adam(*values)
+
+    def _corrections(self, step: int) -> tuple[float, float, float]:
+        """Return a factor and a divisor of the mean, and a divisor of the mean square."""
+        kind = self.attributes["bias_correction"]
         first = 1 - self.attributes["beta1"] ** step
         second = 1 - self.attributes["beta2"] ** step
-        if kind == "rate":
-            return (second**0.5 / first) * mean / (np.sqrt(square) + epsilon)
-        return mean / first / (np.sqrt(square / second) + epsilon)
+        if kind == "none":
+            return 1.0, 1.0, 1.0
+        return (second**0.5 / first, 1.0, 1.0) if kind == "rate" else (1.0, first, second)
+
+    def _change(self, mean: Array, square: Array, step: int) -> Array:
+        """Return the change at a learning rate of 1, without the decay of the parameter."""
+        factor, first, second = self._corrections(step)
+        root = np.sqrt(square / second) + self.attributes["epsilon"]
+        return factor * mean / first / root
 
 
 @register

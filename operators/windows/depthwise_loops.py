@@ -5,16 +5,12 @@ the elements under one tap of the kernel, over all windows, are one run. Knows n
 are numbers.
 """
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.ir.optional import is_installed, optional
+from shardwright.ir.optional import compiled_at_first_call, is_installed
 from shardwright.operators.info import Array
-
-Function = TypeVar("Function", bound=Callable[..., None])
 
 COMPILED = is_installed("numba")
 """Whether the loops are compiled; uncompiled they are too slow to call."""
@@ -124,29 +120,12 @@ def _weigh(x: Any, starts: Any, w: Any, sums: Any) -> None:
         t += 1
 
 
-@cache
-def _numba() -> Any:
-    """Return numba, after registering the functions that the loops call."""
-    numba = optional("numba", extra="fast", need="a compiled convolution")
-    for function in (_put, _lay, _take, _weigh):
-        numba.extending.register_jitable(function)
-    return numba
-
-
-def _compiled(function: Function) -> Function:
-    """Compile a function on its first call, and cache the machine code for later processes."""
-
-    @cache
-    def fast() -> Any:
-        # Sums in any order, so that the loop vectorizes.
-        order = {"reassoc", "contract"}
-        options = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": order}
-        return _numba().njit(**options)(function)
-
-    def call(*arguments: object) -> None:
-        fast()(*arguments)
-
-    return call  # type: ignore[return-value]
+# Sums in any order, so that the loops vectorize.
+_compiled = compiled_at_first_call(
+    need="a compiled convolution",
+    fastmath={"reassoc", "contract"},
+    called=(_put, _lay, _take, _weigh),
+)
 
 
 @_compiled
