@@ -1,35 +1,36 @@
 """Clusters: one kind of device, and the levels of links between devices.
 
-A cluster is a small YAML or JSON file; some come with the package (``cost_model/clusters``).
+A cluster is a small YAML or JSON file; some come with the package (``cost_model/clusters``). Those
+of several kinds of devices are `pipelines.mixed`.
 ``mesh_for`` maps a device mesh to a cluster: every mesh axis uses the links of one level. Knows no
 operator and no collective.
 """
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
-from importlib.resources import files
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, islice, product
 from math import isqrt, prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.figures import Description
+from shardwright.cost_model.efficiency.files import (
+    cluster_content,
+    cluster_in,
+    file_text,
+    in_one_sentence,
+)
+from shardwright.cost_model.efficiency.files import preset_names as preset_names
 from shardwright.cost_model.efficiency.hardware import Device as Device
 from shardwright.cost_model.efficiency.hardware import Level as Level
 from shardwright.cost_model.efficiency.hardware import Positive
 from shardwright.cost_model.efficiency.software import Software
-from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
 
-_PRESETS = files("shardwright.cost_model") / "clusters"
-_OF_RANK_TABLES = "ascend910-racks.yaml"  # the devices and links of HCCL's rank tables
 HOST_LINKS = ("to_host", "from_host")
 """The two directions of the link to host memory, called as the operators that use them."""
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
@@ -115,38 +116,27 @@ class Cluster(Description):
         ClusterError
             If the file cannot be read or does not describe a cluster.
         """
-        path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ClusterError(f"cannot read cluster file `{path}`: {reason}") from error
-        return cls._parse(text, str(path))
+        text, where = file_text(Path(path))
+        return cls.parsed(cluster_content(text, where), where)
 
     @classmethod
-    def _parse(cls, text: str, where: str) -> Self:
-        try:
-            content = json.loads(text) if where.endswith(".json") else yaml.safe_load(text)
-        except json.JSONDecodeError as error:
-            what = f"a cluster file must be JSON, but line {error.lineno} is not"
-            raise ClusterError(what, where=where, hint=error.msg.lower()) from error
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            what = f"a cluster file must be YAML, but line {mark.line + 1 if mark else 1} is not"
-            raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
-        if not isinstance(content, dict):
-            what = "a cluster file must hold `name`, `device` and `levels`"
-            raise ClusterError(f"{what}, but holds no keys at all", where=where)
-        if is_rank_table(content):
-            like = yaml.safe_load((_PRESETS / _OF_RANK_TABLES).read_text(encoding="utf-8"))
-            content = described_by(content, like, Path(where).stem, where)
-        if "software" in content:
-            what = "`software` is not a key of a cluster"
-            raise ClusterError(what, where=where, hint="pass the software as an option")
+    def parsed(cls, content: Mapping[str, Any], where: str) -> Self:
+        """Return the cluster that the content of a file describes.
+
+        Raises
+        ------
+        ClusterError
+            If it describes none of one kind of device.
+        """
+        if "parts" in content:
+            what = (
+                f"cluster `{content.get('name')}` has parts, and one kind of device is needed here"
+            )
+            raise ClusterError(what, where=where, hint="use a cluster of one part")
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise ClusterError(_in_one_sentence(error), where=where) from error
+            raise ClusterError(in_one_sentence(error), where=where) from error
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -268,12 +258,6 @@ class Cluster(Description):
         return f" ({', '.join(parts)})" if parts else ""
 
 
-def preset_names() -> tuple[str, ...]:
-    """Return the names of the clusters that come with the package, sorted."""
-    found = (Path(entry.name) for entry in _PRESETS.iterdir())
-    return tuple(sorted(path.stem for path in found if path.suffix == ".yaml"))
-
-
 def cluster(name: str) -> Cluster:
     """Return a cluster of the package by name, or from a file.
 
@@ -287,16 +271,8 @@ def cluster(name: str) -> Cluster:
     ClusterError
         If there is no such cluster, or the file does not describe one.
     """
-    if Path(name).suffix in {".yaml", ".yml", ".json"}:
-        return Cluster.load(name)
-    names = preset_names()
-    if name not in names:
-        close = get_close_matches(name, names, n=1)
-        meant = f"did you mean `{close[0]}`? " if close else ""
-        hint = f"{meant}there are {', '.join(names)}, or a .yaml or .json file"
-        raise ClusterError(f"no cluster is called `{name}`", hint=hint)
-    resource = _PRESETS / f"{name}.yaml"
-    return Cluster._parse(resource.read_text(encoding="utf-8"), str(resource))
+    text, where = cluster_in(name)
+    return Cluster.parsed(cluster_content(text, where), where)
 
 
 def mesh_for(
@@ -453,27 +429,3 @@ def _axis_levels(cluster: Cluster, counts: Sequence[int], sizes: Sequence[int]) 
         levels.append(level)
         left //= size
     return levels
-
-
-def _in_one_sentence(error: ValidationError) -> str:
-    """Return the errors of pydantic in one sentence, without types and links."""
-    entries = error.errors(include_url=False)
-    # Pydantic also reports a list with wrong items as too short.
-    inner = {entry["loc"][:1] for entry in entries if len(entry["loc"]) > 1}
-    entries = [e for e in entries if e["type"] != "too_short" or e["loc"] not in inner]
-    findings = [_finding(entry) for entry in entries]
-    more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
-    return "; ".join(findings[:3]) + more
-
-
-def _finding(entry: Any) -> str:
-    place = ".".join(str(part) for part in entry["loc"])
-    match entry["type"]:
-        case "missing":
-            return f"`{place}` is missing"
-        case "extra_forbidden":
-            return f"`{place}` is not a key of a cluster"
-        case "value_error":
-            return f"`{place}`: {entry['ctx']['error']}"
-    said = entry["msg"].removeprefix("Input ").split(",")[0]
-    return f"`{place}` is `{entry['input']}`, but {said}"

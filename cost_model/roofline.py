@@ -17,6 +17,7 @@ from shardwright.cost_model.efficiency.work import (
     scores_of,
     work_seconds,
 )
+from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
@@ -224,13 +225,14 @@ def _moves(source: Layout, target: Layout, mesh: Mesh | None) -> bool:
     return target.stage is None or (target.stage - source.stage) % mesh.stages != 0
 
 
-def node_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
-    """Return the seconds of one node of a partitioned program.
+def node_seconds(node: Node, graph: Graph, cluster: AnyCluster) -> float:
+    """Return the seconds of one node of a partitioned program, on the devices of its stage.
 
     A graph without a mesh runs on one device.
     """
     mesh = graph.mesh or Mesh(())
-    return node_cost(node, graph.operand_values(node), mesh, second_prices(mesh, cluster))
+    prices = second_prices(mesh, groups_on(cluster, mesh).of_node(node, graph))
+    return node_cost(node, graph.operand_values(node), mesh, prices)
 
 
 class NodePrices(Protocol):

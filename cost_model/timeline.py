@@ -39,7 +39,10 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Event, Record, Timeline, in_least_window
 from shardwright.cost_model.live_bytes import Floats, LiveRanges
+from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.pipelines.step import (
+    MemoryLimit,
+    least_limit,
     pipeline_narrowed,
     pipeline_seconds,
     pipeline_timeline,
@@ -53,6 +56,7 @@ from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 
+_ONE_STAGE = "a program in one stage runs on one kind of device"
 _HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
 _COARSE = 2  # halvings at once, of large programs
 _SMALL = 600  # nodes of a program up to which every window is tried
@@ -61,7 +65,7 @@ _FEWEST_PASSES = 4  # of more, that are simulated
 _MOST_PASSES = 16  # that are simulated until they repeat
 
 
-def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> Timeline:
+def simulate(graph: Graph, cluster: AnyCluster, memory_limit: MemoryLimit = math.inf) -> Timeline:
     """Return the fastest timeline found of a program, lowered to collectives, within a limit.
 
     The window is as large as the memory allows: of all bytes, or what the serial step leaves of the
@@ -72,10 +76,10 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     ----------
     graph : Graph
         The program; without a mesh it runs whole on one device.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         Its devices and links.
-    memory_limit : float
-        Peak memory of the rank, in bytes.
+    memory_limit : float or tuple of float
+        Peak memory of the rank, in bytes; of a program with stages, maybe of each device group.
 
     Raises
     ------
@@ -87,7 +91,8 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_timeline(pipeline, cluster, memory_limit)
-    program = _Program(graph, cluster)
+    memory_limit = least_limit(memory_limit)
+    program = _alone(graph, cluster)
     widest = program.timeline(program.widest)
     if widest is not None and widest.peak_bytes <= memory_limit:
         return widest
@@ -111,7 +116,7 @@ def simulate(graph: Graph, cluster: Cluster, memory_limit: float = math.inf) -> 
     return min(fitting, key=lambda timeline: timeline.step_seconds)
 
 
-def with_window(graph: Graph, cluster: Cluster, window: float) -> Timeline:
+def with_window(graph: Graph, cluster: AnyCluster, window: float) -> Timeline:
     """Return the timeline of a program with a window.
 
     Parameters
@@ -127,11 +132,11 @@ def with_window(graph: Graph, cluster: Cluster, window: float) -> Timeline:
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_with_window(pipeline, cluster, window)
-    program = _Program(graph, cluster)
+    program = _alone(graph, cluster)
     return program.timeline(window) or program.serial_timeline()
 
 
-def _as_run(graph: Graph, cluster: Cluster, software: Software) -> Timeline:
+def _as_run(graph: Graph, cluster: AnyCluster, software: Software) -> Timeline:
     """Return the timeline of a program as a training software runs it."""
     in_line = serial_timeline(graph, cluster)
     return replace(
@@ -144,7 +149,7 @@ def _as_run(graph: Graph, cluster: Cluster, software: Software) -> Timeline:
 
 
 def narrowed(
-    graph: Graph, cluster: Cluster, timeline: Timeline, least_bytes: float, tolerance: float
+    graph: Graph, cluster: AnyCluster, timeline: Timeline, least_bytes: float, tolerance: float
 ) -> Timeline:
     """Return the timeline of the least memory whose step is about as short as that of another.
 
@@ -162,27 +167,32 @@ def narrowed(
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_narrowed(pipeline, cluster, timeline, least_bytes, tolerance)
-    program = _Program(graph, cluster)
+    program = _alone(graph, cluster)
     return in_least_window(timeline, program.timeline, least_bytes, tolerance)
 
 
-def serial_timeline(graph: Graph, cluster: Cluster) -> Timeline:
+def serial_timeline(graph: Graph, cluster: AnyCluster) -> Timeline:
     """Return the timeline without any overlap; pipeline stages run side by side."""
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_timeline(pipeline, cluster, 0.0)
-    return _Program(graph, cluster).serial_timeline()
+    return _alone(graph, cluster).serial_timeline()
 
 
-def serial_seconds(graph: Graph, cluster: Cluster) -> float:
+def serial_seconds(graph: Graph, cluster: AnyCluster) -> float:
     """Return the step without any overlap; pipeline stages run side by side.
 
     Without stages it is the sum of the seconds of all nodes (`roofline.program_seconds`).
     """
     pipeline = pipeline_of(graph)
-    return (
-        program_seconds(graph, cluster) if pipeline is None else pipeline_seconds(pipeline, cluster)
-    )
+    if pipeline is None:
+        return program_seconds(graph, of_one_kind(cluster, _ONE_STAGE))
+    return pipeline_seconds(pipeline, cluster)
+
+
+def _alone(graph: Graph, cluster: AnyCluster) -> "_Program":
+    """Return the timelines of a program in one stage."""
+    return _Program(graph, of_one_kind(cluster, _ONE_STAGE))
 
 
 class _Program:

@@ -6,7 +6,8 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, NamedTuple
 
-from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster, groups_on
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.moves import Move
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
@@ -30,7 +31,7 @@ _WEIGHTS = Spelled(
     lambda weights: () if weights is None else weights.literal,
     (tuple, list),
 )
-_CLUSTER = Spelled("the name of a cluster, or a file", cluster, lambda item: item.name)
+_CLUSTER = Spelled("the name of a cluster, or a file", any_cluster, lambda item: item.name)
 
 
 @register_pass
@@ -53,8 +54,8 @@ class LowerRedistributions(Pass):
 
     Parameters
     ----------
-    cluster : Cluster
-        The cluster whose links price the collectives.
+    cluster : Cluster or MixedCluster
+        The cluster whose links price the collectives; of parts, that of the stage.
     cost_model : str
         The profile whose cheapest paths are taken.
     weights : ResourceWeights, optional
@@ -65,14 +66,14 @@ class LowerRedistributions(Pass):
     requires = (PARTITIONED,)
     ensures = (PARTITIONED, LOWERED)
 
-    cluster: Annotated[Cluster, _CLUSTER]
+    cluster: Annotated[AnyCluster, _CLUSTER]
     cost_model: str = "time"
     weights: Annotated[ResourceWeights | None, _WEIGHTS] = None
 
     def run(self, graph: Graph) -> Graph:
         """Return the program without redistributions."""
         assert graph.mesh is not None
-        planner = self.planner(graph.mesh.of_ranks)
+        groups, ranks = groups_on(self.cluster, graph.mesh), graph.mesh.of_ranks
         build = Builder(graph.mesh, graph)
         build.nodes = []
         names: dict[str, str] = {}
@@ -80,9 +81,9 @@ class LowerRedistributions(Pass):
             if node.operator == "redistribute":
                 source = graph.values[node.operands[0]]
                 read = names.get(source.name, source.name)
-                paths = planner
-                if isinstance(planner, WeightedPlanner):
-                    paths = planner.of_kind(kind)
+                paths = self.planner(ranks, groups.of(_later_stage(source, node.results[0])))
+                if isinstance(paths, WeightedPlanner):
+                    paths = paths.of_kind(kind)
                 names[node.name] = _lower(build, node, replace(source, name=read), paths)
             else:
                 build.nodes.append(renamed(node, names))
@@ -90,20 +91,26 @@ class LowerRedistributions(Pass):
         updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
         return replace(graph, nodes=tuple(build.nodes), outputs=outputs, updates=updates)
 
-    def planner(self, mesh: Mesh) -> RedistributionPlanner:
-        """Return the planner of the paths on a mesh, the same one in every call."""
-        if mesh not in self._planners:
-            self._planners[mesh] = self._make_planner(mesh)
-        return self._planners[mesh]
+    def planner(self, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
+        """Return the planner of the paths on a mesh of a cluster, the same one in every call."""
+        if (mesh, cluster) not in self._planners:
+            self._planners[mesh, cluster] = self._make_planner(mesh, cluster)
+        return self._planners[mesh, cluster]
 
-    def _make_planner(self, mesh: Mesh) -> RedistributionPlanner:
+    def _make_planner(self, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
         if self.weights is not None:
-            return weighted_planner(mesh, self.cluster, self.weights)
-        return PROFILES[self.cost_model].make_planner(mesh, self.cluster)
+            return weighted_planner(mesh, cluster, self.weights)
+        return PROFILES[self.cost_model].make_planner(mesh, cluster)
 
     @cached_property
-    def _planners(self) -> dict[Mesh, RedistributionPlanner]:
+    def _planners(self) -> dict[tuple[Mesh, Cluster], RedistributionPlanner]:
         return {}
+
+
+def _later_stage(source: Value, target: Value) -> int:
+    """Return the stage whose plan priced a redistribution: of two, the later one."""
+    layouts = (value.layout for value in (source, target))
+    return max(layout.stage or 0 for layout in layouts if layout is not None)
 
 
 def _lower(build: Builder, node: Node, source: Value, planner: RedistributionPlanner) -> str:

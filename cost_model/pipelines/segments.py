@@ -9,11 +9,12 @@ something sent by another group, these the next, and so on.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.cost_model.schedule import TaskMaker, schedule
@@ -140,18 +141,20 @@ class SegmentTimes:
     ----------
     pipeline : Pipeline
         The pipeline.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         Its devices and links.
     """
 
     pipeline: Pipeline
-    cluster: Cluster
+    cluster: AnyCluster
     _known: dict[tuple[tuple[Task, ...], float], tuple[float, ...]] = field(default_factory=dict)
-    _tasks: dict[tuple[Run, ...], tuple[Task, ...]] = field(default_factory=dict)
+    _tasks: dict[tuple[int, tuple[Run, ...]], tuple[Task, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.pipeline.graph
-        self.maker = TaskMaker(graph, self.cluster)
+        self.groups = groups_on(self.cluster, graph.mesh or Mesh(()))
+        self.makers = {n: TaskMaker(graph, part) for n, part in self.groups.by_part.items()}
+        self.buffers = self.makers[0].buffers
         loop, nodes = self.pipeline.loop, graph.nodes
         begin, end = (loop.start, loop.stop) if loop else (len(nodes), len(nodes))
         self.depth = _depths(nodes[:begin], graph) | _depths(nodes[end:], graph)
@@ -159,29 +162,35 @@ class SegmentTimes:
     @property
     def deferrable_bytes(self) -> float:
         """Bytes that would be early or late if everything were, in the largest segment."""
-        tasks = (self._tasks_of(runs) for group in self.pipeline.groups for runs in _all(group))
+        tasks = (
+            self._tasks_of(runs, group.group)
+            for group in self.pipeline.groups
+            for runs in _all(group)
+        )
         return max((sum(task.nbytes for task in found) for found in tasks), default=0.0)
 
     def of_group(self, group: GroupProgram, window: float) -> GroupSegments:
         """Return the segments of a group, with a window of bytes early or late."""
+        timed = partial(self._timed, group=group.group, window=window)
         return GroupSegments(
-            tuple(self._timed(runs, window) for runs in self._outside(group.before)),
-            {segment: self._timed(runs, window) for segment, runs in group.segments.items()},
-            tuple(self._timed(runs, window) for runs in self._outside(group.after)),
+            tuple(map(timed, self._outside(group.before))),
+            {segment: timed(runs) for segment, runs in group.segments.items()},
+            tuple(map(timed, self._outside(group.after))),
         )
 
-    def transfer_seconds(self, node: Node) -> float:
-        """Return the seconds of a transfer: each rank sends over links of its own."""
-        mesh = self.pipeline.graph.mesh or Mesh(())
-        level = mesh.axis(mesh.of_stages[0]).level
-        return transfer_seconds(Sent.of(node.results[0], mesh), level, mesh, self.cluster)
+    def transfer_seconds(self, node: Node, target: int) -> float:
+        """Return the seconds of a transfer to a group: each rank sends over links of its own."""
+        graph = self.pipeline.graph
+        mesh, layout = graph.mesh or Mesh(()), graph.values[node.operands[0]].layout
+        sender = self.groups.sending(None if layout is None else layout.stage, target)
+        return transfer_seconds(Sent.of(node.results[0], mesh), self.groups.level, mesh, sender)
 
-    def _timed(self, runs: tuple[Run, ...], window: float) -> TimedSegment:
-        tasks = self._tasks_of(runs)
+    def _timed(self, runs: tuple[Run, ...], group: int, window: float) -> TimedSegment:
+        tasks = self._tasks_of(runs, group)
         key = (tasks, window)
         if key not in self._known:
             self._known[key] = tuple(schedule(tasks, window))
-        wait = self._receiving_seconds(runs)
+        wait = self._receiving_seconds(runs, group)
         starts = self._known[key]
         return TimedSegment(runs, tasks, tuple(wait + s for s in starts) if wait else starts, wait)
 
@@ -190,18 +199,21 @@ class SegmentTimes:
         """Whether a stage waits for its transfers, as software runs it; else links do alone."""
         return self.cluster.software is not None
 
-    def _receiving_seconds(self, runs: tuple[Run, ...]) -> float:
+    def _receiving_seconds(self, runs: tuple[Run, ...], group: int) -> float:
         """Return the seconds for which a segment receives before it computes."""
         if not self.waits:
             return 0.0
         nodes = self.pipeline.graph.nodes
         received = (nodes[run.position] for run in runs if run.kind == "receive")
-        return sum(map(self.transfer_seconds, received))
+        return sum(self.transfer_seconds(node, group) for node in received)
 
-    def _tasks_of(self, runs: tuple[Run, ...]) -> tuple[Task, ...]:
-        if runs not in self._tasks:
-            self._tasks[runs] = self.maker.tasks([(r.position, 0) for r in runs if r.kind == "run"])
-        return self._tasks[runs]
+    def _tasks_of(self, runs: tuple[Run, ...], group: int) -> tuple[Task, ...]:
+        """Return the tasks of the nodes that run on the devices of a group alone."""
+        key = self.groups.parts[group], runs
+        if key not in self._tasks:
+            order = [(run.position, 0) for run in runs if run.kind == "run"]
+            self._tasks[key] = self.makers[key[0]].tasks(order)
+        return self._tasks[key]
 
     def _outside(self, runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:
         """Divide nodes outside of the loop by the number of transfers that they wait for."""

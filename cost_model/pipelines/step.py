@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import (
     Event,
     Record,
@@ -26,6 +25,7 @@ from shardwright.cost_model.pipelines.memory import (
     Rise,
     WalkedGroup,
 )
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
     SimulatedSchedule,
@@ -41,7 +41,23 @@ _MOST_EVENTS = 20_000  # of more nodes, only those of the first micro-batches ar
 _FEWEST_LISTED = 2  # micro-batches
 
 
-def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float) -> Timeline:
+MemoryLimit = float | tuple[float, ...]
+"""Bytes that a rank may take: of every device group, or of each."""
+
+
+def least_limit(limit: MemoryLimit) -> float:
+    """Return the limit that holds for every device group."""
+    return min(limit) if isinstance(limit, tuple) else limit
+
+
+def limits_of_groups(limit: MemoryLimit, groups: int) -> tuple[float, ...]:
+    """Return the limit of each device group."""
+    return limit if isinstance(limit, tuple) else (limit,) * groups
+
+
+def pipeline_timeline(
+    pipeline: Pipeline, cluster: AnyCluster, memory_limit: MemoryLimit
+) -> Timeline:
     """Return the timeline of a pipeline within a memory limit.
 
     The window of bytes that gathers ahead may take, and as many the gradients that wait to be
@@ -52,10 +68,10 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
     ----------
     pipeline : Pipeline
         The pipeline, lowered to collectives.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         Its devices and links.
-    memory_limit : float
-        Peak memory of a rank, in bytes; 0 for the serial order.
+    memory_limit : float or tuple of float
+        Peak memory of a rank, in bytes, or that of each device group; 0 for the serial order.
 
     Raises
     ------
@@ -63,20 +79,25 @@ def pipeline_timeline(pipeline: Pipeline, cluster: Cluster, memory_limit: float)
         If an axis of the mesh belongs to a level that the cluster lacks.
     """
     steps = _steps(pipeline, cluster)
-    for window in steps.windows(memory_limit) if memory_limit > 0 else ():
+    limits = limits_of_groups(memory_limit, len(pipeline.groups))
+    for window in steps.windows(limits) if min(limits) > 0 else ():
         step = steps.step(window)
-        if step.peak_bytes <= memory_limit:
+        if step.excess(limits) <= 0:
             return step.timeline()
     return steps.serial.timeline()
 
 
-def pipeline_with_window(pipeline: Pipeline, cluster: Cluster, window: float) -> Timeline:
+def pipeline_with_window(pipeline: Pipeline, cluster: AnyCluster, window: float) -> Timeline:
     """Return the timeline of a pipeline with a window of bytes early, and as many late."""
     return _steps(pipeline, cluster).step(window).timeline()
 
 
 def pipeline_narrowed(
-    pipeline: Pipeline, cluster: Cluster, timeline: Timeline, least_bytes: float, tolerance: float
+    pipeline: Pipeline,
+    cluster: AnyCluster,
+    timeline: Timeline,
+    least_bytes: float,
+    tolerance: float,
 ) -> Timeline:
     """Return the timeline of the least memory whose step is about as short; see `narrowed`."""
     steps = _steps(pipeline, cluster)
@@ -86,7 +107,7 @@ def pipeline_narrowed(
 
 
 def group_peaks(
-    pipeline: Pipeline, cluster: Cluster, window: float, columns: Columns
+    pipeline: Pipeline, cluster: AnyCluster, window: float, columns: Columns
 ) -> list[Rise]:
     """Return the peak of every device group in the timeline of a window, by the given columns.
 
@@ -94,7 +115,7 @@ def group_peaks(
     ----------
     pipeline : Pipeline
         The pipeline, lowered to collectives.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         Its devices and links.
     window : float
         The bytes early, and as many late, of the timeline.
@@ -104,19 +125,19 @@ def group_peaks(
     return [walked.peak for walked in _steps(pipeline, cluster, columns).step(window).walked]
 
 
-def _steps(pipeline: Pipeline, cluster: Cluster, columns: Columns | None = None) -> "_Steps":
+def _steps(pipeline: Pipeline, cluster: AnyCluster, columns: Columns | None = None) -> "_Steps":
     times = SegmentTimes(pipeline, cluster)
-    return _Steps(times, PipelineMemory(pipeline, times.maker.buffers, columns))
+    return _Steps(times, PipelineMemory(pipeline, times.buffers, columns))
 
 
-def pipeline_seconds(pipeline: Pipeline, cluster: Cluster) -> float:
+def pipeline_seconds(pipeline: Pipeline, cluster: AnyCluster) -> float:
     """Return the step of a pipeline whose segments have no overlap.
 
     Parameters
     ----------
     pipeline : Pipeline
         The pipeline, lowered to collectives.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         Its devices and links.
     """
     times = SegmentTimes(pipeline, cluster)
@@ -137,10 +158,10 @@ class _Steps:
         """The step in which nothing is early or late."""
         return self.step(0.0)
 
-    def windows(self, memory_limit: float) -> Iterator[float]:
+    def windows(self, limits: Sequence[float]) -> Iterator[float]:
         """Yield the windows to try, the largest first; none where the serial order is too large."""
         yield max(self.times.deferrable_bytes, 1.0)
-        left = memory_limit - self.serial.peak_bytes
+        left = -self.serial.excess(limits)
         if left > 0:
             yield from (left / 2**i for i in _HALVINGS)
 
@@ -175,6 +196,11 @@ class _Step:
     def peak_bytes(self) -> float:
         """Peak memory of the group that takes most."""
         return max(float(walked.peak.peak.sum()) for walked in self.walked)
+
+    def excess(self, limits: Sequence[float]) -> float:
+        """Return the most bytes by which a group exceeds its limit; negative where none does."""
+        pairs = zip(self.walked, limits, strict=True)
+        return max(float(walked.peak.peak.sum()) - limit for walked, limit in pairs)
 
     def timeline(self) -> Timeline:
         """Return the timeline."""
@@ -235,7 +261,9 @@ class _Step:
         delays: dict[Transfer, float] = dict.fromkeys(chain_transfers(self.pipeline.schedule), 0.0)
         nodes = self.pipeline.graph.nodes
         for position, transfer in self.pipeline.transfers.items():
-            seconds = 0.0 if self.times.waits else self.times.transfer_seconds(nodes[position])
+            target = transfer[1][0] % len(self.segments)
+            waits = self.times.waits
+            seconds = 0.0 if waits else self.times.transfer_seconds(nodes[position], target)
             delays[transfer] = delays.get(transfer, 0.0) + seconds
         return simulate_schedule(self.pipeline.schedule, durations, delays, ready)
 
@@ -278,7 +306,7 @@ class _Step:
             node = self.pipeline.graph.nodes[run.position]
             for target in self._targets(node):
                 waits = self.times.waits or target == group
-                seconds = 0.0 if waits else self.times.transfer_seconds(node)
+                seconds = 0.0 if waits else self.times.transfer_seconds(node, target)
                 sent = max(now, links.get((group, target), 0.0)) if seconds else now
                 arrivals[target, node.name] = sent + seconds
                 if seconds:
@@ -296,8 +324,9 @@ class _Step:
                 if run.kind == "send":
                     node = self.pipeline.graph.nodes[run.position]
                     times = loop.times(run.position) if loop else 1
-                    others = sum(target != group.group for target in self._targets(node))
-                    total += times * others * self.times.transfer_seconds(node)
+                    for target in self._targets(node):
+                        if target != group.group:
+                            total += times * self.times.transfer_seconds(node, target)
         return total if count > 1 else 0.0
 
     # Events
@@ -325,7 +354,7 @@ class _Step:
     def _events_of(
         self, group: GroupProgram, begin: float, micro_batch: int, timed: TimedSegment
     ) -> Iterator[Event]:
-        graph, held = self.pipeline.graph, self.times.maker.buffers
+        graph, held = self.pipeline.graph, self.times.buffers
         executed = (run for run in timed.runs if run.kind == "run")
         for run, task, start in zip(executed, timed.tasks, timed.starts, strict=True):
             node = graph.nodes[run.position]

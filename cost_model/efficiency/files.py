@@ -1,0 +1,121 @@
+"""Files that describe clusters: those of the package by name, and any others by path."""
+
+import json
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from shardwright.cost_model.rank_table import described_by, is_rank_table
+from shardwright.ir.errors import ClusterError
+
+_PRESETS = files("shardwright.cost_model") / "clusters"
+_MIXED = files("shardwright.cost_model") / "mixed_clusters"
+_OF_RANK_TABLES = "ascend910-racks.yaml"  # the devices and links of HCCL's rank tables
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the clusters of one kind of device that come with the package, sorted."""
+    return _names(_PRESETS)
+
+
+def mixed_names() -> tuple[str, ...]:
+    """Return the names of the clusters of several kinds that come with the package, sorted."""
+    return _names(_MIXED)
+
+
+def _names(folder: Traversable) -> tuple[str, ...]:
+    found = (Path(entry.name) for entry in folder.iterdir())
+    return tuple(sorted(path.stem for path in found if path.suffix == ".yaml"))
+
+
+def cluster_in(name: str) -> tuple[str, str]:
+    """Return the text of the file of a cluster, by name or path, and where it is.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such cluster.
+    """
+    if Path(name).suffix in {".yaml", ".yml", ".json"}:
+        return file_text(Path(name))
+    resource = next((f / f"{name}.yaml" for f in (_PRESETS, _MIXED) if name in _names(f)), None)
+    if resource is None:
+        names = tuple(sorted((*preset_names(), *mixed_names())))
+        close = get_close_matches(name, names, n=1)
+        meant = f"did you mean `{close[0]}`? " if close else ""
+        hint = f"{meant}there are {', '.join(names)}, or a .yaml or .json file"
+        raise ClusterError(f"no cluster is called `{name}`", hint=hint)
+    return resource.read_text(encoding="utf-8"), str(resource)
+
+
+def file_text(path: Path) -> tuple[str, str]:
+    """Return the text of a file, and where it is.
+
+    Raises
+    ------
+    ClusterError
+        If it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ClusterError(f"cannot read cluster file `{path}`: {reason}") from error
+
+
+def cluster_content(text: str, where: str) -> dict[str, Any]:
+    """Return what a cluster file holds.
+
+    Raises
+    ------
+    ClusterError
+        If it is neither YAML nor JSON, or no description of a cluster.
+    """
+    try:
+        content = json.loads(text) if where.endswith(".json") else yaml.safe_load(text)
+    except json.JSONDecodeError as error:
+        what = f"a cluster file must be JSON, but line {error.lineno} is not"
+        raise ClusterError(what, where=where, hint=error.msg.lower()) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = f"a cluster file must be YAML, but line {mark.line + 1 if mark else 1} is not"
+        raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
+    if not isinstance(content, dict):
+        what = "a cluster file must hold `name`, `device` and `levels`"
+        raise ClusterError(f"{what}, but holds no keys at all", where=where)
+    if is_rank_table(content):
+        like = yaml.safe_load((_PRESETS / _OF_RANK_TABLES).read_text(encoding="utf-8"))
+        content = described_by(content, like, Path(where).stem, where)
+    if "software" in content:
+        what = "`software` is not a key of a cluster"
+        raise ClusterError(what, where=where, hint="pass the software as an option")
+    return content
+
+
+def in_one_sentence(error: ValidationError) -> str:
+    """Return the errors of pydantic in one sentence, without types and links."""
+    entries = error.errors(include_url=False)
+    # Pydantic also reports a list with wrong items as too short.
+    inner = {entry["loc"][:1] for entry in entries if len(entry["loc"]) > 1}
+    entries = [e for e in entries if e["type"] != "too_short" or e["loc"] not in inner]
+    findings = [_finding(entry) for entry in entries]
+    more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
+    return "; ".join(findings[:3]) + more
+
+
+def _finding(entry: Any) -> str:
+    place = ".".join(str(part) for part in entry["loc"])
+    match entry["type"]:
+        case "missing":
+            return f"`{place}` is missing"
+        case "extra_forbidden":
+            return f"`{place}` is not a key of a cluster"
+        case "value_error":
+            return f"`{place}`: {entry['ctx']['error']}"
+    said = entry["msg"].removeprefix("Input ").split(",")[0]
+    return f"`{place}` is `{entry['input']}`, but {said}"
