@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import local_bytes, node_axes, node_seconds, value_bytes
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
@@ -147,7 +147,7 @@ def split_counts(compiled: Compiled) -> dict[str, SplitCounts]:
     return table
 
 
-def operator_costs(compiled: Compiled, cluster: Cluster) -> list[OperatorCost]:
+def operator_costs(compiled: Compiled, cluster: AnyCluster) -> list[OperatorCost]:
     """Return the cost of each operator, in the order of the model, the optimizer last."""
     counts = split_counts(compiled)
     chosen = compiled.decisions.strategies if compiled.decisions is not None else {}

@@ -39,11 +39,13 @@ from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import most_stages
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
-from shardwright.compiler.stages.places import level_of_stages
+from shardwright.compiler.stages.places import check_parts, level_of_stages, memory_limit_of
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, of_one_kind
+from shardwright.cost_model.pipelines.step import least_limit
 from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
 from shardwright.dataflow.samples import samples_of
@@ -79,7 +81,7 @@ def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:
 
 def compile_graph(
     graph: Graph,
-    cluster: Cluster,
+    cluster: AnyCluster,
     devices: int,
     options: CompileOptions | None = None,
     mesh: Mesh | Sequence[Mesh | None] | None = None,
@@ -92,7 +94,7 @@ def compile_graph(
     ----------
     graph : Graph
         The whole program; its first output is the loss.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices and their links.
     devices : int
         Number of devices to use.
@@ -111,6 +113,7 @@ def compile_graph(
         If an option is wrong, or there is no plan.
     """
     options = options or CompileOptions()
+    check_parts(cluster, graph, options)
     cluster = for_offloading(graph, cluster, options)
     check_tensor_names(graph, options.optimizer, options.loss_scale)
     meshes = (mesh,) if mesh is None or isinstance(mesh, Mesh) else tuple(mesh)
@@ -130,7 +133,8 @@ def compile_graph(
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
             alone = replace(prepared.options, input_layouts=layouts)
             return _compile(prepared, cluster, devices, alone, meshes[0], progress)
-        where = graph, prepare, cluster, devices, options, meshes, progress, layouts_on
+        alike = of_one_kind(cluster, "several configurations are not searched for several kinds")
+        where = graph, prepare, alike, devices, options, meshes, progress, layouts_on
         return _searched(*where)
 
 
@@ -174,7 +178,8 @@ def _searched(
     shared = SharedParts()
 
     def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
-        source, level = program_of(options.passes), level_of_stages(cluster, devices)
+        source = program_of(options.passes)
+        level = level_of_stages(cluster, devices, options.groups)
         where = (source, cluster, mesh, options, PassManager(), None, level)
         return PipelinePartitioning(*where, shared=shared)
 
@@ -187,7 +192,9 @@ def _searched(
     return OuterRun(judge, tried, progress).run()
 
 
-def _compiling(prepare: Callable[[int], _Prepared], cluster: Cluster, devices: int) -> CompileOne:
+def _compiling(
+    prepare: Callable[[int], _Prepared], cluster: AnyCluster, devices: int
+) -> CompileOne:
     """Return what compiles one configuration."""
 
     def compile_one(
@@ -277,7 +284,7 @@ def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
 
 def _compile(
     prepared: _Prepared,
-    cluster: Cluster,
+    cluster: AnyCluster,
     devices: int,
     options: CompileOptions,
     mesh: Mesh | None,
@@ -289,16 +296,9 @@ def _compile(
     """Compile for one configuration, whose problem may be known; of a pipeline, maybe a draft."""
     begin = time.perf_counter()
     passes, source = PassManager(records=list(prepared.records)), prepared.source
-    if options.mode == "hybrid_parallel":
-        program = passes.run_all(hybrid_parallel(options, devices), source)
-        mesh = mesh_of_world(devices)
-        emitted = _unpartitioned(replace(program, mesh=mesh), mesh, cluster, options)
-    elif options.mode == "stand_alone":
-        pipeline = stand_alone(options)
-        if options.passes > 1:
-            pipeline = _in_micro_batches(source, cluster, options)
-        program = passes.run_all(pipeline, source)
-        emitted = _unpartitioned(program, program.mesh or Mesh(()), cluster, options)
+    if options.mode in UNPARTITIONED:
+        alone = of_one_kind(cluster, f"the mode `{options.mode}` runs on one kind of device")
+        emitted = _of_user(source, alone, devices, options, passes)
     else:
         where = (source, cluster, devices, options, mesh)
         emitted = _partitioned(*where, passes, progress, known, is_draft=is_draft)
@@ -320,13 +320,31 @@ def _compile(
     )
 
 
-def _memory_of_step(emitted: Emitted, cluster: Cluster, options: CompileOptions) -> MemoryUseReport:
+def _of_user(
+    source: Graph, cluster: Cluster, devices: int, options: CompileOptions, passes: PassManager
+) -> Emitted:
+    """Return the program of a mode in which the compiler does not split the model."""
+    if options.mode == "hybrid_parallel":
+        program = passes.run_all(hybrid_parallel(options, devices), source)
+        mesh = mesh_of_world(devices)
+        return _unpartitioned(replace(program, mesh=mesh), mesh, cluster, options)
+    pipeline = stand_alone(options)
+    if options.passes > 1:
+        pipeline = _in_micro_batches(source, cluster, options)
+    program = passes.run_all(pipeline, source)
+    return _unpartitioned(program, program.mesh or Mesh(()), cluster, options)
+
+
+def _memory_of_step(
+    emitted: Emitted, cluster: AnyCluster, options: CompileOptions
+) -> MemoryUseReport:
     """Return the memory of the overlapped step, also where something else was minimised.
 
     Without a limit it is that of the program in its order.
     """
-    limit = options.memory_on(cluster)
-    if emitted.memory.window_bytes is not None or not isfinite(limit):
+    mesh = emitted.program.mesh or emitted.mesh
+    limit = memory_limit_of(cluster, mesh, options)
+    if emitted.memory.window_bytes is not None or not isfinite(least_limit(limit)):
         return emitted.memory
     tolerance = tolerance_of(options.gap)
     step = simulated_step(emitted.program, cluster, limit, overlaps=True, tolerance=tolerance)
@@ -335,7 +353,7 @@ def _memory_of_step(emitted: Emitted, cluster: Cluster, options: CompileOptions)
 
 def _partitioned(
     source: Graph,
-    cluster: Cluster,
+    cluster: AnyCluster,
     devices: int,
     options: CompileOptions,
     mesh: Mesh | None,
@@ -351,11 +369,12 @@ def _partitioned(
         mesh = mesh or mesh_of_options(cluster, devices, options)
         if options.groups > 1:
             options.check_search_of_stages()
-            level = level_of_stages(cluster, devices)
+            level = level_of_stages(cluster, devices, options.groups)
             search = PipelinePartitioning(source, cluster, mesh, options, passes, progress, level)
             return search.draft() if is_draft else search.emit()
         emissions = {} if known is None else known.emissions
-        one = Drafting(source, cluster, mesh, options, passes, progress, emissions, known)
+        alone = of_one_kind(cluster, "a program in one stage runs on one kind of device")
+        one = Drafting(source, alone, mesh, options, passes, progress, emissions, known)
         return one.draft() if is_draft else one.emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
     if is_searched(options):
@@ -367,7 +386,11 @@ def _partitioned(
 
 
 def _mesh_of_stage(
-    cluster: Cluster, devices: int, options: CompileOptions, mesh: Mesh | None, stages: GivenStages
+    cluster: AnyCluster,
+    devices: int,
+    options: CompileOptions,
+    mesh: Mesh | None,
+    stages: GivenStages,
 ) -> Mesh:
     """Return the mesh of one stage.
 
@@ -378,6 +401,8 @@ def _mesh_of_stage(
     """
     if options.named_plan is not None or options.groups > 1:
         return mesh or mesh_of_options(cluster, devices, options)
+    if isinstance(cluster, MixedCluster):
+        return mesh or mesh_of_options(cluster, devices, stages.in_options(options))
     if mesh is None or mesh == mesh_of_options(cluster, devices, options):
         return mesh_of_options(cluster, devices // stages.groups, options)
     if mesh.size * stages.groups != devices:

@@ -14,14 +14,19 @@ from shardwright.compiler.partitioning import Emitted, Partitioned
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
-from shardwright.compiler.stages.places import level_of_stages
+from shardwright.compiler.stages.places import (
+    clusters_of_groups,
+    level_of_stages,
+    limits_text,
+    memory_limit_of,
+)
 from shardwright.cost_model.buffers import MemoryUseReport
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
+from shardwright.cost_model.pipelines.step import MemoryLimit, limits_of_groups
 from shardwright.dataflow.placement import even_cuts, in_stages, stages_of
 from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
-from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.search.named_plan import NamedPlan
 
@@ -59,7 +64,7 @@ class GivenStages:
 
 
 def given_stages(
-    source: Graph, cluster: Cluster, devices: int, options: CompileOptions
+    source: Graph, cluster: AnyCluster, devices: int, options: CompileOptions
 ) -> GivenStages | None:
     """Return the stages that a compilation is given; None without any.
 
@@ -94,7 +99,7 @@ def _cuts_of_plan(source: Graph, plan: NamedPlan) -> tuple[str, ...]:
 
 
 def _of_cells(
-    source: Graph, cluster: Cluster, devices: int, options: CompileOptions
+    source: Graph, cluster: AnyCluster, devices: int, options: CompileOptions
 ) -> GivenStages:
     """Return the stages that the cells of a model name.
 
@@ -114,9 +119,10 @@ def _of_cells(
             f"the {groups} pipeline stages of the model do not divide the {devices} devices",
             hint="use a multiple of the stages",
         )
-    cluster.check_groups(devices, groups)
+    if not isinstance(cluster, MixedCluster):
+        cluster.check_groups(devices, groups)
     schedule = options.schedule or ("1f1b" if chunks == 1 else "interleaved")
-    return GivenStages(source.cuts, groups, schedule, level_of_stages(cluster, devices))
+    return GivenStages(source.cuts, groups, schedule, level_of_stages(cluster, devices, groups))
 
 
 def is_searched(options: CompileOptions) -> bool:
@@ -146,18 +152,20 @@ class StagedPlan(Partitioned):
             If one has not: `InfeasibleError` for a named plan, else `NotFoundError`.
         """
         lowering = LowerRedistributions(self.cluster, self.options.cost_model)
-        planner = lowering.planner(self.mesh)
-        request = SearchRequest(self.source, self.cluster, planner, self.options)
-        limits = self.limits
-        result = request.solve(request.space, replace(limits, memory_limit=None))
         given, source = self.stages, replace(self.source, cuts=self.stages.cuts)
+        groups = clusters_of_groups(self.cluster, self.mesh, given.groups, given.level)
+        first = groups.of(0)  # prices what names leave open; every stage takes its own time
+        planner = lowering.planner(self.mesh, first)
+        request = SearchRequest(self.source, first, planner, self.options)
+        limits = self.options.limits_on(first, self.progress)
+        result = request.solve(request.space, replace(limits, memory_limit=None))
         decisions = in_stages(
             request.decisions(result), given.groups, stages_of(source), given.schedule, given.level
         )
         program = self.passes.run_all(
             partitioned(self.options, decisions, lowering), replace(source, cuts=())
         )
-        overlapped, limit = request.simulates_step, limits.limit_bytes
+        overlapped, limit = request.simulates_step, self._memory_limit(program)
         step = simulated_step(
             *(program, self.cluster, limit),
             overlaps=overlapped,
@@ -185,15 +193,20 @@ class StagedPlan(Partitioned):
             minimizes_step=overlapped,
         )
 
-    def _check_fits(self, memory: MemoryUseReport, limit: float) -> None:
-        if memory.peak_bytes <= limit:
+    def _memory_limit(self, program: Graph) -> MemoryLimit:
+        return memory_limit_of(self.cluster, program.mesh or self.mesh, self.options)
+
+    def _check_fits(self, memory: MemoryUseReport, limit: MemoryLimit) -> None:
+        limits = limits_of_groups(limit, self.stages.groups)
+        pairs = zip(memory.by_group or (memory.peak_bytes,), limits, strict=False)
+        if all(taken <= most for taken, most in pairs):
             return
         plan = self.options.named_plan
         hint = "use more stages, or more devices"
         kind = NotFoundError if plan is None else InfeasibleError
         raise kind(
             f"the program in {self.stages.count} stages takes {memory_text(memory)} on a device, "
-            f"the limit is {bytes_text(limit)}",
+            f"the limit is {limits_text(limit)}",
             hint=hint if plan is None else plan.hint,
             least_memory_bytes=memory.peak_bytes,
         )

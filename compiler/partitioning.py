@@ -27,6 +27,7 @@ from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
@@ -91,7 +92,7 @@ class Partitioned:
     ----------
     source : Graph
         The whole program, in canonical form.
-    cluster, mesh : Cluster, Mesh
+    cluster, mesh : Cluster or MixedCluster, Mesh
         Where it runs; with stages the mesh is that of one stage.
     options : CompileOptions
         How to compile; the number of micro-batches is given.
@@ -102,16 +103,11 @@ class Partitioned:
     """
 
     source: Graph
-    cluster: Cluster
+    cluster: AnyCluster
     mesh: Mesh
     options: CompileOptions
     passes: PassManager
     progress: Progress | None
-
-    @cached_property
-    def limits(self) -> SearchOptions:
-        """The limits of the user."""
-        return self.options.limits_on(self.cluster, self.progress)
 
 
 @dataclass(frozen=True)
@@ -128,9 +124,15 @@ class Partitioning(Partitioned):
         Notes whether the time limit ended a search.
     """
 
+    cluster: Cluster
     emissions: Emissions = field(default_factory=dict)
     known: SearchRequest | None = None
     time_note: TimeNote = field(default_factory=TimeNote)
+
+    @cached_property
+    def limits(self) -> SearchOptions:
+        """The limits of the user."""
+        return self.options.limits_on(self.cluster, self.progress)
 
     @cached_property
     def deadline(self) -> float:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from shardwright.compiler.accounting import sent_bytes
 from shardwright.compiler.compiled import Compiled
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
@@ -55,14 +55,14 @@ class Collective:
     reason: str
 
 
-def collectives(compiled: Compiled, cluster: Cluster) -> list[Collective]:
+def collectives(compiled: Compiled, cluster: AnyCluster) -> list[Collective]:
     """Return the collectives of a compiled program, in its order, with their reasons.
 
     Parameters
     ----------
     compiled : Compiled
         The compiled model.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The cluster that times are predicted for.
     """
     program = compiled.program

@@ -27,6 +27,16 @@ def block_of(scope: str) -> str:
     return "/".join(parts[:last])
 
 
+def blocks_by_stage(graph: Graph) -> tuple[int, ...]:
+    """Return how many numbered cells each pipeline stage of a program computes; none without."""
+    found: list[set[str]] = [set() for _ in range(graph.stages)]
+    for node in graph.nodes:
+        stage, block = graph.stage_of(node), block_of(node.scope)
+        if stage is not None and block and node.provenance.phase == "forward":
+            found[stage].add(block)
+    return tuple(map(len, found))
+
+
 def segments(graph: Graph) -> dict[str, int]:
     """Return the number of the segment of each operator."""
     blocks = [block_of(node.scope) for node in graph.nodes]

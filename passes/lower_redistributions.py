@@ -7,7 +7,7 @@ from math import prod
 from typing import Annotated, NamedTuple
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster, groups_on
+from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster, groups_on, of_one_kind
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.moves import Move
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
@@ -81,7 +81,8 @@ class LowerRedistributions(Pass):
             if node.operator == "redistribute":
                 source = graph.values[node.operands[0]]
                 read = names.get(source.name, source.name)
-                paths = self.planner(ranks, groups.of(_later_stage(source, node.results[0])))
+                stage = _later_stage(source, node.results[0])
+                paths = self.planner(ranks, groups.of(stage))
                 if isinstance(paths, WeightedPlanner):
                     paths = paths.of_kind(kind)
                 names[node.name] = _lower(build, node, replace(source, name=read), paths)
@@ -91,8 +92,17 @@ class LowerRedistributions(Pass):
         updates = tuple((name, names.get(new, new)) for name, new in graph.updates)
         return replace(graph, nodes=tuple(build.nodes), outputs=outputs, updates=updates)
 
-    def planner(self, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
-        """Return the planner of the paths on a mesh of a cluster, the same one in every call."""
+    def planner(self, mesh: Mesh, part: Cluster | None = None) -> RedistributionPlanner:
+        """Return the planner of the paths on a mesh, the same one in every call.
+
+        Parameters
+        ----------
+        mesh : Mesh
+            The mesh of a stage.
+        part : Cluster, optional
+            The cluster of the stage; by default the whole one, of one kind of device.
+        """
+        cluster = part or of_one_kind(self.cluster, "a stage runs on one kind of device")
         if (mesh, cluster) not in self._planners:
             self._planners[mesh, cluster] = self._make_planner(mesh, cluster)
         return self._planners[mesh, cluster]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from math import gcd, prod
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.schedules import SCHEDULES, check_options
 from shardwright.ir.errors import OptionError
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -233,7 +234,7 @@ class NamedPlan:
             )
         return batch // (data * self.micro_batch)
 
-    def mesh(self, cluster: Cluster, devices: int) -> Mesh:
+    def mesh(self, cluster: AnyCluster, devices: int) -> Mesh:
         """Return the mesh of a stage: tensor ranks nearest to each other, context, experts, data.
 
         A degree that spans levels of the cluster has an axis on each.
@@ -243,6 +244,8 @@ class NamedPlan:
         ShardwrightError
             If the degrees do not fit the devices, or the levels of the cluster.
         """
+        if isinstance(cluster, MixedCluster):
+            return self._mesh_of_parts(cluster, devices)
         axes: list[MeshAxis] = []
         for name, parts in self.parts(cluster, devices).items():
             for size, level in parts if name != "pipeline" else ():
@@ -250,8 +253,27 @@ class NamedPlan:
                 axes.append(MeshAxis(name + suffix, size, level))
         return Mesh(tuple(reversed(axes)))
 
-    def stage_level(self, cluster: Cluster, devices: int) -> int:
+    def _mesh_of_parts(self, cluster: MixedCluster, devices: int) -> Mesh:
+        """Return the mesh of a stage, which lies alike in every part."""
+        plan, groups = self.on(devices), cluster.in_groups(devices, self.pipeline)
+        meshes = []
+        for number, part in groups.by_part.items():
+            count = groups.parts.count(number)
+            own = replace(plan, pipeline=count, chunks=1, schedule=None)
+            meshes.append(own.mesh(part, count * devices // plan.pipeline))
+        shapes = [[(axis.size, axis.level) for axis in mesh.axes] for mesh in meshes]
+        if any(shape != shapes[0] for shape in shapes):
+            texts = " and ".join(str(mesh) for mesh in meshes)
+            raise OptionError(
+                f"the ranks of the plan lie otherwise in each part of `{cluster.name}`: {texts}",
+                hint="use degrees that lie alike, or another number of stages",
+            )
+        return meshes[0]
+
+    def stage_level(self, cluster: AnyCluster, devices: int) -> int:
         """Return the level of the cluster whose links the stages use: the outermost."""
+        if isinstance(cluster, MixedCluster):
+            return cluster.in_groups(devices, self.pipeline).level
         return max((level for _, level in self.parts(cluster, devices)["pipeline"]), default=0)
 
     def parts(self, cluster: Cluster, devices: int) -> dict[str, list[tuple[int, int]]]:

@@ -19,8 +19,8 @@ from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
-from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.compiler.stages.places import check_parts
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
@@ -74,7 +74,7 @@ def compile(
     *,
     example_inputs: Any = None,
     loss: str | None = None,
-    cluster: str | Cluster = DEFAULT_CLUSTER,
+    cluster: str | AnyCluster = DEFAULT_CLUSTER,
     mesh: str | Mesh | None = None,
     batch: int | None = None,
     strategies: str | Path | Mapping[str, SplitCounts] | None = None,
@@ -98,7 +98,7 @@ def compile(
     loss : str, optional
         The loss that is appended to a module of PyTorch or a function of JAX: ``cross_entropy``,
         ``mse`` or ``mean`` of its first output. By default its first output is the loss.
-    cluster : str or Cluster
+    cluster : str, Cluster or MixedCluster
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of the finest
@@ -130,12 +130,14 @@ def compile(
     check_mode(asked, devices, mesh, dataset_strategy)
     world = devices if asked.mode == "hybrid_parallel" else 1
     definition, name = training_definition(model, batch, world)
-    described = cluster_named(cluster) if isinstance(cluster, str) else cluster
+    described = any_cluster(cluster) if isinstance(cluster, str) else cluster
     described = described.used_by(devices)
     chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         check_batch(definition, devices)
-    mesh, chosen = with_search_of_large(definition.graph, described, devices, mesh, chosen)
+    check_parts(described, definition.graph, chosen, mesh)
+    if not isinstance(described, MixedCluster):
+        mesh, chosen = with_search_of_large(definition.graph, described, devices, mesh, chosen)
     traced = reference_graph(model, batch) if world > 1 else definition.graph
     request = Request(
         definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress

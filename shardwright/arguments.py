@@ -18,6 +18,7 @@ from shardwright.compiler.options import (
 )
 from shardwright.compiler.plans.strategies_file import read_strategies
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import MixedCluster
 from shardwright.ir.values import (
     POSITIVE_INTEGER,
     SEED,
@@ -44,7 +45,7 @@ def check_arguments(
     if not isinstance(model, str | Definition):
         raise wrong_value("model", model, "the name of a model, or what `trace` returns")
     POSITIVE_INTEGER.check("devices", devices)
-    if not isinstance(cluster, str | Cluster):
+    if not isinstance(cluster, str | Cluster | MixedCluster):
         raise wrong_value("cluster", cluster, "the name of a cluster, a file, or a `Cluster`")
     if batch is not None:
         POSITIVE_INTEGER.check("batch", batch)

@@ -16,8 +16,9 @@ from shardwright.compiler.page.page import write_page
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.pipelines.mixed import AnyCluster
+from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.graph import Graph
@@ -39,7 +40,7 @@ class Compilation:
         The program and document that are written, run and verified.
     compiled : Compiled
         The graphs after every pass, times and decisions.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The cluster it was compiled for.
     lines : mapping of str to str
         The line of the model's own code that applies each operator, by name: ``model.py:12``.
@@ -47,7 +48,7 @@ class Compilation:
 
     plan: Plan
     compiled: Compiled
-    cluster: Cluster
+    cluster: AnyCluster
     lines: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -82,19 +83,18 @@ class Compilation:
         tables = compact_tables(self.compiled, self.cluster)
         return html_table("compilation", rows.items()) + tables
 
-    def timeline_within(self, limit: float) -> Timeline:
+    def timeline_within(self, limit: MemoryLimit) -> Timeline:
         """Return the timeline whose memory the plan states; of one that does not fit, the fastest.
 
         Parameters
         ----------
-        limit : float
-            Memory limit of a device in bytes.
+        limit : float or tuple of float
+            Memory limit of a device in bytes, or of those of each device group.
         """
         memory, program = self.plan.document.memory, self.plan.program
         if memory.window_bytes is not None:
             return with_window(program, self.cluster, memory.window_bytes)
-        fits = memory.peak_bytes <= limit
-        return simulate(program, self.cluster, limit if fits else inf)
+        return simulate(program, self.cluster, limit if memory.fits(limit) else inf)
 
     def write_page(self, path: str | Path, timeline: Timeline | None = None) -> Path:
         """Write a page for people to look at, which needs no network.
@@ -109,8 +109,9 @@ class Compilation:
         timeline : Timeline, optional
             The timeline of a step; by default that whose memory the plan states.
         """
-        limit = self.plan.document.memory.limit
-        timeline = timeline or self.timeline_within(inf if limit is None else limit)
+        memory = self.plan.document.memory
+        limit = memory.limit_by_group or (inf if memory.limit is None else memory.limit)
+        timeline = timeline or self.timeline_within(limit)
         where = self.plan, self.compiled, self.cluster, timeline
         write_page(Path(path), page_document(*where, lines=self.lines))
         return Path(path)
@@ -131,7 +132,7 @@ class Request:
         The model.
     name : str
         Its name in the plan.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices.
     devices : int
         Number of ranks.
@@ -149,7 +150,7 @@ class Request:
 
     definition: Definition
     name: str
-    cluster: Cluster
+    cluster: AnyCluster
     devices: int
     options: CompileOptions
     dataset_strategy: DatasetStrategy | None

@@ -3,8 +3,12 @@
 import argparse
 
 from shardwright.cost_model.cluster import Cluster, cluster, preset_names
+from shardwright.cost_model.efficiency.files import mixed_names
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.tables import print_table
+
+_OF_PEAKS = "; steps are of data-sheet peaks, of which operators of published runs attain 69 to 90%"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print every cluster with its levels."""
     rows = [_row(cluster(name)) for name in preset_names()]
+    for name in mixed_names():
+        described = any_cluster(name)
+        assert isinstance(described, MixedCluster)
+        rows += _rows_of_parts(described)
     headings = ("cluster", "devices", "device, memory, float32", "links, innermost first")
     print_table("", headings, rows, right=(1,))
     print("a cluster of your own is a file: `--cluster my_cluster.yaml`; see docs/clusters.md")
@@ -35,15 +43,25 @@ def _row(described: Cluster) -> tuple[str, ...]:
     )
 
 
-def attained_text(described: Cluster) -> str:
+def _rows_of_parts(described: MixedCluster) -> list[tuple[str, ...]]:
+    """Return a row for a mixed cluster, with the link between its parts, and one for each part."""
+    link = described.link
+    joined = f"{link.name}: {link.bandwidth / 1e9:g} GB/s, {seconds_text(link.latency)}"
+    whole = (described.name, f"{described.size:,}", f"{len(described.parts)} parts", joined)
+    parts = (_row(part) for part in described.parts)
+    return [whole, *((f"  {name}", *rest) for name, *rest in parts)]
+
+
+def attained_text(described: AnyCluster) -> str:
     """Return that steps are of peaks, and which preset has attained rates; empty where they are."""
+    if isinstance(described, MixedCluster):
+        return next((_OF_PEAKS for part in described.parts if not part.device.efficiency), "")
     if described.device.efficiency is not None:
         return ""
     own = described.device.name
     presets = ((name, cluster(name).device) for name in preset_names())
     known = [name for name, device in presets if device.name == own and device.efficiency]
-    text = "; steps are of data-sheet peaks, of which operators of published runs attain 69 to 90%"
     if not known:
-        return text
+        return _OF_PEAKS
     names = " or ".join(f"`--cluster {name}`" for name in known)
-    return f"{text}: {names} has rates fitted to such runs on this device"
+    return f"{_OF_PEAKS}: {names} has rates fitted to such runs on this device"

@@ -12,7 +12,7 @@ from shardwright.compiler.plans.files import (
     listed_ranks,
     planned_model,
 )
-from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.cost_model.pipelines.mixed import MixedCluster, any_cluster
 from shardwright.cost_model.timeline import to_chrome_trace
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.files import begins, check_file, write_file
@@ -33,6 +33,7 @@ from shardwright.tools.options import (
     compile_model,
     graphs_folder,
     memory_limit,
+    memory_limit_of_plan,
 )
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.report import BRIEF, FULL, USUAL, print_compilation
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_no_plan(error, arguments)
         raise
-    limit = memory_limit(arguments, compilation.cluster)
+    limit = memory_limit_of_plan(arguments, compilation)
     timeline = timeline_of(compilation, limit)
     compilation.write(directory, ranks)
     if graphs is not None:
@@ -117,8 +118,10 @@ def _check_page(arguments: argparse.Namespace) -> None:
 
 
 def _print_no_plan(error: NoPlanError, arguments: argparse.Namespace) -> None:
-    cluster = cluster_named(arguments.cluster)
-    model, limit = with_batch(arguments.model, arguments.batch), memory_limit(arguments, cluster)
+    cluster = any_cluster(arguments.cluster)
+    parts = cluster.parts if isinstance(cluster, MixedCluster) else (cluster,)
+    limit = min(memory_limit(arguments, part) for part in parts)
+    model = with_batch(arguments.model, arguments.batch)
     document = no_plan_document(error, model, cluster, arguments.devices, limit, arguments)
     print_document(document)
 

@@ -17,8 +17,10 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
 from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.compiler.saved.recomputed import recomputed
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
+from shardwright.cost_model.pipelines.step import MemoryLimit, least_limit
+from shardwright.dataflow.segments import blocks_by_stage
 from shardwright.ir.errors import InfeasibleError, NoPlanError
 from shardwright.operators.models.precision import MASTER
 from shardwright.proof import Proof
@@ -84,7 +86,7 @@ def _finite(item: Any) -> Any:
 
 def compile_document(
     compilation: Compilation,
-    limit: float,
+    limit: MemoryLimit,
     plan: Path | None = None,
     timeline: Timeline | None = None,
 ) -> dict[str, Any]:
@@ -94,8 +96,8 @@ def compile_document(
     ----------
     compilation : Compilation
         The compilation.
-    limit : float
-        Memory limit of a device in bytes.
+    limit : float or tuple of float
+        Memory limit of a device in bytes, or of those of each device group.
     plan : Path, optional
         The folder of the plan.
     timeline : Timeline, optional
@@ -109,6 +111,8 @@ def compile_document(
         "cluster": document.cluster.name,
         "mesh": document.device_mesh.of_ranks.sizes,
         "stages": max(compiled.program.stages, 1),
+        "device_by_group": list(document.device_by_group),
+        "blocks_by_stage": list(blocks_by_stage(compiled.program)),
         "micro_batches": document.micro_batches,
         "micro_batch_statistics": list(document.micro_batch_statistics),
         "named_plan": document.how if document.search == "named_plan" else None,
@@ -140,11 +144,12 @@ def compile_document(
     }
 
 
-def _taken(memory: MemoryDocument, limit: float) -> dict[str, Any]:
+def _taken(memory: MemoryDocument, limit: MemoryLimit) -> dict[str, Any]:
     """Return the keys about memory."""
     return {
-        "fits": memory.peak_bytes <= limit,
-        "memory_limit_bytes": limit,
+        "fits": memory.fits(limit),
+        "memory_limit_bytes": least_limit(limit),
+        "memory_limit_by_group": list(limit) if isinstance(limit, tuple) else [],
         "memory_bytes_per_device": memory.peak_bytes,
         "memory_by_kind": memory.by_kind,
         "memory_by_group": list(memory.by_group),
@@ -187,14 +192,14 @@ def _decided(document: PlanDocument) -> dict[str, Any]:
     }
 
 
-def timeline_of(compilation: Compilation, limit: float) -> Timeline:
+def timeline_of(compilation: Compilation, limit: MemoryLimit) -> Timeline:
     """Return the timeline whose memory a plan states; of one that does not fit, the fastest."""
     return compilation.timeline_within(limit)
 
 
 def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:
     """Return the keys about the overlapped step."""
-    device, step = compilation.cluster.device, timeline.step_seconds
+    device, step = mean_device(compilation.cluster), timeline.step_seconds
     return {
         "overlapped_step_seconds": step,
         "communication_seconds": timeline.communication_seconds,
@@ -205,7 +210,7 @@ def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:
 
 
 def no_plan_document(
-    error: NoPlanError, model: str, cluster: Cluster, devices: int, limit: float, how: Any
+    error: NoPlanError, model: str, cluster: AnyCluster, devices: int, limit: float, how: Any
 ) -> dict[str, Any]:
     """Return the document of ``compile --json`` where there is no plan: the same keys.
 

@@ -15,6 +15,8 @@ from shardwright.compiler.option_checks import read_fusion
 from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software_names
+from shardwright.cost_model.pipelines.mixed import groups_on
+from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, number_in
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
@@ -320,6 +322,14 @@ def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:
     if arguments.memory_limit is not None:
         return float(arguments.memory_limit)
     return cluster.device.usable_bytes
+
+
+def memory_limit_of_plan(arguments: argparse.Namespace, compilation: Compilation) -> MemoryLimit:
+    """Return the memory limit of a device; with several kinds, that of each device group."""
+    groups = groups_on(compilation.cluster, compilation.plan.mesh)
+    if not groups.is_mixed:
+        return memory_limit(arguments, groups.of(0))
+    return tuple(memory_limit(arguments, cluster) for cluster in groups.clusters)
 
 
 def _optimizer(model: str, arguments: argparse.Namespace) -> Optimizer | None:

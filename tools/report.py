@@ -4,7 +4,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
+from math import inf, isfinite
+from operator import itemgetter
 from pathlib import Path
 
 from shardwright.compilation import Compilation
@@ -17,6 +19,8 @@ from shardwright.compiler.saved.groups import Group
 from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.pipelines.mixed import MixedCluster
+from shardwright.dataflow.segments import blocks_by_stage
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
@@ -252,10 +256,10 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
     )
     if document.memory.by_group:
         _line("bubble", bubble_text(timeline))
-    _line(
-        "memory",
-        f"{_memory_text(document)}: {parts}{groups_text(memory)}",
-    )
+    if document.device_by_group:
+        _line("stages", stages_text(compilation))
+    by_group = "" if document.device_by_group else groups_text(memory)
+    _line("memory", f"{_memory_text(document)}: {parts}{by_group}")
     statistics = document.micro_batch_statistics
     if statistics:
         _line("per part", _statistics_text(compilation.plan.model, statistics))
@@ -290,6 +294,9 @@ def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path
 def _memory_text(document: PlanDocument) -> str:
     """Return the peak memory and the limit; where that is not the device's memory, both."""
     limit, cluster = document.memory.limit, document.cluster
+    if isinstance(cluster, MixedCluster):
+        none = (inf,) * len(document.device_by_group)
+        return memory_of_groups(document, document.memory.limit_by_group or none)
     device = cluster.device.memory_bytes
     peak, has = bytes_text(document.memory.peak_bytes), bytes_text(device)
     if limit is None:
@@ -300,6 +307,33 @@ def _memory_text(document: PlanDocument) -> str:
         return f"{peak} of {has}{reserve} on each device"
     only = "only " if limit > device else ""
     return f"{peak} of {bytes_text(limit)} allowed on each device; a device has {only}{has}"
+
+
+def memory_of_groups(document: PlanDocument, limits: Sequence[float]) -> str:
+    """Return the peak memory and the limit of device groups of several kinds of devices."""
+    memory, names = document.memory, document.device_by_group
+    kinds = groupby(zip(names, limits, memory.by_group, strict=True), key=itemgetter(0, 1))
+    found = []
+    for (name, limit), groups in kinds:
+        taken = ", ".join(bytes_text(peak) for _, _, peak in groups)
+        found.append(
+            f"{taken} of {bytes_text(limit) if isfinite(limit) else 'any memory'} on {name}"
+        )
+    return f"by device group {'; '.join(found)}"
+
+
+def stages_text(compilation: Compilation) -> str:
+    """Return which stages run on which devices, with their repeated blocks; of one kind, none."""
+    names = compilation.plan.document.device_by_group
+    blocks = blocks_by_stage(compilation.plan.program)
+    found = []
+    for name in dict.fromkeys(names):
+        own = [stage for stage in range(len(blocks)) if names[stage % len(names)] == name]
+        counts = ", ".join(str(blocks[stage]) for stage in own)
+        word = "stage" if len(own) == 1 else "stages"
+        numbers = ", ".join(map(str, own))
+        found.append(f"{word} {numbers} on {name} (repeated blocks {counts})")
+    return "; ".join(found)
 
 
 def bubble_text(timeline: Timeline) -> str:

@@ -24,7 +24,7 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.decisions import Decisions
 
 _TIGHTENINGS = 20  # of the limits of stages whose device group exceeds its memory
-_Staging = Callable[[Cut, StageProblems, Sequence[float | None]], list[StagePlan] | None]
+_Staging = Callable[[Cut, Sequence[StageProblems], Sequence[float]], list[StagePlan] | None]
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class PipelineFrontier:
         Bounds of the stages.
     cuts : sequence of tuple of int
         The cuts.
-    kinds : sequence of StageProblems
-        The problems by which stages are planned.
+    kinds : sequence of sequence of StageProblems
+        The problems by which stages are planned, those of each stage.
     """
 
     race: Race
     bounds: CutBounds
     cuts: Sequence[Cut]
-    kinds: Sequence[StageProblems]
+    kinds: Sequence[Sequence[StageProblems]]
     _emitted: dict[Cut, list[_Emitted]] = field(default_factory=dict)
 
     def enter(self) -> None:
@@ -78,7 +78,8 @@ class PipelineFrontier:
     def _is_small(self) -> bool:
         """Whether the problems of the stages of all cuts together are small."""
         stages = len(self.cuts) * self.race.builder.schedule.stages
-        return all(is_small(stages * plans.options) for plans in self.kinds)
+        kinds = (max(one.options for one in plans) for plans in self.kinds)
+        return all(is_small(stages * options) for options in kinds)
 
     def _within(self, cut: Cut, limit: float) -> Within[None] | None:
         """Let the pipelines of a cut race that are planned within a limit."""
@@ -93,7 +94,7 @@ class PipelineFrontier:
         return Within(bound, max(bytes_ for bytes_ in taken if bytes_ <= limit), None)
 
     def _planned(
-        self, cut: Cut, plans: StageProblems, staging: _Staging, limit: float
+        self, cut: Cut, plans: Sequence[StageProblems], staging: _Staging, limit: float
     ) -> Iterator[tuple[list[StagePlan], Sequence[float]]]:
         """Yield the stages of pipelines until one is within a limit, with the memory of groups."""
         limits = self.race.builder.memory_limits(cut, plans, limit)
@@ -103,14 +104,15 @@ class PipelineFrontier:
                 return
             groups = self._group_bytes(cut, [plan.decisions for plan in staged], plans)
             yield staged, groups
-            if max(groups) <= limit:
+            most = [min(limit, own) for own in self.race.builder.group_limits]
+            if all(taken <= own for taken, own in zip(groups, most, strict=True)):
                 return
             for stage, plan in enumerate(staged):
-                if groups[stage % len(groups)] > limit:
+                if groups[stage % len(groups)] > most[stage % len(groups)]:
                     limits[stage] = float(np.nextafter(plan.memory_bytes, 0.0))
 
     def _group_bytes(
-        self, cut: Cut, stages: list[Decisions], plans: StageProblems
+        self, cut: Cut, stages: list[Decisions], plans: Sequence[StageProblems]
     ) -> Sequence[float]:
         """Return the memory of each group of a pipeline, which races where it is another one."""
         emitted, builder = self._emitted.setdefault(cut, []), self.race.builder

@@ -40,6 +40,7 @@ from shardwright.compiler.stages.partitioning import PipelinePartitioning, decid
 from shardwright.compiler.stages.priced_blocks import PricedBlocks, best_price, can_price_memory
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.compiler.stages.weights import SegmentWeights
+from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.samples import samples_of
@@ -337,15 +338,14 @@ class BlockPricing:
         deadline: float,
     ) -> StageProblems:
         options = pipeline.options
-        lowering = LowerRedistributions(pipeline.cluster, options.cost_model, weights)
+        cluster = of_one_kind(pipeline.cluster, "prices of blocks are those of one kind of device")
+        lowering = LowerRedistributions(cluster, options.cost_model, weights)
         planner = lowering.planner(pipeline.mesh)
-        request = SearchRequest(
-            pipeline.source, pipeline.cluster, planner, options, weights, emissions
-        )
+        request = SearchRequest(pipeline.source, cluster, planner, options, weights, emissions)
         where = (blocks, pipeline.limits, deadline, pipeline.level, True)
         if weights is not None:
             return StageProblems(request, *where)
-        where_of = pipeline.mesh, options.passes, pipeline.cluster
+        where_of = pipeline.mesh, options.passes, cluster
         tables = pipeline.shared.tables(*where_of, lambda: request.profile)
         request = replace(request, prices=tables.profile)
         return StageProblems(request, *where, interners=tables.interners)

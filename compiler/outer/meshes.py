@@ -10,6 +10,7 @@ from shardwright.compiler.options import (
 )
 from shardwright.compiler.stages.places import devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import ClusterError, OptionError
 from shardwright.ir.graph import Graph
@@ -77,13 +78,13 @@ def _forward_bytes(graph: Graph, options: CompileOptions) -> float:
 
 
 def meshes_of(
-    cluster: Cluster, devices: int, mesh: str | Mesh | None, options: CompileOptions
+    cluster: AnyCluster, devices: int, mesh: str | Mesh | None, options: CompileOptions
 ) -> tuple[Mesh | None, ...]:
     """Return the meshes of a compilation; None stands for a mode without a mesh of the cluster's.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices.
     devices : int
         Number of ranks.
@@ -103,6 +104,8 @@ def meshes_of(
     mesh = None if mesh == DEFAULT else mesh
     if options.mode in UNPARTITIONED:
         return (_checked(mesh, devices) if isinstance(mesh, Mesh) else None,)
+    if isinstance(cluster, MixedCluster):
+        return (_mesh_of_part(cluster, devices, mesh, options),)
     if options.stages == SEARCHED:
         return _meshes_of_any_stages(cluster, devices, mesh, options)
     if mesh is None:
@@ -115,6 +118,22 @@ def meshes_of(
     if mesh == SEARCHED:
         return candidate_meshes(cluster, devices)
     return (mesh_for(cluster, devices, mesh),)
+
+
+def _mesh_of_part(
+    cluster: MixedCluster, devices: int, mesh: object, options: CompileOptions
+) -> Mesh | None:
+    """Return the mesh of a stage, which lies alike in every part; None where cells name stages."""
+    if mesh is None and options.named_plan is None and options.groups == 1:
+        return None
+    if mesh is None:
+        return mesh_of_options(cluster, devices, options)
+    each = devices_of_stage(cluster, devices, options)
+    if isinstance(mesh, Mesh):
+        return _checked(mesh, each)
+    if not isinstance(mesh, str):
+        raise wrong_value("mesh", mesh, "a text such as `2x4`, or a `Mesh`")
+    return mesh_for(cluster.parts[0], each, mesh)
 
 
 def _meshes_of_any_stages(
@@ -187,10 +206,10 @@ def candidate_meshes(cluster: Cluster, devices: int) -> tuple[Mesh, ...]:
     return (*finest, coarse)
 
 
-def mesh_of_options(cluster: Cluster, devices: int, options: CompileOptions) -> Mesh:
+def mesh_of_options(cluster: AnyCluster, devices: int, options: CompileOptions) -> Mesh:
     """Return the mesh of a named plan, or the default one."""
     if options.named_plan is not None:
         return options.named_plan.mesh(cluster, devices)
-    return PROFILES[options.cost_model].default_mesh(
-        cluster, devices_of_stage(cluster, devices, options)
-    )
+    each = devices_of_stage(cluster, devices, options)
+    part = cluster.parts[0] if isinstance(cluster, MixedCluster) else cluster  # all lie alike
+    return PROFILES[options.cost_model].default_mesh(part, each)

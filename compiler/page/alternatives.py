@@ -17,7 +17,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.search_request import SearchRequest, update_rule
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.profile import ProfileRequest
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
@@ -68,7 +68,7 @@ class Alternatives:
 
 
 def alternatives(
-    compiled: Compiled, document: PlanDocument, cluster: Cluster, operators: Iterable[str]
+    compiled: Compiled, document: PlanDocument, cluster: AnyCluster, operators: Iterable[str]
 ) -> Alternatives:
     """Return the other strategies of some operators.
 
@@ -78,7 +78,7 @@ def alternatives(
         The compiled model.
     document : PlanDocument
         Its plan.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices.
     operators : iterable of str
         The operators, by name.
@@ -98,7 +98,7 @@ def alternatives(
     return Alternatives(found)
 
 
-def _space(compiled: Compiled, document: PlanDocument, cluster: Cluster) -> SearchSpace:
+def _space(compiled: Compiled, document: PlanDocument, cluster: AnyCluster) -> SearchSpace:
     """Return the problem of the model on the mesh of one pipeline stage."""
     options = CompileOptions(
         optimizer=document.optimizer.optimizer,
@@ -107,13 +107,14 @@ def _space(compiled: Compiled, document: PlanDocument, cluster: Cluster) -> Sear
         time_limit=_TIME_LIMIT,
         search="sharding_propagation",  # whose options are strategies, not orbits of them
     )
-    cluster = cluster.model_copy(update={"software": None})  # which searches have none of
-    planner = RedistributionPlanner(compiled.mesh.of_ranks, cluster)
+    alike = of_one_kind(cluster, "one strategy has other prices on each of them")
+    alone = alike.model_copy(update={"software": None})  # which searches have none of
+    planner = RedistributionPlanner(compiled.mesh.of_ranks, alone)
     rule = update_rule(options, compiled.source)
-    prices = TimeProfile.create(ProfileRequest(planner, cluster, rule))
+    prices = TimeProfile.create(ProfileRequest(planner, alone, rule))
     request = SearchRequest(
         compiled.source,
-        cluster,
+        alone,
         planner,
         options,
         prices=prices,

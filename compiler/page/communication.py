@@ -5,17 +5,18 @@ from typing import Any
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.reasons import Collective, collectives
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.streams import placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import pattern
 
 _MOST_LINES = 4  # of a row
 
 
 def communication_document(
-    compiled: Compiled, cluster: Cluster, lines: Mapping[str, str] | None = None
+    compiled: Compiled, cluster: AnyCluster, lines: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """Return the redistributions of a step, most seconds first; equal ones of layers are one row.
 
@@ -23,7 +24,7 @@ def communication_document(
     ----------
     compiled : Compiled
         The compiled model.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices that times are predicted for.
     lines : mapping of str to str, optional
         The line of the model's own code that applies each operator, by name.
@@ -43,12 +44,15 @@ def communication_document(
 class _Facts:
     """What is known of the nodes of a program, by name."""
 
-    def __init__(self, program: Graph, cluster: Cluster, lines: Mapping[str, str]) -> None:
+    def __init__(self, program: Graph, cluster: AnyCluster, lines: Mapping[str, str]) -> None:
         nodes = program.nodes
         self.times = {n.name: t for n, t in zip(nodes, times_run(program), strict=True)}
         self.lines = lines
-        placed = placements(program, cluster)
-        self.placed = {n.name: where for n, where in zip(nodes, placed, strict=True)}
+        groups = groups_on(cluster, program.mesh or Mesh(()))
+        self.placed = {
+            node.name: placements(program, groups.of_node(node, program))[i]
+            for i, node in enumerate(nodes)
+        }
 
     def steps(self, steps: Sequence[Collective]) -> str:
         """Return the collectives of a redistribution, in words."""

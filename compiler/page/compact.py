@@ -3,21 +3,21 @@
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.communication import communication_document
 from shardwright.compiler.page.strategies import strategies_document
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.html import html_table
 from shardwright.ir.units import bytes_text, seconds_text
 
 _ROWS = 12  # of a table
 
 
-def compact_tables(compiled: Compiled, cluster: Cluster) -> str:
+def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:
     """Return the operators and the redistributions that take most time, as HTML.
 
     Parameters
     ----------
     compiled : Compiled
         The compiled model.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices that times are predicted for.
     """
     operators = sorted(strategies_document(compiled, cluster), key=lambda row: -row["seconds"])

@@ -17,14 +17,14 @@ from shardwright.compiler.page.strategies import (
 from shardwright.compiler.page.timelines import timeline_document
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import rates
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
 
 
 def page_document(
     plan: Plan,
     compiled: Compiled,
-    cluster: Cluster,
+    cluster: AnyCluster,
     timeline: Timeline,
     *,
     lines: Mapping[str, str] | None = None,
@@ -37,7 +37,7 @@ def page_document(
         The plan.
     compiled : Compiled
         The compilation.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices; as a training software runs them, where the timeline is that of one.
     timeline : Timeline
         The timeline of a step, of the memory that the plan states.
@@ -61,7 +61,9 @@ def page_document(
     }
 
 
-def _plan(plan: Plan, compiled: Compiled, cluster: Cluster, timeline: Timeline) -> dict[str, Any]:
+def _plan(
+    plan: Plan, compiled: Compiled, cluster: AnyCluster, timeline: Timeline
+) -> dict[str, Any]:
     document, software = plan.document, cluster.software
     return {
         "model": document.model,
@@ -78,7 +80,8 @@ def _plan(plan: Plan, compiled: Compiled, cluster: Cluster, timeline: Timeline) 
         "optimizer": document.optimizer.kind,
         "serial_step_seconds": document.predicted_step_seconds,
         "overlapped_step_seconds": timeline.step_seconds,
-        **rates(plan, compiled, cluster.device, timeline.step_seconds).document,
+        "device_by_group": list(document.device_by_group),
+        **rates(plan, compiled, mean_device(cluster), timeline.step_seconds).document,
     }
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from shardwright.compiler.page.model import scopes
 from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffer_kinds, buffers
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.live_bytes import Floats, LiveRanges, present_names
 from shardwright.cost_model.pipelines.memory import Columns
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.step import group_peaks
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
@@ -29,7 +29,7 @@ def memory_document(
     program: Graph,
     timeline: Timeline,
     memory: MemoryDocument,
-    cluster: Cluster,
+    cluster: AnyCluster,
 ) -> dict[str, Any]:
     """Return the memory of a step.
 
@@ -41,7 +41,7 @@ def memory_document(
         The timeline of a step.
     memory : MemoryDocument
         The memory that the plan states.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices that the timeline is for.
     """
     groups, peaks = _groups(source, program, timeline, cluster)
@@ -61,7 +61,7 @@ def memory_document(
 
 
 def peaks_by_layer(
-    source: Graph, program: Graph, timeline: Timeline, cluster: Cluster
+    source: Graph, program: Graph, timeline: Timeline, cluster: AnyCluster
 ) -> list[dict[str, Any]]:
     """Return the peak of each device group by layer and kind: ``at``, and ``layers``.
 
@@ -71,14 +71,14 @@ def peaks_by_layer(
         The model, and the program of a rank.
     timeline : Timeline
         The timeline of a step.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices that it is for.
     """
     return _groups(source, program, timeline, cluster)[1]
 
 
 def _groups(
-    source: Graph, program: Graph, timeline: Timeline, cluster: Cluster
+    source: Graph, program: Graph, timeline: Timeline, cluster: AnyCluster
 ) -> tuple[list[tuple[Floats, Floats]], list[dict[str, Any]]]:
     """Return moments and bytes by kind of each device group, and its peak by layer and kind."""
     record, places = timeline.record, _Places(source, program)
@@ -92,7 +92,7 @@ def _groups(
 
 
 def _peaks_of_groups(
-    places: "_Places", program: Graph, window: float, cluster: Cluster
+    places: "_Places", program: Graph, window: float, cluster: AnyCluster
 ) -> list[dict[str, Any]]:
     """Return the peak of every device group of a pipeline, by layer and kind."""
     pipeline = pipeline_of(program)

@@ -6,12 +6,12 @@ from typing import Any
 from shardwright.compiler.accounting import OperatorCost, operator_costs
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.folding import Numbering, OperatorBox, Read, document, folded
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.graph import Graph, Node, Value
 
 
 def model_document(
-    compiled: Compiled, cluster: Cluster, lines: Mapping[str, str]
+    compiled: Compiled, cluster: AnyCluster, lines: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the model, folded by scope.
 
@@ -19,7 +19,7 @@ def model_document(
     ----------
     compiled : Compiled
         The compiled model.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices that times are predicted for.
     lines : mapping of str to str
         The line of the model's own code that applies each operator, by name.

@@ -6,18 +6,18 @@ from typing import Any
 from shardwright.compiler.accounting import OperatorCost, operator_costs
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.alternatives import Alternatives
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.units import pattern
 
 
-def strategies_document(compiled: Compiled, cluster: Cluster) -> list[dict[str, Any]]:
+def strategies_document(compiled: Compiled, cluster: AnyCluster) -> list[dict[str, Any]]:
     """Return the operators with their strategies, in the order of the model.
 
     Parameters
     ----------
     compiled : Compiled
         The compiled model.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices that times are predicted for.
     """
     return [_row(fold) for fold in _folds(compiled, cluster)]
@@ -53,7 +53,7 @@ def _listed(row: dict[str, Any], others: Alternatives) -> list[dict[str, Any]]:
     ]
 
 
-def _folds(compiled: Compiled, cluster: Cluster) -> list[list[OperatorCost]]:
+def _folds(compiled: Compiled, cluster: AnyCluster) -> list[list[OperatorCost]]:
     """Return the costs of operators; those of equal layers together."""
     folds: dict[object, list[OperatorCost]] = {}
     for cost in operator_costs(compiled, cluster):

@@ -14,7 +14,8 @@ from pydantic import (
     model_serializer,
 )
 
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
+from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PlanError
 from shardwright.ir.html import html_table
@@ -131,6 +132,9 @@ class VolumeDocument(_Part):
     bytes: float
 
 
+_UNUSED = ("by_group", "limit_by_group", "host_bytes")
+
+
 class MemoryDocument(_Part):
     """Bytes on one device at peak memory; see `MemoryUseReport`.
 
@@ -140,6 +144,9 @@ class MemoryDocument(_Part):
         Memory limit in bytes; None without a limit.
     by_group : tuple of float
         Peak memory of each device group of a pipeline; empty without stages.
+    limit_by_group : tuple of float
+        Memory limit of each device group, where they are of several kinds of devices; `limit` is
+        then the least.
     host_bytes : float
         Peak bytes in host memory.
     window_bytes : float or None
@@ -152,6 +159,7 @@ class MemoryDocument(_Part):
     at: str
     limit: float | None = None
     by_group: tuple[float, ...] = ()
+    limit_by_group: tuple[float, ...] = ()
     host_bytes: float = 0.0
     window_bytes: float | None = None
 
@@ -159,9 +167,16 @@ class MemoryDocument(_Part):
     def _without_unused(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out device groups, bytes in host memory, and a window, where there are none."""
         content: dict[str, Any] = serialize(self)
-        unused = {name for name in ("by_group", "host_bytes") if not getattr(self, name)}
+        unused = {name for name in _UNUSED if not getattr(self, name)}
         unused |= {"window_bytes"} if self.window_bytes is None else set()
         return {name: item for name, item in content.items() if name not in unused}
+
+    def fits(self, limit: MemoryLimit) -> bool:
+        """Return whether every device group is within its memory limit."""
+        taken = self.by_group or (self.peak_bytes,)
+        if not isinstance(limit, tuple):
+            return self.peak_bytes <= limit
+        return all(one <= most for one, most in zip(taken, limit, strict=True))
 
 
 class PlanDocument(_Part):
@@ -206,7 +221,7 @@ class PlanDocument(_Part):
     model: str
     devices: int
     mesh: tuple[AxisDocument, ...]
-    cluster: Cluster
+    cluster: AnyCluster
     mode: str
     search: str
     cost_model: str
@@ -288,6 +303,12 @@ class PlanDocument(_Part):
     def device_mesh(self) -> Mesh:
         """The mesh as an object."""
         return Mesh(tuple(MeshAxis(**dict(axis)) for axis in self.mesh))
+
+    @property
+    def device_by_group(self) -> tuple[str, ...]:
+        """The device of each device group; empty where all are of one kind."""
+        groups = groups_on(self.cluster, self.device_mesh)
+        return tuple(c.device.name for c in groups.clusters) if groups.is_mixed else ()
 
     @property
     def micro_batches(self) -> int:

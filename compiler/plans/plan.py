@@ -21,8 +21,10 @@ from shardwright.compiler.plans.document import (
     StrategyDocument,
     VolumeDocument,
 )
+from shardwright.compiler.stages.places import memory_limit_of
 from shardwright.cost_model.buffers import MemoryUseReport
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
+from shardwright.cost_model.pipelines.step import MemoryLimit, least_limit
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -89,7 +91,7 @@ class Plan:
 
 def make_plan(
     compiled: Compiled,
-    cluster: Cluster,
+    cluster: AnyCluster,
     options: CompileOptions,
     *,
     model: str,
@@ -142,7 +144,7 @@ def make_plan(
         **_searched(compiled, options),
         micro_batch_statistics=_statistics(traced, model_graph),
         predicted_step_seconds=compiled.step_seconds,
-        memory=_memory(compiled.memory, options.memory_on(cluster)),
+        memory=_memory(compiled.memory, memory_limit_of(cluster, compiled.mesh, options)),
         communication=_communication(compiled.program),
         buckets=compiled.buckets,
         strategies=_strategies(compiled),
@@ -206,13 +208,15 @@ def _quality(compiled: Compiled, options: CompileOptions) -> dict[str, Any]:
     }
 
 
-def _memory(report: MemoryUseReport, limit: float) -> MemoryDocument:
+def _memory(report: MemoryUseReport, limits: MemoryLimit) -> MemoryDocument:
+    limit = least_limit(limits)
     return MemoryDocument(
         peak_bytes=report.peak_bytes,
         by_kind=dict(report.by_kind),
         at=report.at,
         limit=limit if isfinite(limit) else None,
         by_group=report.by_group,
+        limit_by_group=limits if isinstance(limits, tuple) and isfinite(limit) else (),
         host_bytes=report.host_bytes,
         window_bytes=report.window_bytes,
     )

@@ -5,7 +5,7 @@ from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.cost_model.buffers import MemoryUseReport
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.roofline import node_seconds, value_bytes
 from shardwright.ir.errors import InfeasibleError, OptionError
@@ -18,7 +18,7 @@ from shardwright.search.driver import SEARCHES
 _ROLES = ("offload", "reload", "recompute")  # of nodes that move a tensor that is offloaded
 
 
-def offloaded(compiled: Compiled, cluster: Cluster) -> list[Group]:
+def offloaded(compiled: Compiled, cluster: AnyCluster) -> list[Group]:
     """Return what is saved in host memory, in the order of the model.
 
     Its seconds are those of the copies there and back, which run concurrently with computation,
@@ -45,7 +45,7 @@ def offloaded_names(compiled: Compiled) -> frozenset[str]:
     return compiled.decisions.offloaded
 
 
-def for_offloading(graph: Graph, cluster: Cluster, options: CompileOptions) -> Cluster:
+def for_offloading(graph: Graph, cluster: AnyCluster, options: CompileOptions) -> AnyCluster:
     """Return the cluster, without its host memory where no tensor may be moved there.
 
     Raises
@@ -59,7 +59,10 @@ def for_offloading(graph: Graph, cluster: Cluster, options: CompileOptions) -> C
         return cluster.without_host()
     asked = "`offload` is `search`" if searched else f"the model offloads `{graph.offloaded[0]}`"
     what = None
-    if cluster.host is None:
+    if isinstance(cluster, MixedCluster):
+        what = "that is not supported with pipeline stages"
+        hint = "offload nothing"
+    elif cluster.host is None:
         what = f"the cluster `{cluster.name}` has no `host` memory"
         hint = "describe it in a cluster file, or offload nothing"
     elif not PROFILES[options.cost_model].prices_recomputation:
@@ -84,7 +87,7 @@ def for_offloading(graph: Graph, cluster: Cluster, options: CompileOptions) -> C
     return cluster
 
 
-def check_host(memory: MemoryUseReport, cluster: Cluster) -> None:
+def check_host(memory: MemoryUseReport, cluster: AnyCluster) -> None:
     """Refuse a program that takes more host memory than a device has.
 
     Raises
@@ -92,7 +95,9 @@ def check_host(memory: MemoryUseReport, cluster: Cluster) -> None:
     InfeasibleError
         If it does: the tensors that the user marks are too large.
     """
-    if cluster.host is not None and memory.host_bytes > cluster.host.memory_bytes:
+    if isinstance(cluster, MixedCluster) or cluster.host is None:
+        return
+    if memory.host_bytes > cluster.host.memory_bytes:
         raise InfeasibleError(
             f"the program saves {bytes_text(memory.host_bytes)} of each device in host memory, the "
             f"cluster `{cluster.name}` has {bytes_text(cluster.host.memory_bytes)} for it",

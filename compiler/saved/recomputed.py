@@ -6,7 +6,7 @@ An operator is computed again, or its result is redistributed again (regathered)
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.compiler.saved.offloaded import offloaded_names
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import node_seconds, value_bytes
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import times_run
@@ -14,7 +14,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
 
 
-def recomputed(compiled: Compiled, cluster: Cluster) -> list[Group]:
+def recomputed(compiled: Compiled, cluster: AnyCluster) -> list[Group]:
     """Return what is computed again, in the order of the model; not regathered parameters.
 
     The name of a group ends in ``regathered`` where its results are redistributed again.

@@ -4,7 +4,7 @@ Stages are priced lazily: first from below by their blocks alone, then exactly w
 far needs them, until all of its stages are exact. The bound covers cuts between the blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,6 +22,7 @@ from shardwright.compiler.stages.cuts import (
     least_sum,
 )
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
+from shardwright.cost_model.pipelines.mixed import GroupClusters
 from shardwright.dataflow.schedule_paths import (
     Path,
     SimulatedSchedule,
@@ -50,30 +51,33 @@ class CutBounds:
 
     Parameters
     ----------
-    problems : StageProblems
-        The stage problems.
+    problems : sequence of StageProblems
+        The stage problems of each stage: those of its part of the cluster.
     schedule : Schedule
         The schedule.
-    once : StageProblems, optional
+    groups : GroupClusters
+        The cluster of each device group.
+    once : sequence of StageProblems, optional
         Those whose bounds of passes with what is done once are taken, if others.
     deadline : float
         Until when stages are priced exactly, by `time.perf_counter`.
     """
 
-    problems: StageProblems
+    problems: Sequence[StageProblems]
     schedule: Schedule
-    once: StageProblems | None = None
+    groups: GroupClusters
+    once: Sequence[StageProblems] | None = None
     deadline: float = inf
     met: dict[Cut, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        count, size = self.schedule.stages, len(self.problems.blocks) + 1
-        floors = [self.problems.floor(block) for block in range(size - 1)]
-        self.passes = block_sums([one.pass_seconds for one in floors], count)
-        self.steps = block_sums([one.step_seconds for one in floors], count)
+        self.blocks = self.problems[0].blocks
+        self.passes = stage_sums(self.problems, lambda one, block: one.floor(block).pass_seconds)
+        self.steps = stage_sums(self.problems, lambda one, block: one.floor(block).step_seconds)
         if self.once is not None:
-            steps = [self.once.step_floor(block) for block in range(size - 1)]
-            self.steps = np.maximum(self.steps, block_sums(steps, count))
+            steps = stage_sums(self.once, StageProblems.step_floor)
+            self.steps = np.maximum(self.steps, steps)
+        self.constants = np.array([one.constant for one in self.problems])
         self.ends: dict[tuple[int, float], Floats] = {}
         self.exact = np.zeros(self.passes.shape, dtype=bool)
 
@@ -115,14 +119,14 @@ class CutBounds:
 
     def within(self, memory_limit: float) -> "CutBounds":
         """Return the bounds within another memory limit, in bytes."""
-        once = None if self.once is None else self.once.within(memory_limit)
-        return replace(self, problems=self.problems.within(memory_limit), once=once, met={})
+        once = None if self.once is None else within(self.once, memory_limit)
+        return replace(self, problems=within(self.problems, memory_limit), once=once, met={})
 
     def of(self, cut: Cut) -> float:
         """Return a bound on the steps of the pipelines of a cut; infinite if none fits."""
         self._price(cut)
         stages = enumerate(pairwise(cut))
-        bound = max(float(self.steps[s, i, j]) for s, (i, j) in stages) + self.problems.constant
+        bound = max(float(self.steps[s, i, j] + self.constants[s]) for s, (i, j) in stages)
         if bound == inf or self.schedule.micro_batches == 1:
             return bound
         paths = [*(self._counts(path) for path in bounding_paths(self.schedule))]
@@ -136,8 +140,8 @@ class CutBounds:
 
     @property
     def _is_late(self) -> bool:
-        problems = self.problems
-        return problems.time_note.is_late(min(problems.deadline, self.deadline))
+        first = self.problems[0]
+        return first.time_note.is_late(min(first.deadline, self.deadline))
 
     def balanced(self) -> Cut | None:
         """Return the cut whose stages are most equal."""
@@ -163,7 +167,7 @@ class CutBounds:
         arrivals = np.zeros(self.passes.shape[:2])
         for stage in range(1, schedule.stages):
             there, back = (path.transfers.get(pair, 0) for pair in _neighbours(stage))
-            arrivals[stage] = there * self._delays[0] + back * self._delays[1]
+            arrivals[stage] = there * self._delays[stage][0] + back * self._delays[stage][1]
         passed = np.array(counts, dtype=float)
         return PathCounts(passed, arrivals, self._ends(passed))
 
@@ -179,7 +183,7 @@ class CutBounds:
         for stage in range(0, schedule.stages, schedule.groups):
             if counts[stage] >= 1:
                 found[stage] = self._with_once(stage, float(counts[stage]))
-        found[0] = found[0] + self.problems.constant
+        found[0] = found[0] + self.constants[0]
         return found
 
     def _with_once(self, stage: int, count: float) -> Floats:
@@ -188,9 +192,8 @@ class CutBounds:
             return self.steps[stage]
         count = max(count, ONE)
         if (stage, count) not in self.ends:
-            blocks = range(len(self.problems.blocks))
-            problems = self.once or self.problems
-            floors = [problems.floor_of(block, count) for block in blocks]
+            problems = (self.once or self.problems)[stage]
+            floors = [problems.floor_of(block, count) for block in range(len(self.blocks))]
             self.ends[stage, count] = block_sums(floors, 1)[0]
             for begin, end in np.argwhere(self.exact[stage]).tolist():
                 self._price_once(stage, count, begin, end)
@@ -199,13 +202,20 @@ class CutBounds:
     def _price_once(self, stage: int, count: float, begin: int, end: int) -> None:
         """Price a stage exactly, with what it does once."""
         bounds, in_flight = self.ends[stage, count], self.in_flight[stage]
-        found = (self.once or self.problems).seconds_within(begin, end, in_flight, count)
+        found = (self.once or self.problems)[stage].seconds_within(begin, end, in_flight, count)
         bounds[begin, end] = max(bounds[begin, end], found)
 
     @cached_property
-    def _delays(self) -> Floats:
-        """The least seconds of the transfers between blocks, by the later one; then back."""
-        return self.problems.delays()
+    def _delays(self) -> list[Floats]:
+        """The least seconds of the transfers to each stage, by its first block; then back."""
+        known: dict[Hashable, Floats] = {}
+        found = []
+        for stage in range(self.schedule.stages):
+            pair = self.groups.sending(stage - 1, stage), self.groups.sending(stage, stage - 1)
+            if pair not in known:
+                known[pair] = self.problems[stage].delays(*pair)
+            found.append(known[pair])
+        return found
 
     def _of_group(self, group: int) -> Floats:
         """Return the path through all passes of a device group, and before it to its first."""
@@ -222,7 +232,7 @@ class CutBounds:
     def _simulated(self, cut: Cut) -> SimulatedSchedule:
         delays: dict[Transfer, float] = {}
         for stage in range(1, self.schedule.stages):
-            for transfer, seconds in zip(_neighbours(stage), self._delays, strict=True):
+            for transfer, seconds in zip(_neighbours(stage), self._delays[stage], strict=True):
                 delays[transfer] = float(seconds[cut[stage]])
         return simulate_schedule(self.schedule, self._durations(cut), delays)
 
@@ -257,12 +267,10 @@ class CutBounds:
         found = []
         if paths:
             found.append(least_longest_path(self.passes, paths, passes, lambda: self._is_late))
-        constant = self.problems.constant
-        most = least_maximum(self.steps)
-        found.append(LeastCut(most.value + constant, most.cut))
+        found.append(least_maximum(self.steps + self.constants[:, None, None]))
         if chunks > 1:
             total = least_sum(self.steps)
-            found.append(LeastCut(total.value / groups + constant, total.cut))
+            found.append(LeastCut(total.value / groups + min(self.constants), total.cut))
         return max(found, key=lambda one: one.value)
 
     def _price(self, cut: Cut) -> bool:
@@ -276,11 +284,11 @@ class CutBounds:
 
     def _price_stage(self, stage: int, begin: int, end: int) -> None:
         """Price a stage, and all equal stretches in this stage."""
-        blocks = self.problems.blocks
-        found = self.problems.bound(begin, end, self.in_flight[stage])
+        blocks, problems = self.blocks, self.problems[stage]
+        found = problems.bound(begin, end, self.in_flight[stage])
         step = found.step_seconds
         if self.once is not None:
-            step = max(step, self.once.bound(begin, end, self.in_flight[stage]).step_seconds)
+            step = max(step, self.once[stage].bound(begin, end, self.in_flight[stage]).step_seconds)
         key, length = blocks.key(begin, end), end - begin
         for first in range(len(blocks) - length + 1):
             at = stage, first, first + length
@@ -297,6 +305,24 @@ def _neighbours(stage: int) -> tuple[Transfer, Transfer]:
     """Return the transfers between a stage and the one before, there and back."""
     before = stage - 1
     return ((before, FORWARD), (stage, FORWARD)), ((stage, BACKWARD), (before, BACKWARD))
+
+
+def within(problems: Sequence[StageProblems], memory_limit: float) -> list[StageProblems]:
+    """Return the problems of stages within no more memory, the same ones of equal parts."""
+    found = {id(one): one.within(memory_limit) for one in problems}
+    return [found[id(one)] for one in problems]
+
+
+def stage_sums(
+    problems: Sequence[StageProblems], seconds: Callable[[StageProblems, int], float]
+) -> Floats:
+    """Return the sums of seconds over blocks from each to before each, for every stage."""
+    known: dict[int, Floats] = {}
+    for one in problems:
+        if id(one) not in known:
+            floors = [seconds(one, block) for block in range(len(one.blocks))]
+            known[id(one)] = block_sums(floors, 1)
+    return np.concatenate([known[id(one)] for one in problems])
 
 
 def block_sums(seconds: Sequence[float], stages: int) -> Floats:

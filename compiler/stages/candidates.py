@@ -13,7 +13,7 @@ from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.evaluation import SimulatedStep, simulated_step, tolerance_of
 from shardwright.compiler.stages.stage_plans import StagePlan
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedule_paths import simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, Schedule, in_flight
@@ -91,12 +91,14 @@ class CandidateBuilder:
         What the program can be cut between.
     schedule : Schedule
         The schedule.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         The devices and their links.
     options : CompileOptions
         How to compile.
     limits : SearchOptions
-        The limits of the user.
+        The limits of the user, on the devices with the most memory.
+    group_limits : tuple of float
+        The memory limit of each device group, in bytes.
     lowering : LowerRedistributions
         The pass that lowers redistributions.
     level : int
@@ -105,14 +107,15 @@ class CandidateBuilder:
 
     blocks: Blocks
     schedule: Schedule
-    cluster: Cluster
+    cluster: AnyCluster
     options: CompileOptions
     limits: SearchOptions
+    group_limits: tuple[float, ...]
     lowering: LowerRedistributions
     level: int
 
     def fitting(
-        self, cut: Cut, plans: StagePlans, memory_limit: float | None = None
+        self, cut: Cut, plans: Sequence[StagePlans], memory_limit: float | None = None
     ) -> Candidate | None:
         """Return the pipeline of a cut whose program fits; None where none was found.
 
@@ -120,8 +123,8 @@ class CandidateBuilder:
         ----------
         cut : tuple of int
             The cut.
-        plans : StagePlans
-            What finds plans of stages.
+        plans : sequence of StagePlans
+            What finds plans of each stage.
         memory_limit : float, optional
             Bytes that a device group may take by these plans; by default the limit of the user.
         """
@@ -138,24 +141,25 @@ class CandidateBuilder:
         return None
 
     def memory_limits(
-        self, cut: Cut, plans: StagePlans, memory_limit: float | None = None
-    ) -> list[float | None]:
+        self, cut: Cut, plans: Sequence[StagePlans], memory_limit: float | None = None
+    ) -> list[float]:
         """Return the memory that each stage of a cut may take; see `fitting`.
 
         The stages of one device group share its memory by what they take without a limit.
         """
-        schedule = self.schedule
-        most = self.limits.memory_limit if memory_limit is None else memory_limit
-        if most is None or schedule.chunks == 1:
-            return [most] * schedule.stages
+        schedule, limit = self.schedule, inf if memory_limit is None else memory_limit
+        groups = [min(limit, own) for own in self.group_limits]
+        most = groups * schedule.chunks
+        if schedule.chunks == 1:
+            return most
         free = self.staged(cut, plans, [inf] * schedule.stages)
         if free is None:
-            return [most / schedule.chunks] * schedule.stages
+            return [one / schedule.chunks for one in most]
         taken = [0.0] * schedule.groups
         for stage, plan in enumerate(free):
             taken[stage % schedule.groups] += plan.memory_bytes
         return [
-            most * plan.memory_bytes / taken[stage % schedule.groups]
+            most[stage] * plan.memory_bytes / taken[stage % schedule.groups]
             for stage, plan in enumerate(free)
         ]
 
@@ -163,21 +167,26 @@ class CandidateBuilder:
         """Return whether every device group has the memory for a pipeline."""
         return not self._excess(candidate)
 
+    def are_within(self, staged: Sequence[StagePlan]) -> bool:
+        """Return whether no stage alone takes more than the memory of its device group."""
+        limits = self.group_limits * self.schedule.chunks
+        return all(p.memory_bytes <= most for p, most in zip(staged, limits, strict=True))
+
     def _excess(self, candidate: Candidate) -> dict[int, float]:
         """Return the bytes beyond the limit of the device groups that exceed it."""
-        limit = self.limits.limit_bytes
-        held = enumerate(candidate.step.memory.by_group)
-        return {group: memory - limit for group, memory in held if memory > limit}
+        held = zip(candidate.step.memory.by_group, self.group_limits, strict=True)
+        over = enumerate(memory - limit for memory, limit in held)
+        return {group: excess for group, excess in over if excess > 0}
 
     def _tightened(
         self,
         staged: Sequence[StagePlan],
-        limits: Sequence[float | None],
+        limits: Sequence[float],
         excess: Mapping[int, float],
         step: int,
-    ) -> list[float | None]:
+    ) -> list[float]:
         """Return smaller limits for the stages of the groups whose programs exceed theirs."""
-        found: list[float | None] = []
+        found: list[float] = []
         for stage, limit in enumerate(limits):
             over = excess.get(stage % self.schedule.groups)
             if over is None:
@@ -191,7 +200,7 @@ class CandidateBuilder:
     # Plans of stages
 
     def staged(
-        self, cut: Cut, plans: StagePlans, limits: Sequence[float | None]
+        self, cut: Cut, plans: Sequence[StagePlans], limits: Sequence[float]
     ) -> list[StagePlan] | None:
         """Return the plans of the stages of a cut within limits; None where one has none.
 
@@ -202,7 +211,7 @@ class CandidateBuilder:
         for stage, (begin, end) in enumerate(pairwise(cut)):
             part = self.blocks.stretch(begin, end)
             received = self.received(part, sent)
-            plan = plans.plan(begin, end, flights[stage], limits[stage], received)
+            plan = plans[stage].plan(begin, end, flights[stage], limits[stage], received)
             if plan is None:
                 return None
             found.append(plan)
@@ -210,7 +219,7 @@ class CandidateBuilder:
         return found
 
     def staged_from_last(
-        self, cut: Cut, plans: StagePlans, limits: Sequence[float | None]
+        self, cut: Cut, plans: Sequence[StagePlans], limits: Sequence[float]
     ) -> list[StagePlan] | None:
         """Return plans of the stages of a cut, each of which sends what the later ones prefer."""
         flights, wanted = in_flight_of(self.schedule), dict[str, Layout]()
@@ -218,7 +227,7 @@ class CandidateBuilder:
         for stage, (begin, end) in reversed(list(enumerate(pairwise(cut)))):
             part = self.blocks.stretch(begin, end)
             sent = {name: wanted[name] for name in part.sent if name in wanted}
-            plan = plans.plan(begin, end, flights[stage], limits[stage], sent)
+            plan = plans[stage].plan(begin, end, flights[stage], limits[stage], sent)
             if plan is None:
                 return None
             found.insert(0, plan)
@@ -257,7 +266,7 @@ class CandidateBuilder:
         program = passes.run_all(partitioned(self.options, decisions, self.lowering), source)
         overlaps = self.options.objective == "overlapped"
         step = simulated_step(
-            *(program, self.cluster, self.limits.limit_bytes),
+            *(program, self.cluster, self.group_limits),
             overlaps=overlaps,
             tolerance=tolerance_of(self.options.gap),
         )

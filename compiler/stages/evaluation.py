@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 
 from shardwright.cost_model.buffers import MemoryUseReport
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.pipelines.mixed import AnyCluster
+from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import narrowed, serial_seconds, simulate
 from shardwright.ir.graph import Graph
 
@@ -36,7 +37,7 @@ def tolerance_of(gap: float) -> float:
 
 
 def in_least_memory(
-    program: Graph, cluster: Cluster, timeline: Timeline, tolerance: float
+    program: Graph, cluster: AnyCluster, timeline: Timeline, tolerance: float
 ) -> SimulatedStep:
     """Return the step of a program in the least memory in which it is about as short.
 
@@ -58,8 +59,8 @@ def in_least_memory(
 
 def simulated_step(
     program: Graph,
-    cluster: Cluster,
-    memory_limit: float,
+    cluster: AnyCluster,
+    memory_limit: MemoryLimit,
     *,
     overlaps: bool,
     tolerance: float = 0.0,
@@ -72,8 +73,8 @@ def simulated_step(
         The program, lowered to collectives.
     cluster : Cluster
         Its devices and links.
-    memory_limit : float
-        Bytes of a rank, for early gathers and late reductions.
+    memory_limit : float or tuple of float
+        Bytes of a rank, or of those of each device group, for early gathers and late reductions.
     overlaps : bool
         Whether communication of parameters is concurrent with computation.
     tolerance : float

@@ -149,7 +149,7 @@ def _parts(
     """
     if len(layers) < _FEWEST:
         return {}
-    problems, mesh = pipeline.named, pipeline.mesh
+    (problems,), mesh = pipeline.named, pipeline.mesh
     graph, axes = problems.problems.loop.graph, PlanAxes.of(mesh)
     stages = NamedStages(problems, NamedStrategies.of(plan, graph, mesh, axes, alike=True))
     middle, end = _middle(layers), len(pipeline.blocks)

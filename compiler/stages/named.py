@@ -5,7 +5,7 @@ the mesh: the inner axes are tensor ranks, the others data ranks. Such plans are
 those that are searched, and answers where the searches find nothing within the memory limit.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -82,6 +82,17 @@ class NamedProblems:
                 found.append(NamedStages(self, named))
             if found:
                 yield found
+
+
+def plans_by_stage(
+    problems: Sequence[NamedProblems], mesh: Mesh
+) -> Iterator[list[tuple["NamedStages", ...]]]:
+    """Yield the named plans of a mesh, as `NamedProblems.plans`, of each stage by its problems."""
+    of_parts = {id(one): one.plans(mesh) for one in problems}
+    for found in zip(*of_parts.values(), strict=True):
+        of_part = dict(zip(of_parts, found, strict=True))
+        by_stage = [of_part[id(one)] for one in problems]
+        yield list(zip(*by_stage, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from math import comb, inf
+from typing import TypeVar
 
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.limits.pipelines import PipelineFrontier
@@ -18,11 +19,18 @@ from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
 from shardwright.compiler.stages.cuts import Cut, LeastCut
 from shardwright.compiler.stages.named import NamedProblems
+from shardwright.compiler.stages.places import (
+    clusters_of_groups,
+    limits_text,
+    memory_in_groups,
+)
 from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.compiler.stages.sketches import Sketcher
 from shardwright.compiler.stages.weights import SegmentWeights
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import GroupClusters
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
@@ -32,12 +40,13 @@ from shardwright.dataflow.schedules import Schedule, make_schedule
 from shardwright.dataflow.stretches import Line
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
 from shardwright.ir.graph import Graph
-from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
+from shardwright.search.options import SearchOptions
 from shardwright.search.time_note import TimeNote
 
+T = TypeVar("T")
 _FEW = 40  # cuts up to which all of them are tried
 _CUTS = 3  # that are tried of more
 _ROUNDING = 1e-9
@@ -116,33 +125,61 @@ class PipelinePartitioning(Partitioned):
         return replace(self.blocks, points=tuple(sorted(points)))
 
     @cached_property
-    def problems(self) -> StageProblems:
-        """The stage problems whose plans are taken: of the least sum of all seconds."""
-        return self._problems(self.lowering, bounds=self.schedule.chunks == 1)
+    def groups(self) -> GroupClusters:
+        """The cluster of each device group."""
+        return clusters_of_groups(self.cluster, self.mesh, self.options.groups, self.level)
 
     @cached_property
-    def bounding(self) -> StageProblems:
+    def limits(self) -> SearchOptions:
+        """The limits of the user, on the devices with the most memory."""
+        clusters = self.groups.clusters
+        return self.options.limits_on(max(clusters, key=self.options.memory_on), self.progress)
+
+    @cached_property
+    def problems(self) -> tuple[StageProblems, ...]:
+        """The stage problems whose plans are taken: of the least sum of all seconds."""
+        bounds = self.schedule.chunks == 1
+        return self._by_stage(lambda part: self._problems(self.lowering, part, bounds=bounds))
+
+    @cached_property
+    def bounding(self) -> tuple[StageProblems, ...]:
         """The stage problems whose bounds are taken.
 
         Where communication of parameters may be concurrent with computation, a segment takes at
         least the load of each resource, and so their sum by weights.
         """
         if self.overlaps:
-            return self._by_weights(self._weights[0])
-        return self.problems if self.schedule.chunks == 1 else self._problems(self.lowering)
+            return self._by_stage(lambda part: self._by_weights(self._weights(part)[0], part))
+        if self.schedule.chunks == 1:
+            return self.problems
+        return self._by_stage(lambda part: self._problems(self.lowering, part))
 
-    def _by_weights(self, weights: ResourceWeights) -> StageProblems:
-        return self._problems(replace(self.lowering, weights=weights))
+    def _by_stage(self, make: Callable[[Cluster], T]) -> tuple[T, ...]:
+        """Return something for every stage, the same one for stages of one part."""
+        made = {number: make(part) for number, part in self.groups.by_part.items()}
+        return tuple(made[number] for number in self.groups.parts) * self.schedule.chunks
+
+    def _by_weights(self, weights: ResourceWeights, part: Cluster) -> StageProblems:
+        return self._problems(replace(self.lowering, weights=weights), part)
+
+    def _weights(self, part: Cluster) -> tuple[ResourceWeights, ResourceWeights]:
+        """The weights of the resources of a rank, for passes, and with what is done once."""
+        if part not in self._known_weights:
+            self._known_weights[part] = self._best_weights(part)
+        return self._known_weights[part]
 
     @cached_property
-    def _weights(self) -> tuple[ResourceWeights, ResourceWeights]:
-        """The weights of the resources of a rank, for passes, and with what is done once."""
-        until = self.began + _SHARE_OF_WEIGHTS * self.options.time_limit
+    def _known_weights(self) -> dict[Cluster, tuple[ResourceWeights, ResourceWeights]]:
+        return {}
+
+    def _best_weights(self, part: Cluster) -> tuple[ResourceWeights, ResourceWeights]:
+        share = _SHARE_OF_WEIGHTS * (len(self._known_weights) + 1) / len(self.groups.by_part)
+        until = self.began + share * self.options.time_limit
         return SegmentWeights(
-            len(self.cluster.levels),
+            len(part.levels),
             sorted({axis.level for axis in self.mesh.axes if axis.size > 1}),
-            lambda weights: self._by_weights(weights).pass_floor(self._frequent),
-            lambda weights: self._by_weights(weights).step_floor(self._frequent),
+            lambda weights: self._by_weights(weights, part).pass_floor(self._frequent),
+            lambda weights: self._by_weights(weights, part).step_floor(self._frequent),
             self.options.passes,
             self.options.passes > 1 and can_divide(self.source, self.loop),
             lambda: self.time_note.is_late(until),
@@ -157,24 +194,35 @@ class PipelinePartitioning(Partitioned):
     def _problems(
         self,
         lowering: LowerRedistributions,
+        part: Cluster,
         *,
         bounds: bool = True,
         options: CompileOptions | None = None,
     ) -> StageProblems:
-        planner, weights = lowering.planner(self.mesh), lowering.weights
-        emissions = self.emissions if options is None else {}
+        """Return the problems of stages on a part of the cluster."""
+        planner, weights = lowering.planner(self.mesh, part), lowering.weights
+        emissions = self._emissions_on(part) if options is None else {}
         own = options is not None or weights is not None
         options = options or self.options
-        request = SearchRequest(self.source, self.cluster, planner, options, weights, emissions)
+        request = SearchRequest(self.source, part, planner, options, weights, emissions)
         deadline = self.began + self.options.time_limit
         alone = self.schedule.chunks > 1 and bounds
-        where = (self.limits, deadline, self.level, alone, self.time_note)
+        limits = self.options.limits_on(part, self.progress)
+        where = (limits, deadline, self.level, alone, self.time_note)
         if own:
             return StageProblems(request, self.blocks, *where)
-        shared = self.mesh, options.passes, self.cluster
+        shared = self.mesh, options.passes, part
         tables = self.shared.tables(*shared, lambda: request.profile)
         request = replace(request, prices=tables.profile)
         return StageProblems(request, self.blocks, *where, interners=tables.interners)
+
+    def _emissions_on(self, part: Cluster) -> Emissions:
+        """Return emitted operators, whose redistributions are the cheapest on a part."""
+        return self._emitted_on.setdefault(part, {}) if self.groups.is_mixed else self.emissions
+
+    @cached_property
+    def _emitted_on(self) -> dict[Cluster, Emissions]:
+        return {}
 
     @cached_property
     def lowering(self) -> LowerRedistributions:
@@ -185,9 +233,15 @@ class PipelinePartitioning(Partitioned):
     def bounds(self) -> CutBounds:
         """The bounds of the stages."""
         until = self.began + _SHARE_OF_BOUND * self.options.time_limit
-        of_passes, of_steps = self._weights if self.overlaps else (None, None)
-        once = self._by_weights(of_steps) if of_steps and of_steps != of_passes else None
-        return CutBounds(self.bounding, self.schedule, once, until)
+        return CutBounds(self.bounding, self.schedule, self.groups, self._once, until)
+
+    @property
+    def _once(self) -> tuple[StageProblems, ...] | None:
+        """The stage problems whose bounds with what is done once are taken, if others."""
+        weights = [self._weights(part) for part in self.groups.by_part.values() if self.overlaps]
+        if all(of_passes == of_steps for of_passes, of_steps in weights):
+            return None
+        return self._by_stage(lambda part: self._by_weights(self._weights(part)[1], part))
 
     def bound(self) -> float:
         """Return a bound on the steps of all pipelines, too high by no more than its rounding.
@@ -246,7 +300,8 @@ class PipelinePartitioning(Partitioned):
     def builder(self) -> CandidateBuilder:
         """What emits pipelines."""
         where = (self.blocks, self.schedule, self.cluster, self.options, self.limits)
-        return CandidateBuilder(*where, self.lowering, self.level)
+        group_limits = memory_in_groups(self.groups, self.options)
+        return CandidateBuilder(*where, group_limits, self.lowering, self.level)
 
     # Candidates
 
@@ -287,11 +342,15 @@ class PipelinePartitioning(Partitioned):
         return not decided and not options.optimizer_parallel
 
     @cached_property
-    def named(self) -> NamedProblems:
-        """The problems of stages in which named plans are points."""
+    def named(self) -> tuple[NamedProblems, ...]:
+        """The problems of each stage in which named plans are points."""
         options = replace(self.options, search="fully_sharded", objective="serial")
-        problems = self._problems(self.lowering, bounds=False, options=options)
-        return NamedProblems(problems, self.source)
+
+        def of_part(part: Cluster) -> NamedProblems:
+            problems = self._problems(self.lowering, part, bounds=False, options=options)
+            return NamedProblems(problems, self.source)
+
+        return self._by_stage(of_part)
 
     @cached_property
     def even_cut(self) -> Cut | None:
@@ -308,7 +367,7 @@ class PipelinePartitioning(Partitioned):
         return even_points(self.source, self.line, self.loop, self.schedule.stages)
 
     @property
-    def _kinds(self) -> tuple[StageProblems, ...]:
+    def _kinds(self) -> tuple[tuple[StageProblems, ...], ...]:
         """The stage problems whose plans are tried."""
         weighted = self.overlaps and self.schedule.chunks == 1
         return (self.problems, self.bounding) if weighted else (self.problems,)
@@ -372,15 +431,15 @@ class PipelinePartitioning(Partitioned):
             "feasible",
             best.step.memory.peak_bytes,
             time.perf_counter() - self.began,
-            f"{self.problems.searches} searches of stages",
+            f"{_searches(self.problems)} searches of stages",
         )
 
     def _how(self) -> str:
         blocks = len(self.blocks)
         cuts = "given cuts" if self.cuts else f"cuts between {blocks} blocks"
-        searches = self.problems.searches
+        searches = _searches(self.problems)
         if self.overlaps:
-            searches += self.bounding.searches
+            searches += _searches(self.bounding)
         return (
             f"{searches} searches of stages, {cuts}; the bound "
             "is of plans that send no partial sums between stages"
@@ -392,11 +451,15 @@ class PipelinePartitioning(Partitioned):
         count = "one micro-batch" if passes == 1 else f"{passes} micro-batches"
         return f"mesh {self.mesh} of a stage, {count}"
 
+    @property
+    def _limit_text(self) -> str:
+        return limits_text(self.builder.group_limits)
+
     def _infeasible(self) -> InfeasibleError:
         where = "with the given cuts" if self.cuts else "wherever it is cut between its blocks"
         return InfeasibleError(
             f"no plan of the model in {self.schedule.stages} stages fits "
-            f"{bytes_text(self.limits.limit_bytes)} on each device, {where}",
+            f"{self._limit_text} on each device, {where}",
             self._configuration,
             "use more stages, more devices for each stage, or more micro-batches",
         )
@@ -404,10 +467,15 @@ class PipelinePartitioning(Partitioned):
     def _not_found(self) -> NotFoundError:
         return NotFoundError(
             f"no plan in {self.schedule.stages} stages was found that fits "
-            f"{bytes_text(self.limits.limit_bytes)} on each device",
+            f"{self._limit_text} on each device",
             self._configuration,
             "use more stages, more devices for each stage, or more micro-batches",
         )
+
+
+def _searches(problems: tuple[StageProblems, ...]) -> int:
+    """Return the number of searches of stages, those of each part once."""
+    return sum({id(one): one.searches for one in problems}.values())
 
 
 def even_points(source: Graph, line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:

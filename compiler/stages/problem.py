@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.stage_plans import StageBound, StagePlan, renamed
+from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.layout import Layout
@@ -129,8 +130,9 @@ class StageProblems:
         return self.request.profile.constant()
 
     def within(self, memory_limit: float) -> "StageProblems":
-        """Return the problems within another memory limit, which share what is known."""
-        return replace(self, limits=replace(self.limits, memory_limit=memory_limit))
+        """Return the problems within no more memory, which share what is known."""
+        limit = min(memory_limit, self.limits.limit_bytes)
+        return replace(self, limits=replace(self.limits, memory_limit=limit))
 
     # Bounds and plans
 
@@ -304,26 +306,29 @@ class StageProblems:
             return inf
         return float(evaluate(problem, assignment).peak_usage)
 
-    def delays(self) -> NDArray[np.float64]:
+    def delays(self, there: Cluster, back: Cluster) -> NDArray[np.float64]:
         """Return bounds of the transfers from each block to the next, there and back.
 
         Row 0 has for each block, and the end, the seconds in which the values of a micro-batch
         arrive that the block before makes and that it reads; row 1 those of their gradients.
+
+        Parameters
+        ----------
+        there, back : Cluster
+            The clusters of the stages that send; see `GroupClusters.sending`.
         """
         starts = self.blocks.starts
         found = np.zeros((2, len(starts)))
         for block in range(1, len(starts) - 1):
             for name in self.blocks.passed(block):
                 size = self.loop.graph.values[name].type.nbytes / self.request.planner.mesh.size
-                seconds = self._transfer_seconds(size)
-                found[0, block] += seconds
-                found[1, block] += seconds * self.blocks.is_differentiated(name, block)
+                found[0, block] += self._transfer_seconds(size, there)
+                returns = self.blocks.is_differentiated(name, block)
+                found[1, block] += self._transfer_seconds(size, back) * returns
         return found
 
-    def _transfer_seconds(self, nbytes: float) -> float:
-        cluster = self.request.cluster
-        level = cluster.levels[self.level]
-        return cluster.device.launch_seconds + level.send_seconds(nbytes)
+    def _transfer_seconds(self, nbytes: float, sender: Cluster) -> float:
+        return sender.device.launch_seconds + sender.levels[self.level].send_seconds(nbytes)
 
     # Searches
 

@@ -10,7 +10,12 @@ from math import inf
 
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder, StagePlans
 from shardwright.compiler.stages.cuts import Cut
-from shardwright.compiler.stages.named import NamedProblems, NamedStages
+from shardwright.compiler.stages.named import (
+    NamedProblems,
+    NamedStages,
+    NamedStagesAtLevel,
+    plans_by_stage,
+)
 from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.ir.mesh import Mesh
 from shardwright.search.time_note import TimeNote
@@ -32,8 +37,8 @@ class _Entrant:
     ----------
     cut : tuple of int
         Its cut.
-    plans : NamedStages
-        The plans of its stages.
+    plans : tuple of NamedStages
+        The plans of each stage.
     estimate : float
         About how long it takes, if nothing overlaps within a stage.
     once : float
@@ -41,7 +46,7 @@ class _Entrant:
     """
 
     cut: Cut
-    plans: NamedStages
+    plans: tuple[NamedStages, ...]
     estimate: float
     once: float
 
@@ -52,7 +57,7 @@ class _Entrant:
         about what the plan takes longer than the one that does so once.
         """
         least = _EXACT * self.estimate * (ratio or 1.0)
-        if self.plans.named.plan.zero not in _IN_PASSES:
+        if self.plans[0].named.plan.zero not in _IN_PASSES:
             return least
         return min(least, max(_OVERLAPPED * self.once, self.estimate - self.once))
 
@@ -73,8 +78,8 @@ class Race:
         Notes whether the time limit left candidates out.
     best : Candidate or None
         The fastest that fits.
-    plans : StagePlans or None
-        What its stages are planned by.
+    plans : sequence of StagePlans, or None
+        What each of its stages is planned by.
     """
 
     builder: CandidateBuilder
@@ -82,8 +87,8 @@ class Race:
     deadline: float
     time_note: TimeNote = field(default_factory=TimeNote)
     best: Candidate | None = None
-    plans: StagePlans | None = None
-    _entered: set[tuple[Cut, int]] = field(default_factory=set)
+    plans: Sequence[StagePlans] | None = None
+    _entered: set[tuple[Cut, tuple[int, ...]]] = field(default_factory=set)
     _ratio: float = 0.0  # of the step of a named plan to its estimate
 
     @property
@@ -101,22 +106,22 @@ class Race:
         """Whether no time is left."""
         return self.time_note.is_late(self.deadline)
 
-    def enter(self, cut: Cut, plans: StagePlans) -> bool:
+    def enter(self, cut: Cut, plans: Sequence[StagePlans]) -> bool:
         """Emit a candidate whose program fits, unless the race is over; return whether it leads."""
-        if (cut, id(plans)) in self._entered or self.is_over:
+        if (cut, _identity(plans)) in self._entered or self.is_over:
             return False
-        self._entered.add((cut, id(plans)))
+        self._entered.add((cut, _identity(plans)))
         found = self.builder.fitting(cut, plans)
         return found is not None and self.keep(found, plans)
 
-    def keep(self, found: Candidate, plans: StagePlans) -> bool:
+    def keep(self, found: Candidate, plans: Sequence[StagePlans]) -> bool:
         """Keep a pipeline that fits if it leads; return whether it does."""
         if found.step.seconds >= self.seconds:
             return False
         self.best, self.plans = found, plans
         return True
 
-    def enter_from_last(self, cut: Cut, plans: StagePlans) -> None:
+    def enter_from_last(self, cut: Cut, plans: Sequence[StagePlans]) -> None:
         """Emit the candidate whose stages send what later ones prefer, where it is another one."""
         if self.is_over:
             return
@@ -132,21 +137,21 @@ class Race:
         if self.builder.fits(found):
             self.keep(found, plans)
 
-    def enter_if_promising(self, cut: Cut, plans: StagePlans) -> bool:
+    def enter_if_promising(self, cut: Cut, plans: Sequence[StagePlans]) -> bool:
         """Emit a candidate only if it can lead, by the seconds of its stage plans."""
-        if (cut, id(plans)) in self._entered or self.is_over:
+        if (cut, _identity(plans)) in self._entered or self.is_over:
             return False
         if self.estimate(cut, plans) * _OVERLAPPED >= self.seconds:
             return False
         return self.enter(cut, plans)
 
-    def estimate(self, cut: Cut, plans: StagePlans) -> float:
+    def estimate(self, cut: Cut, plans: Sequence[StagePlans]) -> float:
         """Return about how long a candidate takes; infinite if it does not fit."""
         staged = self._staged(cut, plans)
         return inf if staged is None else self.builder.estimate(staged)
 
     def _staged(
-        self, cut: Cut, plans: StagePlans, *, from_last: bool = False
+        self, cut: Cut, plans: Sequence[StagePlans], *, from_last: bool = False
     ) -> list[StagePlan] | None:
         builder = self.builder
         staged = builder.staged_from_last if from_last else builder.staged
@@ -154,21 +159,23 @@ class Race:
 
     # Named plans
 
-    def enter_named(self, problems: NamedProblems, mesh: Mesh, cuts: Sequence[Cut]) -> None:
+    def enter_named(
+        self, problems: Sequence[NamedProblems], mesh: Mesh, cuts: Sequence[Cut]
+    ) -> None:
         """Emit the named plans that can lead.
 
         Parameters
         ----------
-        problems : NamedProblems
-            The problems of stages in which they are points.
+        problems : sequence of NamedProblems
+            The problems of each stage, in which they are points.
         mesh : Mesh
             The mesh of a stage.
         cuts : sequence of tuple of int
             The cuts that are tried.
         """
-        most = _FEW if len(problems.source.nodes) > _LARGE else _MANY
+        most = _FEW if len(problems[0].source.nodes) > _LARGE else _MANY
         tried = 0
-        for entrant in self._ranked([*problems.plans(mesh)], cuts):
+        for entrant in self._ranked([*plans_by_stage(problems, mesh)], cuts):
             if (self.best is not None and tried >= most) or self.is_over:
                 return
             if entrant.least(self._ratio) < self.seconds:
@@ -176,7 +183,7 @@ class Race:
                 tried += 1
 
     def _ranked(
-        self, degrees: Sequence[Sequence[NamedStages]], cuts: Sequence[Cut]
+        self, degrees: Sequence[Sequence[tuple[NamedStages, ...]]], cuts: Sequence[Cut]
     ) -> list[_Entrant]:
         """Return the named plans, those of the least estimates first.
 
@@ -194,10 +201,10 @@ class Race:
         fitting = (one for one in found.values() if one.estimate < inf)
         return sorted(fitting, key=lambda one: one.estimate)
 
-    def _estimate_named(self, cut: Cut, plans: NamedStages) -> float:
+    def _estimate_named(self, cut: Cut, plans: tuple[NamedStages, ...]) -> float:
         if self.builder.schedule.chunks == 1:
             return self.estimate(cut, plans)
-        return self.estimate(cut, plans.at_level(plans.problems.levels[0]))
+        return self.estimate(cut, _at_level(plans, plans[0].problems.levels[0]))
 
     def _enter_levels(self, entrant: _Entrant) -> None:
         """Emit a named plan with the least recomputation that fits.
@@ -211,14 +218,13 @@ class Race:
                 self._ratio = self._ratio or found.step.seconds / entrant.estimate
                 self.keep(found, plans)
             return
-        for level in plans.problems.levels:
-            staged = self._staged(cut, plans.at_level(level))
-            limit = self.builder.limits.limit_bytes
-            if staged is None or max(plan.memory_bytes for plan in staged) > limit:
+        for level in plans[0].problems.levels:
+            staged = self._staged(cut, _at_level(plans, level))
+            if staged is None or not self.builder.are_within(staged):
                 continue
             found = self.builder.emitted(cut, [plan.decisions for plan in staged])
             if self.builder.fits(found):
-                self.keep(found, plans.at_level(level))
+                self.keep(found, _at_level(plans, level))
                 return
 
     # Local improvement
@@ -232,7 +238,7 @@ class Race:
             if moved is None or not self.enter_if_promising(moved, self.plans):
                 return
 
-    def _moved(self, cut: Cut, plans: StagePlans) -> Cut | None:
+    def _moved(self, cut: Cut, plans: Sequence[StagePlans]) -> Cut | None:
         """Return the best cut by its estimate of those with a block less in the slowest stage."""
         staged = self._staged(cut, plans)
         if staged is None:
@@ -243,6 +249,17 @@ class Race:
         found = {other: self.estimate(other, plans) for other in cuts if other is not None}
         best = min(found, key=lambda other: found[other], default=None)
         return best if best is not None and found[best] < self.builder.estimate(staged) else None
+
+
+def _identity(plans: Sequence[StagePlans]) -> tuple[int, ...]:
+    return tuple(map(id, plans))
+
+
+def _at_level(
+    plans: Sequence[NamedStages], level: frozenset[str]
+) -> tuple[NamedStagesAtLevel, ...]:
+    """Return the plans of each stage that recompute some operators."""
+    return tuple(one.at_level(level) for one in plans)
 
 
 def _with_moved_block(cut: Cut, source: int, target: int) -> Cut | None:

@@ -5,13 +5,14 @@ equal stages share theirs. Where nothing overlaps within a stage, the schedule s
 seconds is the step of the program, but for rounding.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
 import numpy as np
 
-from shardwright.compiler.stages.bounds import block_sums
+from shardwright.compiler.stages.bounds import stage_sums
 from shardwright.compiler.stages.candidates import CandidateBuilder, StagePlans
 from shardwright.compiler.stages.cuts import Cut, least_sum
 from shardwright.compiler.stages.narrow import NarrowPlans
@@ -44,26 +45,25 @@ class Sketcher:
 
     Parameters
     ----------
-    problems : StageProblems
-        The stage problems.
+    problems : sequence of StageProblems
+        The stage problems of each stage.
     builder : CandidateBuilder
         What emits pipelines.
     """
 
-    problems: StageProblems
+    problems: Sequence[StageProblems]
     builder: CandidateBuilder
 
     @cached_property
-    def plans(self) -> StagePlans:
+    def plans(self) -> Sequence[StagePlans]:
         """The plans of the stages."""
-        return NarrowPlans(self.problems)
+        narrow = {id(one): NarrowPlans(one) for one in self.problems}
+        return [narrow[id(one)] for one in self.problems]
 
     @cached_property
     def cut(self) -> Cut | None:
         """The cut whose stages are most equal, by the seconds of their blocks alone."""
-        blocks, stages = self.problems.blocks, self.builder.schedule.stages
-        seconds = [self.problems.step_floor(block) for block in range(len(blocks))]
-        return least_sum(np.square(block_sums(seconds, stages))).cut
+        return least_sum(np.square(stage_sums(self.problems, StageProblems.step_floor))).cut
 
     def sketch(self) -> Sketch | None:
         """Return the pipeline of the most equal cut; None without one."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from shardwright.cost_model.cluster import Cluster, Level
+from shardwright.cost_model.cluster import Cluster, Device, Level
 from shardwright.cost_model.efficiency.figures import Description
 from shardwright.cost_model.efficiency.files import cluster_content, cluster_in, in_one_sentence
 from shardwright.cost_model.efficiency.software import Software
@@ -157,6 +157,8 @@ class MixedCluster(Description):
         ClusterError
             If a group would have devices of two parts, or the groups do not lie alike.
         """
+        if groups == 1:
+            raise needs_stages(self, "a program in one stage runs on one kind of device")
         found = self._in_groups(devices, groups)
         if isinstance(found, GroupClusters):
             return found
@@ -282,8 +284,6 @@ def groups_on(cluster: AnyCluster, mesh: Mesh) -> GroupClusters:
         If the cluster has parts, and there are no stages or others than it allows.
     """
     if isinstance(cluster, MixedCluster):
-        if not mesh.of_stages:
-            raise needs_stages(cluster, "a program in one stage runs on one kind of device")
         return cluster.in_groups(mesh.of_ranks.size * mesh.stages, mesh.stages)
     level = mesh.axis(mesh.of_stages[0]).level if mesh.of_stages else 0
     count = max(mesh.stages, 1)
@@ -308,6 +308,17 @@ def of_one_kind(cluster: AnyCluster, why: str) -> Cluster:
     if isinstance(cluster, MixedCluster):
         raise needs_stages(cluster, why)
     return cluster
+
+
+def mean_device(cluster: AnyCluster) -> Device:
+    """Return the device of a cluster; with parts, one whose peak rates are the mean of all."""
+    if not isinstance(cluster, MixedCluster):
+        return cluster.device
+    pairs = [(part.size / cluster.size, part.device) for part in cluster.parts]
+    types = dict.fromkeys(dtype for _, device in pairs for dtype in device.peak_flops)
+    peaks = {t: sum(share * device.flops_per_second(t) for share, device in pairs) for t in types}
+    name = " and ".join(device.name for _, device in pairs)
+    return pairs[0][1].model_copy(update={"name": name, "peak_flops": peaks})
 
 
 def needs_stages(cluster: MixedCluster, why: str) -> ClusterError:

@@ -14,6 +14,7 @@ from shardwright.api import compile
 from shardwright.compilation import Compilation
 from shardwright.compiler.options import DEFAULTS
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.streams import loads
 from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.samples import samples_of
@@ -200,7 +201,8 @@ class _Enumeration:
             return None
         best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
         program, limit = compilation.plan.program, compilation.plan.document.memory.limit
-        if max(loads(program, compilation.cluster).values()) < best.step_seconds:
+        cluster = of_one_kind(compilation.cluster, "named plans of one kind are compared")
+        if max(loads(program, cluster).values()) < best.step_seconds:
             timeline = simulate(program, compilation.cluster, inf if limit is None else limit)
             if timeline.step_seconds < best.step_seconds:
                 step = timeline.step_seconds

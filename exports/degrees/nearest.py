@@ -14,6 +14,7 @@ from math import inf
 from typing import Any
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.dataflow.samples import samples_of
 from shardwright.exports.degrees.best import BestNamedPlan, best_named_plan, candidate_plans
@@ -23,6 +24,7 @@ from shardwright.operators.models.loss_scale import loss_scale
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 from shardwright.tracing import Definition, InputSpec
 
+_ALIKE = "the nearest plan of another system is found on one kind of device"
 _BY_NAME = "named_plan"
 _SAYABLE = {1: 2}  # the ZeRO stage next to one that a system has no word for
 
@@ -199,7 +201,7 @@ def _best(plan: Plan, words: Words, candidates: Sequence[NamedPlan]) -> BestName
 
     return best_named_plan(
         _definition(plan),
-        document.cluster,
+        of_one_kind(document.cluster, _ALIKE),
         document.devices,
         among=lambda graph: candidates,
         allowed=is_allowed,
@@ -242,7 +244,8 @@ def _in_turn(plan: Plan, by_name: NamedPlan | None, words: Words) -> Iterator[Se
 
 def _degrees(plan: Plan, words: Words) -> Sequence[NamedPlan]:
     """Return combinations of degrees: with the stages of the plan, and with one stage."""
-    devices, cluster, graph = plan.document.devices, plan.document.cluster, plan.model
+    devices, graph = plan.document.devices, plan.model
+    cluster = of_one_kind(plan.document.cluster, _ALIKE)
     groups, batch = plan.mesh.stages, samples(plan)
     found = list(candidate_plans(graph, cluster, devices))
     if groups > 1:

@@ -3,8 +3,10 @@
 import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import gcd
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.placement import block_count
 from shardwright.exports.degrees.nearest import samples
 from shardwright.ir.errors import OptionError
@@ -48,7 +50,7 @@ class Facts:
         return Facts(
             f"{document.model} on {document.devices} devices of {document.cluster.name}",
             document.devices,
-            document.cluster.for_devices(document.devices)[0],
+            _devices_of_node(document.cluster, document.devices),
             samples(plan),
             block_count(plan.model),
             document.precision,
@@ -106,3 +108,11 @@ def check_choice_of(system: str, what: str, value: str, known: Collection[str]) 
             f"{system} has no word for the {what} `{value}`, expected {in_words([*known])}",
             hint=f"compile the model with another {what}",
         )
+
+
+def _devices_of_node(cluster: AnyCluster, devices: int) -> int:
+    """Return how many devices of a node are used; of parts, that all nodes have."""
+    if isinstance(cluster, MixedCluster):
+        pairs = zip(cluster.parts, cluster.shares(devices), strict=True)
+        return gcd(*(part.for_devices(share)[0] for part, share in pairs))
+    return cluster.for_devices(devices)[0]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from shardwright.compiler.page.page import check_page
+from shardwright.compiler.stages.places import limits_text
 from shardwright.cost_model.efficiency.software import software
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text
@@ -18,7 +19,7 @@ from shardwright.tools.options import (
     add_html,
     add_model,
     add_software,
-    memory_limit,
+    memory_limit_of_plan,
 )
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.plan_files.choices import estimate_layouts, is_layouts
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         check_page(arguments.html)
     compilation = compile_named(arguments.model, arguments)
-    limit = memory_limit(arguments, compilation.cluster)
+    limit = memory_limit_of_plan(arguments, compilation)
     timed = replace(compilation, cluster=compilation.cluster.run_by(run_by))
     timeline = timeline_of(timed, limit)
     if arguments.html is not None:
@@ -72,11 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_document(found.document)
     else:
         print_estimate(found)
-    if document.memory.peak_bytes > limit:
+    if not document.memory.fits(limit):
         needed = bytes_text(document.memory.peak_bytes)
         raise InfeasibleError(
             f"the plan `{document.how}` takes {needed} on each device, the limit is "
-            f"{bytes_text(limit)}",
+            f"{limits_text(limit)}",
             hint=NamedPlan.parse(document.how).hint,
         )
     return 0

@@ -8,12 +8,14 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.page.memory import peaks_by_layer
 from shardwright.compiler.rates import Rates, rates
-from shardwright.cost_model.cluster import Cluster, Device
+from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import ModelFlops, hardware_flops
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
+from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.graph import Graph
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.exposed import Exposed, exposed
@@ -27,24 +29,24 @@ class Estimated:
     ----------
     planned : Compilation
         The plan.
-    cluster : Cluster
+    cluster : Cluster or MixedCluster
         Its cluster, as a training software runs it where one is named.
     timeline : Timeline
         Its timeline there.
-    limit : float
-        Memory limit of a device in bytes.
+    limit : float or tuple of float
+        Memory limit of a device in bytes, or of those of each device group.
     """
 
     planned: Compilation
-    cluster: Cluster
+    cluster: AnyCluster
     timeline: Timeline
-    limit: float
+    limit: MemoryLimit
 
     @cached_property
     def rates(self) -> Rates:
         """How fast it trains."""
         compiled, step = self.planned.compiled, self.timeline.step_seconds
-        return rates(self.planned.plan, compiled, self.cluster.device, step)
+        return rates(self.planned.plan, compiled, mean_device(self.cluster), step)
 
     @cached_property
     def work(self) -> ModelFlops:
@@ -63,7 +65,8 @@ class Estimated:
     def hardware_utilization(self) -> float:
         """The share of the peak rate of that work."""
         devices = self.planned.plan.document.devices
-        return self.work.utilization(self.cluster.device, devices, self.timeline.step_seconds)
+        device, step = mean_device(self.cluster), self.timeline.step_seconds
+        return self.work.utilization(device, devices, step)
 
     @cached_property
     def exposed(self) -> Exposed:
@@ -92,7 +95,7 @@ class Estimated:
         if software is not None:
             document["software"] = software.name
             if software.memory is not None:
-                device = self.cluster.device
+                device = mean_device(self.cluster)
                 document["software_memory"] = _kept(self.planned.plan.program, software, device)
         return document
 
@@ -132,8 +135,14 @@ def _title(family: str, numbers: Sequence[str]) -> str:
     return f"{len(numbers)} of {family}, {numbers[0]} to {numbers[-1]}"
 
 
-def tagged(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
+def tagged(cluster: AnyCluster) -> Iterator[tuple[str, Figure]]:
     """Yield the figures of devices, links and software, by their names."""
+    if isinstance(cluster, MixedCluster):
+        for part in cluster.parts:
+            yield from ((f"{part.name} {name}", figure) for name, figure in tagged(part))
+        if cluster.link.efficiency is not None:
+            yield from _named(f"{cluster.link.name} ", cluster.link.efficiency)
+        return
     if cluster.device.efficiency is not None:
         yield from _named("", cluster.device.efficiency)
     for level in cluster.levels:

@@ -2,16 +2,17 @@
 
 import textwrap
 
-from shardwright.cost_model.cluster import Cluster, Device
+from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.clusters import attained_text
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
-from shardwright.tools.report import groups_text, training_text
+from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
 from shardwright.tools.tables import print_table, styled, width
 
 _LABEL = 10  # columns
@@ -30,7 +31,7 @@ def print_estimate(found: Estimated) -> None:
     serial = seconds_text(document.predicted_step_seconds)
     how = "overlapped" if run_by is None else f"as {run_by.name} runs it"
     step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial"
-    fits = document.memory.peak_bytes <= found.limit
+    fits = document.memory.fits(found.limit)
     _line("step", step if fits else f"{step}, with memory enough")
     training = training_text(document)
     if training is not None:
@@ -39,6 +40,8 @@ def print_estimate(found: Estimated) -> None:
         _line("batch", f"{document.micro_batches} micro-batches, gradients accumulated")
     _print_rates(found)
     _line("network", _network(found))
+    if document.device_by_group:
+        _line("stages", stages_text(found.planned))
     _line("bubble", _bubble(found.planned.plan.program.stages, timeline))
     _print_memory(found)
     _line(
@@ -51,7 +54,7 @@ def print_estimate(found: Estimated) -> None:
 
 def _print_rates(found: Estimated) -> None:
     """Print samples and tokens per second, and the shares of the peak rate."""
-    speed, device = found.rates, found.cluster.device
+    speed, device = found.rates, mean_device(found.cluster)
     tokens = speed.tokens_per_second_per_device
     each = "" if tokens is None else f"{_rate(tokens)} tokens/s on each device, "
     _line("rate", f"{each}{_rate(speed.samples_per_second)} samples/s on all")
@@ -86,16 +89,20 @@ def _network(found: Estimated) -> str:
 
 
 def _print_memory(found: Estimated) -> None:
-    memory, limit = found.planned.plan.document.memory, found.limit
+    document, limit = found.planned.plan.document, found.limit
+    memory = document.memory
     kinds = ", ".join(
         f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
     )
-    peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
-    verdict = "fits" if memory.peak_bytes <= limit else "does not fit"
-    _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
+    verdict = "fits" if memory.fits(limit) else "does not fit"
+    if isinstance(limit, tuple):
+        _line("memory", f"{memory_of_groups(document, limit)}, {verdict}: {kinds}")
+    else:
+        peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
+        _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
     run_by = found.cluster.software
     if run_by is not None and run_by.memory is not None:
-        _line("kept", _kept_text(found.planned.plan.program, run_by, found.cluster.device))
+        _line("kept", _kept_text(found.planned.plan.program, run_by, mean_device(found.cluster)))
 
 
 def _print_peaks(found: Estimated) -> None:
@@ -126,7 +133,7 @@ def _kept_text(program: Graph, run_by: Software, device: Device) -> str:
     return f"{peak} as {run_by.name} keeps tensors, {lasting}: {kinds}"
 
 
-def _adjusted(cluster: Cluster) -> str:
+def _adjusted(cluster: AnyCluster) -> str:
     """Return which figures are not of data sheets: their names, by their tags."""
     by_tag: dict[str, list[str]] = {}
     for name, figure in tagged(cluster):

@@ -23,6 +23,7 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
+from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
@@ -127,7 +128,7 @@ class Answers:
         if self.software is None or self.software.memory is None or self.built is None:
             return None
         _, compilation = self.built
-        program, device = compilation.plan.program, compilation.cluster.device
+        program, device = compilation.plan.program, mean_device(compilation.cluster)
         return memory_as_run(program, self.software, device).peak_bytes
 
     @cached_property

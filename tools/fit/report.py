@@ -14,6 +14,7 @@ from shardwright.compiler.fit.questions import (
     least_devices,
     may_fit,
 )
+from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.clusters import attained_text
 from shardwright.tools.fit.advice import advice, verdict
@@ -133,7 +134,7 @@ def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
         )
         _line("", text + _training_text(money.of(step, answers.subject.tokens, plan.devices)))
         if answers.kept is not None:
-            device = bytes_text(compilation.cluster.device.memory_bytes)
+            device = bytes_text(mean_device(compilation.cluster).memory_bytes)
             _line(
                 "",
                 f"as {answers.software_name} keeps tensors: {bytes_text(answers.kept)} of {device}",

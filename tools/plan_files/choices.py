@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.frontends.configs.layouts import NamedLayouts, is_layouts, read_layouts
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
@@ -63,7 +64,7 @@ def estimate_layouts(arguments: argparse.Namespace) -> int:
     definition, _ = training_definition(arguments.model, arguments.batch, 1)
     pins = pins_of(definition.graph, found, arguments.plan)
     pinned = _compiled(arguments, pins.strategies)
-    limit = memory_limit(arguments, pinned.cluster)
+    limit = memory_limit(arguments, of_one_kind(pinned.cluster, "a file of layouts has no stages"))
     rows = _rows(arguments, pins, pinned, limit)
     if arguments.json:
         print_document(_document(arguments, pins, rows))
