@@ -132,7 +132,7 @@ class Cluster(Description):
             what = (
                 f"cluster `{content.get('name')}` has parts, and one kind of device is needed here"
             )
-            raise ClusterError(what, where=where, hint="use a cluster of one part")
+            raise ClusterError(what, hint="use a cluster of one part")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

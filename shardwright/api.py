@@ -19,8 +19,7 @@ from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.stages.places import check_parts
-from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
@@ -135,9 +134,7 @@ def compile(
     chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         check_batch(definition, devices)
-    check_parts(described, definition.graph, chosen, mesh)
-    if not isinstance(described, MixedCluster):
-        mesh, chosen = with_search_of_large(definition.graph, described, devices, mesh, chosen)
+    mesh, chosen = with_search_of_large(definition.graph, described, devices, mesh, chosen)
     traced = reference_graph(model, batch) if world > 1 else definition.graph
     request = Request(
         definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress

@@ -29,7 +29,7 @@ from shardwright.compiler.options import (
 )
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_texts
-from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.feeding import Feed, Kind
 from shardwright.initial import get_seed
@@ -347,7 +347,7 @@ def same_everywhere(definition: Definition) -> Mapping[str, Array]:
 
 def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
     """Return the compiled program of a definition."""
-    described, how = cluster(options.cluster).used_by(options.devices), options.how
+    described, how = any_cluster(options.cluster).used_by(options.devices), options.how
     how = replace(how, optimizer=definition.optimizer or Rule(), loss_scale=definition.loss_scale)
     if definition.precision is not None:
         how = replace(how, precision=one_precision(definition.precision, how.precision))

@@ -1,6 +1,7 @@
 """All pipelines of small programs: every cut, and every assignment of its two stages."""
 
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
@@ -9,7 +10,8 @@ from math import prod
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.stages.candidates import Candidate
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
-from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.cluster import Level, cluster
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
@@ -26,6 +28,8 @@ from tests.random_graphs import random_graph
 MOST = 400  # pipelines of a program that is compared
 EXACT = 1 + 1e-9
 CLUSTER = cluster("a100-pod")
+_SLOW = (0.1, 0.5, 1.0)  # rates of the devices of the slower part
+_LINKS = (1e9, 25e9)  # bytes per second between parts
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,16 @@ class Case:
         return self.answer <= self.best * EXACT
 
 
-def cases(seeds: range, objective: str = "overlapped") -> Iterator[Case]:
-    """Yield the cases of the programs with these seeds that are small enough."""
+def cases(seeds: range, objective: str = "overlapped", *, mixed: bool = False) -> Iterator[Case]:
+    """Yield the cases of the programs with these seeds that are small enough.
+
+    On a mixed cluster, the two stages run on devices of other rates and memory.
+    """
     for seed in seeds:
-        yield from _cases(seed, objective)
+        yield from _cases(seed, objective, mixed=mixed)
 
 
-def _cases(seed: int, objective: str) -> Iterator[Case]:
+def _cases(seed: int, objective: str, *, mixed: bool) -> Iterator[Case]:
     source = Canonicalize().run(random_graph(seed, nodes=2 + seed % 3))
     options = CompileOptions(
         stages=2,
@@ -68,16 +75,26 @@ def _cases(seed: int, objective: str) -> Iterator[Case]:
     )
     mesh = Mesh((MeshAxis("x", 1 + seed // 5 % 2),))
     try:
-        pipelines = list(_pipelines(_search(source, mesh, options)))
+        devices = _mixed(seed) if mixed else CLUSTER
+        pipelines = list(_pipelines(_search(source, devices, mesh, options)))
     except OptionError:  # the batch cannot be divided, or the program cut
         return
     if not pipelines:
         return
-    peaks = sorted({one.step.memory.peak_bytes for one in pipelines})
-    limit = float([peaks[0], peaks[len(peaks) // 2], 2 * peaks[-1]][seed // 7 % 3])
-    fitting = [one.step.seconds for one in pipelines if one.step.memory.peak_bytes <= limit]
-    search = _search(source, mesh, replace(options, memory_limit=limit))
-    found, passes = (len(pipelines), min(fitting)), options.passes
+    if isinstance(devices, MixedCluster):
+        limits = tuple(_limit(pipelines, group, seed + group) for group in (0, 1))
+        devices = _with_memory(devices, limits)
+    else:
+        peaks = sorted({one.step.memory.peak_bytes for one in pipelines})
+        limits = (float([peaks[0], peaks[len(peaks) // 2], 2 * peaks[-1]][seed // 7 % 3]),) * 2
+        options = replace(options, memory_limit=limits[0])
+    fitting = [
+        one.step.seconds
+        for one in pipelines
+        if all(map(operator.le, one.step.memory.by_group, limits))
+    ]
+    search = _search(source, devices, mesh, options)
+    found, passes = (len(pipelines), min(fitting, default=math.inf)), options.passes
     try:
         result = search.emit().result
     except InfeasibleError:
@@ -90,8 +107,43 @@ def _cases(seed: int, objective: str) -> Iterator[Case]:
     yield Case(seed, passes, *found, result.lower_bound, result.cost)
 
 
-def _search(source: Graph, mesh: Mesh, options: CompileOptions) -> PipelinePartitioning:
-    return PipelinePartitioning(source, CLUSTER, mesh, options, PassManager(), None, 0)
+def _mixed(seed: int) -> MixedCluster:
+    """Return two parts, of which either may be the slower one."""
+    rate = _SLOW[seed // 2 % 3]
+    device = CLUSTER.device
+    slow = device.model_copy(
+        update={
+            "peak_flops": {dtype: rate * peak for dtype, peak in device.peak_flops.items()},
+            "memory_bandwidth": rate * device.memory_bandwidth,
+            "launch_seconds": device.launch_seconds * (1 + seed % 2),
+        }
+    )
+    parts = [CLUSTER, CLUSTER.model_copy(update={"device": slow, "name": "slow"})]
+    link = Level(name="link", size=2, bandwidth=_LINKS[seed % 2], latency=1e-6 * (seed % 5))
+    return MixedCluster(name="mixed", parts=tuple(parts[:: 1 - seed // 3 % 2 * 2]), link=link)
+
+
+def _limit(pipelines: list[Candidate], group: int, seed: int) -> float:
+    """Return a memory limit of a device group that some of the pipelines are within."""
+    peaks = sorted({one.step.memory.by_group[group] for one in pipelines})
+    return float([peaks[len(peaks) // 2], peaks[-1], 2 * peaks[-1]][seed % 3])
+
+
+def _with_memory(cluster: MixedCluster, limits: tuple[float, ...]) -> MixedCluster:
+    parts = []
+    for part, limit in zip(cluster.parts, limits, strict=True):
+        memory = {"memory_bytes": int(limit), "memory_reserve": 0.0}
+        device = part.device.model_copy(update=memory)
+        parts.append(part.model_copy(update={"device": device}))
+    return cluster.model_copy(update={"parts": tuple(parts)})
+
+
+def _search(
+    source: Graph, devices: AnyCluster, mesh: Mesh, options: CompileOptions
+) -> PipelinePartitioning:
+    size = 2 * mesh.size if isinstance(devices, MixedCluster) else devices.size
+    on = devices.used_by(size)
+    return PipelinePartitioning(source, on, mesh, options, PassManager(), None, 0)
 
 
 def _pipelines(search: PipelinePartitioning) -> Iterator[Candidate]:
@@ -120,7 +172,7 @@ def _assignments(
         yield plans
         return
     part = search.blocks.stretch(*list(pairwise(cut))[stage])
-    request = search.problems.request_of(cut[stage], cut[stage + 1], 1)
+    request = search.problems[stage].request_of(cut[stage], cut[stage + 1], 1)
     received = search.builder.received(part, sent)
     request = replace(request, options=replace(request.options, input_layouts=received))
     recomputes = search.options.recompute == "search"

@@ -34,6 +34,8 @@ from shardwright.zoo import assumed_precision
 _UNKNOWN = (
     "mesh",
     "stages",
+    "device_by_group",
+    "blocks_by_stage",
     "micro_batches",
     "how",
     "objective",
@@ -53,6 +55,7 @@ _UNKNOWN = (
     "memory_bytes_per_device",
     "memory_by_kind",
     "memory_by_group",
+    "memory_limit_by_group",
     "window_bytes",
     "host_memory_bytes_per_device",
     "buckets",

@@ -8,7 +8,7 @@ from shardwright.compiler.options import (
     UNPARTITIONED,
     CompileOptions,
 )
-from shardwright.compiler.stages.places import devices_of_stage
+from shardwright.compiler.stages.places import check_parts, devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.profiles import PROFILES
@@ -36,7 +36,7 @@ _FEW = 8  # devices up to which problems on the finest meshes are small enough
 
 def with_search_of_large(
     graph: Graph,
-    cluster: Cluster,
+    cluster: AnyCluster,
     devices: int,
     mesh: str | Mesh | None,
     options: CompileOptions,
@@ -48,7 +48,15 @@ def with_search_of_large(
     micro-batches is searched: what all operators make of it in the forward pass takes more memory
     than all devices have. Where the user gives a mesh, stages, micro-batches, a plan, passes, or
     another mode, search or objective, or offloads tensors, nothing changes.
+
+    Raises
+    ------
+    ShardwrightError
+        If the cluster has several parts, and the options are not for them; see `check_parts`.
     """
+    if isinstance(cluster, MixedCluster):
+        check_parts(cluster, graph, options, mesh)
+        return mesh, options
     asked = {name for name in _GIVEN if getattr(options, name) != DEFAULTS[name]}
     if mesh is not None or asked or graph.cuts or graph.offloaded:
         return mesh, options

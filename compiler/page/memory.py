@@ -45,6 +45,7 @@ def memory_document(
         The devices that the timeline is for.
     """
     groups, peaks = _groups(source, program, timeline, cluster)
+    limits = memory.limit_by_group or (memory.limit,) * len(groups)
     return {
         "kinds": list(KINDS),
         "peak_bytes": memory.peak_bytes,
@@ -54,7 +55,9 @@ def memory_document(
         "by_group": list(memory.by_group),
         "host_bytes": memory.host_bytes,
         "series": [
-            _series(*group, min(MOST_MOMENTS, MOST_OF_ALL // len(groups))) for group in groups
+            _series(*group, min(MOST_MOMENTS, MOST_OF_ALL // len(groups)))
+            | {"limit_bytes": limit}
+            for group, limit in zip(groups, limits, strict=True)
         ],
         "peaks": peaks,
     }

@@ -208,7 +208,7 @@ class PipelinePartitioning(Partitioned):
         deadline = self.began + self.options.time_limit
         alone = self.schedule.chunks > 1 and bounds
         limits = self.options.limits_on(part, self.progress)
-        where = (limits, deadline, self.level, alone, self.time_note)
+        where = (limits, deadline, self.groups.level, alone, self.time_note)
         if own:
             return StageProblems(request, self.blocks, *where)
         shared = self.mesh, options.passes, part
@@ -301,7 +301,7 @@ class PipelinePartitioning(Partitioned):
         """What emits pipelines."""
         where = (self.blocks, self.schedule, self.cluster, self.options, self.limits)
         group_limits = memory_in_groups(self.groups, self.options)
-        return CandidateBuilder(*where, group_limits, self.lowering, self.level)
+        return CandidateBuilder(*where, group_limits, self.lowering, self.groups.level)
 
     # Candidates
 

@@ -87,20 +87,20 @@ def check_parts(
     if not isinstance(cluster, MixedCluster):
         return
     named = options.named_plan
-    if named is None:
-        wanted = {"mode": "auto_parallel", "search": "exact", "cost_model": "time"}
-        for name, value in wanted.items():
-            if getattr(options, name) != value:
-                found = getattr(options, name)
-                raise needs_stages(
-                    cluster, f"the {name.replace('_', ' ')} `{found}` plans for one kind"
-                )
+    wanted = {"mode": "auto_parallel", "search": "exact", "cost_model": "time"}
+    for name, value in wanted.items() if named is None else ():
+        found = getattr(options, name)
+        if found != value:
+            why = f"the {name.replace('_', ' ')} `{found}` plans for one kind of device"
+            raise needs_stages(cluster, why, "leave it out, or use a cluster of one part")
     searched = {name: getattr(options, name) for name in ("stages", "micro_batches")}
     for name, value in {**searched, "mesh": mesh}.items():
         if value == SEARCHED:
-            raise needs_stages(cluster, f"`{name}` is not searched for several kinds of devices")
+            why = f"`{name}` is not searched for several kinds of devices"
+            raise needs_stages(cluster, why, f"give another value of `{name}`")
     if options.explain_search:
-        raise needs_stages(cluster, "`explain_search` explains searches for one kind of device")
+        why = "`explain_search` explains searches for one kind of device"
+        raise needs_stages(cluster, why, "leave it out, or use a cluster of one part")
     stages = options.groups if named is None else named.pipeline
     if stages == 1 and not graph.cuts:
         raise needs_stages(cluster, "a program in one stage runs on one kind of device")

@@ -321,14 +321,16 @@ def mean_device(cluster: AnyCluster) -> Device:
     return pairs[0][1].model_copy(update={"name": name, "peak_flops": peaks})
 
 
-def needs_stages(cluster: MixedCluster, why: str) -> ClusterError:
+_STAGES = (
+    "give `stages` and `micro_batches`, or a named plan with `pipeline`; or use a cluster of one "
+    "part"
+)
+
+
+def needs_stages(cluster: MixedCluster, why: str, hint: str = _STAGES) -> ClusterError:
     """Return the error that something needs one kind of device."""
     kinds = " and ".join(f"`{part.name}`" for part in cluster.parts)
-    return ClusterError(
-        f"cluster `{cluster.name}` has the parts {kinds}, and {why}",
-        hint="give `stages` and `micro_batches`, or a named plan with `pipeline`; or a cluster of "
-        "one part",
-    )
+    return ClusterError(f"cluster `{cluster.name}` has the parts {kinds}, and {why}", hint=hint)
 
 
 def any_cluster(name: str) -> AnyCluster:

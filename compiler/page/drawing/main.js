@@ -14,7 +14,7 @@ function factElements(report) {
     ["MFU", percent(plan.model_flops_utilization), ""],
     ["samples", `${numberText(plan.samples_per_second)}/s`, ""],
     plan.tokens_per_second_per_device === null ? null : ["tokens", `${numberText(plan.tokens_per_second_per_device)}/s`, "on each device"],
-    ["memory", bytesText(memory.peak_bytes), memory.limit_bytes ? `of ${bytesText(memory.limit_bytes)}` : ""],
+    ["memory", bytesText(memory.peak_bytes), memory.limit_bytes && !plan.device_by_group.length ? `of ${bytesText(memory.limit_bytes)}` : ""],
     ["exposed communication", secondsText(report.timeline.exposed_communication_seconds), `of ${secondsText(report.timeline.communication_seconds)}`],
     plan.stages > 1 ? ["bubble", secondsText(report.timeline.bubble_seconds), ""] : null,
     ["plan", search.certificate, ""],
@@ -27,6 +27,10 @@ function subtitle(plan) {
   const parts = [`${plan.devices} device${plan.devices > 1 ? "s" : ""} of ${plan.cluster}`, `mesh ${mesh}`];
   if (plan.stages > 1) parts.push(`${plan.stages} stages (${plan.schedule})`);
   if (plan.micro_batches > 1) parts.push(`${plan.micro_batches} micro-batches`);
+  for (const device of new Set(plan.device_by_group)) {
+    const count = plan.device_by_group.filter((one) => one === device).length;
+    parts.push(`${count} device group${count > 1 ? "s" : ""} on ${device}`);
+  }
   return [...parts, `precision ${plan.precision}`, `optimizer ${plan.optimizer}`, `${plan.mode}, search ${plan.search}`].join(", ");
 }
 

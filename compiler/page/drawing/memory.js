@@ -28,7 +28,7 @@ function overTime(report, group) {
   const kinds = memory.kinds.filter((kind) => found[kind] >= 0.5).map((kind) => `${kind} ${bytesText(found[kind])}`);
   return section(`Memory over the step${ofGroup(memory, group)}`,
     `${bytesText(series.peak_bytes)} at the peak, during \`${memory.peaks[group].at}\`: ${kinds.join(", ")}.`
-    + (memory.limit_bytes ? ` The limit is ${bytesText(memory.limit_bytes)}.` : "")
+    + (series.limit_bytes ? ` The limit is ${bytesText(series.limit_bytes)}.` : "")
     + (memory.host_bytes ? ` In host memory ${bytesText(memory.host_bytes)}.` : "")
     + (series.times.length < series.moments ? ` Of ${series.moments} moments ${series.times.length} are drawn: of each part the one with the most bytes.` : "")
     + (memory.by_group.length ? " Of each segment the most bytes that it takes, until it ends." : ""),
@@ -42,10 +42,10 @@ function seriesOptions(report, series) {
     areaStyle: { color: COLOURS[kind], opacity: 0.85 }, itemStyle: { color: COLOURS[kind] },
     data: series.times.map((time, moment) => [time, series.bytes[moment][position]]),
   }));
-  if (memory.limit_bytes) {
-    lines[0].markLine = { symbol: "none", silent: true, lineStyle: { color: "#c0392b", type: "dashed" }, data: [{ yAxis: memory.limit_bytes, label: { formatter: "limit", position: "insideEndTop" } }] };
+  if (series.limit_bytes) {
+    lines[0].markLine = { symbol: "none", silent: true, lineStyle: { color: "#c0392b", type: "dashed" }, data: [{ yAxis: series.limit_bytes, label: { formatter: "limit", position: "insideEndTop" } }] };
   }
-  const highest = Math.max(series.peak_bytes, memory.limit_bytes && memory.limit_bytes < 3 * series.peak_bytes ? memory.limit_bytes : 0);
+  const highest = Math.max(series.peak_bytes, series.limit_bytes && series.limit_bytes < 3 * series.peak_bytes ? series.limit_bytes : 0);
   return {
     legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 70 },
     tooltip: { trigger: "axis", valueFormatter: bytesText },

@@ -1,6 +1,7 @@
 """Named plans among the candidates of a pipeline: equal to the plans of the whole program."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -37,14 +38,14 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
     search = PipelinePartitioning(source, POD, mesh, options, PassManager(), None, 0)
     (plans,) = [
         stages
-        for degrees in search.named.plans(mesh)
+        for degrees in search.named[0].plans(mesh)
         for stages in degrees
         if replace(stages.named.plan, pipeline=2, micro_batch=1) == plan
     ]
     cut = search.even_cut
     assert cut is not None
     (level, *_) = plans.problems.levels
-    staged = search.builder.staged(cut, plans.at_level(level), [None, None])
+    staged = search.builder.staged(cut, (plans.at_level(level),) * 2, [inf, inf])
     assert staged is not None
     step = search.builder.emitted(cut, [one.decisions for one in staged]).step
     assert step.seconds == pytest.approx(given.compiled.result.cost, rel=1e-9)

@@ -62,7 +62,7 @@ def random_pipelines(
         try:
             for stage, part in enumerate(parts):
                 flight = search.bounds.in_flight[stage]
-                request = search.problems.request_of(cut[stage], cut[stage + 1], flight)
+                request = search.problems[0].request_of(cut[stage], cut[stage + 1], flight)
                 received = search.builder.received(part, sent)
                 options = replace(request.options, input_layouts=received)
                 space = replace(request, options=options).space

@@ -66,7 +66,7 @@ def check_stage(search: PipelinePartitioning, draw: np.random.Generator) -> int:
     """Compare the sums with random plans of a stage, and with the best within limits."""
     link = float(draw.choice([1e-10, 0.1, 0.5]))
     weights = ResourceWeights(1 - link - 1e-10, (link, 1e-10))
-    problems = draw.choice([search.problems, search._by_weights(weights)])
+    problems = draw.choice([search.problems[0], search._by_weights(weights, search.groups.of(0))])
     assert can_price_memory(search)
     blocks, in_flight = len(search.blocks), int(draw.choice([1, 2, 5]))
     priced = PricedBlocks(problems, search.options.passes, 60.0)
@@ -171,12 +171,12 @@ def check_pipeline(search: PipelinePartitioning, draw: np.random.Generator) -> t
     blocks = len(search.blocks)
     if most_between(search.blocks) < 2:
         return 0, 0
-    priced = PricedBlocks(search.problems, MANY, 60.0)
+    priced = PricedBlocks(search.problems[0], MANY, 60.0)
     free = priced.total(0.0, 1).seconds / MANY
     options = replace(search.options, stages=1, recompute="search", objective="serial")
     where = Configuration(search.mesh, search.options.passes, 2)
     cut = (0, int(draw.integers(1, blocks)), blocks)
-    requests = [search.problems.request_of(*pair, 1, MANY) for pair in pairwise(cut)]
+    requests = [search.problems[0].request_of(*pair, 1, MANY) for pair in pairwise(cut)]
     for _ in range(3):
         problems = [request.recompute_space.problem for request in requests]
         plans = [evaluate(one, drawn_plan(one, MANY * free, draw)) for one in problems]

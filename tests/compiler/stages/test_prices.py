@@ -60,7 +60,7 @@ def _pass_seconds(request: SearchRequest, assignment: tuple[int, ...]) -> float:
 def _check(search: PipelinePartitioning, cut: Cut, seed: int) -> None:
     """Compare random stages with those of the emitted program."""
     random = np.random.default_rng(seed)
-    requests = [search.problems.request_of(*pair, 1) for pair in pairwise(cut)]
+    requests = [search.problems[0].request_of(*pair, 1) for pair in pairwise(cut)]
     chosen = [random_assignment(request.space, random) for request in requests]
     pairs = list(zip(requests, chosen, strict=True))
     counted = [_pass_seconds(*pair) for pair in pairs]

@@ -83,19 +83,19 @@ def test_a_plan_takes_as_much_memory_as_its_problem_says_however_many_are_in_fli
     search, alone = pipeline(), pipeline()
     for begin, end in ((0, 3), (3, 6)):
         for in_flight in (4, 3, 1):
-            plan = search.problems.plan(begin, end, in_flight, None)
-            other = pipeline().problems.plan(begin, end, in_flight, None)
+            plan = search.problems[0].plan(begin, end, in_flight, None)
+            other = pipeline().problems[0].plan(begin, end, in_flight, None)
             assert plan is not None
             assert other is not None
             assert plan.memory_bytes == pytest.approx(other.memory_bytes, rel=1e-9)
             assert plan.decisions == other.decisions
-    assert alone.problems.plan(0, 3, 1, 1.0) is None
+    assert alone.problems[0].plan(0, 3, 1, 1.0) is None
 
 
 def test_narrow_problems_have_the_strategies_that_are_given_and_every_storage():
     search = pipeline()
-    request = search.problems.request_of(3, 5, 1)
-    free = search.problems.plan(3, 5, 1, None)
+    request = search.problems[0].request_of(3, 5, 1)
+    free = search.problems[0].plan(3, 5, 1, None)
     assert free is not None
     narrow = narrowed(request.recompute_space, request.planner, free.decisions.strategies)
     found = request.solve(narrow, replace(search.limits, memory_limit=None))
@@ -109,11 +109,11 @@ def test_narrow_problems_have_the_strategies_that_are_given_and_every_storage():
 
 def test_narrow_plans_are_points_of_the_whole_problem():
     search = pipeline()
-    free = search.problems.plan(3, 5, 4, None)
+    free = search.problems[0].plan(3, 5, 4, None)
     assert free is not None
     limit = 0.9 * free.memory_bytes
-    narrow = NarrowPlans(search.problems).plan(3, 5, 4, limit)
-    best = search.problems.plan(3, 5, 4, limit)
+    narrow = NarrowPlans(search.problems[0]).plan(3, 5, 4, limit)
+    best = search.problems[0].plan(3, 5, 4, limit)
     assert best is not None
     if narrow is not None:
         assert narrow.memory_bytes <= limit
@@ -122,7 +122,7 @@ def test_narrow_plans_are_points_of_the_whole_problem():
 
 def test_equal_stages_share_their_tables():
     search = pipeline()
-    spaces = [search.problems.request_of(*pair, 1).space for pair in pairwise((2, 4, 6))]
+    spaces = [search.problems[0].request_of(*pair, 1).space for pair in pairwise((2, 4, 6))]
     shared = {id(pair.table) for space in spaces for pair in space.problem.pairs}
     alone = {id(pair.table) for pair in spaces[0].problem.pairs}
     assert shared == alone
