@@ -178,9 +178,8 @@ def _searched(
     shared = SharedParts()
 
     def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
-        source = program_of(options.passes)
         level = level_of_stages(cluster, devices, options.groups)
-        where = (source, cluster, mesh, options, PassManager(), None, level)
+        where = (program_of(options.passes), cluster, mesh, options, PassManager(), None, level)
         return PipelinePartitioning(*where, shared=shared)
 
     compile_one = _compiling(prepare, cluster, devices)

@@ -55,8 +55,7 @@ def memory_document(
         "by_group": list(memory.by_group),
         "host_bytes": memory.host_bytes,
         "series": [
-            _series(*group, min(MOST_MOMENTS, MOST_OF_ALL // len(groups)))
-            | {"limit_bytes": limit}
+            _series(*group, min(MOST_MOMENTS, MOST_OF_ALL // len(groups))) | {"limit_bytes": limit}
             for group, limit in zip(groups, limits, strict=True)
         ],
         "peaks": peaks,
