@@ -387,7 +387,11 @@ class Attempts:
         return result
 
     def with_buckets(
-        self, attempt: Attempt, bound: float = 0.0, timeline: Timeline | None = None
+        self,
+        attempt: Attempt,
+        bound: float = 0.0,
+        timeline: Timeline | None = None,
+        shortest: float = math.inf,
     ) -> Bucketed:
         """Return a plan whose gradients are reduced in the fastest buckets.
 
@@ -401,6 +405,8 @@ class Attempts:
             A lower bound of the overlapped step, or an estimate of it in the best buckets.
         timeline : Timeline, optional
             The overlapped step of the program, if it is known.
+        shortest : float
+            The step of another program that it must undercut.
         """
         options, limit = self.request.options, self.limits.limit_bytes
         if not self.request.simulates_step:
@@ -415,6 +421,7 @@ class Attempts:
         fusion, timeline = fastest_fusion(
             *(alone, cluster, limit, options.gap, bound, plain),
             is_late=lambda: self.time_note.is_late(self.deadline),
+            shortest=shortest,
         )
         if fusion != NO_BUCKETS:
             passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)

@@ -3,8 +3,9 @@
 One all-reduce of a bucket takes less time than many of its gradients, but starts only when the last
 of them is ready. Every candidate is emitted and simulated; the fastest that fits the memory limit
 is taken, so the choice is never worse than any candidate, up to the gap that is asked for: a step
-that is as near to its own computation is not made shorter. Gathers and reduce-scatters are not
-bucketed.
+that is as near to its own computation is not made shorter. Of a large program, nothing is tried
+where even all-reduces without any latency do not make the step shorter. Gathers and reduce-scatters
+are not bucketed.
 """
 
 import math
@@ -21,7 +22,7 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
-from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.timeline import seconds_in_best_buckets, simulate
 from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
@@ -46,6 +47,7 @@ def fastest_fusion(
     bound: float = 0.0,
     timeline: Timeline | None = None,
     is_late: Callable[[], bool] = lambda: False,
+    shortest: float = math.inf,
 ) -> tuple[Fusion, Timeline]:
     """Return the fastest way to bucket the all-reduces of gradients, and the overlapped step.
 
@@ -65,11 +67,19 @@ def fastest_fusion(
         The overlapped step without buckets, if it is known.
     is_late : callable
         Returns whether no time is left to try another way.
+    shortest : float
+        The step of another program: of a large one, nothing is tried where no buckets are likely to
+        make its step shorter than that.
     """
     best: Fusion = NO_BUCKETS
     plain = FuseAllReduces(NO_BUCKETS).run(program)
     timeline = timeline or simulate(plain, cluster, memory_limit)
     least = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
+    if len(program) > _SMALL and relative_gap(timeline.step_seconds, least) > gap:
+        likely = seconds_in_best_buckets(plain, cluster, timeline.window_bytes or 0.0)
+        least = max(least, min(likely, timeline.step_seconds))
+        if likely >= shortest * (1 - gap):
+            return best, timeline
     seen = [plain]
     for fusion in _candidates(program, cluster):
         if relative_gap(timeline.step_seconds, least) <= gap or is_late():

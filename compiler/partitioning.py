@@ -213,15 +213,17 @@ class Partitioning(Partitioned):
                 break
             may_win = candidate.least_seconds < best.step_seconds * (1 - self.options.gap)
             if may_win and not any(candidate.attempt.program is one for one in self._tried):
-                other = self._in_buckets(candidate, found)
+                other = self._in_buckets(candidate, found, best.step_seconds)
                 best = min(best, other, key=lambda one: one.step_seconds)
         return best
 
-    def _in_buckets(self, candidate: Candidate, found: Overlapped) -> Bucketed:
-        """Return a candidate in its fastest buckets."""
+    def _in_buckets(
+        self, candidate: Candidate, found: Overlapped, shortest: float = math.inf
+    ) -> Bucketed:
+        """Return a candidate in its fastest buckets, if these may make it faster than others."""
         self._tried.append(candidate.attempt.program)
         least = max(found.lower_bound, candidate.least_seconds)
-        return self._serial.with_buckets(candidate.attempt, least, candidate.timeline)
+        return self._serial.with_buckets(candidate.attempt, least, candidate.timeline, shortest)
 
     @cached_property
     def _tried(self) -> list[Graph]:
