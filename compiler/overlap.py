@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from shardwright.compiler.buckets import Candidate, candidate_of
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.timeline import seconds_in_any_memory
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.ir.errors import NoPlanError, PassError
@@ -44,7 +45,9 @@ _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
 _WIDE = 0.02  # relative gap
 _HOST = 0.05  # weight of the links to the host together, where memory is short
 _ROUNDS = 4  # searches by further weights
+_ROUNDS_WITHIN = 3  # of a large program that is short of memory: they take longer
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
+_ROOM = 0.01  # relative length of a step that more memory for the window may still save
 _WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
 _GAPS = 4  # of the relative gap that is allowed, likewise
 
@@ -239,7 +242,8 @@ class OverlapSearch:
         """Search by other weights as long as the bound may rise."""
         if self.is_short:
             self._weigh_host()
-        for left in reversed(range(_ROUNDS)):
+        rounds = _ROUNDS_WITHIN if self.is_short and self.is_large else _ROUNDS
+        for left in reversed(range(rounds)):
             weights = self._next_weights(bound)
             if weights is None:
                 break
@@ -332,6 +336,17 @@ class OverlapSearch:
                 self._meet(attempt)
                 if self._is_near(bound) or self._is_late:
                     break
+            if self._has_room:
+                break
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the fastest plan leaves all the memory for the window that matters to it."""
+        if not self.found:
+            return False
+        fastest = min(self.found, key=lambda candidate: candidate.step_seconds)
+        least = seconds_in_any_memory(fastest.attempt.program, self.cluster)
+        return fastest.step_seconds <= least * (1 + _ROOM)
 
     def _leave_room(self) -> None:
         """Meet plans that leave memory for the window: without it, nothing overlaps."""

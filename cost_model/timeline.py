@@ -167,6 +167,14 @@ def narrowed(
     return in_least_window(timeline, program.timeline, least_bytes, tolerance)
 
 
+def seconds_in_any_memory(graph: Graph, cluster: Cluster) -> float:
+    """Return the step of a program of one stage in the widest window, however much that takes."""
+    if cluster.software is not None or pipeline_of(graph) is not None:
+        return serial_timeline(graph, cluster).step_seconds
+    program = _Program(graph, cluster)
+    return (program.timeline(program.widest) or program.serial_timeline()).step_seconds
+
+
 def seconds_in_best_buckets(graph: Graph, cluster: Cluster, window: float) -> float:
     """Return about the least step of a program whose gradients are reduced in buckets, in a window.
 
