@@ -44,7 +44,7 @@ from shardwright.search.time_note import TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP
 
 _ROUGH = 2e-3  # gap of searches by weights
-_ROUGHER = 2e-2  # gap of searches by weights that bound nothing
+_ROUGHER = 5e-3  # gap of searches by weights where memory is short
 _FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
