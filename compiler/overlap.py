@@ -223,7 +223,8 @@ class OverlapSearch:
         begin = time.perf_counter()
         try:
             first = self.first(self._as_weights(self.center))
-        except NoPlanError:  # the search that fits a plan says why
+        except NoPlanError:  # the search that fits a plan says why, if plans by rule do not fit
+            self.is_short = self.is_large
             return 0.0
         self.seconds += time.perf_counter() - begin
         if not first.unlimited:
