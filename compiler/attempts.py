@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
+from shardwright.compiler.buckets import NO_BUCKETS, Bucketed, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.pipelines import fused
@@ -33,30 +33,6 @@ _FINE_RECOMPUTING = 1_000  # the same where the search decides what is recompute
 _SHARE = 3 / 4  # of the time left that one search may take
 _LARGE = 200  # operators of a program whose search takes some time
 _FOR_RULES = 1 / 4  # of the time left that plans built by rule may take, and are left to fit
-
-
-@dataclass(frozen=True)
-class Bucketed:
-    """A plan whose gradients are reduced in buckets.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        The plan, and its program with buckets.
-    fusion : FusionSettings or float
-        The buckets.
-    timeline : Timeline or None
-        The overlapped step of the program, where that is minimised.
-    """
-
-    attempt: Attempt
-    fusion: Fusion
-    timeline: Timeline | None
-
-    @property
-    def step_seconds(self) -> float:
-        """The overlapped step."""
-        return math.inf if self.timeline is None else self.timeline.step_seconds
 
 
 @dataclass(frozen=True)
@@ -286,23 +262,55 @@ class Attempts:
     def _is_near(self, cost: float, bound: float) -> bool:
         return relative_gap(cost, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
-    def probe(self) -> "Probe":
+    def first_probe(self) -> "Probe":
+        """Search once without the memory limit; the plan may exceed it.
+
+        Raises
+        ------
+        NoPlanError
+            If no plan was found.
+        """
+        found = self._freed()
+        unlimited = found.result.memory_bytes <= self.limits.limit_bytes
+        return replace(found, result=replace(found.result, unlimited=unlimited))
+
+    def _freed(self) -> "Probe":
+        """Search without the memory limit: the bound is of every plan, as recomputing adds cost."""
+        return self.found(replace(self.limits, memory_limit=None))
+
+    def probe(self, worthwhile: float = 0.0, *, is_short: bool = False) -> "Probe":
         """Search once within the limits; the program may not fit, but the bound is of every plan.
+
+        Parameters
+        ----------
+        worthwhile : float
+            How much higher a bound must be to be worth a search that decides what is recomputed.
+        is_short : bool
+            Whether memory is known to be short, and such a search needed.
 
         Raises
         ------
         NoPlanError
             If there is no plan by the account of the search, or none was found.
         """
+        recomputing = replace(self, recomputes=True)
+        if not self.request.recomputes:
+            return self.found(self.limits)
+        if is_short:
+            return recomputing.found(self.limits)
+        free = self.first_probe() if worthwhile else None
+        if free is not None and free.result.unlimited:
+            return free
         try:
             first = self.found(self.limits)
         except NoPlanError:
-            if not self.request.recomputes:
-                raise
-        else:
-            if first.result.unlimited or not self.request.recomputes:
-                return first
-        return replace(self, recomputes=True).found(self.limits)
+            return recomputing.found(self.limits)
+        if first.result.unlimited:
+            return first
+        if free is not None and first.result.cost - free.result.lower_bound <= worthwhile:
+            bound = free.result.lower_bound
+            return replace(first, result=bounded(first.result, bound))
+        return recomputing.found(self.limits)
 
     @property
     def is_fine(self) -> bool:
@@ -379,7 +387,11 @@ class Attempts:
         return result
 
     def with_buckets(
-        self, attempt: Attempt, bound: float = 0.0, timeline: Timeline | None = None
+        self,
+        attempt: Attempt,
+        bound: float = 0.0,
+        timeline: Timeline | None = None,
+        shortest: float = math.inf,
     ) -> Bucketed:
         """Return a plan whose gradients are reduced in the fastest buckets.
 
@@ -393,6 +405,8 @@ class Attempts:
             A lower bound of the overlapped step, or an estimate of it in the best buckets.
         timeline : Timeline, optional
             The overlapped step of the program, if it is known.
+        shortest : float
+            The step of another program that it must undercut.
         """
         options, limit = self.request.options, self.limits.limit_bytes
         if not self.request.simulates_step:
@@ -407,6 +421,7 @@ class Attempts:
         fusion, timeline = fastest_fusion(
             *(alone, cluster, limit, options.gap, bound, plain),
             is_late=lambda: self.time_note.is_late(self.deadline),
+            shortest=shortest,
         )
         if fusion != NO_BUCKETS:
             passes = PassManager(records=list(records[:position]), verify_later=self._verify_later)

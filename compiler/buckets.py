@@ -3,30 +3,39 @@
 One all-reduce of a bucket takes less time than many of its gradients, but starts only when the last
 of them is ready. Every candidate is emitted and simulated; the fastest that fits the memory limit
 is taken, so the choice is never worse than any candidate, up to the gap that is asked for: a step
-that is as near to its own computation is not made shorter. Gathers and reduce-scatters are not
-bucketed.
+that is as near to its own computation is not made shorter. Of a large program, nothing is tried
+where even all-reduces without any latency do not make the step shorter. Gathers and reduce-scatters
+are not bucketed.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.compiler.fitting import Attempt
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
-from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.timeline import seconds_in_best_buckets, simulate
+from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
 from shardwright.solver.solution import relative_gap
 
+Floats = NDArray[np.float64]
 NO_BUCKETS = FusionSettings()
 _USUAL = (25.0, 64.0)  # megabytes: the defaults of PyTorch and of MindSpore
 _FURTHER = (1.0, 4.0, 16.0, 256.0)
 _SHARES = (1 / 8, 1 / 4, 1 / 2)  # of all gradients
 _SMALL = 1_000  # nodes of a program up to which the further sizes are tried
 _TIMES = (2, 4, 8)  # groups of MindSpore's algorithm 1
+_BUCKETED = 3  # candidates whose buckets are chosen
 _TAIL = 10  # MindSpore's algorithm 2: the tail takes so many times the latency
 
 
@@ -38,6 +47,7 @@ def fastest_fusion(
     bound: float = 0.0,
     timeline: Timeline | None = None,
     is_late: Callable[[], bool] = lambda: False,
+    shortest: float = math.inf,
 ) -> tuple[Fusion, Timeline]:
     """Return the fastest way to bucket the all-reduces of gradients, and the overlapped step.
 
@@ -57,11 +67,19 @@ def fastest_fusion(
         The overlapped step without buckets, if it is known.
     is_late : callable
         Returns whether no time is left to try another way.
+    shortest : float
+        The step of another program: of a large one, nothing is tried where no buckets are likely to
+        make its step shorter than that.
     """
     best: Fusion = NO_BUCKETS
     plain = FuseAllReduces(NO_BUCKETS).run(program)
     timeline = timeline or simulate(plain, cluster, memory_limit)
     least = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
+    if len(program) > _SMALL and relative_gap(timeline.step_seconds, least) > gap:
+        likely = seconds_in_best_buckets(plain, cluster, timeline.window_bytes or 0.0)
+        least = max(least, min(likely, timeline.step_seconds))
+        if likely >= shortest * (1 - gap):
+            return best, timeline
     seen = [plain]
     for fusion in _candidates(program, cluster):
         if relative_gap(timeline.step_seconds, least) <= gap or is_late():
@@ -124,3 +142,92 @@ def _same_buckets(one: Graph, other: Graph) -> bool:
 
 def _packed(program: Graph) -> list[tuple[str, ...]]:
     return [node.operands for node in program.nodes if node.operator == "pack"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that fits, with its overlapped step.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        The plan, and the program without buckets.
+    timeline : Timeline
+        The overlapped step of the program.
+    least_seconds : float
+        An estimate of how short buckets can make the step, from below: its greatest load, or the
+        step without any latency of all-reduces of gradients.
+    """
+
+    attempt: Attempt
+    timeline: Timeline
+    least_seconds: float
+
+    @property
+    def step_seconds(self) -> float:
+        """The overlapped step."""
+        return self.timeline.step_seconds
+
+
+def candidate_of(
+    attempt: Attempt, cluster: Cluster, limit: float, loads: Floats | None = None
+) -> Candidate:
+    """Return a plan that fits the memory limit with its overlapped step.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        The plan.
+    cluster : Cluster
+        Where it runs.
+    limit : float
+        Bytes of a device.
+    loads : array, optional
+        The loads of its program in its best buckets, if they are known.
+    """
+    if loads is None:
+        loads = least_loads(attempt.program, cluster).total
+    timeline = simulate(attempt.program, cluster, limit)
+    saved = max(_link_seconds(timeline) - float(loads[1:].sum()), 0.0)
+    least = max(float(loads.max()), timeline.step_seconds - saved)
+    return Candidate(attempt, timeline, least)
+
+
+def _link_seconds(timeline: Timeline) -> float:
+    """Return the seconds for which the links of all levels are occupied."""
+    return sum(event.seconds * len(event.placement.levels) for event in timeline.events)
+
+
+def to_be_bucketed(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates whose programs differ: the fastest, then those of the least loads."""
+    kept: list[Candidate] = []
+    others = sorted(candidates[1:], key=lambda candidate: candidate.least_seconds)
+    for candidate in (*candidates[:1], *others):
+        programs = [other.attempt.program for other in kept]
+        if len(kept) < _BUCKETED and candidate.attempt.program not in programs:
+            kept.append(candidate)
+    return kept
+
+
+@dataclass(frozen=True)
+class Bucketed:
+    """A plan whose gradients are reduced in buckets.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        The plan, and its program with buckets.
+    fusion : FusionSettings or float
+        The buckets.
+    timeline : Timeline or None
+        The overlapped step of the program, where that is minimised.
+    """
+
+    attempt: Attempt
+    fusion: Fusion
+    timeline: Timeline | None
+
+    @property
+    def step_seconds(self) -> float:
+        """The overlapped step."""
+        return math.inf if self.timeline is None else self.timeline.step_seconds

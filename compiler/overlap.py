@@ -24,10 +24,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.compiler.buckets import Candidate, candidate_of
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.timeline import simulate
+from shardwright.cost_model.timeline import seconds_in_any_memory
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.ir.errors import NoPlanError, PassError
@@ -45,35 +45,11 @@ _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
 _WIDE = 0.02  # relative gap
 _HOST = 0.05  # weight of the links to the host together, where memory is short
 _ROUNDS = 4  # searches by further weights
+_ROUNDS_WITHIN = 3  # of a large program that is short of memory: they take longer
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
-_BUCKETED = 3  # candidates whose buckets are chosen
+_ROOM = 0.01  # relative length of a step that more memory for the window may still save
 _WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
 _GAPS = 4  # of the relative gap that is allowed, likewise
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan that fits, with its overlapped step.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        The plan, and the program without buckets.
-    timeline : Timeline
-        The overlapped step of the program.
-    least_seconds : float
-        An estimate of how short buckets can make the step, from below: its greatest load, or the
-        step without any latency of all-reduces of gradients.
-    """
-
-    attempt: Attempt
-    timeline: Timeline
-    least_seconds: float
-
-    @property
-    def step_seconds(self) -> float:
-        """The overlapped step."""
-        return self.timeline.step_seconds
 
 
 @dataclass(frozen=True)
@@ -86,10 +62,13 @@ class Probed:
         Proven: no plan has a shorter overlapped step.
     attempts : callable
         Emits the plan, whose program may not fit, then others.
+    unlimited : bool
+        Whether memory does not matter to the plan.
     """
 
     lower_bound: float
     attempts: Callable[[], Sequence[Attempt]]
+    unlimited: bool = True
 
 
 @dataclass(frozen=True)
@@ -149,10 +128,12 @@ class OverlapSearch:
     ----------
     fit : callable
         Returns the plan of the least serial step whose program fits a share of the memory limit.
-    attempt : callable
-        Returns the plan of one search by weights, whose program may not fit; raises `NoPlanError`.
+    first : callable
+        Makes the first search by weights, without the memory limit; raises `NoPlanError`.
     probe : callable
-        Makes a search by weights whose lower bound is of every plan; raises `NoPlanError`.
+        Makes a search by weights whose lower bound is of every plan; raises `NoPlanError`. Also
+        gets how much higher a bound must be to be worth a longer search, and whether memory is
+        known to be short.
     mesh, cluster : Mesh, Cluster
         Where the plans run.
     limits : SearchOptions
@@ -179,8 +160,8 @@ class OverlapSearch:
     """
 
     fit: Callable[[float], Attempt]
-    attempt: Callable[[ResourceWeights], Attempt]
-    probe: Callable[[ResourceWeights], Probed]
+    first: Callable[[ResourceWeights], Probed]
+    probe: Callable[[ResourceWeights, float, bool], Probed]
     mesh: Mesh
     cluster: Cluster
     limits: SearchOptions
@@ -211,8 +192,8 @@ class OverlapSearch:
         bound = self._first_bound()
         if self.is_short and self.is_large:
             bound = max(bound, self._bound_without_limit())
-            self._meet_by_rule(bound)
             self._meet_within(bound)
+            self._meet_by_rule(bound)
         if self.found and (self._is_near(bound) or self.is_large):
             return self._raised(bound)
         self.searches += 1
@@ -235,46 +216,51 @@ class OverlapSearch:
             If no plan was found.
         """
         self.center = self._first_weights()
-        first = self.attempt(self._as_weights(self.center))
-        self.searches += 1
-        self._meet(first)
-        return self._raised(first.result.lower_bound)
+        return self._raised(self._met_first(self.first(self._as_weights(self.center))))
 
     def _first_bound(self) -> float:
         """Search by the first weights, and return the bound if memory does not matter there."""
+        begin = time.perf_counter()
         try:
-            first = self.attempt(self._as_weights(self.center))
+            first = self.first(self._as_weights(self.center))
         except NoPlanError:  # the search that fits a plan says why, if plans by rule do not fit
             self.is_short = self.is_large
             return 0.0
-        self.searches += 1
-        if not first.result.unlimited:
-            self.seconds += first.result.seconds
+        self.seconds += time.perf_counter() - begin
+        if not first.unlimited:
+            self.searches += 1
             self.is_short = True
             return 0.0
-        self._meet(first)
-        return first.result.lower_bound
+        return self._met_first(first)
+
+    def _met_first(self, first: Probed) -> float:
+        self.searches += 1
+        for attempt in first.attempts():
+            self._consider(attempt)
+        return first.lower_bound
 
     def _raised(self, bound: float) -> Overlapped:
         """Search by other weights as long as the bound may rise."""
         if self.is_short:
             self._weigh_host()
-        for _ in range(_ROUNDS):
+        rounds = _ROUNDS_WITHIN if self.is_short and self.is_large else _ROUNDS
+        for left in reversed(range(rounds)):
             weights = self._next_weights(bound)
             if weights is None:
                 break
-            raised = self._searched(weights, bound)
+            raised = self._searched(weights, bound, is_last=not left)
             if raised is None:
                 break
             bound = raised
         return self._overlapped(bound)
 
-    def _searched(self, weights: Floats, bound: float) -> float | None:
+    def _searched(self, weights: Floats, bound: float, *, is_last: bool) -> float | None:
         """Search by weights, and return the greater bound; None if the time ended the search."""
         self.searches += 1
         begin = time.perf_counter()
+        known_short = self.is_short and self.is_large
         try:
-            probed = self.probe(self._as_weights(weights))
+            probed = self.probe(self._as_weights(weights), self._worthwhile(bound), known_short)
         except NoPlanError:  # a plan fits, so only the time can have ended the search
             self.time_note.note()
             return None
@@ -282,7 +268,8 @@ class OverlapSearch:
         if probed.lower_bound >= bound:
             bound = probed.lower_bound
             self.center = self.center if self._is_compute(weights) else weights
-        if not self._is_near(bound):
+        # Where memory is short and plans are known, those of such weights raise the bound alone.
+        if not self._is_near(bound) and not (is_last and known_short and self.found):
             first, *others = probed.attempts()
             self._consider(first)
             for attempt in others:
@@ -308,7 +295,7 @@ class OverlapSearch:
         for links in _MORE_LINKS:
             if self._is_late:
                 break
-            raised = self._searched(self._equal_weights(links), bound)
+            raised = self._searched(self._equal_weights(links), bound, is_last=False)
             if raised is None:
                 break
             bound = raised
@@ -350,6 +337,17 @@ class OverlapSearch:
                 self._meet(attempt)
                 if self._is_near(bound) or self._is_late:
                     break
+            if self._has_room:
+                break
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the fastest plan leaves all the memory for the window that matters to it."""
+        if not self.found:
+            return False
+        fastest = min(self.found, key=lambda candidate: candidate.step_seconds)
+        least = seconds_in_any_memory(fastest.attempt.program, self.cluster)
+        return fastest.step_seconds <= least * (1 + _ROOM)
 
     def _leave_room(self) -> None:
         """Meet plans that leave memory for the window: without it, nothing overlaps."""
@@ -378,9 +376,9 @@ class OverlapSearch:
                 for (among, occupied), seconds in divided.seconds.items()
             }
         )
-        limit = self.limits.limit_bytes
-        self.loads.append(float(divided.total.max()))
-        if attempt.fits(limit):
+        limit, load = self.limits.limit_bytes, float(divided.total.max())
+        self.loads.append(load)
+        if attempt.fits(limit) and not (self.is_large and load >= self._shortest):
             self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
 
     @cached_property
@@ -422,14 +420,21 @@ class OverlapSearch:
         """
         if self._is_near(bound) or self._is_late:
             return None
-        found = [candidate.least_seconds for candidate in self.found]
-        step = max(bound, min(found or self.loads))
+        step = self._least_step(bound)
         height, weights = highest_grouped_weights(self.cuts, self.intervals, len(self._used))
-        least = max(_WORTHWHILE * (step - bound), _GAPS * self.limits.gap * bound)
-        if min(height, step) - bound <= least:
+        if min(height, step) - bound <= self._worthwhile(bound):
             return None
         extreme = self._is_compute(weights) and not self.is_short
         return weights if extreme else (weights + self.center) / 2
+
+    def _least_step(self, bound: float) -> float:
+        found = [candidate.least_seconds for candidate in self.found]
+        return max(bound, min(found or self.loads, default=math.inf))
+
+    def _worthwhile(self, bound: float) -> float:
+        """Return how much higher a bound must be to be worth a search."""
+        gap = self._least_step(bound) - bound
+        return max(_WORTHWHILE * gap, _GAPS * self.limits.gap * bound)
 
     @property
     def _is_late(self) -> bool:
@@ -455,43 +460,3 @@ class OverlapSearch:
 
     def _is_compute(self, weights: Floats) -> bool:
         return bool(weights[:, 0].min() > 1 - LEAST_WEIGHT)
-
-
-def candidate_of(
-    attempt: Attempt, cluster: Cluster, limit: float, loads: Floats | None = None
-) -> Candidate:
-    """Return a plan that fits the memory limit with its overlapped step.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        The plan.
-    cluster : Cluster
-        Where it runs.
-    limit : float
-        Bytes of a device.
-    loads : array, optional
-        The loads of its program in its best buckets, if they are known.
-    """
-    if loads is None:
-        loads = least_loads(attempt.program, cluster).total
-    timeline = simulate(attempt.program, cluster, limit)
-    saved = max(_link_seconds(timeline) - float(loads[1:].sum()), 0.0)
-    least = max(float(loads.max()), timeline.step_seconds - saved)
-    return Candidate(attempt, timeline, least)
-
-
-def _link_seconds(timeline: Timeline) -> float:
-    """Return the seconds for which the links of all levels are occupied."""
-    return sum(event.seconds * len(event.placement.levels) for event in timeline.events)
-
-
-def to_be_bucketed(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates whose programs differ: the fastest, then those of the least loads."""
-    kept: list[Candidate] = []
-    others = sorted(candidates[1:], key=lambda candidate: candidate.least_seconds)
-    for candidate in (*candidates[:1], *others):
-        programs = [other.attempt.program for other in kept]
-        if len(kept) < _BUCKETED and candidate.attempt.program not in programs:
-            kept.append(candidate)
-    return kept

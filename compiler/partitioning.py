@@ -7,19 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from shardwright.compiler.attempts import Attempts, Bucketed, Probe
-from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
+from shardwright.compiler.attempts import Attempts, Probe
+from shardwright.compiler.buckets import (
+    NO_BUCKETS,
+    Bucketed,
+    Candidate,
+    candidate_of,
+    fusion_text,
+    to_be_bucketed,
+)
 from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import (
-    Candidate,
-    Overlapped,
-    OverlapSearch,
-    Probed,
-    candidate_of,
-    to_be_bucketed,
-)
+from shardwright.compiler.overlap import Overlapped, OverlapSearch, Probed
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
@@ -45,7 +45,7 @@ from shardwright.search.time_note import TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP
 
 _ROUGH = 2e-3  # gap of searches by weights
-_ROUGHER = 2e-2  # gap of searches by weights that bound nothing
+_ROUGHER = 5e-3  # gap of searches by weights where memory is short
 _FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
@@ -180,7 +180,7 @@ class Partitioning(Partitioned):
     def _overlap_search(self) -> OverlapSearch:
         return OverlapSearch(
             self._fit,
-            self._attempt,
+            self._first,
             self._probe,
             *(self.mesh, self.cluster, self.limits, self.deadline),
             within=self._within,
@@ -215,15 +215,17 @@ class Partitioning(Partitioned):
                 break
             may_win = candidate.least_seconds < best.step_seconds * (1 - self.options.gap)
             if may_win and not any(candidate.attempt.program is one for one in self._tried):
-                other = self._in_buckets(candidate, found)
+                other = self._in_buckets(candidate, found, best.step_seconds)
                 best = min(best, other, key=lambda one: one.step_seconds)
         return best
 
-    def _in_buckets(self, candidate: Candidate, found: Overlapped) -> Bucketed:
-        """Return a candidate in its fastest buckets."""
+    def _in_buckets(
+        self, candidate: Candidate, found: Overlapped, shortest: float = math.inf
+    ) -> Bucketed:
+        """Return a candidate in its fastest buckets, if these may make it faster than others."""
         self._tried.append(candidate.attempt.program)
         least = max(found.lower_bound, candidate.least_seconds)
-        return self._serial.with_buckets(candidate.attempt, least, candidate.timeline)
+        return self._serial.with_buckets(candidate.attempt, least, candidate.timeline, shortest)
 
     @cached_property
     def _tried(self) -> list[Graph]:
@@ -323,11 +325,7 @@ class Partitioning(Partitioned):
         limits = replace(self.limits, memory_limit=None)
         limits = replace(limits, gap=limits.gap and max(limits.gap, _ROUGH))
 
-        def freed(weights: ResourceWeights) -> Attempt:
-            attempts = replace(self._attempts(weights), deadline=deadline)
-            return _as_unlimited(priced(attempts, lambda: attempts.attempt(limits)))
-
-        def probed(weights: ResourceWeights) -> Probed:
+        def probed(weights: ResourceWeights, _: float = 0.0, __: bool = False) -> Probed:
             attempts = replace(self._attempts(weights), deadline=deadline)
             _build(attempts)
             probe = attempts.found(limits)
@@ -338,7 +336,7 @@ class Partitioning(Partitioned):
         try:
             return OverlapSearch(
                 self._fit,
-                freed,
+                probed,
                 probed,
                 *(self.mesh, self.cluster, self.limits, deadline),
                 intervals=self._intervals,
@@ -391,19 +389,27 @@ class Partitioning(Partitioned):
     def _searches(self) -> dict[ResourceWeights | None, Attempts]:
         return {}
 
-    def _attempt(self, weights: ResourceWeights) -> Attempt:
-        """Return the plan of one search by weights, whose program may not fit."""
+    def _first(self, weights: ResourceWeights) -> Probed:
+        """Make the first search by weights."""
         attempts = self._attempts(weights)
-        return priced(attempts, lambda: attempts.attempt(self.limits))
-
-    def _probe(self, weights: ResourceWeights) -> Probed:
-        """Make one search by weights."""
-        attempts = self._attempts(weights)
-        if self.limits.gap:  # a rough bound is a bound, and memory makes good ones take long
-            rough = replace(self.limits, gap=max(self.limits.gap, _ROUGH))
-            attempts = replace(attempts, limits=rough)
         _build(attempts)
-        probe = attempts.probe()
+        probe = attempts.first_probe()
+        bound, unlimited = probe.result.lower_bound, probe.result.unlimited
+        return Probed(bound, lambda: [_emitted_as_priced(probe)], unlimited)
+
+    def _probe(self, weights: ResourceWeights, worthwhile: float, is_short: bool) -> Probed:
+        """Make one search by weights.
+
+        A rough bound is a bound, and memory makes good ones take long.
+        """
+        attempts = self._attempts(weights)
+        is_large = len(self.source) > _LARGE
+        if self.limits.gap:
+            gap = max(self.limits.gap, _ROUGHER if is_short else _ROUGH)
+            attempts = replace(attempts, limits=replace(self.limits, gap=gap))
+        if not is_short:
+            _build(attempts)
+        probe = attempts.probe(worthwhile if is_large else 0.0, is_short=is_short)
         return Probed(probe.result.lower_bound, partial(self._probed, attempts, probe))
 
     def _probed(self, attempts: Attempts, probe: Probe) -> list[Attempt]:

@@ -34,7 +34,7 @@ from shardwright.search.heuristics.propagation import ShardingPropagation
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.space.space import Option, RecomputedStrategy, SearchSpace
 from shardwright.search.time_note import TimeNote
-from shardwright.solver.evaluate import evaluate
+from shardwright.solver.evaluate import cost_of
 from shardwright.solver.problem import Identity
 
 _WORTHWHILE = 1 / 20  # of the blocks, in which less is recomputed
@@ -237,8 +237,10 @@ class RulePlans:
         richer: Callable[[float], RulePlan | None] = lambda _: None,
     ) -> RulePlan:
         walk = rule.walk
-        if walk is None:  # its loads are not known
-            return RulePlan(0.0 if searched else result.cost, result, None, thriftier, richer)
+        if walk is None:
+            space = self._space(rule.mesh, mark, regather=False) if searched else None
+            least = result.cost if space is None else self._least_of(space, searched, result)
+            return RulePlan(least, result, None, thriftier, richer)
         on = walk.on
         least = max(self._weighted_costs(walk, mark, searched, result), default=result.cost)
         decisions = on.refined(result.decisions, self._mesh)
@@ -309,7 +311,7 @@ class RulePlans:
         if strategies is None:
             return 0.0
         chosen = complete(space, strategies)
-        return float(evaluate(space.problem, chosen).cost) + space.constant
+        return cost_of(space.problem, chosen) + space.constant
 
     def _in_space(self, space: SearchSpace, walk: ExpertWalk) -> dict[str, Strategy] | None:
         """Return the strategies of a plan as a space has them; None if one is not among them."""
@@ -344,12 +346,24 @@ class RulePlans:
         """Return bounds of the weighted loads of a plan, from below."""
         if not searched:
             return []
-        orbits = len(self.request.planner.axis_permutations) > 1
-        if walk.on.mesh != self._mesh or orbits:
+        if walk.on.mesh != self._mesh or self._has_orbits:
             return [self._least_cost(walk, searched)]
         space = self._space(walk.on.mesh, mark, regather=walk.plan.sequence_parallel)
         assert space is not None
-        return [_cost_in(one.space, space, result.assignment) for one in searched]
+        return [self._least_of(space, searched, result)]
+
+    def _least_of(
+        self, space: SearchSpace, searched: Sequence[SearchRequest], result: SearchResult
+    ) -> float:
+        """Return a bound of the weighted loads of a plan, from below; 0 where none is known."""
+        if self._has_orbits:
+            return 0.0
+        costs = [_cost_in(one.space, space, result.assignment) for one in searched]
+        return max(costs, default=0.0)
+
+    @property
+    def _has_orbits(self) -> bool:
+        return len(self.request.planner.axis_permutations) > 1
 
     # Heuristics
 
@@ -479,4 +493,4 @@ def _cost_in(weighted: SearchSpace, space: SearchSpace, assignment: Sequence[int
                 return 0.0
             position = other.options.index(option)
         chosen.append(position)
-    return float(evaluate(weighted.problem, chosen).cost) + weighted.constant
+    return cost_of(weighted.problem, chosen) + weighted.constant

@@ -52,6 +52,7 @@ from shardwright.cost_model.repetition import Repeated, repeated_pass
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.schedule import TaskMaker, Tasks
 from shardwright.cost_model.streams import COMPUTE
+from shardwright.cost_model.weighted.loads import seconds_in_buckets
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
@@ -169,6 +170,28 @@ def narrowed(
         return pipeline_narrowed(pipeline, cluster, timeline, least_bytes, tolerance)
     program = _alone(graph, cluster)
     return in_least_window(timeline, program.timeline, least_bytes, tolerance)
+
+
+def seconds_in_any_memory(graph: Graph, cluster: AnyCluster) -> float:
+    """Return the step of a program of one stage in the widest window, however much that takes."""
+    if cluster.software is not None or pipeline_of(graph) is not None:
+        return serial_timeline(graph, cluster).step_seconds
+    program = _alone(graph, cluster)
+    return (program.timeline(program.widest) or program.serial_timeline()).step_seconds
+
+
+def seconds_in_best_buckets(graph: Graph, cluster: AnyCluster, window: float) -> float:
+    """Return about the least step of a program whose gradients are reduced in buckets, in a window.
+
+    Each gradient is reduced alone, without latency. Nothing is known of pipelines, nor of what
+    training software does: 0.
+    """
+    if cluster.software is not None or pipeline_of(graph) is not None:
+        return 0.0
+    program = _alone(graph, cluster)
+    program.maker.seconds = seconds_in_buckets(graph, program.cluster, program.maker.seconds)
+    timeline = program.timeline(window)
+    return 0.0 if timeline is None else timeline.step_seconds
 
 
 def serial_timeline(graph: Graph, cluster: AnyCluster) -> Timeline:

@@ -50,19 +50,32 @@ def evaluate(problem: Problem, assignment: Sequence[int]) -> Evaluation:
     Evaluation(cost=4, peak_usage=0.0, feasible=True)
     """
     _check(problem, assignment)
+    terms = _terms(problem, assignment)
+    peak = _peak_usage(problem, assignment)
+    within = problem.memory_limit is None or float(peak) <= problem.memory_limit
+    allowed = all(term < FORBIDDEN for term in terms)
+    return Evaluation(_sum(terms), float(peak), within and allowed)
+
+
+def cost_of(problem: Problem, assignment: Sequence[int]) -> float:
+    """Return the cost of ``assignment`` alone; see `evaluate`."""
+    _check(problem, assignment)
+    return _sum(_terms(problem, assignment))
+
+
+def _terms(problem: Problem, assignment: Sequence[int]) -> list[float]:
     terms = [
         variable.cost[choice].item()
         for variable, choice in zip(problem.variables, assignment, strict=True)
     ]
-    terms += [
+    return terms + [
         pair.table[assignment[pair.first], assignment[pair.second]].item() for pair in problem.pairs
     ]
+
+
+def _sum(terms: Sequence[float]) -> float:
     whole = all(isinstance(term, int) for term in terms)
-    cost = sum(terms) if whole else math.fsum(terms)
-    peak = _peak_usage(problem, assignment)
-    within = problem.memory_limit is None or float(peak) <= problem.memory_limit
-    allowed = all(term < FORBIDDEN for term in terms)
-    return Evaluation(cost, float(peak), within and allowed)
+    return sum(terms) if whole else math.fsum(terms)
 
 
 def _check(problem: Problem, assignment: Sequence[int]) -> None:

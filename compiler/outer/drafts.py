@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 
-from shardwright.compiler.attempts import Bucketed
+from shardwright.compiler.buckets import Bucketed
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.compiler.partitioning import Emitted, Partitioning, priced
 from shardwright.compiler.stages.evaluation import tolerance_of

@@ -1,6 +1,6 @@
 """The loads of a program: for how many seconds it occupies which resources, in which intervals."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,20 +65,29 @@ def least_loads(program: Graph, cluster: Cluster, intervals: int = 1) -> Loads:
     mesh = program.mesh or Mesh(())
     position = {name: 1 + i for i, name in enumerate(cluster.links)}
     found: dict[Place, float] = {}
-    every = seconds_of_nodes(program, cluster)
+    every = seconds_in_buckets(program, cluster, seconds_of_nodes(program, cluster))
     rows = zip(program.nodes, every, kinds_of(program), times_run(program), strict=True)
     for node, seconds, kind, times in rows:
         levels = node_levels(node, program, cluster)
-        if kind.deferrable and levels and node.operator == "all_reduce":
-            members = map(mesh.axis, node_axes(node, program))
-            nbytes = value_bytes(program.values[node.operands[0]], mesh)
-            seconds = nbytes * least_slope(members, cluster)
         occupied = tuple(position[level] for level in levels)
         occupied = occupied if kind.deferrable and occupied else (0, *occupied)
         for share, among in parts_of(kind, intervals, mesh.passes) if seconds else ():
             place = among, occupied
             found[place] = found.get(place, 0.0) + share * times * seconds
     return Loads(found, 1 + len(cluster.links), intervals)
+
+
+def seconds_in_buckets(program: Graph, cluster: Cluster, seconds: Sequence[float]) -> list[float]:
+    """Return the seconds of each node, without the latency of all-reduces of gradients."""
+    mesh, found = program.mesh or Mesh(()), list(seconds)
+    for i, (node, kind) in enumerate(zip(program.nodes, kinds_of(program), strict=True)):
+        if node.operator != "all_reduce" or not kind.deferrable:
+            continue
+        if node_levels(node, program, cluster):
+            members = map(mesh.axis, node_axes(node, program))
+            nbytes = value_bytes(program.values[node.operands[0]], mesh)
+            found[i] = nbytes * least_slope(members, cluster)
+    return found
 
 
 def least_slope(members: Iterable[MeshAxis], cluster: Cluster) -> float:

@@ -181,10 +181,13 @@ class _Stars:
 
 def _chosen_strategies(space: SearchSpace, strategies: Mapping[str, Strategy]) -> dict[int, int]:
     """Return the option of every operator; the first where its strategy is not among them."""
-    chosen = {}
+    chosen, known = {}, dict[int, dict[object, int]]()  # equal layers share their options
     for i, choice in enumerate(space.choices):
         if choice.kind == "operator":
-            options = {option: position for position, option in enumerate(choice.options)}
+            options = known.get(id(choice.options))
+            if options is None:
+                options = {option: position for position, option in enumerate(choice.options)}
+                known[id(choice.options)] = options
             strategy = strategies.get(choice.name)
             if not isinstance(strategy, Strategy):
                 raise PassError(

@@ -290,8 +290,12 @@ def _alike(graph: Graph, operators: Collection[str]) -> frozenset[str]:
 
 def attended_lengths(graph: Graph) -> frozenset[int]:
     """Return the numbers of queries of the attention of a program."""
-    infos = (info_of(graph, node) for node in graph.nodes)
-    return frozenset(info.rule.sizes["s"] for info in infos if isinstance(info, Attention))
+
+    def lengths() -> frozenset[int]:
+        infos = (info_of(graph, node) for node in graph.nodes)
+        return frozenset(info.rule.sizes["s"] for info in infos if isinstance(info, Attention))
+
+    return graph.analysed("attended lengths", lengths)
 
 
 def _column_factor(rule: Rule, weight: int) -> str | None:

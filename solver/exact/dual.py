@@ -7,7 +7,9 @@ For any prices p >= 0 on the rows,
 is a lower bound on the cost of every assignment that fits. L is concave and piecewise linear, with
 a piece for each assignment. The next prices maximise the pieces known so far (Kelley's cutting
 planes), averaged with the best prices so far. With a single row that binds, which is usual, this is
-a search on a line and ends after a few steps.
+a search on a line and ends after a few steps. So prices start on the row that is exceeded most, and
+others get one once that row's price cannot raise the bound: with prices on many rows equal layers
+differ, and share no messages.
 """
 
 from __future__ import annotations
@@ -126,14 +128,10 @@ def maximise_bound(
     if start.fits:
         on_fit(start)
         return state
+    rows = [_most_exceeded(start.slope, dual.rows.capacity)]
     for iteration in range(iterations):
-        highest, prices = _master(state.pieces, dual.rows.capacity)
-        if highest - state.bound <= tolerance * abs(state.bound):
-            break
-        if iteration % 3 and (prices > 0).sum() > 1:
-            prices = (prices + state.prices) / 2
-        prices = round_prices(prices)
-        if any(np.array_equal(prices, earlier) for earlier in tried):
+        prices = _next_prices(state, dual.rows.capacity, rows, tried, iteration, tolerance)
+        if prices is None:
             break
         tried.append(prices)
         try:
@@ -157,16 +155,59 @@ def spent(prices: Array, capacity: Array) -> float:
     return float(terms.sum() + len(terms) * UNIT_ROUNDOFF * np.abs(terms).sum())
 
 
-def _master(pieces: list[Piece], capacity: Array) -> tuple[float, Array]:
-    """Return the maximum over the prices of the lowest piece, and its place."""
-    slopes = np.array([piece.slope for piece in pieces])
+def _next_prices(
+    state: DualState,
+    capacity: Array,
+    rows: list[int],
+    tried: list[Array],
+    iteration: int,
+    tolerance: float,
+) -> Array | None:
+    """Return prices by which the bound may rise, with further rows where needed; None if none."""
+    while True:
+        highest, prices = _master(state.pieces, len(capacity), rows)
+        if highest - state.bound > tolerance * abs(state.bound):
+            if iteration % 3 and (prices > 0).sum() > 1:
+                prices = (prices + state.prices) / 2
+            prices = round_prices(prices)
+            if not any(np.array_equal(prices, earlier) for earlier in tried):
+                return prices
+        further = _further_row(state, capacity, rows, tolerance)
+        if further is None:
+            return None
+        rows.append(further)
+
+
+def _further_row(
+    state: DualState, capacity: Array, rows: list[int], tolerance: float
+) -> int | None:
+    """Return a row without a price that the best assignments at the best prices exceed, if any."""
+    values = [piece.constant + float(piece.slope @ state.prices) for piece in state.pieces]
+    least = min(values)
+    best = [
+        piece.slope
+        for piece, value in zip(state.pieces, values, strict=True)
+        if value <= least + tolerance * abs(least)
+    ]
+    slope = np.array(best).max(axis=0)
+    slope[rows] = 0.0
+    return _most_exceeded(slope, capacity) if (slope > 0).any() else None
+
+
+def _most_exceeded(slope: Array, capacity: Array) -> int:
+    """Return the row that is exceeded most, relative to what an assignment takes."""
+    return int((slope / np.maximum(slope + capacity, 1.0)).argmax())
+
+
+def _master(pieces: list[Piece], count: int, rows: list[int]) -> tuple[float, Array]:
+    """Return the maximum over the prices of some rows of the lowest piece, and its place."""
+    slopes = np.array([piece.slope[rows] for piece in pieces])
     constants = np.array([piece.constant for piece in pieces])
-    rows = np.flatnonzero((slopes > 0).any(axis=0))
-    prices = np.zeros(len(capacity))
+    prices = np.zeros(count)
     if len(rows) == 1:
-        height, prices[rows[0]] = _highest_on_line(constants, slopes[:, rows[0]])
+        height, prices[rows[0]] = _highest_on_line(constants, slopes[:, 0])
     else:
-        height, prices[rows] = highest_prices(constants, slopes[:, rows])
+        height, prices[rows] = highest_prices(constants, slopes)
     return height, prices
 
 

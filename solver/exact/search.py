@@ -272,7 +272,7 @@ class PricedRound:
             self._improve(relink(network, rows, path, fit.choice, cheap.choice))
 
     def _make_fit(self, state: DualState) -> None:
-        """Raise all prices until an assignment fits."""
+        """Raise all prices, also of what is exceeded without one, until an assignment fits."""
         prices, capacity = state.prices, self.dual.rows.capacity
         if not prices.size:
             return
@@ -285,6 +285,7 @@ class PricedRound:
             if piece.fits:
                 self._improve(piece.choice)
                 return
+            prices = np.where(piece.slope > 0, np.maximum(prices, prices.max()), prices)
 
     def _fix(self, state: DualState) -> Network:
         """Drop the strategies that cannot be part of a better assignment."""
