@@ -130,7 +130,7 @@ class Attempts:
         limit = self.limits.limit_bytes
         found = next(self.by_rule(), None)
         for plan in self.rules.thriftiest(limit) if found is None else ():
-            attempt = self._emit(self.limits, plan.result)
+            attempt = self.emit(self.limits, plan.result)
             if attempt.fits(limit):
                 found = attempt if plan.on is None else self._as_emitted(attempt)
                 break
@@ -179,7 +179,7 @@ class Attempts:
                     if not late:
                         return
                     late -= 1
-                attempt = self._emit(self.limits, plan.result)
+                attempt = self.emit(self.limits, plan.result)
                 if attempt.fits(limit):
                     shortest = plans.below()
                     yield attempt if plan.on is None else self._as_emitted(attempt)
@@ -451,7 +451,7 @@ class Attempts:
         if result.seconds >= limits.time_limit:
             self.time_note.note()
         shares = largest_shares(space, result.assignment)
-        return LeastMemory(self._emit(self.limits, result), result.lower_bound, shares)
+        return LeastMemory(self.emit(self.limits, result), result.lower_bound, shares)
 
     def _left(self) -> float:
         return max(self.deadline - time.perf_counter(), 0.0)
@@ -461,7 +461,8 @@ class Attempts:
         """Whether only the plan that is taken is verified: passes of the user are at once."""
         return not self.request.options.extra_passes
 
-    def _emit(self, limits: SearchOptions, result: SearchResult) -> Attempt:
+    def emit(self, limits: SearchOptions, result: SearchResult) -> Attempt:
+        """Emit a plan; its program may not fit."""
         decisions = self.request.decisions(result)
         emitted = self.programs.emit(
             self.request.source, self.request.options, decisions, self.lowering
@@ -491,7 +492,7 @@ class Probe:
 
     def emit(self) -> Attempt:
         """Emit the plan; its program may not fit."""
-        return self.attempts._emit(self.limits, self.result)
+        return self.attempts.emit(self.limits, self.result)
 
 
 def _better(one: Attempt, other: Attempt, bound: float) -> Attempt:

@@ -216,13 +216,13 @@ class OverlapSearch:
             If no plan was found.
         """
         self.center = self._first_weights()
-        return self._raised(self._met_first(self.first(self._as_weights(self.center))))
+        return self._raised(self._met_first(self.first(self.as_weights(self.center))))
 
     def _first_bound(self) -> float:
         """Search by the first weights, and return the bound if memory does not matter there."""
         begin = time.perf_counter()
         try:
-            first = self.first(self._as_weights(self.center))
+            first = self.first(self.as_weights(self.center))
         except NoPlanError:  # the search that fits a plan says why, if plans by rule do not fit
             self.is_short = self.is_large
             return 0.0
@@ -260,7 +260,7 @@ class OverlapSearch:
         begin = time.perf_counter()
         known_short = self.is_short and self.is_large
         try:
-            probed = self.probe(self._as_weights(weights), self._worthwhile(bound), known_short)
+            probed = self.probe(self.as_weights(weights), self._worthwhile(bound), known_short)
         except NoPlanError:  # a plan fits, so only the time can have ended the search
             self.time_note.note()
             return None
@@ -328,7 +328,7 @@ class OverlapSearch:
 
     def _meet_within(self, bound: float) -> None:
         """Meet plans of the best weights that leave memory for the window."""
-        weights = self._as_weights(self.center)
+        weights = self.as_weights(self.center)
         for share in _SHARES:
             if self._is_near(bound) or self._is_late:
                 break
@@ -391,7 +391,7 @@ class OverlapSearch:
     @property
     def first_weights(self) -> ResourceWeights:
         """The weights by which the search begins, whatever the memory limit."""
-        return self._as_weights(self._first_weights())
+        return self.as_weights(self._first_weights())
 
     def _first_weights(self) -> Floats:
         return self._equal_weights(_LINKS)
@@ -447,7 +447,8 @@ class OverlapSearch:
     def _is_near(self, bound: float) -> bool:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
 
-    def _as_weights(self, weights: Floats) -> ResourceWeights:
+    def as_weights(self, weights: Floats) -> ResourceWeights:
+        """Return the weights of the resources of the mesh, by interval, as those of all."""
         full = np.full((self.intervals, 1 + len(self.cluster.links)), LEAST_WEIGHT)
         full[:, self._used] = np.maximum(weights, LEAST_WEIGHT)
         full /= full.sum(axis=1, keepdims=True)

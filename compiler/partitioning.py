@@ -18,6 +18,7 @@ from shardwright.compiler.buckets import (
 )
 from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.limits.frontier import MemoryFrontier
+from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.overlap import Overlapped, OverlapSearch, Probed
 from shardwright.compiler.pin_prices import pin_prices
@@ -167,6 +168,8 @@ class Partitioning(Partitioned):
             best = self._fastest_of(best, found, self._by_rule)
         frontier = MemoryFrontier(self._attempts(search.first_weights))
         best = self._fastest_of(best, found, frontier.plans)
+        if found.is_short:
+            best = self._fastest_of(best, found, partial(self._in_order, found))
         if not self._is_near(best, found):
             self.time_note.is_late(self.deadline)
         if self.options.rewrites_programs:  # what they do to the step is not bounded
@@ -369,6 +372,13 @@ class Partitioning(Partitioned):
         searched = [request for request in searches if request.is_built]
         queue = self._serial.by_rule_fastest(searched, shortest, with_heuristics=with_heuristics)
         for attempt in queue:
+            _check_cost(attempt, self._serial.request.profile)
+            yield attempt
+
+    def _in_order(self, found: Overlapped, shortest: Callable[[], float]) -> Iterator[Attempt]:
+        """Yield the plans of a small problem that fit and may have a shorter step."""
+        searches = self._attempts(self._overlap_search.as_weights(found.center))
+        for attempt in PlansInOrder(searches, self._serial).plans(shortest):
             _check_cost(attempt, self._serial.request.profile)
             yield attempt
 

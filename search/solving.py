@@ -99,10 +99,10 @@ def _with_copies_last(space: SearchSpace, options: SearchOptions) -> Solution | 
     )
     if solution.assignment is None:
         return None
-    return replace(solution, assignment=_with_copies(space.problem, solution.assignment))
+    return replace(solution, assignment=with_copies(space.problem, solution.assignment))
 
 
-def _with_copies(problem: Problem, chosen: Sequence[int]) -> tuple[int, ...]:
+def with_copies(problem: Problem, chosen: Sequence[int]) -> tuple[int, ...]:
     """Return an assignment with the cheapest option of every copy."""
     assignment = list(chosen)
     costs: dict[int, Floats] = {}

@@ -109,7 +109,7 @@ class Frontier:
         self.elimination = elimination
         self.capacity = rows.capacity[binding]
         self.spent = float(prices[binding] @ self.capacity)
-        self.use = _use_in_rows(network, rows, binding)
+        self.use = use_in_rows(network, rows, binding)
         self.width = 0
         self.threshold = math.inf
         self.set_aside = math.inf
@@ -299,7 +299,7 @@ class Frontier:
         return choice
 
 
-def _use_in_rows(network: Network, rows: MemoryRows, binding: list[int]) -> list[Array]:
+def use_in_rows(network: Network, rows: MemoryRows, binding: list[int]) -> list[Array]:
     """Return, for each variable, its use above the base: (strategies, rows)."""
     use = [np.zeros((size, len(binding))) for size in network.sizes]
     for position, variable in enumerate(rows.variables):

@@ -100,7 +100,7 @@ def test_expert_plans_on_merged_axes_are_the_named_plans(passes: int) -> None:
     attempts = by_rule.attempts
     steps: dict[str, float] = {}
     for plan in by_rule.rules.fastest((), lambda: 1e9, with_heuristics=False):
-        program = attempts._emit(attempts.limits, plan.result).program
+        program = attempts.emit(attempts.limits, plan.result).program
         steps[plan.result.how] = fastest_fusion(program, CPU)[1].step_seconds
     assert any("tensor=4" in text for text in steps)
     assert any("zero=3" in text for text in steps)
@@ -124,7 +124,7 @@ def test_the_loads_of_a_plan_are_estimated_from_below() -> None:
     queue = list(by_rule.rules.fastest(searched, lambda: 1e9, with_heuristics=True))
     assert any(plan.least_cost for plan in queue)
     for plan in queue:
-        program = by_rule.attempts._emit(by_rule.attempts.limits, plan.result).program
+        program = by_rule.attempts.emit(by_rule.attempts.limits, plan.result).program
         _, timeline = fastest_fusion(program, CPU)
         assert plan.least_cost <= timeline.step_seconds * ROUNDING
 
