@@ -307,7 +307,8 @@ class OuterSearch(Generic[T]):
         At last, the configuration of the best draft is compiled with all candidates.
         """
         best = self.best
-        chosen = self._order.next(best, compiles=best is None or bool(self.steps % 2))
+        compiles = best is None or bool(self.steps % 2)
+        chosen = self._order.next(best, compiles=compiles, enough=self._enough)
         if chosen is None and best is not None and best.is_open:
             return Chosen([best], len(self.judge.tiers))
         return chosen
@@ -343,8 +344,12 @@ class OuterSearch(Generic[T]):
         if chosen.tier == BUILDING:  # nothing is searched
             seconds = self.deadline - self.begin
         configurations = tuple(one.configuration for one in chosen.entries)
-        below = inf if self.best is None else _cost(self.best) * (1 - max(self.gap, _CLOSE))
-        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, below)
+        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, self._enough)
+
+    @property
+    def _enough(self) -> float:
+        """The bound that is close enough to the best plan; infinite while there is none."""
+        return inf if self.best is None else _cost(self.best) * (1 - max(self.gap, _CLOSE))
 
     # Answers
 
