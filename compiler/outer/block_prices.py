@@ -219,7 +219,6 @@ class BlockPricing:
     is_one_program: bool
     halves: Halves = field(default_factory=Halves)
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
-    _weights: dict[int, tuple[ResourceWeights, ...]] = field(default_factory=dict)
 
     def prices(
         self, configuration: Configuration, options: CompileOptions, seconds: float, below: float
@@ -307,14 +306,9 @@ class BlockPricing:
         """Return the bounds by the weights that are tried, as long as they are not enough."""
         if not self.overlaps:
             return [part.bounded(problems_by(None))]
-        found: list[_Bounded] = []
         if len(mesh.axes) > self.levels:
-            known = self._weights.get(part.groups, ())
-            for weights in dict.fromkeys((self._free, *known)):
-                found.append(part.bounded(problems_by(weights)))
-                if is_enough(found[-1]):
-                    break
-            return found
+            return [part.bounded(problems_by(self._free))]
+        found: list[_Bounded] = []
 
         def seconds(weights: ResourceWeights) -> float:
             found.append(part.bounded(problems_by(weights)))
@@ -328,7 +322,6 @@ class BlockPricing:
             return time.perf_counter() > until or any(map(is_enough, found[-1:]))
 
         best, _ = SegmentWeights(self.levels, used, seconds, seconds, 1, False, is_done).best()
-        self._weights[part.groups] = (best,)
         return found or [part.bounded(problems_by(best))]
 
     @property

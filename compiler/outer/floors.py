@@ -98,8 +98,9 @@ def halves_of(
     7.5
     """
     rows = list(zip(blocks, forward, backward, strict=True))
-    whole, *parts = max(rows, key=lambda row: (rows.count(row) * row[0], row))
-    if not min(parts, default=0.0) > 0:
+    most = max(rows, key=lambda row: (rows.count(row) * row[0], row), default=(0.0, 0.0))
+    whole, *parts = most
+    if min(parts) <= 0:
         return Halves()
     shares = [part / whole for part in parts]
     scale = min(1.0, 1 / sum(shares))

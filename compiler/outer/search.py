@@ -34,6 +34,7 @@ from shardwright.compiler.outer.entries import (
     Found,
     Prices,
     Task,
+    cost_of,
 )
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.order import Chosen, PricedOrder, first_taken, shares_prices
@@ -235,7 +236,7 @@ class OuterSearch(Generic[T]):
         """Cut what is left and cannot be better than the best plan."""
         if self.best is None:
             return
-        near, best = max(self.gap, OPTIMALITY_GAP), _cost(self.best)
+        near, best = max(self.gap, OPTIMALITY_GAP), cost_of(self.best)
         for entry in self.entries:
             is_left = entry.outcome in (None, "left", "not found")
             if is_left and relative_gap(best, entry.bound) <= near:
@@ -251,7 +252,7 @@ class OuterSearch(Generic[T]):
     @property
     def best(self) -> Entry[T] | None:
         """The cheapest plan, the first of several that cost the same."""
-        return min((e for e in self.entries if e.found), key=_cost, default=None)
+        return min((e for e in self.entries if e.found), key=cost_of, default=None)
 
     # The queue
 
@@ -328,7 +329,7 @@ class OuterSearch(Generic[T]):
 
     def _cut(self) -> None:
         """Cut what cannot be better than the plans that are found."""
-        found = sorted(_cost(entry) for entry in self.entries if entry.found)
+        found = sorted(cost_of(entry) for entry in self.entries if entry.found)
         if len(found) < self.wanted:
             return
         near, worst = max(self.gap, OPTIMALITY_GAP), found[self.wanted - 1]
@@ -349,7 +350,7 @@ class OuterSearch(Generic[T]):
     @property
     def _enough(self) -> float:
         """The bound that is close enough to the best plan; infinite while there is none."""
-        return inf if self.best is None else _cost(self.best) * (1 - max(self.gap, _CLOSE))
+        return inf if self.best is None else cost_of(self.best) * (1 - max(self.gap, _CLOSE))
 
     # Answers
 
@@ -493,10 +494,5 @@ class OuterSearch(Generic[T]):
         if self.progress is None or self.best is None:
             return
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
-        cost = _cost(self.best)
+        cost = cost_of(self.best)
         self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
-
-
-def _cost(entry: Entry[T]) -> float:
-    assert entry.found is not None
-    return entry.found.cost
