@@ -49,7 +49,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
-_ABOVE = 1.04  # of the bound within the memory limit: an estimate of a plan in one stage
+_ABOVE = 1.01  # of the bound within the memory limit: an estimate of a plan in one stage
 _SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
 _LOOSEST = 8  # chunks for each device group of a form whose bound is about the least

@@ -33,6 +33,7 @@ _NEAR = 1.01  # times the estimate of a draft that is awaited: what is drafted b
 _COMPILED = 2  # that are compiled at once
 _SKETCHED = 5  # configurations for each that is compiled
 _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
+_FINER = 0.4  # factors of two, by which a mesh of one more axis differs
 _UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
 _BEST = 6  # least estimates, near which others are expected
 _HOPE = 1.03  # times the best plan: what is expected above it is priced last
@@ -65,11 +66,15 @@ def _first(pair: tuple[float, Configuration]) -> float:
 
 
 def _steps(one: Configuration, other: Configuration) -> float:
-    """Return how much two configurations differ, in factors of two; of micro-batches, of four."""
+    """Return how much two configurations differ, in factors of two; of micro-batches, of four.
+
+    Plans of the one are often among those of a finer mesh, the other.
+    """
     counts = abs(log2(one.micro_batches / other.micro_batches)) / 2
     stages = abs(log2(one.stages / other.stages))
     same = one.mesh == other.mesh or one.stages != other.stages
-    return counts + stages + abs(one.axes - other.axes) + (0 if same else 1)
+    axes = other.axes - one.axes
+    return counts + stages + (_FINER if axes == 1 else abs(axes) + (0 if same else 1))
 
 
 def _distance(entry: Entry[T]) -> float:
@@ -205,7 +210,7 @@ class PricedOrder(Generic[T]):
             expected = self._expected(unpriced, best)
             if (chosen is None and compiles) or min(map(expected, unpriced))[0] == inf:
                 return Chosen(self._widest(self._not_awaiting(unpriced), enough), PRICING)
-            return Chosen(self._group(unpriced, expected), PRICING)
+            return Chosen(self._group(unpriced, expected)[:1], PRICING)
         return Chosen([], PRICING) if running or self._is_compiling else None
 
     @property
