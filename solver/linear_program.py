@@ -1,8 +1,9 @@
-"""Master problems of cutting planes, solved by GLOP: the highest point below linear functions."""
+"""Linear programs, solved by GLOP: the highest point below linear functions, and critical paths."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from ortools.linear_solver import pywraplp
@@ -109,3 +110,66 @@ def _columns(term: Term, size: int) -> list[list[int]]:
     """Return the positions of the weights that a term sums, in each of its groups."""
     among, members = term
     return [[group * size + i for i in members] for group in among]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something that begins after some earlier jobs have ended.
+
+    Parameters
+    ----------
+    after : tuple of int
+        The places of these jobs.
+    length : mapping of int to float
+        How long it takes: a sum of variables times coefficients.
+    """
+
+    after: tuple[int, ...]
+    length: Mapping[int, float]
+
+
+def path_mixture(jobs: Sequence[Job], count: int, sums: Sequence[Mapping[int, float]]) -> Array:
+    """Return how often a mixture of paths passes each job, for variables by which all end early.
+
+    The last job ends earliest for some variables, and the mixture of critical paths is then about
+    as long. It is one of paths whatever GLOP finds, so its length bounds the end for any variables.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        The jobs, each after those that it waits for; all others end before the last one.
+    count : int
+        Number of variables, which are not negative.
+    sums : sequence of mapping of int to float
+        Sums of variables times coefficients, each of at least the number under -1, or 0.
+    """
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    most = solver.infinity()
+    variables = [solver.NumVar(0.0, most, "") for _ in range(count)]
+    for coefficients in sums:
+        row = solver.Constraint(coefficients.get(-1, 0.0), most)
+        for place, coefficient in coefficients.items():
+            if place >= 0:
+                row.SetCoefficient(variables[place], coefficient)
+    ends = [solver.NumVar(0.0, most, "") for _ in jobs]
+    waits = []
+    for number, job in enumerate(jobs):
+        waits.append([solver.Constraint(0.0, most) for _ in job.after or (0,)])
+        for row in waits[-1]:
+            row.SetCoefficient(ends[number], 1.0)
+            for place, coefficient in job.length.items():
+                row.SetCoefficient(variables[place], -coefficient)
+        for row, before in zip(waits[-1], job.after, strict=False):
+            row.SetCoefficient(ends[before], -1.0)
+    solver.Minimize(ends[-1])
+    solver.Solve()
+    passed = np.zeros(len(jobs))
+    passed[-1] = 1.0
+    for number in range(len(jobs) - 1, -1, -1):
+        shares = np.array([max(row.dual_value(), 0.0) for row in waits[number]])
+        shares = (
+            shares / shares.sum() if shares.sum() > 0 else np.full(len(shares), 1 / len(shares))
+        )
+        for before, share in zip(jobs[number].after, shares, strict=False):
+            passed[before] += share * passed[number]
+    return passed

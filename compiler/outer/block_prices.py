@@ -11,6 +11,7 @@ a micro-batch,
     step >= M ceil(N / S) p        of N equal blocks of p seconds, where each group has one stage
     step >= P / (1 - (1 - 1/M)^S)     for M > 1, with a forward and a backward segment (`floors`)
     step >= M P / S + mean of q_g     for M > 1, where each group has several stages (`floors`)
+    step >= alpha C + delta (P - C)   the same, of which C seconds are computation (`chunk_floors`)
 
 A pass over a micro-batch costs no less than its part of a pass over a larger one, so M P bounds
 those of multiples of M too, and a finer mesh bounds those that merge its axes. A price on memory
@@ -32,6 +33,7 @@ from itertools import chain, repeat
 from math import inf
 
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.floors import first_of_groups, has_two_parts
 from shardwright.compiler.search_request import SearchRequest
@@ -48,10 +50,10 @@ from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
-_ABOVE = 1.04  # of the bound within the memory limit: an estimate of a plan in one stage
+_ABOVE = 1.01  # of the bound within the memory limit: an estimate of a plan in one stage
 _SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
-_LOOSEST = 2  # chunks for each device group of a form whose bound is about the least
+_LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
 _BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
 
 PipelineOf = Callable[[CompileOptions, Mesh], PipelinePartitioning]
@@ -100,6 +102,8 @@ class BlockPrices:
         Whether other numbers of micro-batches have the same program.
     most_stages : int
         Number of stages up to which cuts are between these blocks.
+    halves : Halves
+        What one device computes of both halves of a pass.
     """
 
     configuration: Configuration
@@ -110,6 +114,7 @@ class BlockPrices:
     fits: bool = True
     is_one_program: bool = True
     most_stages: int = 0
+    halves: Halves = field(default_factory=Halves)
 
     def bound(self, other: Configuration) -> float:
         """Return a bound of every plan of a configuration; 0 where the prices say nothing of it.
@@ -141,6 +146,8 @@ class BlockPrices:
         bound = count * passes / other.stages
         if other.chunks > 1 and between and count > 1:
             bound += part * first_of_groups(self._ascending, other.stages) / other.stages
+            size = 1 if own.mesh is None else own.mesh.size
+            bound = max(bound, self.halves.step(other, size, passes))
         if other.chunks == 1:
             bound = max(bound, count * part * slowest_stage(self.least, other.stages))
         if has_two_parts(other) and count > 1:
@@ -203,14 +210,16 @@ class BlockPricing:
         Whether bounds are of the overlapped step, by weights; else of the serial one.
     is_one_program : bool
         Whether all numbers of micro-batches have the same program.
+    halves : Halves
+        What one device computes of both halves of a pass.
     """
 
     pipeline_of: PipelineOf
     levels: int
     overlaps: bool
     is_one_program: bool
+    halves: Halves = field(default_factory=Halves)
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
-    _weights: dict[int, tuple[ResourceWeights, ...]] = field(default_factory=dict)
 
     def prices(
         self, configuration: Configuration, options: CompileOptions, seconds: float, below: float
@@ -248,8 +257,9 @@ class BlockPricing:
         )
         passes = options.passes if configuration.stages == 1 or options.passes == 1 else MANY
         own = replace(configuration, chunks=1, schedule=None)
-        loosest = own if own.stages == 1 else replace(own, chunks=_LOOSEST)  # the least bound
         most = most_between(blocks)
+        chunks = max(min(_LOOSEST, most // own.stages), 2)
+        loosest = own if own.stages == 1 else replace(own, chunks=chunks)  # the least bound
 
         def prices_of(bounded: _Bounded) -> BlockPrices:
             return self._prices(own, bounded, most)
@@ -278,7 +288,13 @@ class BlockPricing:
         if own.stages == 1:
             return BlockPrices(own, bounded.seconds, limited, is_one_program=one)
         return BlockPrices(
-            own, 0.0, limited, bounded.kinds, is_one_program=one, most_stages=most_stages
+            own,
+            0.0,
+            limited,
+            bounded.kinds,
+            is_one_program=one,
+            most_stages=most_stages,
+            halves=self.halves,
         )
 
     def _bounds(
@@ -291,14 +307,9 @@ class BlockPricing:
         """Return the bounds by the weights that are tried, as long as they are not enough."""
         if not self.overlaps:
             return [part.bounded(problems_by(None))]
-        found: list[_Bounded] = []
         if len(mesh.axes) > self.levels:
-            known = self._weights.get(part.groups, ())
-            for weights in dict.fromkeys((self._free, *known)):
-                found.append(part.bounded(problems_by(weights)))
-                if is_enough(found[-1]):
-                    break
-            return found
+            return [part.bounded(problems_by(self._free))]
+        found: list[_Bounded] = []
 
         def seconds(weights: ResourceWeights) -> float:
             found.append(part.bounded(problems_by(weights)))
@@ -312,7 +323,6 @@ class BlockPricing:
             return time.perf_counter() > until or any(map(is_enough, found[-1:]))
 
         best, _ = SegmentWeights(self.levels, used, seconds, seconds, 1, False, is_done).best()
-        self._weights[part.groups] = (best,)
         return found or [part.bounded(problems_by(best))]
 
     @property

@@ -215,3 +215,9 @@ class Entry(Generic[T]):
             "" if self.error is None else str(self.error),
             self.seconds,
         )
+
+
+def cost_of(entry: Entry[T]) -> float:
+    """Return the cost of the best plan of a configuration that has one."""
+    assert entry.found is not None
+    return entry.found.cost

@@ -38,17 +38,22 @@ passes t_g of all of its stages, besides those of the stages before g, which hav
 least. With q_g the seconds of the first g blocks, the mean over the groups is, for M > 1,
 
     step >= (M (t_0 + ... + t_(S-1)) + q_0 + ... + q_(S-1)) / S.
+
+Of few micro-batches and chunks, mixtures of paths through the schedule say more (`chunk_floors`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.dataflow.schedules import BACKWARD, FORWARD
 
 _OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
 _OF_THREE_PARTS = "zero_bubble"
+_HALVES = FORWARD, BACKWARD
 
 
 def has_two_parts(configuration: Configuration) -> bool:
@@ -67,11 +72,40 @@ def first_of_groups(blocks: Sequence[float], stages: int) -> float:
     return sum(accumulate(blocks[: stages - 1]))
 
 
-def forward_weights(levels: int) -> ResourceWeights:
-    """Return the weights by which forward segments alone count, on one device: it has no links."""
+def half_weights(levels: int, half: str) -> ResourceWeights:
+    """Return the weights by which segments of a half alone count, on a device without links."""
     none = ResourceWeights(LEAST_WEIGHT, ((1 - LEAST_WEIGHT) / levels,) * levels)
-    forward = ResourceWeights(1 - levels * LEAST_WEIGHT, (LEAST_WEIGHT,) * levels)
-    return replace(none, later=(forward, none, none))
+    all_of_it = ResourceWeights(1 - levels * LEAST_WEIGHT, (LEAST_WEIGHT,) * levels)
+    return replace(none, later=(*(all_of_it if half == one else none for one in _HALVES), none))
+
+
+def halves_of(
+    blocks: Sequence[float], forward: Sequence[float], backward: Sequence[float]
+) -> Halves:
+    """Return what one device computes of both halves of a pass of all blocks.
+
+    The shares are those of the blocks that take longest in all. Of a block of a smaller share, only
+    as much is counted as has such a share.
+
+    Parameters
+    ----------
+    blocks, forward, backward : sequence of float
+        The seconds of each block, and of its halves.
+
+    Examples
+    --------
+    >>> halves_of((3.0, 3.0, 3.0), (1.0, 1.0, 0.5), (2.0, 2.0, 2.0)).seconds
+    7.5
+    """
+    rows = list(zip(blocks, forward, backward, strict=True))
+    most = max(rows, key=lambda row: (rows.count(row) * row[0], row), default=(0.0, 0.0))
+    whole, *parts = most
+    if min(parts) <= 0:
+        return Halves()
+    shares = [part / whole for part in parts]
+    scale = min(1.0, 1 / sum(shares))
+    one, two = (share * scale for share in shares)
+    return Halves(sum(min(row[0], row[1] / one, row[2] / two) for row in rows), one, two)
 
 
 @dataclass(frozen=True)
@@ -112,6 +146,8 @@ class ComputationFloor:
         The same as `pass_seconds`, of each block in turn.
     finer : mapping of int to FinePieces
         Of greater numbers of stages: the pieces between the places at which they may be cut.
+    halves : Halves
+        What it computes of both halves of a pass of all blocks.
     """
 
     devices: int
@@ -122,6 +158,7 @@ class ComputationFloor:
     most_stages: int = 0
     blocks: tuple[float, ...] = ()
     finer: Mapping[int, FinePieces] = field(default_factory=dict)
+    halves: Halves = field(default_factory=Halves)
 
     def of(self, configuration: Configuration) -> float:
         """Return a lower bound on the step of every plan of a configuration.
@@ -143,7 +180,9 @@ class ComputationFloor:
             return even
         if configuration.chunks > 1 and configuration.parts <= self.most_stages:
             waits = first_of_groups(self.blocks, stages) / count
-            return max(even, (self.pass_seconds + waits) / self.devices)
+            each = self.devices // stages
+            of_paths = self.halves.step(configuration, each, self.pass_seconds / (each * count))
+            return max(even, (self.pass_seconds + waits) / self.devices, of_paths)
         pieces = self._pieces(configuration)
         first = pieces.forward_share
         if not first:

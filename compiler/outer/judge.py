@@ -13,9 +13,10 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
+from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
-from shardwright.compiler.outer.floors import ComputationFloor, FinePieces, forward_weights
+from shardwright.compiler.outer.floors import ComputationFloor, FinePieces, half_weights, halves_of
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks, most_between
@@ -24,6 +25,7 @@ from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.schedules import BACKWARD, FORWARD
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -104,6 +106,7 @@ class ProgramJudge:
     build_named: BuildNamed
     pipeline_of: PipelineOf
     requests: OrderedDict[Configuration, SearchRequest] = field(default_factory=OrderedDict)
+    _halves: Halves = field(default_factory=Halves)
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -146,7 +149,9 @@ class ProgramJudge:
         try:
             found = request.solve(request.space, SearchOptions(time_limit=options.time_limit))
             floor = replace(floor, step_seconds=found.lower_bound)
-            return self._with_stages(floor, options, stages) if max(stages) > 1 else floor
+            floor = self._with_stages(floor, options, stages) if max(stages) > 1 else floor
+            self._halves = floor.halves
+            return floor
         except ShardwrightError:
             return floor
 
@@ -170,20 +175,23 @@ class ProgramJudge:
         whole = problems(Blocks(pipeline.line, pipeline.loop, ()))
         once, many = (whole.seconds(0, 1, passes) for passes in (ONE, MANY))
         floor = replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
-        forward = forward_weights(len(self.cluster.links))
 
-        def pieces(blocks: Blocks) -> tuple[FinePieces, tuple[float, ...]]:
-            both, first = problems(blocks), problems(blocks, forward)
-            passes = tuple(both.pass_floor(block) for block in range(len(blocks)))
-            shares = [first.pass_floor(i) / one for i, one in enumerate(passes) if one > 0]
-            share = min(shares, default=0.0) * (1 - _ROUNDING)
-            return FinePieces(min(floor.pass_seconds, sum(passes)), share), passes
+        def passes_of(blocks: Blocks, half: str | None = None) -> tuple[float, ...]:
+            weights = half_weights(len(self.cluster.links), half) if half else None
+            least, scale = problems(blocks, weights), 1 - _ROUNDING if half else 1.0
+            return tuple(scale * least.pass_floor(block) for block in range(len(blocks)))
 
-        coarse, passes = pieces(pipeline.blocks)
+        def pieces(passes: Sequence[float], forward: Sequence[float]) -> FinePieces:
+            shares = [first / one for first, one in zip(forward, passes, strict=True) if one > 0]
+            return FinePieces(min(floor.pass_seconds, sum(passes)), min(shares, default=0.0))
+
+        passes, *halves = (passes_of(pipeline.blocks, half) for half in (None, FORWARD, BACKWARD))
+        coarse = pieces(passes, halves[0])
         most, finer = most_between(pipeline.blocks), {}
         for count in sorted(count for count in stages if count > max(most, 1)):
             with suppress(OptionError):  # there is no such pipeline
-                finer[count] = pieces(pipeline.blocks_of(count))[0]
+                fine = pipeline.blocks_of(count)
+                finer[count] = pieces(passes_of(fine), passes_of(fine, FORWARD))
         return replace(
             floor,
             pass_seconds=coarse.pass_seconds,
@@ -191,6 +199,7 @@ class ProgramJudge:
             most_stages=most,
             blocks=passes,
             finer=finer,
+            halves=halves_of(passes, *halves),
         )
 
     @property
@@ -275,7 +284,8 @@ class ProgramJudge:
     @cached_property
     def _pricing(self) -> BlockPricing:
         levels, overlaps = len(self.cluster.levels), self.options.objective != "serial"
-        return BlockPricing(self.pipeline_of, levels, overlaps, self._is_one_program)
+        known = self._is_one_program, self._halves
+        return BlockPricing(self.pipeline_of, levels, overlaps, *known)
 
     @property
     def _is_in_seconds(self) -> bool:

@@ -10,7 +10,7 @@ least bound first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, log, log2
 from typing import Any, Generic, TypeVar
 
@@ -33,10 +33,10 @@ _NEAR = 1.01  # times the estimate of a draft that is awaited: what is drafted b
 _COMPILED = 2  # that are compiled at once
 _SKETCHED = 5  # configurations for each that is compiled
 _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
+_FINER = 0.4  # factors of two, by which a mesh of one more axis differs
 _UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
 _BEST = 6  # least estimates, near which others are expected
-_HOPE = 1.15  # times the best plan: what is expected above it is priced last
-_LOW = 1.005  # times the least bound: what is priced with it to raise that
+_HOPE = 1.03  # times the best plan: what is expected above it is priced last
 _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
@@ -66,11 +66,15 @@ def _first(pair: tuple[float, Configuration]) -> float:
 
 
 def _steps(one: Configuration, other: Configuration) -> float:
-    """Return how much two configurations differ, in factors of two; of micro-batches, of four."""
+    """Return how much two configurations differ, in factors of two; of micro-batches, of four.
+
+    Plans of the one are often among those of a finer mesh, the other.
+    """
     counts = abs(log2(one.micro_batches / other.micro_batches)) / 2
     stages = abs(log2(one.stages / other.stages))
     same = one.mesh == other.mesh or one.stages != other.stages
-    return counts + stages + abs(one.axes - other.axes) + (0 if same else 1)
+    axes = other.axes - one.axes
+    return counts + stages + (_FINER if axes == 1 else abs(axes) + (0 if same else 1))
 
 
 def _distance(entry: Entry[T]) -> float:
@@ -86,6 +90,11 @@ def _is_on_mesh(one: Entry[T], other: Entry[T]) -> bool:
 def _bounds(one: Entry[T], other: Entry[T]) -> bool:
     """Return whether the micro-batches of one, of the same mesh, are divided further in another."""
     return other.configuration.micro_batches % one.configuration.micro_batches == 0
+
+
+def _bounded(among: Sequence[Entry[T]], one: Entry[T]) -> tuple[int, int]:
+    """Return of how many configurations of its mesh a price of one is a bound."""
+    return sum(_bounds(one, other) for other in among), one.configuration.micro_batches
 
 
 def _by_bound(entry: Entry[T]) -> tuple[float, int, int]:
@@ -170,7 +179,9 @@ class PricedOrder(Generic[T]):
     entries: Sequence[Entry[T]]
     compilation: int
 
-    def next(self, best: Entry[T] | None, *, compiles: bool) -> Chosen[T] | None:
+    def next(
+        self, best: Entry[T] | None, *, compiles: bool, enough: float = inf
+    ) -> Chosen[T] | None:
         """Return what is next, empty to wait for answers; None where all is priced.
 
         Parameters
@@ -179,6 +190,8 @@ class PricedOrder(Generic[T]):
             The configuration of the best plan.
         compiles : bool
             Whether sketching and compiling come before pricing, where there is something to price.
+        enough : float
+            The bound that is high enough for any configuration.
         """
         running = {_key(e) for e in self.entries if e.is_running and not e.is_priced}
         unpriced = [e for e in self.entries if e.is_open and not e.is_priced]
@@ -190,13 +203,14 @@ class PricedOrder(Generic[T]):
         chosen = self._promising(best)
         if chosen is not None and (compiles or not unpriced):
             return chosen
-        if chosen is None and best is not None and best.is_open and self._is_settled:
+        low = any(entry.bound < enough for entry in unpriced)
+        if chosen is None and best is not None and best.is_open and self._is_settled and not low:
             return Chosen([best], self.compilation)
         if unpriced:
             expected = self._expected(unpriced, best)
             if (chosen is None and compiles) or min(map(expected, unpriced))[0] == inf:
-                return Chosen(self._widest(self._not_awaiting(unpriced)), PRICING)
-            return Chosen(self._group(unpriced, expected), PRICING)
+                return Chosen(self._widest(self._not_awaiting(unpriced), enough), PRICING)
+            return Chosen(self._group(unpriced, expected)[:1], PRICING)
         return Chosen([], PRICING) if running or self._is_compiling else None
 
     @property
@@ -266,20 +280,36 @@ class PricedOrder(Generic[T]):
                 expected[_key(entry)] = nearest if nearest < _HOPE * cost else inf
         return lambda entry: (expected[_key(entry)], entry.bound)
 
-    def _widest(self, unpriced: Sequence[Entry[T]]) -> list[Entry[T]]:
-        """Return what is priced to raise the least bound, and that of most others.
+    def _widest(self, unpriced: Sequence[Entry[T]], enough: float) -> list[Entry[T]]:
+        """Return what is priced to raise the least bound, and that of most others on its mesh.
 
-        The bound of a number of micro-batches holds for its multiples. It is loose where a rank has
-        a sample for itself, which nothing communicates.
+        The bound of a number of micro-batches holds for its multiples, so that one is priced of
+        which the most are multiples among those whose bounds are not enough: the largest of these,
+        be it cut itself, and no divisor of one that is priced, which did not do. The bound is loose
+        where each rank has whole samples for itself, which nothing communicates.
         """
+        first = min(unpriced, key=_by_bound, default=None)
+        if first is None:
+            return []
+        mesh = [entry for entry in self.entries if _is_on_mesh(entry, first)]
+        priced = [entry for entry in mesh if entry.is_priced]
+        low = [one for one in unpriced if _is_on_mesh(one, first) and one.bound < enough] or [first]
+        tried = [
+            one
+            for one in mesh
+            if one.outcome in (None, "cut")
+            and not (one.is_priced or one.is_running or self._is_whole(one))
+            and not any(_bounds(one, other) for other in priced)
+        ]
         found: list[Entry[T]] = []
-        most = _LOW * min((entry.bound for entry in unpriced), default=inf)
-        left = [entry for entry in unpriced if entry.bound <= most]
-        while left and len(found) < _GROUP:
-            first = self._widest_for(min(left, key=_by_bound))
-            found.append(first)
-            left = [one for one in left if _is_on_mesh(one, first) and not _bounds(first, one)]
-        return found
+        while tried and len(found) < _GROUP:
+            most = max(tried, key=partial(_bounded, low))
+            left = [one for one in low if not _bounds(most, one)]
+            if len(left) == len(low):
+                break
+            found.append(most)
+            low = left
+        return found or [first]
 
     def _not_awaiting(self, unpriced: Sequence[Entry[T]]) -> list[Entry[T]]:
         """Return what is not about to have a bound of fewer micro-batches."""
@@ -290,18 +320,10 @@ class PricedOrder(Generic[T]):
             if not any(_is_on_mesh(one, other) and _bounds(other, one) for other in running)
         ]
 
-    def _widest_for(self, least: Entry[T]) -> Entry[T]:
-        """Return the configuration of the fewest micro-batches whose bound raises that of one."""
-        same = [one for one in self.entries if _is_on_mesh(one, least)]
-        dividing = [one for one in same if _bounds(one, least) and self._is_divided(one)]
-        if not dividing or any(one.is_priced or not one.is_open for one in dividing):
-            return least
-        return min(dividing, key=lambda one: one.configuration.micro_batches)
-
-    def _is_divided(self, entry: Entry[T]) -> bool:
-        """Return whether a micro-batch has fewer samples than a device group has ranks."""
+    def _is_whole(self, entry: Entry[T]) -> bool:
+        """Return whether the ranks can have a micro-batch by whole samples, as many each."""
         mesh, samples = entry.configuration.mesh, self._batch // entry.configuration.micro_batches
-        return mesh is not None and samples < mesh.size
+        return mesh is None or samples % mesh.size == 0
 
     def _group(self, among: Sequence[Entry[T]], key: Callable[[Entry[T]], Any]) -> list[Entry[T]]:
         """Return the first of some configurations, and more of the same mesh."""

@@ -34,6 +34,7 @@ from shardwright.compiler.outer.entries import (
     Found,
     Prices,
     Task,
+    cost_of,
 )
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.order import Chosen, PricedOrder, first_taken, shares_prices
@@ -235,7 +236,7 @@ class OuterSearch(Generic[T]):
         """Cut what is left and cannot be better than the best plan."""
         if self.best is None:
             return
-        near, best = max(self.gap, OPTIMALITY_GAP), _cost(self.best)
+        near, best = max(self.gap, OPTIMALITY_GAP), cost_of(self.best)
         for entry in self.entries:
             is_left = entry.outcome in (None, "left", "not found")
             if is_left and relative_gap(best, entry.bound) <= near:
@@ -251,7 +252,7 @@ class OuterSearch(Generic[T]):
     @property
     def best(self) -> Entry[T] | None:
         """The cheapest plan, the first of several that cost the same."""
-        return min((e for e in self.entries if e.found), key=_cost, default=None)
+        return min((e for e in self.entries if e.found), key=cost_of, default=None)
 
     # The queue
 
@@ -307,7 +308,8 @@ class OuterSearch(Generic[T]):
         At last, the configuration of the best draft is compiled with all candidates.
         """
         best = self.best
-        chosen = self._order.next(best, compiles=best is None or bool(self.steps % 2))
+        compiles = best is None or bool(self.steps % 2)
+        chosen = self._order.next(best, compiles=compiles, enough=self._enough)
         if chosen is None and best is not None and best.is_open:
             return Chosen([best], len(self.judge.tiers))
         return chosen
@@ -327,7 +329,7 @@ class OuterSearch(Generic[T]):
 
     def _cut(self) -> None:
         """Cut what cannot be better than the plans that are found."""
-        found = sorted(_cost(entry) for entry in self.entries if entry.found)
+        found = sorted(cost_of(entry) for entry in self.entries if entry.found)
         if len(found) < self.wanted:
             return
         near, worst = max(self.gap, OPTIMALITY_GAP), found[self.wanted - 1]
@@ -343,8 +345,12 @@ class OuterSearch(Generic[T]):
         if chosen.tier == BUILDING:  # nothing is searched
             seconds = self.deadline - self.begin
         configurations = tuple(one.configuration for one in chosen.entries)
-        below = inf if self.best is None else _cost(self.best) * (1 - max(self.gap, _CLOSE))
-        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, below)
+        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, self._enough)
+
+    @property
+    def _enough(self) -> float:
+        """The bound that is close enough to the best plan; infinite while there is none."""
+        return inf if self.best is None else cost_of(self.best) * (1 - max(self.gap, _CLOSE))
 
     # Answers
 
@@ -488,10 +494,5 @@ class OuterSearch(Generic[T]):
         if self.progress is None or self.best is None:
             return
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
-        cost = _cost(self.best)
+        cost = cost_of(self.best)
         self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
-
-
-def _cost(entry: Entry[T]) -> float:
-    assert entry.found is not None
-    return entry.found.cost

@@ -5,6 +5,7 @@ from math import inf
 import pytest
 
 from shardwright.compiler.options import CompileOptions
+from shardwright.compiler.outer import drafts
 from shardwright.compiler.outer.drafts import Drafting
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
@@ -52,6 +53,25 @@ def test_a_draft_fits_where_memory_is_short() -> None:
     assert within.result is not None
     assert free.result is not None
     assert free.result.cost <= within.result.cost
+
+
+@pytest.mark.parametrize("objective", ["overlapped", "serial"])
+def test_a_large_problem_is_drafted_near_its_plan_without_a_limit(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "_SIZE", 0)
+    free = search(objective=objective).draft()
+    limit = 0.6 * free.memory.peak_bytes
+    within = search(limit, objective).draft()
+    assert peak_memory(within.program).peak_bytes <= within.memory.peak_bytes <= limit
+    assert within.result is not None
+    step = simulate(within.program, POD, limit).step_seconds
+    cost = step if objective == "overlapped" else serial_seconds(within.program, POD)
+    assert within.result.cost == pytest.approx(cost, rel=2e-3)
+    assert free.result is not None
+    assert free.result.cost <= within.result.cost
+    with pytest.raises(NotFoundError, match="no draft fits"):
+        search(1000.0, objective).draft()
 
 
 def test_where_nothing_fits_there_is_no_draft() -> None:

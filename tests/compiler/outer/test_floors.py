@@ -99,16 +99,19 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
     return judges[0].floor({1, 2, 4})
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2)]
+)
 def test_no_pipeline_of_a_model_is_faster_than_its_floor(
-    schedule: str, monkeypatch: pytest.MonkeyPatch
+    schedule: str, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpt = "gpt:layers=6,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
     floor = floor_of(gpt, monkeypatch)
     assert 0.2 < floor.forward_share < 0.5
     for count in (2, 4):
-        found = sw.compile(gpt, 4, micro_batches=count, stages=2, schedule=schedule, **ON_POD)
-        least = floor.of(Configuration(None, count, 2, 1, schedule))
+        how = {"stages": 2, "chunks": chunks, "schedule": schedule}
+        found = sw.compile(gpt, 4, micro_batches=count, **how, **ON_POD)
+        least = floor.of(Configuration(None, count, 2, chunks, schedule))
         assert floor.staged_seconds / 4 <= least <= found.compiled.cost
 
 

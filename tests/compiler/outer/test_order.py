@@ -41,11 +41,11 @@ def priced_next(priced: tuple[int, ...], least: int) -> list[int]:
 @pytest.mark.parametrize(
     ("priced", "least", "expected"),
     [
-        ((), 48, 8),  # of fewer, a rank has a sample for itself
-        ((8,), 48, 48),  # that of its divisor did not do
-        ((), 12, 12),
-        ((), 24, 8),
-        ((), 3, 3),
+        ((), 48, 4),  # of fewer, each rank has whole samples
+        ((4,), 48, 8),  # that of its divisor did not do
+        ((4, 8), 48, 12),
+        ((), 12, 4),
+        ((), 3, 4),
     ],
 )
 def test_few_micro_batches_that_bound_many_are_priced(
@@ -57,14 +57,14 @@ def test_few_micro_batches_that_bound_many_are_priced(
 
 
 def test_what_has_a_high_bound_is_not_priced_with_the_least() -> None:
-    for bound, expected in ((0.5, [3, 8]), (0.51, [8])):
-        tried = entries((1, 2))
+    for bound, expected in ((0.5, [12, 8]), (1.2, [8])):
+        tried = entries((1, 2, 4))
         for entry in tried:
             count = entry.configuration.micro_batches
-            entry.bound = {8: 0.5, 3: bound}.get(count, entry.bound)
+            entry.bound = {8: 0.5, 12: bound}.get(count, 1.2)
         best = next(entry for entry in tried if entry.configuration.micro_batches == 1)
         best.found, best.outcome = Found(1.5, 1.0, 0.0, 0), "compiled"
-        chosen = PricedOrder(tried, 2).next(best, compiles=True)
+        chosen = PricedOrder(tried, 2).next(best, compiles=True, enough=1.1)
         assert chosen is not None
         assert [entry.configuration.micro_batches for entry in chosen.entries] == expected
 
