@@ -160,13 +160,19 @@ def test_sizes_of_the_user_hold_and_the_precision_is_the_files(tmp_path):
         ({"model_type": "qwen2_moe"}, "`qwen2_moe`: its tokens go through more than two small"),
         ({"model_type": "gpt_neox"}, "`gpt_neox`: attention and feed-forward are side by side"),
         ({"model_type": "phi3", "partial_rotary_factor": 0.75}, "`partial_rotary_factor` is"),
-        ({"model_type": "phi3", "sliding_window": 2047}, "`sliding_window` is `2047`"),
+        ({"model_type": ["llama"]}, r"`\['llama'\]`, which is no model of the zoo"),
         ({"model_type": "gemma", "hidden_activation": "relu"}, "`hidden_activation` is `relu`"),
         ({"hidden_act": "gelu"}, "`hidden_act` is `gelu`"),
         ({"attention_bias": True}, "`attention_bias` is `true`"),
         ({"attention_dropout": 0.1}, "`attention_dropout` is `0.1`"),
-        ({"sliding_window": 4096}, "`sliding_window` is `4096`"),
+        ({"sliding_window": "wide"}, "`sliding_window` is `wide`, expected an integer"),
         ({"layer_types": ["sliding_attention"]}, "`layer_types`"),
+        ({"layer_types": 2}, "`layer_types` is `2`, expected a list of names"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "has a head for words"),
+        ({"architectures": ["LlamaModel"]}, "has a head for words"),
+        ({"head_dim": "wide"}, "`head_dim` is `wide`, expected an integer"),
+        ({"rope_parameters": {"rope_theta": "many"}}, "`rope_theta` is `many`, expected a number"),
+        ({"torch_dtype": "bfloat16", "dtype": "float16"}, "`bfloat16` and `dtype` is `float16`"),
         ({"num_hidden_layers": 0}, "`num_hidden_layers` is `0`, expected an integer"),
         ({"hidden_size": None}, "there is no `hidden_size`"),
         ({"rope_theta": "many"}, "`rope_theta` is `many`, expected a number"),
@@ -179,6 +185,15 @@ def test_a_field_that_changes_the_model_is_refused_by_name(changed, match, tmp_p
     name = written(tmp_path, "config.json", {**LLAMA, **changed})
     with pytest.raises(ModelError, match=match):
         configs.read_model(name)
+
+
+def test_a_window_of_attention_is_compared_with_the_sequence_of_the_user(tmp_path):
+    name = written(tmp_path, "config.json", {**LLAMA, "sliding_window": 64})
+    sizes = "batch=2,hidden=64,heads=2,kv_heads=2,layers=1"
+    assert load(f"{name}:{sizes},sequence=64").graph.inputs[0].type.shape == (2, 64)
+    for given in (sizes, f"{sizes},sequence=65"):
+        with pytest.raises(ModelError, match="`sliding_window` is 64 and the sequence has"):
+            load(f"{name}:{given}")
 
 
 @pytest.mark.parametrize(
