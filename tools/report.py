@@ -17,6 +17,7 @@ from shardwright.compiler.saved.groups import Group
 from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.events import Timeline
+from shardwright.frontends.configs import is_model
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
@@ -318,7 +319,10 @@ def groups_text(memory: MemoryDocument) -> str:
 
 
 def training_text(document: PlanDocument) -> str | None:
-    """Return precision and optimizer, a preset's precision marked; None for the usual ones."""
+    """Return precision and optimizer; None for the usual ones.
+
+    A precision that comes with the model, a preset or a file of another system, is marked.
+    """
     assumed = assumed_precision(document.model)
     if document.precision == MASTER and assumed is None:
         return None
@@ -326,7 +330,7 @@ def training_text(document: PlanDocument) -> str | None:
     if document.precision != MASTER:
         text += f" with parameters and optimizer states in {MASTER}"
     if document.precision == assumed:
-        text += ", the preset's"
+        text += ", the file's" if is_model(document.model.partition(":")[0]) else ", the preset's"
     sums = {"reduced": document.reduce_type, "accumulated": document.accumulate_type}
     wide = [done for done, dtype in sums.items() if MASTER in (dtype, document.reduce_type)]
     if wide and document.precision != MASTER:

@@ -63,8 +63,8 @@ def _classes(fields: Fields) -> None:
     for name in fields.names("architectures"):
         if not name.endswith(_HEADS):
             raise fields.reading.error(
-                f"`architectures` has `{name}`: the model `{fields.reading.model}` of the zoo has a "
-                "head for words",
+                f"`architectures` has `{name}`: the model `{fields.reading.model}` of the zoo "
+                "has a head for words",
                 "remove it to plan the model with that head",
             )
 

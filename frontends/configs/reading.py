@@ -218,7 +218,7 @@ class Fields:
             If it has another one.
         """
         value = self.take(name, default)
-        if value not in allowed:
+        if all(value != item for item in allowed):  # lists and tables have no hash
             raise self.reading.refused(f"{self.prefix}{name}", value, why)
         return value
 

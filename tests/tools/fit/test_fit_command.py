@@ -142,6 +142,6 @@ def test_compile_builds_the_robust_plan(tmp_path, capsys):
 
 
 def test_compile_checks_the_errors_of_the_robust_choice(tmp_path, capsys):
-    options = ["--devices", "4", "--robust", "--errors", "rack=0.1", "--out", str(tmp_path / "plan")]
-    assert main(["compile", *GIVEN[1:], *options]) == 2
+    options = ["--devices", "4", "--robust", "--errors", "rack=0.1"]
+    assert main(["compile", *GIVEN[1:], *options, "--out", str(tmp_path / "plan")]) == 2
     assert "has no figure `rack`" in capsys.readouterr().err
