@@ -30,7 +30,7 @@ from shardwright.operators.models.precision import MASTER, GradientType
 
 FORMAT: Final = "shardwright plan"
 SCHEMA_VERSION: Final = 1
-_Shape = Annotated[str, Field(pattern=r"^[1-9]\d*(x[1-9]\d*)*$")]
+_Shape = Annotated[str, Field(pattern=r"^([1-9]\d*(x[1-9]\d*)*)?$")]  # empty: of one device
 JsonAttribute = bool | int | float | str | None
 
 
@@ -304,7 +304,7 @@ class PlanDocument(_Part):
         shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
         place = f"on mesh {shape}" if shape else "on one device"
         if self.meshes_tried:
-            place = f"on mesh {in_words(self.meshes_tried)}"
+            place = f"on mesh {in_words([shape or '1' for shape in self.meshes_tried])}"
         if len(self._groups_tried) > 1:
             place += f" of {in_words([*map(str, self._groups_tried)])} device groups"
         elif mesh.of_stages:
@@ -316,7 +316,7 @@ class PlanDocument(_Part):
     @property
     def _groups_tried(self) -> list[int]:
         """The numbers of device groups on whose meshes plans were searched, if several."""
-        sizes = {prod(map(int, shape.split("x"))) for shape in self.meshes_tried}
+        sizes = {prod(map(int, (shape or "1").split("x"))) for shape in self.meshes_tried}
         return sorted(self.devices // size for size in sizes)
 
     def to_text(self) -> str:
