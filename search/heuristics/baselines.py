@@ -51,7 +51,7 @@ class DataParallel(_OverBatch):
 
 
 class FullySharded(_OverBatch):
-    """Split the batch over all axes that divide it; store parameters split, and gather them for their readers."""
+    """Split the batch over all axes that divide it; store parameters split, gather for readers."""
 
     name = "fully_sharded"
 
