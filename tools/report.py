@@ -209,7 +209,10 @@ def _print_collectives(compilation: Compilation, extent: Extent) -> None:
     rows = [_moves_row(fold) for fold in folds.values() if id(fold) in shown]
     rest = [item for fold in by_seconds if id(fold) not in shown for item in chain(*fold)]
     if rest:
-        rows.append((*_volume(rest), f"{len(rest)} more collectives, each cheaper"))
+        more = "1 more collective, cheaper than these"
+        if len(rest) > 1:
+            more = f"{len(rest)} more collectives, each cheaper"
+        rows.append((*_volume(rest), more))
     headings = ("sends", "time", "collectives over axes, and reasons")
     title = "communication: bytes that a device sends in a step"
     if compilation.plan.document.memory.by_group:
