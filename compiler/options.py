@@ -249,8 +249,8 @@ class CompileOptions:
     offload: str = field(
         default="none",
         metadata=_about(
-            "what is saved for the gradient in host memory, beside marked cells; `search` decides "
-            "that where memory is short",
+            "what is saved for the gradient in host memory, in addition to marked cells; `search` "
+            "decides that where memory is short",
             choices=("none", "search"),
             partition=True,
         ),
@@ -481,7 +481,8 @@ def option_help(name: str, text: str | None = None) -> str:
         text = f"{text}: {', '.join(option.choices)}"
     if isinstance(default, bool):
         return text
-    shown = f"{default:g}" if isinstance(default, float) else str(default or "none")
+    number = isinstance(default, int | float)
+    shown = f"{default:g}" if number else str(default or "none")
     return f"{text} (default {option.default or shown})"
 
 

@@ -116,7 +116,8 @@ class Overlapped:
                 f"the overlapped step takes {step_seconds:.9g} s, the search said that every plan "
                 f"takes at least {bound:.9g} s"
             )
-        how = f"{found.how}, {self.searches} searches by weights of compute and links"
+        searches = "one search" if self.searches == 1 else f"{self.searches} searches"
+        how = f"{found.how}, {searches} by weights of compute and links"
         return bounded(replace(found, cost=step_seconds, seconds=self.seconds, how=how), bound)
 
 

@@ -129,12 +129,19 @@ def _print_model(model: str, rows: list[_Document], arguments: argparse.Namespac
     right = [i for i, heading in enumerate(headings) if heading not in ("search", "fits")]
     print_table(title, headings, [_cells(row, priced) for row in rows], right=tuple(right))
     for row in rows:
-        if row["reason"]:
-            print(textwrap.fill(f"{_name(row)}: {row['reason']}", width()))
+        note = row["reason"] or _note(row)
+        if note:
+            print(textwrap.fill(f"{_name(row)}: {note}", width()))
 
 
 def _name(row: _Document) -> str:
     return str(row["search"]) if row["named_plan"] is None else str(row["named_plan"])
+
+
+def _note(row: _Document) -> str:
+    """Return what a strategy made by hand tells of itself after its name; empty for nothing."""
+    name, _, note = str(row["how"] or "").partition(", ")
+    return note if name == row["search"] else ""
 
 
 def _step(row: _Document) -> float:

@@ -74,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and print the report."""
     read_plan_file(arguments)
-    choose_robust(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
     directory = _directory(arguments)
     graphs, detail = graphs_folder(arguments.dump_ir)
@@ -86,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_file(arguments.trace, _TRACE, _is_trace)
     if arguments.html is not None:
         _check_page(arguments)
+    choose_robust(arguments)
     try:
         compilation = compile_model(arguments.model, arguments)
     except NoPlanError as error:

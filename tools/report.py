@@ -21,6 +21,7 @@ from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import MixedCluster
 from shardwright.dataflow.segments import blocks_by_stage
+from shardwright.frontends.configs import is_model
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
@@ -212,7 +213,10 @@ def _print_collectives(compilation: Compilation, extent: Extent) -> None:
     rows = [_moves_row(fold) for fold in folds.values() if id(fold) in shown]
     rest = [item for fold in by_seconds if id(fold) not in shown for item in chain(*fold)]
     if rest:
-        rows.append((*_volume(rest), f"{len(rest)} more collectives, each cheaper"))
+        more = "1 more collective, cheaper than these"
+        if len(rest) > 1:
+            more = f"{len(rest)} more collectives, each cheaper"
+        rows.append((*_volume(rest), more))
     headings = ("sends", "time", "collectives over axes, and reasons")
     title = "communication: bytes that a device sends in a step"
     if compilation.plan.document.memory.by_group:
@@ -352,7 +356,10 @@ def groups_text(memory: MemoryDocument) -> str:
 
 
 def training_text(document: PlanDocument) -> str | None:
-    """Return precision and optimizer, a preset's precision marked; None for the usual ones."""
+    """Return precision and optimizer; None for the usual ones.
+
+    A precision that comes with the model, a preset or a file of another system, is marked.
+    """
     assumed = assumed_precision(document.model)
     if document.precision == MASTER and assumed is None:
         return None
@@ -360,7 +367,7 @@ def training_text(document: PlanDocument) -> str | None:
     if document.precision != MASTER:
         text += f" with parameters and optimizer states in {MASTER}"
     if document.precision == assumed:
-        text += ", the preset's"
+        text += ", the file's" if is_model(document.model.partition(":")[0]) else ", the preset's"
     sums = {"reduced": document.reduce_type, "accumulated": document.accumulate_type}
     wide = [done for done, dtype in sums.items() if MASTER in (dtype, document.reduce_type)]
     if wide and document.precision != MASTER:

@@ -38,7 +38,7 @@ class Configuration:
 
     @property
     def shape(self) -> str:
-        """The sizes of the mesh axes, from the outermost inwards; empty without axes.
+        """The sizes of the mesh axes, from the outermost inwards; ``1`` of a single device.
 
         Examples
         --------
@@ -46,7 +46,7 @@ class Configuration:
         >>> Configuration(Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 8, 0)))).shape
         '2x8'
         """
-        return "" if self.mesh is None else "x".join(map(str, self.mesh.shape))
+        return "" if self.mesh is None else "x".join(map(str, self.mesh.shape)) or "1"
 
     @property
     def axes(self) -> int:

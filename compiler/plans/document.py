@@ -4,11 +4,13 @@ It holds no compile times, so that compiling twice gives the same bytes.
 """
 
 import json
-from typing import Any, Final, Literal, Self
+from math import prod
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -29,6 +31,7 @@ from shardwright.operators.models.precision import MASTER, GradientType
 
 FORMAT: Final = "shardwright plan"
 SCHEMA_VERSION: Final = 1
+_Shape = Annotated[str, Field(pattern=r"^([1-9]\d*(x[1-9]\d*)*)?$")]  # empty: of one device
 JsonAttribute = bool | int | float | str | None
 
 
@@ -247,7 +250,7 @@ class PlanDocument(_Part):
     parameters: dict[str, ParameterDocument]
     pins: dict[str, tuple[tuple[int, ...], ...]] = {}
     pin_prices: dict[str, float] = {}
-    meshes_tried: tuple[str, ...] = ()
+    meshes_tried: tuple[_Shape, ...] = ()
     micro_batches_tried: tuple[int, ...] = ()
     micro_batch_statistics: tuple[str, ...] = ()
     files: dict[str, str] = {}
@@ -322,11 +325,20 @@ class PlanDocument(_Part):
         shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
         place = f"on mesh {shape}" if shape else "on one device"
         if self.meshes_tried:
-            place = f"on mesh {in_words(self.meshes_tried)}"
-        place += f" for each of {mesh.stages} device groups" if mesh.of_stages else ""
+            place = f"on mesh {in_words([shape or '1' for shape in self.meshes_tried])}"
+        if len(self._groups_tried) > 1:
+            place += f" of {in_words([*map(str, self._groups_tried)])} device groups"
+        elif mesh.of_stages:
+            place += f" for each of {mesh.stages} device groups"
         if self.micro_batches_tried:
             return f"{place} in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
         return f"{place} in {mesh.passes} micro-batches" if mesh.passes > 1 else place
+
+    @property
+    def _groups_tried(self) -> list[int]:
+        """The numbers of device groups on whose meshes plans were searched, if several."""
+        sizes = {prod(map(int, (shape or "1").split("x"))) for shape in self.meshes_tried}
+        return sorted(self.devices // size for size in sizes)
 
     def to_text(self) -> str:
         """Return the document as JSON with sorted keys."""

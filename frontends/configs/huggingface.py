@@ -10,7 +10,7 @@ from typing import Any
 from shardwright.frontends.configs.reading import Fields, Reading
 
 _NO_EFFECT = (
-    *("_name_or_path", "architectures", "auto_map", "bos_token_id", "eos_token_id"),
+    *("_name_or_path", "auto_map", "bos_token_id", "eos_token_id"),
     *("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "transformers_version"),
     *("use_cache", "initializer_range", "initializer_factor", "layer_norm_epsilon"),
     *("layer_norm_eps", "gradient_checkpointing", "attn_implementation", "_attn_implementation"),
@@ -24,6 +24,7 @@ _NO_EFFECT = (
 )
 _PRECISIONS = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
 _DROPOUT = "the model has no dropout there, expected 0"
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM")  # endings of classes with the zoo's heads
 
 
 def read(where: str, values: Mapping[str, Any]) -> Reading:
@@ -37,10 +38,10 @@ def read(where: str, values: Mapping[str, Any]) -> Reading:
     reading = Reading(where)
     fields = Fields(reading, values)
     kind = fields.take("model_type")
-    if kind not in _ARCHITECTURES:
+    if str(kind) not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
         for name, why in _OTHERS.items():
-            if kind in name.split():
+            if str(kind) in name.split():
                 raise reading.error(
                     f"`model_type` is `{kind}`: {why}, of which no model of the zoo is made",
                     f"there are {known}; or write the model in Python, or export it to ONNX",
@@ -50,15 +51,37 @@ def read(where: str, values: Mapping[str, Any]) -> Reading:
             f"there are {known}; or write the model in Python, or export it to ONNX",
         )
     _ARCHITECTURES[kind](fields)
-    dtype = fields.take("torch_dtype", fields.take("dtype"))
-    dtype = "bfloat16" if dtype is None else dtype
-    if dtype not in _PRECISIONS:
-        raise reading.refused("torch_dtype", dtype, f"expected {', '.join(_PRECISIONS)}")
-    fields.left.pop("dtype", None)
-    reading.options["precision"] = _PRECISIONS[dtype]
+    _classes(fields)
+    reading.options["precision"] = _precision(fields)
     fields.drop(_NO_EFFECT)
     fields.end(f"the model `{reading.model}` of the zoo has no such part")
     return reading
+
+
+def _classes(fields: Fields) -> None:
+    """Refuse a class of another head than the zoo's, such as a classifier's."""
+    for name in fields.names("architectures"):
+        if not name.endswith(_HEADS):
+            raise fields.reading.error(
+                f"`architectures` has `{name}`: the model `{fields.reading.model}` of the zoo "
+                "has a head for words",
+                "remove it to plan the model with that head",
+            )
+
+
+def _precision(fields: Fields) -> str:
+    """Return the type that a step is computed in, by either name of its field."""
+    found = {name: fields.take(name) for name in ("torch_dtype", "dtype")}
+    for name, dtype in found.items():
+        if dtype is not None and str(dtype) not in _PRECISIONS:
+            raise fields.reading.refused(name, dtype, f"expected {', '.join(_PRECISIONS)}")
+    types = set(found.values()) - {None}
+    if len(types) > 1:
+        raise fields.reading.error(
+            f"`torch_dtype` is `{found['torch_dtype']}` and `dtype` is `{found['dtype']}`",
+            "keep one of them",
+        )
+    return _PRECISIONS[types.pop()] if types else "bfloat16"
 
 
 def _length(fields: Fields, name: str) -> int:
@@ -97,22 +120,22 @@ def _decoder(fields: Fields) -> None:
 
 def _head(fields: Fields) -> None:
     sizes = fields.reading.sizes
-    head = fields.take("head_dim")
-    if head is not None and head * sizes["heads"] != sizes["hidden"]:
+    if fields.left.get("head_dim") is None:
+        return
+    head = fields.count("head_dim")
+    if head * sizes["heads"] != sizes["hidden"]:
         sizes["head"] = head
 
 
 def _window(fields: Fields) -> None:
-    """Refuse attention to a window that is shorter than the sequence."""
-    used = fields.take("use_sliding_window", True)
-    window = fields.take("sliding_window")
-    kinds = set(fields.take("layer_types", ()))
+    """Read the window of attention, which the sequence may not exceed."""
+    used = fields.flag("use_sliding_window", True)
+    if fields.left.get("sliding_window") is not None:
+        window = fields.count("sliding_window")
+        fields.reading.window = window if used else None
+    kinds = set(fields.names("layer_types"))
     if kinds - {"full_attention"}:
         raise fields.reading.refused("layer_types", sorted(kinds), "all layers attend to all")
-    if window is not None and used and window < fields.reading.sizes["sequence"]:
-        raise fields.reading.refused(
-            "sliding_window", window, "attention reads all earlier positions, expected null"
-        )
 
 
 def _rotation(fields: Fields) -> None:
@@ -120,7 +143,8 @@ def _rotation(fields: Fields) -> None:
     if scaling is None:
         return
     if isinstance(scaling, dict) and "rope_theta" in scaling:
-        fields.reading.sizes["base"] = float(scaling["rope_theta"])
+        own = Fields(fields.reading, scaling)
+        fields.reading.sizes["base"] = own.number("rope_theta", 10_000.0)
     kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else scaling
     if kind not in (None, "default"):
         fields.reading.notes.append(

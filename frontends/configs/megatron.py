@@ -21,6 +21,7 @@ _RINGS = {"p2p": True, "all_gather": False}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _PADDED = 128  # the words of a tensor rank, of which the vocabulary is a multiple
 _WORDS_OF_GPT2 = 50257
+_EACH = "num-layers-per-virtual-pipeline-stage"
 _OF_MODELS = (
     *("num-layers", "hidden-size", "num-attention-heads", "seq-length", "vocab-size"),
     *("padded-vocab-size", "make-vocab-size-divisible-by", "ffn-hidden-size", "kv-channels"),
@@ -170,19 +171,24 @@ def _read_stages(fields: Fields) -> None:
     layout = fields.take("pipeline-model-parallel-layout")
     if layout is not None:
         _read_layout(fields, str(layout))
-    each = fields.take("num-layers-per-virtual-pipeline-stage")
-    chunks = fields.take("num-virtual-stages-per-pipeline-rank")
-    if each is not None:
-        layers = int(str(fields.left.get("num-layers", "0")))
-        if not str(each).isdecimal() or not int(each) or layers % (stages * int(each)):
+    chunks = fields.count("num-virtual-stages-per-pipeline-rank", 1)
+    if _EACH in fields.left:
+        each = fields.count(_EACH)
+        layers = Fields(reading, fields.left, "--").count("num-layers")
+        if layers % (stages * each):
             raise reading.refused(
-                "--num-layers-per-virtual-pipeline-stage",
+                f"--{_EACH}",
                 each,
                 f"{layers} layers are not divided so between {stages} device groups",
             )
-        chunks = layers // (stages * int(each))
-    if chunks is not None and int(chunks) > 1 and stages > 1:
-        plan["chunks"] = int(chunks)
+        chunks = layers // (stages * each)
+    if chunks > 1 and stages == 1:
+        raise reading.error(
+            f"there are {chunks} virtual stages and no pipeline",
+            "add `--pipeline-model-parallel-size`",
+        )
+    if chunks > 1:
+        plan["chunks"] = chunks
 
 
 def _read_zero(fields: Fields) -> None:
@@ -227,6 +233,10 @@ def _read_recomputation(fields: Fields) -> None:
 def _read_types(fields: Fields) -> None:
     options = fields.reading.options
     lower = [n for n in ("bf16", "fp16") if fields.take(n) is not None]
+    if len(lower) > 1:
+        raise fields.reading.error(
+            "`--bf16` and `--fp16` contradict each other", "keep one of them"
+        )
     precision = {"bf16": "bfloat16", "fp16": "float16"}[lower[0]] if lower else "float32"
     options["precision"] = precision
     wide = fields.take("accumulate-allreduce-grads-in-fp32") is not None
@@ -312,6 +322,10 @@ def _read_llama(fields: Fields, hidden: int, heads: int) -> None:
     reading.model = "llama"
     grouped = fields.take("group-query-attention") is not None
     groups = fields.count("num-query-groups", heads)
+    if groups != heads and not grouped:
+        raise reading.refused(
+            "--num-query-groups", groups, "it needs `--group-query-attention`, or has no effect"
+        )
     head = fields.count("kv-channels", hidden // heads)
     reading.sizes |= {
         "kv_heads": groups if grouped else heads,

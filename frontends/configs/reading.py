@@ -33,6 +33,8 @@ class Reading:
         What else has to be said.
     assumed : dict of str to str
         What has to be said of a size that the user does not give.
+    window : int or None
+        Positions that attention reads at most; None for all earlier ones.
     """
 
     where: str
@@ -45,6 +47,22 @@ class Reading:
     software: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     assumed: dict[str, str] = field(default_factory=dict)
+    window: int | None = None
+
+    def check_window(self, sequence: int) -> None:
+        """Refuse a sequence that is longer than the window of attention.
+
+        Raises
+        ------
+        ModelError
+            If it is.
+        """
+        if self.window is not None and sequence > self.window:
+            raise self.error(
+                f"`sliding_window` is {self.window} and the sequence has {sequence} tokens, but "
+                "attention of the zoo reads all earlier positions",
+                f"give `sequence={self.window}` or less",
+            )
 
     @property
     def sizes_text(self) -> str:
@@ -178,6 +196,19 @@ class Fields:
             raise self.reading.error(f"`{name}` is `{value}`, expected true or false")
         return value
 
+    def names(self, name: str) -> list[str]:
+        """Return a list of names; empty where there is none.
+
+        Raises
+        ------
+        ModelError
+            If it is no such list.
+        """
+        value = self.take(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.reading.error(f"`{name}` is `{value}`, expected a list of names")
+        return value
+
     def only(self, name: str, allowed: Collection[object], why: str, default: Any = None) -> Any:
         """Return a field that has to have one of some values.
 
@@ -187,7 +218,7 @@ class Fields:
             If it has another one.
         """
         value = self.take(name, default)
-        if value not in allowed:
+        if all(value != item for item in allowed):  # lists and tables have no hash
             raise self.reading.refused(f"{self.prefix}{name}", value, why)
         return value
 

@@ -84,7 +84,9 @@ def _flags(words: list[str], variables: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _is_value(word: str) -> bool:
-    return not word.startswith("--") and word not in (")", "\\", "|", "&&", ";", "2>&1", ">")
+    """Return whether a word belongs to the flag before it: no flag, no script to run, no end."""
+    ends = (")", "\\", "|", "&&", ";", "2>&1", ">")
+    return not word.endswith(".py") and not word.startswith("--") and word not in ends
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:

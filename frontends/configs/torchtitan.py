@@ -17,6 +17,7 @@ _FLAVORS = {
 _SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
 _ROTATIONS = {"allgather": False, "alltoall": True}
 _BLOCK = "layers."
+_LEFT = -1  # shards: all devices that the other degrees leave
 _NO_EFFECT = (
     *("job", "profiling", "metrics", "checkpoint", "lr_scheduler", "comm", "validation"),
     *("fault_tolerance", "experimental", "memory_estimation", "debug"),
@@ -77,7 +78,10 @@ def _read_plan(fields: Fields, training: Fields) -> None:
     if plan.get("context", 1) > 1 and _ROTATIONS[how]:
         plan["ring"] = True
     copies = fields.count("data_parallel_replicate_degree", 1)
-    shards = fields.take("data_parallel_shard_degree", -1)
+    shards = _LEFT
+    if fields.left.get("data_parallel_shard_degree") not in (None, _LEFT):
+        shards = fields.count("data_parallel_shard_degree")
+    fields.left.pop("data_parallel_shard_degree", None)
     divided = shards != 1 or plan.get("context", 1) > 1  # context ranks divide parameters, too
     if divided and copies > 1:
         raise reading.error(
@@ -102,11 +106,8 @@ def _read_batches(fields: Fields, training: Fields) -> None:
     micro = local
     if plan.get("pipeline", 1) > 1:
         micro = fields.count("pipeline_parallel_microbatch_size", 1)
-        schedule = fields.take("pipeline_parallel_schedule", "1F1B")
-        if schedule not in _SCHEDULES:
-            raise reading.refused(
-                "pipeline_parallel_schedule", schedule, f"expected {' or '.join(_SCHEDULES)}"
-            )
+        why = f"expected {' or '.join(_SCHEDULES)}"
+        schedule = fields.only("pipeline_parallel_schedule", _SCHEDULES, why, "1F1B")
         plan["schedule"] = _SCHEDULES[schedule]
         _read_stages(fields, plan["schedule"])
     plan["micro_batch"] = micro
@@ -129,7 +130,7 @@ def _read_stages(fields: Fields, schedule: str) -> None:
         )
     if parts is None:
         return
-    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
+    if not parts or not isinstance(parts, list) or not all(isinstance(p, list) for p in parts):
         raise reading.refused(name, parts, "expected a list of the modules of each stage")
     sizes = tuple(sum(str(one).startswith(_BLOCK) for one in part) for part in parts)
     listed = [str(one) for part in parts for one in part if str(one).startswith(_BLOCK)]
@@ -162,7 +163,7 @@ def _read_model(fields: Fields) -> None:
     reading = fields.reading
     name, flavor = fields.take("name"), fields.take("flavor")
     if name is not None:
-        if (name, flavor) not in _FLAVORS:
+        if (str(name), str(flavor)) not in _FLAVORS:
             known = ", ".join(f"{a} {b}" for a, b in _FLAVORS)
             raise reading.error(f"the model `{name}` `{flavor}` is not known", f"there are {known}")
         reading.model = "llama"
@@ -174,9 +175,8 @@ def _read_model(fields: Fields) -> None:
 def _read_training(fields: Fields) -> None:
     reading = fields.reading
     reading.sizes["sequence"] = fields.count("seq_len", 2048)
-    kind = fields.take("mixed_precision_param", "bfloat16")
-    if kind not in _TYPES:
-        raise reading.refused("mixed_precision_param", kind, f"expected {', '.join(_TYPES)}")
+    why = f"expected {', '.join(_TYPES)}"
+    kind = fields.only("mixed_precision_param", _TYPES, why, "bfloat16")
     plan = reading.plan
     cut = any(plan.get(degree, 1) > 1 for degree in ("tensor", "context", "pipeline"))
     if "zero" not in plan and cut:
@@ -189,7 +189,8 @@ def _read_training(fields: Fields) -> None:
         reading.options |= {"reduce_type": "float32", "accumulate_type": "float32"}
     fields.only("dtype", ("float32",), "parameters are float32", "float32")
     fields.only("enable_cpu_offload", (False,), "tensors stay on the devices", False)
-    fields.only("compile", (False, True), "expected true or false", False)
+    if fields.flag("compile"):
+        reading.software.append("training.compile")
     fields.drop(_OF_TRAINING)
 
 
@@ -219,7 +220,7 @@ def _read_checkpointing(fields: Fields) -> None:
 
 
 def _read_compile(fields: Fields) -> None:
-    fields.reading.software += list(fields.left)
+    fields.reading.software += [f"compile.{name}" for name in fields.left]
     fields.left.clear()
 
 

@@ -86,9 +86,9 @@ class MpiCommunicator:
         if self._world.size != self.mesh.size:
             if self._world.rank:  # rank 0 raises for all
                 raise SystemExit(0)
+            processes = "one process" if self._world.size == 1 else f"{self._world.size} processes"
             raise ExecutionError(
-                f"the mesh {self.mesh} has {self.mesh.size} ranks, MPI runs {self._world.size} "
-                f"processes",
+                f"the mesh {self.mesh} has {self.mesh.size} ranks, MPI runs {processes}",
                 hint=f"start it with `mpiexec -n {self.mesh.size}`",
             )
         failure_messages()

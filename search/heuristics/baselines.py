@@ -4,16 +4,43 @@ Each walks through the program in order, and an operator follows the layouts of 
 plans are points of the search space, so an exact search is never worse.
 """
 
-from shardwright.search.heuristics.batch import follow_batch
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwright.search.heuristics.batch import batch_layout, follow_batch
 from shardwright.search.heuristics.completion import complete, replicated, scattered
 from shardwright.search.heuristics.tensor_ranks import walk
-from shardwright.search.method import Heuristic
+from shardwright.search.method import Heuristic, SearchResult
 from shardwright.search.named_plan import PlanAxes
+from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
 
 
-class DataParallel(Heuristic):
-    """Split the batch over all axes and keep every parameter whole."""
+class _OverBatch(Heuristic):
+    """A plan that splits the batch over all axes that divide it, and says where those are few."""
+
+    def find(self, space: SearchSpace, options: SearchOptions) -> SearchResult:
+        """Return the plan; its account tells over how many ranks the batch is split."""
+        result = super().find(space, options)
+        ranks = space.mesh.of_ranks
+        parts = max(_parts(space), default=1)
+        if parts == ranks.size:
+            return result
+        what = f"the batch is split over {parts} of {ranks.size} ranks: no other axis divides it"
+        return replace(result, how=f"{result.how}, {what}")
+
+
+def _parts(space: SearchSpace) -> Iterator[int]:
+    """Yield over how many ranks each input is split."""
+    mesh = space.mesh
+    for value in space.graph.inputs:
+        if value.type.rank:
+            axes = batch_layout(value, mesh, mesh.names).splits[0]
+            yield mesh.extent(axis for axis in axes if axis not in mesh.in_time)
+
+
+class DataParallel(_OverBatch):
+    """Split the batch over all axes that divide it, and keep every parameter whole."""
 
     name = "data_parallel"
 
@@ -23,8 +50,8 @@ class DataParallel(Heuristic):
         return complete(space, strategies, replicated)
 
 
-class FullySharded(Heuristic):
-    """Split the batch over all axes; store parameters split, and gather them for their readers."""
+class FullySharded(_OverBatch):
+    """Split the batch over all axes that divide it; store parameters split, gather for readers."""
 
     name = "fully_sharded"
 

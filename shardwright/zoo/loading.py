@@ -149,7 +149,11 @@ def _from_config(name: str, sizes: str) -> Definition:
     given = [item.partition("=")[0].strip() for item in sizes.split(",")]
     for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
-    definition: Definition = _called(MODELS[found.model], name, sizes, found.sizes_text)
+    function = MODELS[found.model]
+    if found.window is not None:
+        own = _read_sizes(inspect.signature(function).parameters, name, sizes)
+        found.check_window(own.get("sequence", found.sizes["sequence"]))
+    definition: Definition = _called(function, name, sizes, found.sizes_text)
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])
 
 

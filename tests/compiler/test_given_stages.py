@@ -79,6 +79,12 @@ def test_what_cannot_be_cut_is_refused(model, devices, plan, what):
     assert what in str(error.value)
 
 
+def test_a_bound_of_all_stages_names_them():
+    found = compile("two_matmul", 2, cluster="cpu", stages="search").plan.document
+    assert found.meshes_tried == ("2", "1")
+    assert found.bound_covers == "on mesh 2 or 1 of 1 or 2 device groups"
+
+
 def test_a_pipeline_that_does_not_fit_is_refused():
     with pytest.raises(InfeasibleError) as error:
         compile(GPT, 2, plan="pipeline=2,micro_batch=1", cluster="cpu", memory_limit=20_000)

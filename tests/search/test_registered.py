@@ -189,3 +189,12 @@ def test_answers_that_contradict_themselves(changes: dict[str, object], message:
     with pytest.raises(PassError) as error:
         sw.compile(MODEL, 4, search="wrong")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("search", ["data_parallel", "fully_sharded"])
+def test_a_batch_that_is_not_split_over_all_ranks_is_told(search):
+    options = {"cluster": "cpu", "search": search}
+    whole, parts = (sw.compile(f"mlp:batch={n}", 6, **options) for n in (12, 32))
+    assert whole.plan.document.how == search
+    said = f"{search}, the batch is split over 2 of 6 ranks: no other axis divides it"
+    assert parts.plan.document.how == said

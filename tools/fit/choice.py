@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from shardwright.compiler.options import DEFAULTS
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import IDEAL
 from shardwright.ir.errors import NotFoundError
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.robust import read_errors
@@ -71,7 +72,8 @@ def choose_robust(arguments: argparse.Namespace) -> None:
                 f"`--robust` chooses a named plan, and `{flag}` decides what that would",
                 hint="leave one of them out",
             )
-    given = argparse.Namespace(**{**vars(arguments), "sequence": None})
+    fit_only = {"sequence": None, "software": IDEAL}  # options of `fit` that `compile` has not
+    given = argparse.Namespace(**{**vars(arguments), **fit_only})
     subject = Subject(given)
     answers = Answers(subject, arguments.devices, stated_errors(arguments, subject.cluster))
     found = answers.built

@@ -20,7 +20,7 @@ from types import FrameType
 from shardwright.communication.processes import FAST_VARIABLE
 from shardwright.communication.rendezvous import Meeting, Scheduler
 from shardwright.ir.errors import ModelError, PackageError
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER, Range
 from shardwright.runtime.checkpoints.runs import RUN_VARIABLE
 from shardwright.runtime.checkpoints.writing import new_run
 from shardwright.runtime.faults import BOARD_VARIABLE
@@ -33,6 +33,7 @@ from shardwright.train.runs import RESTART_VARIABLE
 _WORKER = "shardwright.tools.launch.worker"
 _PAUSE = 0.1  # seconds between two looks at the ranks and a log
 _TIMEOUT = 300.0  # seconds
+_PORTS = Range(whole=True, least=1, below=2**16)
 _GRACE = 5.0  # seconds in which MPI's launcher ends after its processes
 
 
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address of the first host (default 127.0.0.1)",
     )
     text = "port of the scheduler there (default 8118)"
-    add_number(parser, "--master_port", POSITIVE_INTEGER, text, "PORT", 8118)
+    add_number(parser, "--master_port", _PORTS, text, "PORT", 8118)
     text = "number of this host, from 0 (default 0)"
     add_number(parser, "--node_rank", NOT_NEGATIVE_INTEGER, text, "N", 0)
     text = "parameter servers, on the one host of all processes (default none)"

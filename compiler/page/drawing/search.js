@@ -4,10 +4,11 @@
 function searchView(report) {
   const search = report.search, trace = search.trace;
   const text = (cost) => costText(cost, search.in_seconds);
+  const covered = search.how.includes("is of plans that") ? "no such plan" : "no plan";
   const found = [section("Certificate",
     `${search.status === "optimal" ? "Proven optimal" : "Found"} by ${search.how}. `
     + `${search.objective_is === "overlapped step" ? "The overlapped step" : "The cost"} is ${text(search.objective)}; `
-    + (search.lower_bound > 0 ? `no plan ${search.lower_bound_covers} takes less than ${text(search.lower_bound)} (gap ${percent(search.gap)}).` : "there is no lower bound."))];
+    + (search.lower_bound > 0 ? `${covered} ${search.lower_bound_covers} takes less than ${text(search.lower_bound)} (gap ${percent(search.gap)}).` : "there is no lower bound."))];
   const pins = Object.entries(search.pin_prices);
   if (pins.length) found.push(section("Pins", "What the plan without each pin saves.", table([["pin", (p) => p[0]], ["saves", (p) => text(p[1]), (p) => p[1], true]], pins)));
   if (!trace) return found;

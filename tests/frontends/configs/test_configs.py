@@ -160,13 +160,19 @@ def test_sizes_of_the_user_hold_and_the_precision_is_the_files(tmp_path):
         ({"model_type": "qwen2_moe"}, "`qwen2_moe`: its tokens go through more than two small"),
         ({"model_type": "gpt_neox"}, "`gpt_neox`: attention and feed-forward are side by side"),
         ({"model_type": "phi3", "partial_rotary_factor": 0.75}, "`partial_rotary_factor` is"),
-        ({"model_type": "phi3", "sliding_window": 2047}, "`sliding_window` is `2047`"),
+        ({"model_type": ["llama"]}, r"`\['llama'\]`, which is no model of the zoo"),
         ({"model_type": "gemma", "hidden_activation": "relu"}, "`hidden_activation` is `relu`"),
         ({"hidden_act": "gelu"}, "`hidden_act` is `gelu`"),
         ({"attention_bias": True}, "`attention_bias` is `true`"),
         ({"attention_dropout": 0.1}, "`attention_dropout` is `0.1`"),
-        ({"sliding_window": 4096}, "`sliding_window` is `4096`"),
+        ({"sliding_window": "wide"}, "`sliding_window` is `wide`, expected an integer"),
         ({"layer_types": ["sliding_attention"]}, "`layer_types`"),
+        ({"layer_types": 2}, "`layer_types` is `2`, expected a list of names"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "has a head for words"),
+        ({"architectures": ["LlamaModel"]}, "has a head for words"),
+        ({"head_dim": "wide"}, "`head_dim` is `wide`, expected an integer"),
+        ({"rope_parameters": {"rope_theta": "many"}}, "`rope_theta` is `many`, expected a number"),
+        ({"torch_dtype": "bfloat16", "dtype": "float16"}, "`bfloat16` and `dtype` is `float16`"),
         ({"num_hidden_layers": 0}, "`num_hidden_layers` is `0`, expected an integer"),
         ({"hidden_size": None}, "there is no `hidden_size`"),
         ({"rope_theta": "many"}, "`rope_theta` is `many`, expected a number"),
@@ -179,6 +185,16 @@ def test_a_field_that_changes_the_model_is_refused_by_name(changed, match, tmp_p
     name = written(tmp_path, "config.json", {**LLAMA, **changed})
     with pytest.raises(ModelError, match=match):
         configs.read_model(name)
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
+def test_a_window_of_attention_is_compared_with_the_sequence_of_the_user(tmp_path):
+    name = written(tmp_path, "config.json", {**LLAMA, "sliding_window": 64})
+    sizes = "batch=2,hidden=64,heads=2,kv_heads=2,layers=1"
+    assert load(f"{name}:{sizes},sequence=64").graph.inputs[0].type.shape == (2, 64)
+    for given in (sizes, f"{sizes},sequence=65"):
+        with pytest.raises(ModelError, match="`sliding_window` is 64 and the sequence has"):
+            load(f"{name}:{given}")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +239,8 @@ def test_a_script_of_megatron_is_a_model_and_a_plan(tmp_path):
         ("--optimizer muon", "`--optimizer` is `muon`"),
         ("--add-position-embedding", "the flag `--add-position-embedding`"),
         ("--rotary-percent 0.5", "`--rotary-percent` is `0.5`"),
+        ("--fp16", "`--bf16` and `--fp16` contradict each other"),
+        ("--num-virtual-stages-per-pipeline-rank many", "is `many`, expected an integer"),
     ],
 )
 def test_a_flag_that_is_not_supported_is_refused_by_name(added, match, tmp_path):
@@ -236,6 +254,8 @@ def test_a_flag_that_is_not_supported_is_refused_by_name(added, match, tmp_path)
     [
         ("--swiglu", "no model of the zoo has swiglu off"),
         ("--disable-bias-linear", "linear layers have biases"),
+        ("--group-query-attention", "`--num-query-groups` is `4`: it needs"),
+        ("--pipeline-model-parallel-size 2", "there are 4 virtual stages and no pipeline"),
         ("--hidden-dropout 0 ", "`--hidden-dropout` is 0.1 unless given"),
         ("--vocab-size 1000", "there is no `--vocab-size`"),
         ("--micro-batch-size 1", "there is no `--micro-batch-size`"),
@@ -251,6 +271,13 @@ def test_several_values_of_a_flag_without_effect_are_allowed(tmp_path):
     text = SCRIPT.rstrip() + " --lr 2e-4\n"
     found = configs.read_plan(written(tmp_path, "train.sh", text), with_model=True)
     assert found.no_effect == ["lr"]
+
+
+def test_devices_are_those_of_the_launcher_in_front_of_the_script(tmp_path):
+    launch = "torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py"
+    text = SCRIPT.replace("torchrun $DISTRIBUTED pretrain_gpt.py", launch)
+    assert launch in text
+    assert configs.read_plan(written(tmp_path, "train.sh", text), with_model=True).devices == 16
 
 
 def test_a_plan_for_another_model_leaves_the_model_of_the_script_alone(tmp_path):
@@ -278,6 +305,10 @@ def test_torchtitan_is_a_model_and_a_plan(tmp_path):
         ("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true", "enable_cpu_offload"),
         ("tensor_parallel_degree = 2", "expert_parallel_degree = 2", "expert_parallel_degree"),
         ("[job]", "[float8]\nx = 1\n[job]", r"`float8` \(.*\) is not supported"),
+        ('name = "llama3"', "name = []", r"the model `\[\]` `8B` is not known"),
+        ("shard_degree = 8", 'shard_degree = "x"', "is `x`, expected an integer of at least 1"),
+        ("shard_degree = 8", "shard_degree = 0", "is `0`, expected an integer of at least 1"),
+        ("seq_len = 4096", "mixed_precision_param = []", r"`mixed_precision_param` is `\[\]`"),
     ],
 )
 def test_a_key_that_is_not_supported_is_refused_by_name(old, new, match, tmp_path):

@@ -131,3 +131,17 @@ def test_a_wrong_value_gets_one_sentence(options, sentence, capsys):
 def test_models_without_a_family_are_refused(model, capsys):
     assert main(["fit", model, "--devices", "4"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_compile_builds_the_robust_plan(tmp_path, capsys):
+    options = [*GIVEN[1:], "--devices", "4", "--memory", "0.3", "--robust", "--json"]
+    assert main(["compile", *options, "--out", str(tmp_path / "plan")]) == 0
+    compiled = json.loads(capsys.readouterr().out)
+    assert compiled["fits"]
+    assert compiled["named_plan"].startswith("data=4")
+
+
+def test_compile_checks_the_errors_of_the_robust_choice(tmp_path, capsys):
+    options = ["--devices", "4", "--robust", "--errors", "rack=0.1"]
+    assert main(["compile", *GIVEN[1:], *options, "--out", str(tmp_path / "plan")]) == 2
+    assert "has no figure `rack`" in capsys.readouterr().err

@@ -87,6 +87,7 @@ def test_ranks_that_wait_for_ever_are_ended(what, said, tmp_path):
     ("options", "what"),
     [
         (["--restarts", "-1"], "`--restarts` is -1, expected an integer of at least 0"),
+        (["--master_port", "65536"], "expected an integer of at least 1 and below 65536"),
         (["--timeout", "0"], "`--timeout` is 0, expected a number above 0"),
         (["--restarts", "1", "--join", "False"], "`--restarts` has no effect with `--join False`"),
         (["--fast", "--server_num", "1"], "`--fast` has no effect with parameter servers"),
