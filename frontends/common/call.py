@@ -147,3 +147,15 @@ class Emitting:
         if stride != 1:
             attributes["strides"] = tuple(strides)
         return self.emit("slice", value, **attributes)
+
+    def taken(self, value: Value, places: Sequence[int], axis: int) -> Value:
+        """Return elements at known positions of one dimension."""
+        if list(places) == list(range(value.type.shape[axis])):
+            return value
+        return self.emit("gather", value, self.constant(places, "int64"), axis=axis)
+
+    def mixed(self, value: Value, matrix: Any, axis: int) -> Value:
+        """Return a value with one dimension multiplied by a known matrix ``[before, after]``."""
+        order = [d for d in range(value.type.rank) if d != axis] + [axis]
+        product = self.emit("matmul", self.transpose(value, order), self.like(matrix, value))
+        return self.transpose(product, np.argsort(order).tolist())

@@ -1,4 +1,4 @@
-"""Dropout whose mask does not depend on how the tensor is split."""
+"""Dropout and random numbers that do not depend on how the tensor is split."""
 
 from typing import ClassVar
 
@@ -37,14 +37,41 @@ class Dropout(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Draw the numbers of the local elements."""
-        x, step = operands
-        factors = [dims[0] for dims in self.rule.operands[0]]
-        region = [slice(view.starts[f], view.starts[f] + view.sizes[f]) for f in factors]
-        index = global_index(self.operand_types[0].shape, region)
-        rate, seed, key = (self.attributes[name] for name in ("rate", "seed", "key"))
-        kept = uniform(seed, f"{key}/{int(step)}", index) >= rate
+        x, rate = operands[0], self.attributes["rate"]
+        kept = _drawn(self, view, int(operands[1])) >= rate
         return np.asarray(np.where(kept, x * (1 / (1 - rate)), 0), x.dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Drop the same elements."""
         return [build.emit("dropout", at.cotangents[0], at.operands[1], **self.attributes), None]
+
+
+@register
+class RandomUniform(OperatorInfo):
+    """A random number in [0, 1) for each element of the first operand, which is not read.
+
+    It is a function of ``seed``, ``key``, ``step`` and the global index, as the mask of `dropout`.
+    """
+
+    name = "random_uniform"
+    notation = "..., -> ..."
+    defaults: ClassVar = {"seed": 0, "key": "random"}
+    stops_gradient = True
+    flops_per_point = 20.0
+    examples = (
+        Example(("f64[4, 3, 6]", "i64[]")),
+        Example(("f64[4, 6]", "i64[]"), {"seed": 3, "key": "layer1/random"}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Draw the numbers of the local elements."""
+        drawn = _drawn(self, view, int(operands[1]))
+        return np.asarray(drawn, operands[0].dtype)
+
+
+def _drawn(info: OperatorInfo, view: ShardView, step: int) -> Array:
+    """Return the random numbers of the local elements of the first operand."""
+    factors = [dims[0] for dims in info.rule.operands[0]]
+    region = [slice(view.starts[f], view.starts[f] + view.sizes[f]) for f in factors]
+    index = global_index(info.operand_types[0].shape, region)
+    return uniform(info.attributes["seed"], f"{info.attributes['key']}/{step}", index)
