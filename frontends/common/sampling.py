@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.frontends.common.call import Emitting
+from shardwright.frontends.common.call import Emits
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.ir.graph import Value
 
@@ -13,7 +13,7 @@ Tap = tuple[Value, Value]  # a position along one dimension, and its weight
 
 
 def grid_sample(
-    call: Emitting,
+    call: Emits,
     x: Value,
     grid: Value,
     mode: str,
@@ -25,7 +25,7 @@ def grid_sample(
 
     Parameters
     ----------
-    call : Emitting
+    call : Emits
         Emits the operators.
     x, grid : Value
         The images, and coordinates from -1 to 1, those of the last dimension of space first.
@@ -55,7 +55,7 @@ def grid_sample(
 
 
 def sampled(
-    call: Emitting,
+    call: Emits,
     x: Value,
     taps: Sequence[Sequence[Tap]],
     settle: Callable[[Value, int], Value],
@@ -65,7 +65,7 @@ def sampled(
 
     Parameters
     ----------
-    call : Emitting
+    call : Emits
         Emits the operators.
     x : Value
         Images ``[n, channel, *space]``.
@@ -98,7 +98,7 @@ def sampled(
     return call.transpose(total, (0, rank + 1, *range(1, rank + 1)))
 
 
-def _last(call: Emitting, grid: Value, place: int) -> Value:
+def _last(call: Emits, grid: Value, place: int) -> Value:
     shape = grid.type.shape
     begin, size = [0] * len(shape), [*shape[:-1], 1]
     begin[-1] = place
@@ -106,13 +106,13 @@ def _last(call: Emitting, grid: Value, place: int) -> Value:
     return call.reshape(cut, shape[:-1])
 
 
-def _coordinate(call: Emitting, g: Value, size: int, align_corners: bool) -> Value:
+def _coordinate(call: Emits, g: Value, size: int, align_corners: bool) -> Value:
     """Return the position among `size` elements of a coordinate from -1 to 1."""
     line = call.emit("scale", g, factor=(size - 1 if align_corners else size) / 2)
     return call.emit("add_scalar", line, value=(size - 1) / 2)
 
 
-def _reflected(call: Emitting, place: Value, size: int, align_corners: bool) -> Value:
+def _reflected(call: Emits, place: Value, size: int, align_corners: bool) -> Value:
     """Return a position, reflected at both ends until it is inside."""
     low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
     span = high - low
@@ -124,9 +124,7 @@ def _reflected(call: Emitting, place: Value, size: int, align_corners: bool) -> 
     return call.emit("add_scalar", call.emit("minimum", phase, back), value=low)
 
 
-def _settled(
-    call: Emitting, position: Value, size: int, padding: str, align_corners: bool
-) -> Value:
+def _settled(call: Emits, position: Value, size: int, padding: str, align_corners: bool) -> Value:
     """Return a position that is moved inside, unless there are zeros outside."""
     if padding == "zeros":
         return position
@@ -135,11 +133,11 @@ def _settled(
     return call.emit("clip", position, low=0.0, high=float(size - 1))
 
 
-def _nearest(call: Emitting, place: Value) -> list[Tap]:
+def _nearest(call: Emits, place: Value) -> list[Tap]:
     return [(call.emit("round", place), call.emit("ones_like", place))]
 
 
-def linear(call: Emitting, place: Value) -> list[Tap]:
+def linear(call: Emits, place: Value) -> list[Tap]:
     """Return the two neighbours of a position."""
     low = call.emit("floor", place)
     ratio = call.emit("sub", place, low)
@@ -147,7 +145,7 @@ def linear(call: Emitting, place: Value) -> list[Tap]:
     return [(low, rest), (call.emit("add_scalar", low, value=1.0), ratio)]
 
 
-def _cubic(call: Emitting, place: Value) -> list[Tap]:
+def _cubic(call: Emits, place: Value) -> list[Tap]:
     """Return the four neighbours of a position, by the cubic of Keys with a = -0.75."""
     low = call.emit("floor", place)
     ratio = call.emit("sub", place, low)
@@ -168,7 +166,7 @@ def _cubic(call: Emitting, place: Value) -> list[Tap]:
     return taps
 
 
-_TAPS: dict[str, Callable[[Emitting, Value], list[Tap]]] = {
+_TAPS: dict[str, Callable[[Emits, Value], list[Tap]]] = {
     "nearest": _nearest,
     "linear": linear,
     "cubic": _cubic,

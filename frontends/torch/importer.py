@@ -142,8 +142,7 @@ class Importer:
     def _one_of(self, node: fx.Node, results: Sequence[Any], index: int) -> Any:
         """Return one result of an operator; converters give None for what they do not compute."""
         if results[index] is None and node.users:
-            maker = node.all_input_nodes[0].target
-            raise UnsupportedError(f"result {index} of the operator {maker}")
+            raise UnsupportedError(f"result {index} of the operator {node.args[0]}")
         return results[index]
 
     def _inlined(self, node: fx.Node, arguments: list[Any]) -> Any:

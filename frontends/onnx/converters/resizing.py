@@ -152,10 +152,13 @@ def _within(call: Call, inside: Value | None, along: Array, axis: int, x: Value)
 
 
 def _multiplied(call: Call, x: Value, matrix: Array, axis: int) -> Value:
-    """Return a value with a matrix ``[after, before]`` applied along a dimension."""
+    """Return a value with a matrix applied along a dimension."""
     if not x.type.is_float:
         x = call.cast(x, "float32")
-    return call.mixed(x, matrix.T, axis)
+    order = [i for i in range(x.type.rank) if i != axis] + [axis]
+    moved = call.transpose(x, order)
+    product = call.emit("matmul", moved, call.constant(matrix.T, x.type.dtype))
+    return call.transpose(product, np.argsort(order).tolist())
 
 
 def _is_ours(call: Call, axes: dict[int, _Axis], mode: str, coordinates: str) -> bool:
