@@ -203,8 +203,7 @@ def _warnings(
         yield "dropout draws other random numbers than PyTorch; `module.eval()` leaves it out"
     if "random_uniform" in operators:
         yield "the program draws other random numbers than PyTorch"
-    absent = [p.name for p in imported.graph.parameters if p.name not in imported.initial]
-    if absent:
+    if absent := imported.absent:
         yield (
             f"the elements of {len(absent)} parameters are missing (they are on the device "
             "`meta`): it can be planned, but not run"

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.errors import IRError
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -15,6 +16,8 @@ from shardwright.operators.info import (
 )
 from shardwright.operators.models.random import global_index, uniform
 from shardwright.operators.rule import ShardView
+
+_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # of a random number
 
 
 @register
@@ -63,9 +66,17 @@ class RandomUniform(OperatorInfo):
         Example(("f64[4, 6]", "i64[]"), {"seed": 3, "key": "layer1/random"}),
     )
 
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the first operand."""
+        dtype = self.operand_types[0].dtype
+        if dtype not in _BITS:
+            raise IRError(f"`{self.name}`: numbers of type {dtype}, expected floating point")
+        return (dtype,)
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Draw the numbers of the local elements."""
-        drawn = _drawn(self, view, int(operands[1]))
+        """Draw the numbers of the local elements, rounded down: none is one."""
+        steps = 2.0 ** _BITS[self.operand_types[0].dtype]
+        drawn = np.floor(_drawn(self, view, int(operands[1])) * steps) / steps
         return np.asarray(drawn, operands[0].dtype)
 
 

@@ -129,8 +129,10 @@ def random_uniform(
     starts: Sequence[int],
     whole_shape: Sequence[int],
 ) -> Tensor:
-    """Draw a number for each element by its index in the whole tensor."""
-    return _drawn(x, f"{seed}:{key}/{int(step)}", starts, whole_shape).to(x.dtype)
+    """Draw a number for each element by its index in the whole tensor, rounded down."""
+    steps = 2 / torch.finfo(x.dtype).eps
+    drawn = _drawn(x, f"{seed}:{key}/{int(step)}", starts, whole_shape)
+    return (torch.floor(drawn * steps) / steps).to(x.dtype)
 
 
 def _drawn(x: Tensor, stream: str, starts: Sequence[int], whole_shape: Sequence[int]) -> Tensor:
