@@ -21,6 +21,7 @@ from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.table import is_known
+from shardwright.frontends.torch.tracing import plain_conversions
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 
@@ -95,7 +96,7 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
-            with experts_in_slots(module):
+            with experts_in_slots(module), plain_conversions():
                 program = torch.export.export(module, arguments, keywords, strict=False)
             return _decomposed(program)
     except Exception as error:  # PyTorch raises errors of many types
