@@ -87,7 +87,8 @@ def _translation(kind: str, **options: Any) -> Callable[[], Made]:
         made = transformers.AutoConfig.for_model(kind, **{**sizes, **options})
         made.use_cache = False
         network = transformers.AutoModelForSeq2SeqLM.from_config(made)
-        return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens(6)}
+        inputs = {"input_ids": random_tokens(), "labels": random_tokens(6)}
+        return network.eval(), {**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}
 
     return make
 

@@ -164,8 +164,8 @@ def _of_shape(name: str, *dimensions: str) -> None:
     """Register the converter of real tensors, whose arguments `dimensions` are counted again."""
     plain = CONVERTERS[f"aten.{name}"]
 
-    def convert(call: Call, x: Any, **arguments: Any) -> Any:
-        rank = (x[0] if isinstance(x, list) else x).type.rank - 1
+    def convert(call: Call, x: Value, **arguments: Any) -> Any:
+        rank = x.type.rank - 1
         for argument in dimensions:
             given = arguments.get(argument)
             if isinstance(given, list):
@@ -190,6 +190,12 @@ for _name in ("transpose", "slice", "select", "narrow", "sum", "mean", "flip"):
 def _permute(call: Call, x: Value, dims: list[int]) -> Value:
     rank = x.type.rank - 1
     return permute(call, x, [*(d % rank for d in dims), rank])
+
+
+@_both("constant_pad_nd")
+def _pad(call: Call, x: Value, pad: list[int], value: Operand = 0) -> Value:
+    found: Value = CONVERTERS["aten.constant_pad_nd"].function(call, x, [0, 0, *pad], value=value)
+    return found
 
 
 # Fourier transforms: products with matrices of cosines and sines

@@ -162,7 +162,7 @@ def spectra(w: Any, x: Any) -> Many:
     yield from (wave.real, wave.imag, wave.abs(), torch.fft.fft(w, dim=0, norm="ortho").real)
     half = torch.fft.rfft(w, dim=1)
     product = half * torch.fft.rfft(x, dim=1).conj()
-    yield from (torch.fft.irfft(product, n=6), torch.fft.irfft(half[:, :3], n=5))
+    yield from (torch.fft.irfft(product, n=6), torch.fft.irfft(half[:, :3], n=9))
     yield from (
         torch.fft.irfft2(torch.fft.rfft2(w) * w[:, :4], s=(4, 6)),
         half.transpose(0, 1).real,
