@@ -250,12 +250,6 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "roformer": _sequence("roformer", embedding_size=16),
     "layoutlm": _labelled("layoutlm", "AutoModelForTokenClassification", "tokens"),
     "mt5": _translation("mt5"),
-    "switch_transformers": _translation(
-        "switch_transformers",
-        num_experts=4,
-        num_sparse_encoder_layers=1,
-        num_sparse_decoder_layers=1,
-    ),
     "longt5": _translation("longt5", local_radius=3),
     "marian": _translation("marian"),
     "m2m_100": _translation("m2m_100"),

@@ -77,6 +77,8 @@ def test_an_expert_that_is_chosen_twice_counts_twice() -> None:
     x, weights = torch.randn(3, 4), torch.rand(3, 2)
     imported = import_module(Chosen(), (x, chosen, weights), loss="none")
     feed = compare.arrays_of(imported, (x, chosen, weights))
-    (found,) = compare.run(imported.graph, {}, feed, list(imported.graph.outputs)).values()
+    (found,) = compare.run(
+        imported.graph, imported.initial, feed, list(imported.graph.outputs)
+    ).values()
     factor = ((chosen + 1) * weights).sum(1, keepdim=True)
     assert compare.difference(found, (x * factor).numpy()) < 1e-6
