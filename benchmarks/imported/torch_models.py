@@ -20,10 +20,13 @@ from pathlib import Path
 import torch
 from documents import put_rows
 from torch_compare import Gradients, Wide, first_of, gradients_differ, on_ranks, outputs_differ
-from torch_zoo import MODELS, Made
+from torch_zoo import MODELS as FIRST
+from torch_zoo import Made
+from torch_zoo_more import MODELS as MORE
 
 from shardwright.ir.errors import ShardwrightError
 
+MODELS = {**FIRST, **MORE}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "torch.md"
 RANKS = 4
 _HEAD = """| model | trained | outputs, float32 | loss | gradients | 4 ranks: loss, gradients | \

@@ -17,33 +17,39 @@ WIDE = {"intermediate_size": 64}
 GROUPED = {"num_key_value_heads": 2}
 
 
-def _tokens(length: int = LENGTH) -> torch.Tensor:
+def random_tokens(length: int = LENGTH) -> torch.Tensor:
+    """Return random tokens of a batch."""
     return torch.randint(3, VOCABULARY, (BATCH, length))
 
 
-def _config(kind: str, **options: Any) -> Any:
+def small_config(kind: str, **options: Any) -> Any:
+    """Return a small configuration of an architecture."""
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **HEADS, **WIDE, **options})
     config.use_cache = False
     return config
 
 
-def _decoder(kind: str, experts: str | None = None, **options: Any) -> Callable[[], Made]:
+def decoder(kind: str, experts: str | None = None, **options: Any) -> Callable[[], Made]:
+    """Return what makes a language model with labels."""
+
     def make() -> Made:
-        config = _config(kind, **options)
+        config = small_config(kind, **options)
         chosen = {"experts_implementation": experts} if experts else {}
         network = transformers.AutoModelForCausalLM.from_config(config, **chosen)
-        return network.eval(), {"input_ids": _tokens(), "labels": _tokens()}
+        return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens()}
 
     return make
 
 
-def _encoder(kind: str, labelled: bool = True, **options: Any) -> Callable[[], Made]:
+def encoder(kind: str, labelled: bool = True, **options: Any) -> Callable[[], Made]:
+    """Return what makes a classifier of sequences."""
+
     def make() -> Made:
-        config = _config(kind, **{"max_position_embeddings": 16, **options})
+        config = small_config(kind, **{"max_position_embeddings": 16, **options})
         network = transformers.AutoModelForSequenceClassification.from_config(config)
         mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
         mask[1, -2:] = 0
-        tokens = {"input_ids": _tokens(), "attention_mask": mask}
+        tokens = {"input_ids": random_tokens(), "attention_mask": mask}
         if labelled:
             tokens["labels"] = torch.randint(0, 2, (BATCH,))
         return network.eval(), tokens
@@ -58,7 +64,7 @@ def _t5() -> Made:
     config.use_cache = False
     config.decoder_start_token_id = 0
     network = transformers.T5ForConditionalGeneration(config)
-    return network.eval(), {"input_ids": _tokens(), "labels": _tokens(6)}
+    return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens(6)}
 
 
 def _bart() -> Made:
@@ -75,7 +81,7 @@ def _bart() -> Made:
     )
     config.use_cache = False
     network = transformers.BartForConditionalGeneration(config)
-    return network.eval(), {"input_ids": _tokens(), "labels": _tokens(6)}
+    return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens(6)}
 
 
 def _whisper() -> Made:
@@ -98,7 +104,7 @@ def _whisper() -> Made:
     )
     config.use_cache = False
     network = transformers.WhisperForConditionalGeneration(config)
-    return network.eval(), {"input_features": torch.randn(BATCH, 8, 16), "labels": _tokens(6)}
+    return network.eval(), {"input_features": torch.randn(BATCH, 8, 16), "labels": random_tokens(6)}
 
 
 def _clip() -> Made:
@@ -109,11 +115,13 @@ def _clip() -> Made:
         projection_dim=24,
     )
     network = transformers.CLIPModel(config)
-    inputs = {"input_ids": _tokens(), "pixel_values": torch.randn(BATCH, 3, 16, 16)}
+    inputs = {"input_ids": random_tokens(), "pixel_values": torch.randn(BATCH, 3, 16, 16)}
     return network.eval(), inputs
 
 
-def _images(kind: str, **options: Any) -> Callable[[], Made]:
+def image_classifier(kind: str, **options: Any) -> Callable[[], Made]:
+    """Return what makes a classifier of images of transformers."""
+
     def make() -> Made:
         config = transformers.AutoConfig.for_model(kind, **{"num_labels": 5, **options})
         network = transformers.AutoModelForImageClassification.from_config(config)
@@ -136,7 +144,9 @@ def _segformer() -> Made:
     return network.eval(), {"pixel_values": torch.randn(BATCH, 3, 64, 64)}
 
 
-def _vision(make: Callable[..., nn.Module], training: bool = False) -> Callable[[], Made]:
+def vision_network(make: Callable[..., nn.Module], training: bool = False) -> Callable[[], Made]:
+    """Return what makes a network of torchvision."""
+
     def build() -> Made:
         network = make(weights=None, num_classes=5).train(training)
         for part in network.modules():
@@ -266,24 +276,24 @@ class Recurrent(nn.Module):
 
 MODELS: Mapping[str, Callable[[], Made]] = {
     "mlp": lambda: (Mlp(), {"x": torch.randn(8, 16), "labels": torch.randint(0, 4, (8,))}),
-    "gpt2": _decoder("gpt2", n_embd=32, n_layer=2, n_head=4, n_positions=16),
-    "gpt_neox": _decoder("gpt_neox"),
-    "opt": _decoder("opt", ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=16),
-    "bloom": _decoder("bloom", n_head=4),
-    "llama": _decoder("llama", **GROUPED),
-    "mistral": _decoder("mistral", **GROUPED, sliding_window=4),
-    "qwen2": _decoder("qwen2", **GROUPED),
-    "qwen3": _decoder("qwen3", **GROUPED, head_dim=8),
-    "gemma": _decoder("gemma", num_key_value_heads=1, head_dim=8),
-    "gemma2": _decoder("gemma2", **GROUPED, head_dim=8, sliding_window=4),
-    "gemma3": _decoder("gemma3_text", **GROUPED, head_dim=8, sliding_window=4),
-    "phi": _decoder("phi"),
-    "phi3": _decoder("phi3", pad_token_id=0, **GROUPED),
-    "olmo2": _decoder("olmo2", **GROUPED),
-    "falcon": _decoder("falcon", num_kv_heads=2, new_decoder_architecture=True),
-    "stablelm": _decoder("stablelm", **GROUPED),
-    "mixtral": _decoder("mixtral", "batched_mm", **GROUPED, num_local_experts=4),
-    "qwen3_moe": _decoder(
+    "gpt2": decoder("gpt2", n_embd=32, n_layer=2, n_head=4, n_positions=16),
+    "gpt_neox": decoder("gpt_neox"),
+    "opt": decoder("opt", ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=16),
+    "bloom": decoder("bloom", n_head=4),
+    "llama": decoder("llama", **GROUPED),
+    "mistral": decoder("mistral", **GROUPED, sliding_window=4),
+    "qwen2": decoder("qwen2", **GROUPED),
+    "qwen3": decoder("qwen3", **GROUPED, head_dim=8),
+    "gemma": decoder("gemma", num_key_value_heads=1, head_dim=8),
+    "gemma2": decoder("gemma2", **GROUPED, head_dim=8, sliding_window=4),
+    "gemma3": decoder("gemma3_text", **GROUPED, head_dim=8, sliding_window=4),
+    "phi": decoder("phi"),
+    "phi3": decoder("phi3", pad_token_id=0, **GROUPED),
+    "olmo2": decoder("olmo2", **GROUPED),
+    "falcon": decoder("falcon", num_kv_heads=2, new_decoder_architecture=True),
+    "stablelm": decoder("stablelm", **GROUPED),
+    "mixtral": decoder("mixtral", "batched_mm", **GROUPED, num_local_experts=4),
+    "qwen3_moe": decoder(
         "qwen3_moe",
         "batched_mm",
         **GROUPED,
@@ -292,26 +302,26 @@ MODELS: Mapping[str, Callable[[], Made]] = {
         num_experts_per_tok=2,
         moe_intermediate_size=16,
     ),
-    "mamba": _decoder("mamba", state_size=4, time_step_rank=4),
-    "bert": _encoder("bert"),
-    "roberta": _encoder("roberta"),
-    "deberta_v2": _encoder(
+    "mamba": decoder("mamba", state_size=4, time_step_rank=4),
+    "bert": encoder("bert"),
+    "roberta": encoder("roberta"),
+    "deberta_v2": encoder(
         "deberta-v2", labelled=False, relative_attention=True, pos_att_type=["p2c", "c2p"]
     ),
-    "distilbert": _encoder("distilbert", dim=32, n_layers=2, n_heads=4, hidden_dim=64),
-    "electra": _encoder("electra", embedding_size=32),
-    "albert": _encoder("albert", embedding_size=16),
+    "distilbert": encoder("distilbert", dim=32, n_layers=2, n_heads=4, hidden_dim=64),
+    "electra": encoder("electra", embedding_size=32),
+    "albert": encoder("albert", embedding_size=16),
     "t5": _t5,
     "bart": _bart,
     "whisper": _whisper,
     "clip": _clip,
-    "vit": _images(
+    "vit": image_classifier(
         "vit", hidden_size=32, num_hidden_layers=2, image_size=16, patch_size=4, **HEADS, **WIDE
     ),
-    "dinov2": _images(
+    "dinov2": image_classifier(
         "dinov2", hidden_size=32, num_hidden_layers=2, image_size=16, patch_size=4, **HEADS
     ),
-    "swin": _images(
+    "swin": image_classifier(
         "swin",
         image_size=32,
         patch_size=2,
@@ -320,11 +330,11 @@ MODELS: Mapping[str, Callable[[], Made]] = {
         num_heads=[2, 4],
         window_size=4,
     ),
-    "convnext": _images("convnext", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1]),
+    "convnext": image_classifier("convnext", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1]),
     "segformer": _segformer,
-    "resnet18": _vision(torchvision.models.resnet18, training=True),
-    "mobilenet_v3": _vision(torchvision.models.mobilenet_v3_small, training=True),
-    "efficientnet_b0": _vision(torchvision.models.efficientnet_b0),
+    "resnet18": vision_network(torchvision.models.resnet18, training=True),
+    "mobilenet_v3": vision_network(torchvision.models.mobilenet_v3_small, training=True),
+    "efficientnet_b0": vision_network(torchvision.models.efficientnet_b0),
     "deeplab_v3": _segmentation,
     "unet": lambda: (Unet(), {"x": torch.randn(BATCH, 3, 16, 16)}),
     "dlrm": lambda: (

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +13,28 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 
 Operand = Value | int | float
+
+
+class Emits(Protocol):
+    """What emits operators, in every frontend."""
+
+    def emit(self, operator: str, *operands: Value, **attributes: Any) -> Value:
+        """Emit an operator of our IR."""
+
+    def constant(self, data: Any, dtype: str) -> Value:
+        """Return an array as a value."""
+
+    def like(self, data: Any, value: Value) -> Value:
+        """Return an array of the element type of a value."""
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Return a value in another element type."""
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """Return a value in another shape."""
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """Return a value with its dimensions reordered."""
 
 
 class Emitting:
@@ -147,3 +169,15 @@ class Emitting:
         if stride != 1:
             attributes["strides"] = tuple(strides)
         return self.emit("slice", value, **attributes)
+
+    def taken(self, value: Value, places: Sequence[int], axis: int) -> Value:
+        """Return elements at known positions of one dimension."""
+        if list(places) == list(range(value.type.shape[axis])):
+            return value
+        return self.emit("gather", value, self.constant(places, "int64"), axis=axis)
+
+    def mixed(self, value: Value, matrix: Any, axis: int) -> Value:
+        """Return a value with one dimension multiplied by a known matrix ``[before, after]``."""
+        order = [d for d in range(value.type.rank) if d != axis] + [axis]
+        product = self.emit("matmul", self.transpose(value, order), self.like(matrix, value))
+        return self.transpose(product, np.argsort(order).tolist())

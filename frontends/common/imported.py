@@ -35,6 +35,12 @@ class Imported:
     highs: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
+    @property
+    def absent(self) -> list[str]:
+        """Names of the parameters whose elements are missing."""
+        given = (p.name for p in self.graph.parameters if p.attributes["initializer"] == "data")
+        return [name for name in given if name not in self.initial]
+
 
 def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported:
     """Return an emitted graph with patterns fused and without dead nodes.

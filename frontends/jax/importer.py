@@ -16,6 +16,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.jax.call import Call, Notes
 from shardwright.frontends.jax.places import frame_of, names_of, place, scope_of
+from shardwright.frontends.jax.streams import Bits, Stream, derived, from_bits, moved, wrapped
 from shardwright.frontends.jax.table import CONVERTERS
 from shardwright.frontends.jax.types import compressed, narrowed, type_of
 from shardwright.ir.errors import IRError
@@ -34,6 +35,9 @@ _CALLS = {
     "checkpoint": "jaxpr",
     "custom_lin": "jaxpr",
 }
+_BODIES = ("scan", "while", "cond")
+# Primitives that only move elements.
+_MOVES = ("slice", "squeeze", "expand_dims", "reshape", "transpose", "broadcast_in_dim", "rev")
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
@@ -111,13 +115,33 @@ class Importer:
         self.emission.build.scope = scope_of(equation, self.names, self.around)
         if name in _CALLS:
             return self.within(equation, _closed(equation.params[_CALLS[name]]), operands)
-        if all(map(is_known, operands)) and name not in ("scan", "while", "cond"):
+        if name == "random_wrap" and isinstance(operands[0], Value):
+            return [wrapped(operands[0])]
+        if name not in _BODIES and any(isinstance(item, (Stream, Bits)) for item in operands):
+            return [self._streamed(equation, operands)]
+        if all(map(is_known, operands)) and name not in _BODIES:
             return self._folded(equation, operands)
         if name in _CUSTOM:
             return list(CONVERTERS["custom"](self, equation, operands))
-        if name in ("scan", "while", "cond"):
+        if name in _BODIES:
             return list(CONVERTERS[name](self, equation, operands))
         return self._converted(equation, operands)
+
+    def _streamed(self, equation: Any, operands: list[Any]) -> Any:
+        """Return the result of a primitive on keys that are arguments, or on bits of them."""
+        name, keys = equation.primitive.name, operands[0]
+        if isinstance(keys, Stream):
+            found: Any = derived(name, equation.params, operands)
+            if found is None and name in _MOVES and all(map(is_known, operands[1:])):
+                places = np.arange(keys.names.size, dtype=np.int32).reshape(keys.names.shape)
+                with jax.ensure_compile_time_eval():
+                    made = _evaluated(equation, [places, *map(_plain, operands[1:])])
+                found = moved(keys, np.asarray(made[0]))
+        else:
+            found = from_bits(self, name, operands, type_of(equation.outvars[0].aval))
+        if found is None:
+            raise UnsupportedError(f"the primitive `{name}` of a key that is an argument")
+        return found
 
     def _folded(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
         """Run an equation on constants, of what is repeated on one slice."""
@@ -148,6 +172,8 @@ class Importer:
             raise UnsupportedError(f"the primitive `{name}`")
         if any(isinstance(item, Key) for item in operands):
             raise UnsupportedError(f"the primitive `{name}`, of random numbers and data,")
+        if all(0 in v.aval.shape for v in equation.outvars):
+            return [self.constant(np.zeros(v.aval.shape, v.aval.dtype)) for v in equation.outvars]
         results = tuple(type_of(v.aval) for v in equation.outvars)
         call = Call(self.emission, name, operands, equation.params, results, self.notes)
         try:

@@ -17,6 +17,7 @@ from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.jax.importer import Importer
 from shardwright.frontends.jax.places import line_of
 from shardwright.frontends.jax.rewrites import with_operators
+from shardwright.frontends.jax.streams import Stream, stream_of
 from shardwright.frontends.jax.types import dtype_of, type_of
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
@@ -163,9 +164,15 @@ def _parameter(importer: Importer, name: str, leaf: Any, trained: list[str]) -> 
     return constant
 
 
-def _input(importer: Importer, name: str, leaf: Any) -> Value:
+def _input(importer: Importer, name: str, leaf: Any) -> Item | Stream:
+    if _is_key(leaf):
+        return stream_of(name, tuple(leaf.shape))
     value = Value(importer.emission.build.unique_name(plain_name(name)), type_of(_shaped(leaf)))
     return importer.emission.build.input(value)
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _shaped(leaf: Any) -> Any:
@@ -177,8 +184,8 @@ def _shaped(leaf: Any) -> Any:
         If it is a key of random numbers.
     """
     aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
-    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        raise UnsupportedError("an argument that is a key of random numbers")
+    if _is_key(leaf):
+        raise UnsupportedError("a key of random numbers among the parameters")
     dtype_of(aval.dtype)
     return aval
 
@@ -190,10 +197,14 @@ def _warnings(imported: Imported, trained: Sequence[str], dropped: int) -> list[
     unread = [name for name in trained if name not in kept]
     if unread:
         found.append(unread_warning(unread))
+    if any(node.operator == "random_uniform" for node in imported.graph.nodes):
+        found.append(
+            "random numbers of keys that are arguments are other ones than JAX's, and others in "
+            "every step, whatever the key is"
+        )
     if dropped > 0:
         found.append(f"{dropped} outputs after the loss are dropped")
-    absent = [p.name for p in imported.graph.parameters if p.name not in imported.initial]
-    if absent:
+    if absent := imported.absent:
         found.append(
             f"the elements of {len(absent)} parameters are missing (they are shapes alone): "
             "it can be planned, but not run"

@@ -13,9 +13,11 @@ from shardwright.frontends.torch.converters import (
     linear,
     loss,
     normalization,
+    random,
     recurrent,
     reduction,
     routing,
+    sampling,
     shape,
     windows,
 )
@@ -31,9 +33,11 @@ __all__ = [
     "linear",
     "loss",
     "normalization",
+    "random",
     "recurrent",
     "reduction",
     "routing",
+    "sampling",
     "shape",
     "windows",
 ]

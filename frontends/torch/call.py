@@ -20,12 +20,13 @@ class Notes:
     causal : dict of int to (Constant, bool)
         Masks that were compared with the causal one, by their identity.
     slots : dict of str to Value
-        The slots of tokens, by the name of the experts that they choose.
+        The slots of tokens, by the name of the experts that they choose; None where every expert
+        has a slot for every token.
     """
 
     views: dict[str, Value] = field(default_factory=dict)
     causal: dict[int, tuple[Constant, bool]] = field(default_factory=dict)
-    slots: dict[str, Value] = field(default_factory=dict)
+    slots: dict[str, Value | None] = field(default_factory=dict)
 
 
 class Call(Emitting):
@@ -41,6 +42,13 @@ class Call(Emitting):
         Types of its results in PyTorch.
     notes : Notes
         What is remembered of the nodes before.
+
+    Attributes
+    ----------
+    is_complex : bool
+        Whether its result is complex.
+    complex_arguments : frozenset of str
+        Names of the arguments that are complex.
     """
 
     def __init__(
@@ -53,6 +61,8 @@ class Call(Emitting):
         super().__init__(emission, results, notes.views)
         self.notes = notes
         self.operator = operator
+        self.is_complex = False
+        self.complex_arguments: frozenset[str] = frozenset()
 
     def is_trained(self, value: Value) -> bool:
         """Return whether a value depends on a trained parameter."""

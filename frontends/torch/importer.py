@@ -19,14 +19,16 @@ from shardwright.frontends.torch.call import Call, Notes
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.stored import ModuleTensor, computed
 from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, Converter
-from shardwright.frontends.torch.types import constant_dtype_of, dtype_of, pair_type_of, type_of
+from shardwright.frontends.torch.types import constant_dtype_of, pair_type_of, type_of
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 
 # Arguments that say nothing about the elements of a result.
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
+# Names of arguments that functions here cannot have.
+_NAMES = {"self": "x", "input": "x", "from": "begin"}
 # Operators without a result.
-_CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert", "aten._assert_async")
+_CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert")
 # Operators of PyTorch that run a graph inside of a mode.
 _NO_GRADIENT, _AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
@@ -97,13 +99,13 @@ class Importer:
 
     def run(self, graph: fx.Graph, items: dict[fx.Node, Any], module: torch.nn.Module) -> Any:
         """Convert the nodes of a graph, and return its outputs."""
-        last = _last_readers(graph)
+        last, checks = _last_readers(graph), _checks(graph)
         for node in graph.nodes:
             if node.op == "output":
                 return self._given(items, node.args[0])
             if node.op == "get_attr":
                 items[node] = getattr(module, str(node.target))
-            elif node.op == "call_function":
+            elif node.op == "call_function" and node not in checks:
                 self.node = node
                 items[node] = self._result(node, items, module)
             for done in last.get(node, ()):
@@ -123,20 +125,25 @@ class Importer:
         arguments = self._given(items, list(node.args))
         keywords = self._given(items, dict(node.kwargs))
         if node.target is operator.getitem:
-            return arguments[0][arguments[1]]
+            return self._one_of(node, *arguments)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return self._inlined(node, arguments)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedError(f"the operator {node.target}, whose result depends on data,")
-        if str(node.target).startswith(_CHECKS):
-            return None
         self.emission.build.scope = module_path(node)
-        known = _all_known([*arguments, *keywords.values()])
+        draws = torch.Tag.nondeterministic_seeded in node.target.tags
+        known = not draws and _all_known([*arguments, *keywords.values()])
         return (
             self._folded(node, arguments, keywords)
             if known
             else self._converted(node, arguments, keywords)
         )
+
+    def _one_of(self, node: fx.Node, results: Sequence[Any], index: int) -> Any:
+        """Return one result of an operator; converters give None for what they do not compute."""
+        if results[index] is None and node.users:
+            raise UnsupportedError(f"result {index} of the operator {node.args[0]}")
+        return results[index]
 
     def _inlined(self, node: fx.Node, arguments: list[Any]) -> Any:
         """Convert the graph that a mode is on for."""
@@ -185,6 +192,9 @@ class Importer:
             return _as_constants(torch.empty(sample.shape, dtype=sample.dtype))
         results = _types(sample)
         call = Call(self.emission, str(target), results, self.notes)
+        if prefix:
+            call.is_complex = _holds_complex(node)
+            call.complex_arguments = _complex_arguments(node, target)
         bound = self._bound(call, converter, target, arguments, keywords)
         mark = len(self.emission.build.nodes)
         try:
@@ -208,7 +218,7 @@ class Importer:
         defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
         bound = {}
         for name, item in {**defaults, **given}.items():
-            ours = "x" if name in ("self", "input") else name
+            ours = _NAMES.get(name, name)
             if ours in converter.names:
                 bound[ours] = _passed(call, converter, ours, item)
             elif (
@@ -231,15 +241,11 @@ class Importer:
         return renamed
 
 
-def _is_default(name: str, item: Any, defaults: Mapping[str, Any]) -> bool:
-    return name in defaults and bool(defaults[name] == item)
-
-
 def _passed(call: Call, converter: Converter, name: str, item: Any) -> Any:
     if isinstance(item, list):
         return [_passed(call, converter, name, part) for part in item]
     if isinstance(item, torch.dtype):
-        return dtype_of(item)
+        return constant_dtype_of(item)
     if not isinstance(item, Constant) or name in converter.items:
         return item
     if name in converter.numbers and not item.shape and not item.trained and not item.is_absent:
@@ -256,8 +262,23 @@ def _as_pairs(item: Constant) -> Constant:
 
 def _is_complex(node: fx.Node) -> bool:
     """Return whether an operator takes or returns complex numbers."""
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
-    return any(isinstance(one, torch.Tensor) and one.is_complex() for one in values)
+    return any(_holds_complex(one) for one in (node, *node.all_input_nodes))
+
+
+def _holds_complex(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _complex_arguments(node: fx.Node, target: torch._ops.OpOverload) -> frozenset[str]:
+    """Return the names of the arguments that are complex tensors."""
+    given = zip((argument.name for argument in target._schema.arguments), node.args, strict=False)
+    pairs = [*given, *node.kwargs.items()]
+    return frozenset(
+        _NAMES.get(name, name)
+        for name, item in pairs
+        if isinstance(item, fx.Node) and _holds_complex(item)
+    )
 
 
 def _all_known(arguments: Sequence[Any]) -> bool:
@@ -313,6 +334,17 @@ def _check_types(target: Any, found: Any, expected: Sequence[Any]) -> None:
     for result, kind in zip(results, expected, strict=False):
         if isinstance(result, Value) and result.type != kind:
             raise UnsupportedError(f"the operator {target} as {kind} (it would be {result.type})")
+
+
+def _checks(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that check what the module asserts, with all that only they read."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "call_function":
+            is_check = str(node.target).startswith(_CHECKS)
+            if is_check or (node.users and all(user in found for user in node.users)):
+                found.add(node)
+    return found
 
 
 def _last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

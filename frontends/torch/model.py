@@ -21,10 +21,13 @@ from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.table import is_known
+from shardwright.frontends.torch.tracing import plain_conversions
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 
 _ROUNDS = 4  # of decomposition
+# What converters raise on arguments that they do not expect.
+_UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
 
 
 def import_module(
@@ -69,14 +72,14 @@ def import_module(
         raise ModelError(str(error), importer.where) from error
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
-    except (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError) as error:
+    except _UNFIT as error:
         what = f"an argument does not fit the operator ({type(error).__name__}: {error})"
         raise ModelError(what, importer.where) from error
     returned = made if outputs or made[0].type.shape or not made[0].type.is_float else made[:1]
     name = re.sub(r"\W", "_", type(module).__name__).lower()
     graph = importer.emission.build.graph(name, tuple(value.name for value in returned))
     imported = finished(graph, importer.emission.data)
-    return replace(imported, warnings=tuple(_warnings(module, imported)))
+    return replace(imported, warnings=tuple(_warnings(module, program, imported)))
 
 
 def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
@@ -93,14 +96,12 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
-            with experts_in_slots(module):
+            with experts_in_slots(module), plain_conversions():
                 program = torch.export.export(module, arguments, keywords, strict=False)
             return _decomposed(program)
     except Exception as error:  # PyTorch raises errors of many types
-        lines = str(error).strip().splitlines()
-        what = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
         raise ModelError(
-            f"PyTorch cannot export the module ({what})", line_of(error), _hint(what)
+            f"PyTorch cannot export the module ({_reason(error)})", line_of(error), _hint(error)
         ) from error
 
 
@@ -119,11 +120,19 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _hint(what: str) -> str:
+def _reason(error: Exception) -> str:
+    """Return in a few words what PyTorch cannot export."""
+    if "DataDependent" in type(error).__name__:
+        return "a branch or a size depends on the elements of tensors"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+
+
+def _hint(error: Exception) -> str:
     """Return what helps against an error of an export."""
-    if "DataDependent" in what:
-        return "let neither shapes nor branches depend on the elements of tensors"
-    if "cache" in what.lower():
+    if "DataDependent" in type(error).__name__:
+        return "let neither sizes, branches nor assertions depend on the elements of tensors"
+    if "cache" in str(error).lower():
         return "set `config.use_cache = False`"
     return "`torch.export.export(module, args, kwargs, strict=False)` must succeed"
 
@@ -176,22 +185,26 @@ def _converted(importer: Importer, program: ExportedProgram) -> tuple[Value, ...
             importer.emission.update(importer.names[str(spec.target)], item)
         elif spec.kind.name == "USER_OUTPUT":
             returned.append(item)
-        elif spec.kind.name == "USER_INPUT_MUTATION":
-            raise UnsupportedError(f"the input `{spec.target}`, which the module overwrites,")
     tensors = [item for item in returned if isinstance(item, (Value, Constant))]
     return importer.emission.outputs(tensors, "a module")
 
 
-def _warnings(module: torch.nn.Module, imported: Imported) -> Iterable[str]:
-    """Yield warnings about parameters that are not trained, random numbers, missing elements."""
+def _warnings(
+    module: torch.nn.Module, program: ExportedProgram, imported: Imported
+) -> Iterable[str]:
+    """Yield warnings: parameters that are not trained, random numbers, missing elements."""
+    for name in program.graph_signature.user_inputs_to_mutate.values():
+        yield f"the module overwrites its input `{name}`; the program leaves it as it is"
     trained = {p.name for p in imported.graph.parameters if p.trainable}
     unread = [n for n, p in module.named_parameters() if p.requires_grad and n not in trained]
     if unread:
         yield unread_warning(unread)
-    if any(node.operator == "dropout" for node in imported.graph.nodes):
+    operators = {node.operator for node in imported.graph.nodes}
+    if "dropout" in operators:
         yield "dropout draws other random numbers than PyTorch; `module.eval()` leaves it out"
-    absent = [p.name for p in imported.graph.parameters if p.name not in imported.initial]
-    if absent:
+    if "random_uniform" in operators:
+        yield "the program draws other random numbers than PyTorch"
+    if absent := imported.absent:
         yield (
             f"the elements of {len(absent)} parameters are missing (they are on the device "
             "`meta`): it can be planned, but not run"

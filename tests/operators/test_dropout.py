@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from shardwright.ir.attributes import Attribute
-from shardwright.ir.types import TensorType
+from shardwright.ir.errors import IRError
+from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array, operator_info, whole_kernel
 
 
@@ -29,3 +30,23 @@ def test_steps_uses_and_seeds_drop_other_elements() -> None:
     ]
     assert len({mask.tobytes() for mask in masks}) == 4
     assert np.array_equal(masks[0], dropped(x))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_random_numbers_are_uniform_and_less_than_one(dtype: str) -> None:
+    types = [TensorType(dtype, (400, 400)), TensorType("int64", ())]
+    zeros = np.zeros((400, 400), numpy_dtype(dtype))
+    info = operator_info("random_uniform", types, {"key": "k"})
+    numbers, others = (whole_kernel(info, zeros, np.array(step))[0] for step in (0, 1))
+    assert numbers.dtype == zeros.dtype
+    wide = numbers.astype(np.float64)
+    assert 0 <= wide.min() <= wide.max() < 1
+    assert wide.mean() == pytest.approx(0.5, abs=0.01)
+    assert wide.var() == pytest.approx(1 / 12, abs=0.002)
+    assert not np.array_equal(numbers, others)
+
+
+def test_random_numbers_are_no_integers() -> None:
+    types = [TensorType("int64", (2,)), TensorType("int64", ())]
+    with pytest.raises(IRError, match="expected floating point"):
+        _ = operator_info("random_uniform", types, {}).result_types

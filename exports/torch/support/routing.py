@@ -116,7 +116,27 @@ def dropout(
     whole_shape: Sequence[int],
 ) -> Tensor:
     """Drop elements by their index in the whole tensor, so that masks depend on no split."""
-    digest = blake2b(f"{seed}:{key}/{int(step)}".encode(), digest_size=8).digest()
+    drawn = _drawn(x, f"{seed}:{key}/{int(step)}", starts, whole_shape)
+    return torch.where(drawn >= rate, x * (1 / (1 - rate)), 0).to(x.dtype)
+
+
+def random_uniform(
+    x: Tensor,
+    step: Tensor,
+    *,
+    seed: int = 0,
+    key: str = "random",
+    starts: Sequence[int],
+    whole_shape: Sequence[int],
+) -> Tensor:
+    """Draw a number for each element by its index in the whole tensor, rounded down."""
+    steps = 2 / torch.finfo(x.dtype).eps
+    drawn = _drawn(x, f"{seed}:{key}/{int(step)}", starts, whole_shape)
+    return (torch.floor(drawn * steps) / steps).to(x.dtype)
+
+
+def _drawn(x: Tensor, stream: str, starts: Sequence[int], whole_shape: Sequence[int]) -> Tensor:
+    digest = blake2b(stream.encode(), digest_size=8).digest()
     bits = torch.zeros((1,) * x.ndim, dtype=torch.int64, device=x.device)
     for d, (start, size) in enumerate(zip(starts, x.shape, strict=True)):
         along = torch.arange(start, start + size, device=x.device) * prod(whole_shape[d + 1 :])
@@ -125,5 +145,4 @@ def dropout(
     for count, factor in _MIXERS:
         bits = (bits ^ _shifted(bits, count)) * _signed(factor)
     bits = bits ^ _shifted(bits, 31)
-    uniform = _shifted(bits, 11).to(torch.float64) * 2.0**-53
-    return torch.where(uniform >= rate, x * (1 / (1 - rate)), 0).to(x.dtype)
+    return _shifted(bits, 11).to(torch.float64) * 2.0**-53

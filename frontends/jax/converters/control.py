@@ -7,6 +7,7 @@ import numpy as np
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.jax.importer import Key, is_known
+from shardwright.frontends.jax.streams import Stream
 from shardwright.frontends.jax.table import converts
 from shardwright.ir.graph import Value
 
@@ -42,6 +43,8 @@ def _row(importer: Any, item: Any, step: int) -> Any:
     """Return one slice along the first dimension."""
     if isinstance(item, Key):
         return Key(item.value[step])
+    if isinstance(item, Stream):
+        return Stream(np.asarray(item.names[step], object))
     if isinstance(item, Constant) and is_known(item):
         return Constant(np.asarray(item.array[step]), item.dtype)
     value = importer.value(item)

@@ -281,6 +281,8 @@ _WRITES = {
     "scatter": "scatter_nd_update",
     "scatter-add": "add",
     "scatter_add": "add",
+    "scatter-mul": "mul",
+    "scatter_mul": "mul",
     "scatter-max": "scatter_nd_max",
     "scatter_max": "scatter_nd_max",
     "scatter-min": "scatter_nd_min",
@@ -319,7 +321,13 @@ def _scatter(call: Call) -> Value:
     moved = call.reshape(moved, (*outer, *(x.type.shape[d] for d in rest)))
     turned, index = _by_tuples(call, x, tuples)
     operator = _WRITES[call.primitive]
-    if operator == "add":
+    if operator == "mul":
+        if not call.params["unique_indices"]:
+            raise UnsupportedError("a scatter of factors to positions that may be equal")
+        ones = call.fill(1, turned.type.dtype, turned.type.shape)
+        factors = call.emit("scatter_nd_update", ones, index, moved)
+        found = call.emit("mul", turned, factors)
+    elif operator == "add":
         total = call.emit("scatter_nd", index, moved, shape=turned.type.shape)
         found = call.emit("add", turned, total)
     else:
@@ -334,7 +342,8 @@ def _window_written(
     """Return a tensor with one block at a known place written or added to."""
     known = call.known(1)
     operator = _WRITES[call.primitive]
-    if known is None or known.size != len(mapped) or operator not in ("add", "scatter_nd_update"):
+    blocks = ("add", "mul", "scatter_nd_update")
+    if known is None or known.size != len(mapped) or operator not in blocks:
         return None
     window = call.params["dimension_numbers"].update_window_dims
     shape, size, begin = x.type.shape, [1] * x.type.rank, [0] * x.type.rank
@@ -346,9 +355,10 @@ def _window_written(
     if min((*begin, *ends)) < 0:
         raise UnsupportedError("positions that are out of range")
     block = call.reshape(updates, size)
-    wide = call.emit("pad", block, before=tuple(begin), after=tuple(ends))
-    if operator == "add":
-        return call.emit("add", x, wide)
+    around = 1.0 if operator == "mul" else 0.0
+    wide = call.emit("pad", block, before=tuple(begin), after=tuple(ends), value=around)
+    if operator in ("add", "mul"):
+        return call.emit(operator, x, wide)
     inside = np.zeros(shape, bool)
     inside[tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))] = True
     return call.emit("where", call.constant(inside, "bool"), wide, x)

@@ -3,6 +3,8 @@
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.shape import transposed
@@ -130,3 +132,44 @@ def _spread(call: Call, x: Value, spread: tuple[int, ...]) -> Value:
     """Return a value with zeros between its elements in space."""
     none = (0,) * x.type.rank
     return call.emit("pad", x, before=none, after=none, between=(0, 0, *(n - 1 for n in spread)))
+
+
+@converts("ragged_dot_general")
+def _ragged(call: Call) -> Value:
+    """Multiply the rows of each group by its matrix; every group computes all rows."""
+    numbers = call.params["ragged_dot_dimension_numbers"]
+    plain = (((1,), (1,)), ((), ()))
+    groups = tuple(numbers.lhs_ragged_dimensions), tuple(numbers.rhs_group_dimensions)
+    found = tuple(tuple(map(tuple, pair)) for pair in numbers.dot_dimension_numbers)
+    if found != plain or groups != ((0,), (0,)) or call.params["group_offset"] is not None:
+        raise UnsupportedError("a ragged product but of `[row, k]` and `[group, k, column]`")
+    x, weights, sizes = call.values()
+    ends = call.reshape(call.emit("cumsum", sizes, axis=0), (1, sizes.type.elements))
+    begins = call.emit("sub", ends, call.reshape(sizes, ends.type.shape))
+    row = call.like(np.arange(x.type.shape[0])[:, None], ends)
+    after = call.emit("greater_equal", row, begins)
+    own = call.emit("logical_and", after, call.emit("less", row, ends))
+    marks = call.cast(own, x.type.dtype)
+    made = call.emit("einsum", x, weights, equation="mk,gkn->gmn")
+    return call.cast(call.emit("einsum", made, marks, equation="gmn,mg->mn"), call.result.dtype)
+
+
+@converts("cholesky")
+def _cholesky(call: Call) -> Value:
+    return call.emit("cholesky", call.at(0))
+
+
+@converts("triangular_solve")
+def _solve(call: Call) -> Value:
+    a, b = call.values()
+    how = {
+        "lower": bool(call.params["lower"]),
+        "transposed": bool(call.params["transpose_a"]),
+        "unit_diagonal": bool(call.params["unit_diagonal"]),
+    }
+    if call.params["left_side"]:
+        return call.emit("solve_triangular", a, b, **how)
+    turned = [*range(b.type.rank - 2), b.type.rank - 1, b.type.rank - 2]
+    how["transposed"] = not how["transposed"]
+    found = call.emit("solve_triangular", a, call.transpose(b, turned), **how)
+    return call.transpose(found, turned)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.items import Constant
 from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.table import converts
 from shardwright.ir.graph import Value
@@ -92,7 +93,8 @@ def _pad(call: Call) -> Value:
 
 @converts("concatenate")
 def _concatenate(call: Call) -> Value:
-    values = call.values()
+    filled = [o for o in call.operands if not isinstance(o, Constant) or o.size]
+    values = tuple(map(call.value, filled))
     if len(values) == 1:
         return values[0]
     found = call.emit("concat", *values, axis=int(call.params["dimension"]))

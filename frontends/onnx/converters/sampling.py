@@ -1,165 +1,28 @@
-"""Sampling of images at computed positions: lookups and weighted sums of neighbours."""
+"""Sampling of images at positions and in regions that are computed."""
 
-from collections.abc import Callable, Sequence
-from itertools import product
 from math import prod
 
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.sampling import grid_sample, linear, sampled
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.linear import geometry
 from shardwright.frontends.onnx.table import converts
 from shardwright.ir.graph import Value
 
-Tap = tuple[Value, Value]  # a position along one dimension, and its weight
-
 
 @converts("GridSample")
 def _grid_sample(call: Call) -> Value:
-    x, grid = call.value(0), call.value(1)
-    rank = x.type.rank - 2
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(
-        call.attribute("mode", "linear"), call.attribute("mode", "linear")
+    mode = call.attribute("mode", "linear")
+    return grid_sample(
+        call,
+        call.value(0),
+        call.value(1),
+        {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+        call.attribute("padding_mode", "zeros"),
+        bool(call.attribute("align_corners", 0)),
     )
-    taps = []
-    for d in range(rank):
-        size = x.type.shape[2 + d]
-        place = _coordinate(call, _last(call, grid, rank - 1 - d), size)
-        taps.append(_TAPS[mode](call, place, size))
-    return sampled(call, x, taps, lambda position, d: _settled(call, position, x.type.shape[2 + d]))
-
-
-def sampled(
-    call: Call,
-    x: Value,
-    taps: Sequence[Sequence[Tap]],
-    settle: Callable[[Value, int], Value],
-    combine: str = "add",
-) -> Value:
-    """Return ``[n, channel, *places]``: the weighted sum of the neighbours of each position.
-
-    Parameters
-    ----------
-    call : Call
-        The node.
-    x : Value
-        Images ``[n, channel, *space]``.
-    taps : sequence of sequence of (Value, Value)
-        Positions ``[n, *places]`` and weights of the neighbours, for each dimension.
-    settle : callable
-        Maps a position to the position that is looked up; outside are zeros.
-    combine : str
-        Reduction of weighted neighbours: ``add`` or ``maximum``.
-    """
-    rank = len(taps)
-    order = (0, *range(2, rank + 2), 1)
-    images = call.transpose(x, order)
-    shape = taps[0][0][0].type.shape
-    first = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
-    sample = call.constant(np.broadcast_to(first, shape), "int64")
-    total: Value | None = None
-    for neighbour in product(*taps):
-        positions = [sample]
-        weight: Value | None = None
-        for d, (position, part) in enumerate(neighbour):
-            positions.append(call.cast(settle(position, d), "int64"))
-            weight = part if weight is None else call.emit("mul", weight, part)
-        assert weight is not None
-        index = call.emit("stack", *positions, axis=-1)
-        found = call.emit("gather_nd", images, index)
-        term = call.emit("mul", found, call.reshape(weight, (*shape, 1)))
-        total = term if total is None else call.emit(combine, total, term)
-    assert total is not None
-    return call.transpose(total, (0, rank + 1, *range(1, rank + 1)))
-
-
-def _last(call: Call, grid: Value, place: int) -> Value:
-    shape = grid.type.shape
-    begin, size = [0] * len(shape), [*shape[:-1], 1]
-    begin[-1] = place
-    cut = call.emit("slice", grid, begin=tuple(begin), size=tuple(size))
-    return call.reshape(cut, shape[:-1])
-
-
-def _coordinate(call: Call, g: Value, size: int) -> Value:
-    """Return the position among `size` elements of a coordinate from -1 to 1."""
-    if call.attribute("align_corners", 0):
-        half = (size - 1) / 2
-        place = call.emit("add_scalar", call.emit("scale", g, factor=half), value=half)
-    else:
-        line = call.emit("scale", g, factor=size / 2)
-        place = call.emit("add_scalar", line, value=(size - 1) / 2)
-    padding = call.attribute("padding_mode", "zeros")
-    if padding == "border":
-        return call.emit("clip", place, low=0.0, high=float(size - 1))
-    return _reflected(call, place, size) if padding == "reflection" else place
-
-
-def _reflected(call: Call, place: Value, size: int) -> Value:
-    """Return a position, reflected at both ends until it is inside."""
-    low, high = (0.0, size - 1.0) if call.attribute("align_corners", 0) else (-0.5, size - 0.5)
-    span = high - low
-    if span == 0:
-        return call.emit("zeros_like", place)
-    away = call.emit("add_scalar", place, value=-low)
-    phase = call.emit("mod", away, call.like(2 * span, place))
-    back = call.emit("add_scalar", call.emit("neg", phase), value=2 * span)
-    return call.emit("add_scalar", call.emit("minimum", phase, back), value=low)
-
-
-def _settled(call: Call, position: Value, size: int) -> Value:
-    """Return the position of a neighbour, which may be outside."""
-    padding = call.attribute("padding_mode", "zeros")
-    if padding == "reflection":
-        position = _reflected(call, position, size)
-    if padding == "zeros":
-        return position
-    return call.emit("clip", position, low=0.0, high=float(size - 1))
-
-
-def _nearest(call: Call, place: Value, size: int) -> list[Tap]:
-    return [(call.emit("round", place), call.emit("ones_like", place))]
-
-
-def linear(call: Call, place: Value, size: int) -> list[Tap]:
-    """Return the two neighbours of a position."""
-    low = call.emit("floor", place)
-    ratio = call.emit("sub", place, low)
-    rest = call.emit("add_scalar", call.emit("neg", ratio), value=1.0)
-    return [(low, rest), (call.emit("add_scalar", low, value=1.0), ratio)]
-
-
-def _cubic(call: Call, place: Value, size: int) -> list[Tap]:
-    """Return the four neighbours of a position, by the cubic of Keys with a = -0.75."""
-    low = call.emit("floor", place)
-    ratio = call.emit("sub", place, low)
-    a = -0.75
-    polynomials = (
-        ((a, -2 * a, a, 0.0), -1.0),
-        ((a + 2, -(a + 3), 0.0, 1.0), 0.0),
-        ((-(a + 2), 2 * a + 3, -a, 0.0), 1.0),
-        ((-a, a, 0.0, 0.0), 2.0),
-    )
-    taps = []
-    for coefficients, offset in polynomials:
-        weight = call.emit("scale", ratio, factor=coefficients[0])
-        for coefficient in coefficients[1:-1]:
-            weight = call.emit("mul", call.emit("add_scalar", weight, value=coefficient), ratio)
-        weight = call.emit("add_scalar", weight, value=coefficients[-1])
-        taps.append((call.emit("add_scalar", low, value=offset), weight))
-    return taps
-
-
-def _unknown(call: Call, place: Value, size: int) -> list[Tap]:
-    raise UnsupportedError(f"samples of mode `{call.attribute('mode')}`")
-
-
-_TAPS: dict[str, Callable[[Call, Value, int], list[Tap]]] = {
-    "nearest": _nearest,
-    "linear": linear,
-    "cubic": _cubic,
-}
 
 
 @converts("DeformConv")
@@ -185,7 +48,7 @@ def _deformed(call: Call) -> Value:
             line = np.arange(count[d]) * how["stride"][d] - how["padding"][d][0]
             line = (line + tap[d] * how["dilation"][d]).reshape(-1, *(1,) * (rank - 1 - d))
             own = _component(call, moved, number, d)
-            places.append(linear(call, call.emit("add", own, call.like(line, own)), 0))
+            places.append(linear(call, call.emit("add", own, call.like(line, own))))
         made = sampled(call, images, places, lambda position, d: position)
         if mask is not None:
             weight = _component(call, mask, number)
@@ -232,7 +95,7 @@ def _roi_align(call: Call) -> Value:
         )
         inside.append(within)
         kept = call.emit("clip", place, low=0.0, high=high - 1)
-        taps.append(linear(call, kept, x.type.shape[2 + d]))
+        taps.append(linear(call, kept))
     greatest = call.attribute("mode", "avg") == "max"
 
     def kept_inside(position: Value, d: int) -> Value:

@@ -1,6 +1,6 @@
 """Operators point by point: arithmetic, functions, comparison, logic, activations."""
 
-from math import inf
+from math import inf, log
 from typing import Any
 
 import torch
@@ -220,9 +220,16 @@ def _div(call: Call, x: Operand, other: Operand, rounding_mode: str | None = Non
     if rounding_mode == "floor":
         return call.emit("floor_div", a, b)
     if rounding_mode == "trunc" and not a.type.is_float:
-        raise UnsupportedError("a quotient of integers that is rounded towards zero")
+        return _truncated(call, a, b)
     quotient = call.emit("div", a, b)
     return call.emit("trunc", quotient) if rounding_mode else quotient
+
+
+def _truncated(call: Call, a: Value, b: Value) -> Value:
+    """Return a quotient of integers, rounded towards zero."""
+    sign = call.emit("mul", call.emit("sign", a), call.emit("sign", b))
+    sizes = call.emit("abs", a), call.emit("abs", b)
+    return call.emit("mul", sign, call.emit("floor_div", *sizes))
 
 
 @converts("aten.floor_divide")
@@ -247,9 +254,20 @@ def _pow(call: Call, x: Operand, exponent: Operand) -> Value:
         return call.emit("square", a)
     if exponent == 1:
         return a
+    if exponent == 0:  # no gradient, even where the element is zero
+        return call.emit("ones_like", a)
     if not a.type.is_float:
         return call.emit("power", a, call.fill(exponent, dtype))
     return call.emit("pow", a, exponent=float(exponent))
+
+
+@converts("aten.log2", "aten.log10", "aten.exp2")
+def _other_base(call: Call, x: Value) -> Value:
+    name = call.operator.split(".")[1]
+    x = call.cast(x, call.result.dtype)
+    if name == "exp2":
+        return call.emit("exp", call.scaled(x, log(2)))
+    return call.scaled(call.emit("log", x), 1 / log(2 if name == "log2" else 10))
 
 
 @converts("aten.addcmul")

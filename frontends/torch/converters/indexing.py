@@ -1,5 +1,6 @@
 """Operators that look up and write elements by position."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.elementwise import truth
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
+from shardwright.operators.indexing.scatter import emit_scatter_elements_add
 
 
 @converts("aten.embedding")
@@ -104,16 +106,23 @@ def _index(call: Call, x: Value, indices: Item) -> Value:
     used = [d for d, item in enumerate(places) if item is not None]
     if any(_dtype(places[d]) == "bool" for d in used):
         raise UnsupportedError("a selection by a mask, whose shape depends on data,")
-    if used != list(range(used[0], used[-1] + 1)):
-        raise UnsupportedError("positions in dimensions that are not next to each other")
     if len(used) == 1:
         axis = used[0]
         return call.emit("gather", x, positions(call, places[axis], x.type.shape[axis]), axis=axis)
+    if used != list(range(used[0], used[-1] + 1)):  # their dimensions come first
+        x, places = _in_front(call, x, places, used)
+        used = list(range(len(used)))
     return _of_several(call, x, places, used)
 
 
 def _dtype(item: Any) -> str:
     return item.dtype if isinstance(item, Constant) else str(item.type.dtype)
+
+
+def _in_front(call: Call, x: Value, places: list[Any], used: list[int]) -> tuple[Value, list[Any]]:
+    """Return a tensor with the dimensions that are looked up in front, and their positions."""
+    rest = [d for d in range(x.type.rank) if d not in used]
+    return call.transpose(x, [*used, *rest]), [places[d] for d in used]
 
 
 def _of_several(call: Call, x: Value, places: list[Any], used: list[int]) -> Value:
@@ -141,8 +150,14 @@ def _index_put(
     places: list[Any] = list(indices)  # type: ignore[arg-type]
     if len(places) == 1 and _dtype(places[0]) == "bool":
         return _masked_put(call, x, call.value(places[0]), values, accumulate)
-    if any(item is None for item in places) or any(_dtype(item) == "bool" for item in places):
-        raise UnsupportedError("a write to positions in later dimensions")
+    used = [d for d, item in enumerate(places) if item is not None]
+    if any(_dtype(places[d]) == "bool" for d in used):
+        raise UnsupportedError(
+            "a write by a mask in several dimensions, whose shape depends on data,"
+        )
+    if used != list(range(len(used))):
+        return _put_later(call, x, places, used, values, accumulate)
+    places = places[: len(used)]
     made = [positions(call, item, n) for item, n in zip(places, x.type.shape, strict=False)]
     shape = np.broadcast_shapes(*(value.type.shape for value in made))
     index = call.emit(
@@ -152,6 +167,24 @@ def _index_put(
     if not accumulate:
         return call.emit("scatter_nd_update", x, index, updates)
     return call.emit("add", x, call.emit("scatter_nd", index, updates, shape=x.type.shape))
+
+
+def _put_later(
+    call: Call, x: Value, places: list[Any], used: list[int], values: Value, accumulate: bool
+) -> Value:
+    """Write to positions of dimensions that do not all come first."""
+    order = [*used, *(d for d in range(x.type.rank) if d not in used)]
+    moved, fronted = _in_front(call, x, places, used)
+    shapes = [item.shape if isinstance(item, Constant) else item.type.shape for item in fronted]
+    index = len(np.broadcast_shapes(*shapes))
+    rest = x.type.rank - len(used)
+    if used == list(range(used[0], used[-1] + 1)):  # the positions of values stand in their place
+        values = call.reshape(values, (1,) * (index + rest - values.type.rank) + values.type.shape)
+        before = range(used[0])
+        inner = range(used[0], used[0] + index)
+        values = call.transpose(values, [*inner, *before, *range(used[0] + index, index + rest)])
+    found = _index_put(call, moved, fronted, values, accumulate)
+    return call.transpose(found, np.argsort(order).tolist())
 
 
 def _masked_put(call: Call, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:
@@ -173,7 +206,10 @@ def _scatter(
     if src is None:
         assert value is not None
         src = call.broadcast(call.operand(value, x.type.dtype), index.type.shape)
-    return call.emit("scatter_elements", x, index, src, axis=dim % x.type.rank)
+    axis = dim % x.type.rank
+    part, src = _aligned(call, x, index, src, axis)
+    written = call.emit("scatter_elements", part, index, src, axis=axis)
+    return _put_back(call, x, written, axis)
 
 
 @converts("aten.index_add", "aten.scatter_add")
@@ -184,15 +220,115 @@ def _added(
     index: Value,
     source: Value | None = None,
     src: Value | None = None,
+    alpha: float = 1,
 ) -> Value:
     source = src if source is None else source
     assert source is not None
     axis = dim % x.type.rank
-    if index.type.rank == 1 and axis == 0:
-        rows = call.reshape(index, (index.type.shape[0], 1))
-        total = call.emit("scatter_nd", rows, source, shape=x.type.shape)
-        return call.emit("add", x, total)
-    raise UnsupportedError("a sum of rows along a later dimension")
+    if call.operator.startswith("aten.index_add"):
+        return _rows_added(call, x, axis, index, call.scaled(source, alpha))
+    x_part, source = _aligned(call, x, index, source, axis)
+    total = emit_scatter_elements_add(call.build, x_part, index, source, axis)
+    return _put_back(call, x, total, axis)
+
+
+def _rows_added(call: Call, x: Value, axis: int, index: Value, source: Value) -> Value:
+    """Add slices at positions along a dimension."""
+    order = [axis, *(d for d in range(x.type.rank) if d != axis)]
+    rows = call.reshape(index, (index.type.elements, 1))
+    shape = tuple(x.type.shape[d] for d in order)
+    total = call.emit("scatter_nd", rows, call.transpose(source, order), shape=shape)
+    return call.emit("add", x, call.transpose(total, np.argsort(order).tolist()))
+
+
+def _aligned(call: Call, x: Value, index: Value, source: Value, axis: int) -> tuple[Value, Value]:
+    """Return the part of a tensor, and of what is written, that positions are given for."""
+    for d, n in enumerate(index.type.shape):
+        source = call.part(source, d, 0, n)
+        if d != axis:
+            x = call.part(x, d, 0, n)
+    return x, source
+
+
+def _put_back(call: Call, x: Value, written: Value, axis: int) -> Value:
+    """Return a tensor whose first part has been written."""
+    for d in reversed(range(x.type.rank)):
+        part, size = written.type.shape[d], x.type.shape[d]
+        if part < size:
+            rest = x
+            for outer in range(d):
+                rest = call.part(rest, outer, 0, written.type.shape[outer])
+            rest = call.part(rest, d, part, size - part)
+            written = call.emit("concat", written, rest, axis=d)
+    return written
+
+
+_SEGMENTS = {
+    "amax": ("unsorted_segment_max", "maximum"),
+    "amin": ("unsorted_segment_min", "minimum"),
+}
+
+
+@converts("aten.scatter_reduce")
+def _scatter_reduce(
+    call: Call,
+    x: Value,
+    dim: int,
+    index: Value,
+    src: Value,
+    reduce: str,
+    include_self: bool = True,
+) -> Value:
+    """Combine elements at positions; those of `x` count where nothing is written, or always."""
+    axis = dim % x.type.rank
+    part, src = _aligned(call, x, index, src, axis)
+    ones = call.fill(1, x.type.dtype, index.type.shape)
+    zeros = call.fill(0, x.type.dtype, part.type.shape)
+    counts = emit_scatter_elements_add(call.build, zeros, index, ones, axis)
+    is_written = call.emit("greater", counts, call.fill(0, x.type.dtype))
+    if reduce in _SEGMENTS:
+        found = _extreme_at(call, part, index, src, axis, reduce, include_self)
+    elif reduce in ("sum", "mean"):
+        own = part if include_self else zeros
+        found = emit_scatter_elements_add(call.build, own, index, src, axis)
+        if reduce == "mean":
+            counts = call.shifted(counts, 1) if include_self else counts
+            least = call.emit("maximum", counts, call.fill(1, x.type.dtype))
+            found = call.emit("div", found, least)
+    else:
+        raise UnsupportedError(f"a scatter that reduces by `{reduce}`")
+    return _put_back(call, x, call.emit("where", is_written, found, part), axis)
+
+
+def _extreme_at(
+    call: Call, x: Value, index: Value, src: Value, axis: int, reduce: str, include_self: bool
+) -> Value:
+    """Return extrema of elements at positions, each column with segments of its own."""
+    order = [axis, *(d for d in range(x.type.rank) if d != axis)]
+    shape = tuple(x.type.shape[d] for d in order)
+    columns = prod(shape[1:])
+    place = call.scaled(call.transpose(index, order), columns)
+    column = np.arange(columns).reshape(shape[1:])
+    place = call.emit("add", place, call.like(column, place))
+    flat = call.reshape(place, (place.type.elements,))
+    updates = call.reshape(call.transpose(src, order), flat.type.shape)
+    operator, combine = _SEGMENTS[reduce]
+    found = call.emit(operator, updates, flat, segments=prod(shape))
+    found = call.transpose(call.reshape(found, shape), np.argsort(order).tolist())
+    return call.emit(combine, found, x, halves=True) if include_self else found
+
+
+@converts("aten.masked_scatter")
+def _masked_scatter(call: Call, x: Value, mask: Value, source: Value) -> Value:
+    """Write the elements of `source` in order where a mask is true."""
+    mask = call.broadcast(mask, x.type.shape)
+    flat = call.cast(call.reshape(mask, (mask.type.elements,)), "int64")
+    place = call.shifted(call.emit("cumsum", flat, axis=0), -1)
+    last = call.fill(source.type.elements - 1, "int64")
+    place = call.emit("minimum", call.emit("maximum", place, call.fill(0, "int64")), last)
+    elements = call.reshape(source, (source.type.elements,))
+    written = call.reshape(call.emit("gather", elements, place, axis=0), x.type.shape)
+    return call.emit("where", mask, written, x)
 
 
 @converts("aten.one_hot")

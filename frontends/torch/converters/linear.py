@@ -72,7 +72,9 @@ def _einsum(call: Call, equation: str, tensors: list[Value], path: Any = None) -
     if any(len(set(t)) != len(t) for t in plain.split("->")[0].replace("...", "").split(",")):
         raise UnsupportedError("an einsum over a diagonal")
     if "->" not in plain:
-        raise UnsupportedError("an einsum without `->`")
+        letters = plain.replace(",", "").replace("...", "")
+        single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        plain += "->" + "..." * ("..." in plain) + single
     return call.emit("einsum", *tensors, equation=plain)
 
 

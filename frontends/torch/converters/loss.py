@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -35,17 +34,32 @@ def _cross_entropy(
 ) -> Value:
     scores = _last(call, x)
     if target.type.is_float:
-        if weight is not None or label_smoothing:
-            raise UnsupportedError("a cross entropy of class probabilities with weights")
-        losses = emit_cross_entropy(call.build, scores, _last(call, target), sparse=False)
-        return _reduced(call, losses, reduction)
+        shares = _last(call, target)
+        if label_smoothing:
+            shares = call.scaled(shares, 1 - label_smoothing)
+            shares = call.shifted(shares, label_smoothing / scores.type.shape[-1])
+        return _of_shares(call, scores, shares, weight, reduction)
     label, kept = _labels(call, target, ignore_index)
     losses = emit_cross_entropy(call.build, scores, label, sparse=True)
-    if label_smoothing:
-        if weight is not None:
-            raise UnsupportedError("a cross entropy with smoothed labels and weights")
-        losses = _smoothed(call, scores, losses, label_smoothing)
-    return _weighted(call, losses, label, kept, weight, reduction)
+    found = _weighted(call, losses, label, kept, weight, reduction)
+    if not label_smoothing:
+        return found
+    uniform = _uniform(call, scores, label, kept, weight, reduction)
+    rest, share = 1 - label_smoothing, label_smoothing
+    return call.emit("add", call.scaled(found, rest), call.scaled(uniform, share))
+
+
+def _of_shares(
+    call: Call, scores: Value, shares: Value, weight: Value | None, reduction: int
+) -> Value:
+    """Return the cross entropy with probabilities of the classes; a mean is over the samples."""
+    if weight is None and not call.is_trained(shares):
+        losses = emit_cross_entropy(call.build, scores, shares, sparse=False)
+    else:
+        logs = call.emit("log_softmax", scores, axis=-1)
+        logs = logs if weight is None else call.emit("mul", logs, weight)
+        losses = call.emit("neg", call.emit("reduce_sum", call.emit("mul", logs, shares), axis=-1))
+    return _reduced(call, losses, reduction)
 
 
 @converts("aten.nll_loss_nd", "aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_forward")
@@ -70,11 +84,24 @@ def _labels(call: Call, target: Value, ignored: int) -> tuple[Value, Value]:
     return call.emit("where", kept, target, call.fill(0, dtype)), kept
 
 
-def _smoothed(call: Call, scores: Value, losses: Value, share: float) -> Value:
-    """Return losses with a share of every class."""
+def _uniform(
+    call: Call, scores: Value, label: Value, kept: Value, weight: Value | None, reduction: int
+) -> Value:
+    """Return the losses of labels that are shared by all classes, reduced.
+
+    Each class counts by its own weight; a mean is over the weights of the labels.
+    """
     logs = call.emit("log_softmax", scores, axis=-1)
-    uniform = call.emit("neg", call.emit("reduce_mean", logs, axis=-1))
-    return call.emit("add", call.scaled(losses, 1 - share), call.scaled(uniform, share))
+    logs = logs if weight is None else call.emit("mul", logs, weight)
+    losses = call.emit("mask", call.emit("neg", call.emit("reduce_mean", logs, axis=-1)), kept)
+    if reduction != _MEAN:
+        return _reduced(call, losses, reduction)
+    shares = call.cast(kept, losses.type.dtype)
+    if weight is not None:
+        shares = call.emit("mul", shares, call.emit("gather", weight, label, axis=0))
+    if not losses.type.rank:
+        return call.emit("div", losses, shares)
+    return call.emit("div", call.emit("reduce_sum", losses), call.emit("reduce_sum", shares))
 
 
 def _weighted(
@@ -126,16 +153,26 @@ def _logistic(
     pos_weight: Value | None = None,
     reduction: int = _MEAN,
 ) -> Value:
-    if pos_weight is not None:
-        raise UnsupportedError("a binary cross entropy with weights of the positive class")
-    losses = call.emit("sigmoid_cross_entropy", x, target)
-    if call.is_trained(target):
-        # The operator has no gradient of its targets: a zero has it.
-        zero = call.emit("sub", target, call.emit("stop_gradient", target))
-        losses = call.emit("sub", losses, call.emit("mul", x, zero))
+    if pos_weight is None:
+        losses = call.emit("sigmoid_cross_entropy", x, target)
+        if call.is_trained(target):
+            # The operator has no gradient of its targets: a zero has it.
+            zero = call.emit("sub", target, call.emit("stop_gradient", target))
+            losses = call.emit("sub", losses, call.emit("mul", x, zero))
+    else:
+        losses = _positives_weighted(call, x, target, pos_weight)
     if weight is not None:
         losses = call.emit("mul", losses, weight)
     return _reduced(call, losses, reduction)
+
+
+def _positives_weighted(call: Call, x: Value, target: Value, weight: Value) -> Value:
+    """Return ``(1 - y) x + (1 + (weight - 1) y) softplus(-x)``."""
+    rest = call.emit("add_scalar", call.emit("neg", target), value=1.0)
+    excess = call.emit("mul", target, call.emit("add_scalar", weight, value=-1.0))
+    factor = call.emit("add_scalar", excess, value=1.0)
+    logarithm = call.emit("softplus", call.emit("neg", x))
+    return call.emit("add", call.emit("mul", rest, x), call.emit("mul", factor, logarithm))
 
 
 @converts("aten.kl_div")

@@ -136,7 +136,16 @@ def _moved(call: Call, old: Value, new: Value, momentum: float) -> Value:
 # Dropout
 
 
-@converts("aten.dropout", "aten.native_dropout", "aten.feature_dropout", "aten.dropout_")
+@converts("aten.feature_dropout", "aten.feature_dropout_")
+def _feature_dropout(call: Call, x: Value, p: float = 0.5, train: bool = True) -> Value:
+    """Drop whole channels."""
+    if not train or p == 0:
+        return x
+    shape = (*x.type.shape[:2], *(1,) * (x.type.rank - 2))
+    return call.emit("mul", x, dropped(call, call.fill(1, x.type.dtype, shape), p))
+
+
+@converts("aten.dropout", "aten.native_dropout", "aten.dropout_")
 def _dropout(call: Call, x: Value, p: float = 0.5, train: bool | None = True) -> Any:
     found = x if not train or p == 0 else dropped(call, x, p)
     return found if len(call.results) == 1 else [found, None]

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.converters.normalization import dropped
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
@@ -50,13 +51,16 @@ def _direction(
     call: Call, cell: Cell, x: Value, parameters: list[Value], state: State, reverse: bool
 ) -> tuple[Value, State]:
     """Return the outputs ``[step, sample, feature]`` of one direction, and the last state."""
-    biases = parameters[2:4] if len(parameters) > 2 else [None, None]
+    biases = parameters[2:4] if len(parameters) > 3 else [None, None]
+    projection = parameters[-1] if len(parameters) % 2 else None
     entered = _product(call, x, parameters[0], biases[0])
     steps, batch, features = entered.type.shape
     outputs = []
     for step in reversed(range(steps)) if reverse else range(steps):
         now = call.reshape(call.part(entered, 0, step, 1), (batch, features))
         state = cell(call, now, _product(call, state[0], parameters[1], biases[1]), state)
+        if projection is not None:
+            state = (_product(call, state[0], projection, None), *state[1:])
         outputs.append(state[0])
     return call.emit("stack", *(outputs[::-1] if reverse else outputs), axis=0), state
 
@@ -70,10 +74,8 @@ def _network(
     how: dict[str, Any],
 ) -> list[Value]:
     """Return the outputs of the last layer, and the last states of all layers."""
-    if how["train"] and how["dropout"]:
-        raise UnsupportedError("a recurrent network with dropout between its layers")
     ways = 2 if how["bidirectional"] else 1
-    each = 4 if how["has_biases"] else 2
+    each = (4 if how["has_biases"] else 2) + how.get("projected", False)
     if how["batch_first"]:
         x = call.transpose(x, (1, 0, 2))
     if x.type.shape[0] * how["num_layers"] * ways > MOST_STEPS:
@@ -89,6 +91,8 @@ def _network(
             made.append(output)
             last.append(state)
         x = made[0] if ways == 1 else call.emit("concat", *made, axis=2)
+        if how["train"] and how["dropout"] and layer + 1 < how["num_layers"]:
+            x = dropped(call, x, how["dropout"])
     x = call.transpose(x, (1, 0, 2)) if how["batch_first"] else x
     return [x, *(call.emit("stack", *parts, axis=0) for parts in zip(*last, strict=True))]
 
@@ -110,9 +114,8 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    if len({state.type.shape[-1] for state in hx}) > 1:
-        raise UnsupportedError("an LSTM with a projection")
     how = _options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
+    how["projected"] = len({state.type.shape[-1] for state in hx}) > 1
     return _network(call, _lstm_cell, x, hx, params, how)
 
 

@@ -1,5 +1,6 @@
 """Reductions, scans, and the order of elements."""
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,15 @@ def _var(
     distance = call.emit("square", call.emit("sub", x, mean))
     total = call.emit("reduce_sum", distance, axis=axes, keep_dims=keepdim)
     variance = call.scaled(total, 1 / (count - less))
-    return call.emit("sqrt", variance) if ".std" in call.operator else variance
+    return root(call, variance) if ".std" in call.operator else variance
+
+
+def root(call: Call, total: Value) -> Value:
+    """Return a square root whose gradient is zero where it is zero, as that of a norm."""
+    zero, one = (call.fill(n, total.type.dtype) for n in (0, 1))
+    is_zero = call.emit("equal", total, zero)
+    found = call.emit("sqrt", call.emit("where", is_zero, one, total))
+    return call.emit("where", is_zero, zero, found)
 
 
 @converts("aten.linalg_vector_norm", "aten.norm")
@@ -118,23 +127,41 @@ def _norm(
     dtype: Any = None,
 ) -> Value:
     order = float(ord if p is None else p)
-    x = call.cast(x, call.result.dtype)
+    return norm(call, call.cast(x, call.result.dtype), order, dim, keepdim)
+
+
+def norm(call: Call, x: Value, order: float, dim: Axes, keepdim: bool = False) -> Value:
+    """Return the norm of an order along dimensions."""
     if order == 2:
         total = _reduced(call, "reduce_sum", call.emit("square", x), dim, keepdim)
-        return call.emit("sqrt", total)
+        return root(call, total)
     size = call.emit("abs", x)
     if order == 1:
         return _reduced(call, "reduce_sum", size, dim, keepdim)
-    if order == float("inf"):
-        return _reduced(call, "reduce_max", size, dim, keepdim)
+    if order in (inf, -inf):
+        return _reduced(call, "reduce_max" if order > 0 else "reduce_min", size, dim, keepdim)
+    if order == 0:
+        some = call.emit("not_equal", x, call.fill(0, x.type.dtype))
+        return _reduced(call, "reduce_sum", call.cast(some, x.type.dtype), dim, keepdim)
     raised = call.emit("pow", size, exponent=order)
     return call.emit("pow", _reduced(call, "reduce_sum", raised, dim, keepdim), exponent=1 / order)
+
+
+@converts("aten._cdist_forward")
+def _distances(call: Call, x1: Value, x2: Value, p: float, compute_mode: Any = None) -> Value:
+    """Return the distances of all pairs of rows."""
+    shapes = [value.type.shape for value in (x1, x2)]
+    first = call.reshape(x1, (*shapes[0][:-1], 1, shapes[0][-1]))
+    second = call.reshape(x2, (*shapes[1][:-2], 1, *shapes[1][-2:]))
+    return norm(call, call.emit("sub", first, second), float(p), -1)
 
 
 @converts("aten.logsumexp")
 def _logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
     axes = axes_of(x, dim)
     peak = call.emit("stop_gradient", call.emit("reduce_max", x, axis=axes, keep_dims=True))
+    is_finite = call.emit("is_finite", peak)
+    peak = call.emit("where", is_finite, peak, call.fill(0, x.type.dtype))
     total = call.emit("exp", call.emit("sub", x, peak))
     logarithm = call.emit("log", call.emit("reduce_sum", total, axis=axes, keep_dims=True))
     return call.reshape(call.emit("add", logarithm, peak), call.result.shape)
@@ -154,6 +181,27 @@ def _softmax(
 def _scan(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     x = call.cast(x, call.result.dtype)
     return call.emit(call.operator.split(".")[1], x, axis=dim % x.type.rank)
+
+
+@converts("aten.cummax", "aten.cummin")
+def _running(call: Call, x: Value, dim: int) -> list[Value | None]:
+    return [call.emit(call.operator.split(".")[1], x, axis=dim % x.type.rank), None]
+
+
+@converts("aten.median", "aten.kthvalue")
+def _ranked(
+    call: Call, x: Value, k: int | None = None, dim: int | None = None, keepdim: bool = False
+) -> Any:
+    if dim is None and k is None:
+        x, dim = call.reshape(x, (x.type.elements,)), 0
+    axis = (-1 if dim is None else dim) % x.type.rank
+    place = (x.type.shape[axis] - 1) // 2 if k is None else k - 1
+    parts = call.emit_all("sort", x, axis=axis)
+    value, index = (call.part(part, axis, place, 1) for part in parts)
+    value = call.reshape(value, call.result.shape)
+    if len(call.results) == 1:
+        return value
+    return [value, call.reshape(call.cast(index, "int64"), call.result.shape)]
 
 
 @converts("aten.topk")

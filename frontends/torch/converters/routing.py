@@ -1,6 +1,5 @@
 """Slots of experts; see `frontends.torch.experts`."""
 
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -14,8 +13,9 @@ def _dispatch(call: Call, tokens: Value, chosen: Value, experts: int) -> Value:
     is_grouped = joined.type.rank == 3 and joined.type.shape[2] == features
     groups = joined.type.shape[0] if is_grouped else 1
     capacity = rows // groups  # a slot for every token
-    if not _are_distinct(call, chosen):
-        raise UnsupportedError("a token that may choose an expert twice (not by `topk`)")
+    if not _are_distinct(call, chosen):  # an expert could be chosen twice: every token goes to all
+        call.notes.slots[chosen.name] = None
+        return call.broadcast(call.reshape(tokens, (1, *tokens.type.shape)), call.result.shape)
     grouped = call.reshape(chosen, (groups, capacity, choices))
     how = {"experts": experts, "capacity": capacity}
     slots = call.emit("expert_slots", grouped, **how)
@@ -26,10 +26,21 @@ def _dispatch(call: Call, tokens: Value, chosen: Value, experts: int) -> Value:
 @converts("shardwright.combine")
 def _combine(call: Call, slots: Value, chosen: Value, weights: Value) -> Value:
     places = call.notes.slots[chosen.name]
+    if places is None:
+        return _summed(call, slots, chosen, weights)
     capacity = places.type.shape[1]
     grouped = call.reshape(weights, places.type.shape)
     found = call.emit("combine", slots, places, grouped, capacity=capacity)
     return call.reshape(found, call.result.shape)
+
+
+def _summed(call: Call, found: Value, chosen: Value, weights: Value) -> Value:
+    """Return the sum of all experts' results, by the weights of those that a token chooses."""
+    experts = found.type.shape[0]
+    marks = call.emit("one_hot", chosen, depth=experts, dtype=found.type.dtype)
+    column = call.reshape(weights, (*weights.type.shape, 1))
+    shares = call.emit("reduce_sum", call.emit("mul", marks, column), axis=1)
+    return call.emit("einsum", found, shares, equation="enf,ne->nf")
 
 
 def _are_distinct(call: Call, chosen: Value) -> bool:

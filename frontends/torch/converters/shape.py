@@ -3,7 +3,9 @@
 from math import prod
 from typing import Any, cast
 
+import numpy as np
 import torch
+from torch.nn import functional as F  # noqa: N812
 
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
@@ -39,7 +41,8 @@ def _expand(call: Call, x: Value, size: _ANY = None, other: _ANY = None) -> Valu
 
 
 @converts("aten.permute")
-def _permute(call: Call, x: Value, dims: list[int]) -> Value:
+def permute(call: Call, x: Value, dims: list[int]) -> Value:
+    """Return a tensor with its dimensions in another order."""
     return call.transpose(x, [d % x.type.rank for d in dims])
 
 
@@ -199,8 +202,9 @@ def _flip(call: Call, x: Value, dims: list[int]) -> Value:
 
 @converts("aten.roll")
 def _roll(call: Call, x: Value, shifts: list[int], dims: list[int] | None = None) -> Value:
-    if not dims:
-        raise UnsupportedError("a roll of all dimensions as one")
+    if not dims:  # of all dimensions as one
+        flat = _roll(call, call.reshape(x, (x.type.elements,)), shifts, [0])
+        return call.reshape(flat, call.result.shape)
     for shift, dim in zip(shifts, dims, strict=True):
         axis = dim % x.type.rank
         size = x.type.shape[axis]
@@ -216,7 +220,7 @@ def _pad(
     call: Call, x: Value, pad: list[int], mode: str = "constant", value: Operand | None = None
 ) -> Value:
     if mode != "constant":
-        raise UnsupportedError(f"padding of the mode `{mode}`")
+        return _padded_by_itself(call, x, pad, mode)
     rank = x.type.rank
     before, after = [0] * rank, [0] * rank
     for i in range(len(pad) // 2):
@@ -230,6 +234,107 @@ def _pad(
     number = value or 0
     plain = float(number) if x.type.is_float else int(number)  # type: ignore[arg-type]
     return call.emit("pad", x, before=tuple(before), after=tuple(after), value=plain)
+
+
+@converts("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
+@converts("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
+def _pad_space(call: Call, x: Value, padding: list[int]) -> Value:
+    mode = "reflect" if "reflection" in call.operator else "replicate"
+    return _padded_by_itself(call, x, padding, mode)
+
+
+def _padded_by_itself(call: Call, x: Value, pad: list[int], mode: str) -> Value:
+    """Return a tensor padded with its own elements."""
+    for i in range(len(pad) // 2):
+        axis = x.type.rank - 1 - i
+        line = torch.arange(x.type.shape[axis], dtype=torch.float64)[None, None]
+        places = F.pad(line, (pad[2 * i], pad[2 * i + 1]), mode)[0, 0].to(torch.int64)
+        x = call.taken(x, places.tolist(), axis)
+    return x
+
+
+# Windows and diagonals
+
+
+@converts("aten.unfold")
+def _unfold(call: Call, x: Value, dimension: int, size: int, step: int) -> Value:
+    if not x.type.rank:
+        return call.reshape(x, call.result.shape)
+    axis = dimension % x.type.rank
+    count = call.result.shape[axis]
+    shape = x.type.shape
+    if step == size:
+        whole = call.part(x, axis, 0, count * size)
+    else:
+        places = np.arange(count)[:, None] * step + np.arange(size)
+        whole = call.taken(x, places.ravel().tolist(), axis)
+    whole = call.reshape(whole, (*shape[:axis], count, size, *shape[axis + 1 :]))
+    rest = [d for d in range(whole.type.rank) if d != axis + 1]
+    return call.transpose(whole, [*rest, axis + 1])
+
+
+@converts("aten.im2col")
+def _im2col(
+    call: Call,
+    x: Value,
+    kernel_size: list[int],
+    dilation: list[int],
+    padding: list[int],
+    stride: list[int],
+) -> Value:
+    batch = x if x.type.rank == 4 else call.reshape(x, (1, *x.type.shape))
+    samples, channels = batch.type.shape[:2]
+    before = (0, 0, *padding)
+    if any(padding):
+        batch = call.emit("pad", batch, before=before, after=before, value=0.0)
+    counts = []
+    for d in (0, 1):
+        count = (batch.type.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1
+        places = np.arange(kernel_size[d])[:, None] * dilation[d] + np.arange(count) * stride[d]
+        batch = call.taken(batch, places.ravel().tolist(), 2 + d)
+        counts.append(count)
+    shape = (samples, channels, kernel_size[0], counts[0], kernel_size[1], counts[1])
+    columns = call.transpose(call.reshape(batch, shape), (0, 1, 2, 4, 3, 5))
+    return call.reshape(columns, call.result.shape)
+
+
+@converts("aten.col2im")
+def _col2im(
+    call: Call,
+    x: Value,
+    output_size: list[int],
+    kernel_size: list[int],
+    dilation: list[int],
+    padding: list[int],
+    stride: list[int],
+) -> Value:
+    counts = [
+        (output_size[d] + 2 * padding[d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1
+        for d in (0, 1)
+    ]
+    samples = x.type.shape[0] if x.type.rank == 3 else 1
+    channels = x.type.elements // (samples * prod(kernel_size) * prod(counts))
+    whole = call.reshape(x, (samples, channels, *kernel_size, *counts))
+    whole = call.transpose(whole, (0, 1, 2, 4, 3, 5))
+    sizes = [k * n for k, n in zip(kernel_size, counts, strict=True)]
+    whole = call.reshape(whole, (samples, channels, *sizes))
+    for d in (0, 1):
+        places = np.arange(kernel_size[d])[:, None] * dilation[d] + np.arange(counts[d]) * stride[d]
+        targets = np.arange(output_size[d]) + padding[d]
+        whole = call.mixed(whole, places.reshape(-1, 1) == targets, 2 + d)
+    return call.reshape(whole, call.result.shape)
+
+
+@converts("aten.diagonal")
+def _diagonal(call: Call, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    rank = x.type.rank
+    row, column = dim1 % rank, dim2 % rank
+    rest = [d for d in range(rank) if d not in (row, column)]
+    moved = call.transpose(x, [*rest, row, column])
+    *outer, rows, columns = moved.type.shape
+    flat = call.reshape(moved, (*outer, rows * columns))
+    first = offset if offset >= 0 else -offset * columns
+    return call.part(flat, len(outer), first, call.result.shape[-1], columns + 1)
 
 
 @converts("aten.tril", "aten.triu")

@@ -1,12 +1,16 @@
 """Poolings and resizing."""
 
+from collections.abc import Callable
 from typing import Any
 
-from shardwright.frontends.common.errors import UnsupportedError
+import torch
+from torch.nn import functional as F  # noqa: N812
+
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.linear import spread
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
+from shardwright.operators.info import Array
 
 
 def _windows(call: Call, x: Value, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
@@ -68,31 +72,83 @@ def _adaptive(call: Call, x: Value, output_size: Any) -> Value:
     axes = tuple(range(x.type.rank - rank, x.type.rank))
     if all(n == 1 for n in size):
         return call.emit("reduce_mean", x, axis=axes, keep_dims=True)
-    if any(n % s for n, s in zip(space, size, strict=True)):
-        raise UnsupportedError(f"an adaptive mean of {space} elements to {size}, of other windows,")
+    if any(n % s for n, s in zip(space, size, strict=True)):  # windows of different sizes
+        for axis, n, s in zip(axes, space, size, strict=True):
+            x = call.mixed(x, _of_units(F.adaptive_avg_pool1d, n, s), axis)
+        return x
     kernel = tuple(n // s for n, s in zip(space, size, strict=True))
     found = call.emit("average_pool", _batched(call, x), kernel=kernel, stride=kernel)
     return call.reshape(found, call.result.shape)
 
 
-@converts("aten.upsample_bilinear2d", "aten.upsample_linear1d")
-def _linear(
+@converts("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+def _adaptive_max(call: Call, x: Value, output_size: Any) -> list[Value | None]:
+    rank = int(call.operator.split("pool")[1][0])
+    size = spread(output_size, rank)
+    found = _batched(call, x)
+    for d, after in enumerate(size):
+        axis, before = found.type.rank - rank + d, found.type.shape[found.type.rank - rank + d]
+        ends = [(i * before // after, -(-(i + 1) * before // after)) for i in range(after)]
+        single = [1] * rank
+        parts = []
+        for begin, end in ends:
+            single[d] = end - begin
+            part = call.part(found, axis, begin, end - begin)
+            parts.append(call.emit("max_pool", part, kernel=tuple(single), stride=tuple(single)))
+        found = parts[0] if after == 1 else call.emit("concat", *parts, axis=axis)
+    return [call.reshape(found, call.result.shape), None]
+
+
+def _of_units(function: Callable[..., torch.Tensor], before: int, *how: Any) -> Array:
+    """Return the matrix ``[before, after]`` of a linear function of one dimension."""
+    units = torch.eye(before, dtype=torch.float64)
+    array: Array = function(units[None], *how)[0].numpy()
+    return array
+
+
+# Resizing
+
+
+@converts("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d")
+@converts("aten.upsample_bicubic2d", "aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa")
+def _smooth(
     call: Call,
     x: Value,
     output_size: Any = None,
     align_corners: bool = False,
     scale_factors: Any = None,
+    scales_d: Any = None,
     scales_h: Any = None,
     scales_w: Any = None,
     scales: Any = None,
 ) -> Value:
-    rank = x.type.rank - 2
-    size = call.result.shape[-rank:]
-    coordinates = "align_corners" if align_corners else "half_pixel"
-    return call.emit("resize", x, size=size, mode="linear", coordinates=coordinates)
+    given = scale_factors or [scales_d, scales_h, scales_w, scales]
+    factors = _factors(call, x, given)
+    space = tuple(range(2, x.type.rank))
+    size = call.result.shape[2:]
+    is_plain = "linear" in call.operator and "_aa" not in call.operator
+    if is_plain and not any(factors):
+        coordinates = "align_corners" if align_corners else "half_pixel"
+        return call.emit("resize", x, size=size, mode="linear", coordinates=coordinates)
+    name = call.operator.split(".")[1]
+    name = name if name.endswith(("2d", "_aa")) else "upsample_bilinear2d"
+    function = getattr(torch.ops.aten, name).default
+
+    def resized(units: torch.Tensor, after: int, factor: float | None) -> torch.Tensor:
+        columns = units.transpose(1, 2)[None]  # [1, 1, place, unit]: resized as images
+        size = [after, columns.shape[3]]
+        found: torch.Tensor = function(columns, size, align_corners, factor, None)
+        return found[0].transpose(1, 2)
+
+    for axis, after, factor in zip(space, size, factors, strict=True):
+        if x.type.shape[axis] != after or factor:
+            x = call.mixed(x, _of_units(resized, x.type.shape[axis], after, factor), axis)
+    return x
 
 
 @converts("aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d")
+@converts("aten._upsample_nearest_exact1d", "aten._upsample_nearest_exact2d")
+@converts("aten._upsample_nearest_exact3d")
 def _nearest(
     call: Call,
     x: Value,
@@ -103,9 +159,30 @@ def _nearest(
     scales_w: Any = None,
     scales: Any = None,
 ) -> Value:
+    given = scale_factors or [scales_d, scales_h, scales_w, scales]
+    factors = _factors(call, x, given)
+    size = call.result.shape[2:]
+    is_exact = "exact" in call.operator
+    sizes = list(zip(x.type.shape[2:], size, strict=True))
+    if not is_exact and not any(factors) and all(not m % n or not n % m for n, m in sizes):
+        return call.emit("resize", x, size=size, mode="nearest", coordinates="asymmetric")
+    name = "_upsample_nearest_exact1d" if is_exact else "upsample_nearest1d"
+    function = getattr(torch.ops.aten, name).default
+    for axis, (before, after), factor in zip(range(2, x.type.rank), sizes, factors, strict=True):
+        line = torch.arange(before, dtype=torch.float64)[None, None]
+        places = function(line, [after], factor)[0, 0].to(torch.int64)
+        x = call.taken(x, places.tolist(), axis)
+    return x
+
+
+def _factors(call: Call, x: Value, given: list[float | None]) -> list[float | None]:
+    """Return for each dimension the factor that places elements, if not the ratio of sizes."""
     rank = x.type.rank - 2
-    size = call.result.shape[-rank:]
-    return call.emit("resize", x, size=size, mode="nearest", coordinates="asymmetric")
+    factors = [one for one in given if one is not None]
+    if len(factors) != rank:
+        return [None] * rank
+    sizes = zip(x.type.shape[2:], call.result.shape[2:], factors, strict=True)
+    return [None if n * factor == m else factor for n, m, factor in sizes]
 
 
 @converts("aten.pixel_shuffle")

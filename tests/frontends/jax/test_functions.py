@@ -147,6 +147,20 @@ FUNCTIONS: dict[str, Function] = {
     "types": lambda x: x.astype(jnp.int32) + x * jnp.int32(2) + x.astype(bool) * np.float32(0.5),
     "stopped": lambda x: x * jax.lax.stop_gradient(x),
     "a scalar": lambda x: x.sum() * jnp.float64(2.0),
+    "an associative scan": lambda x: jax.lax.associative_scan(
+        lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (x, jnp.sin(x)), axis=1
+    ),
+    "parts without elements": lambda x: jnp.concatenate([x[:0], x, x[4:]]),
+    "factors": lambda x: x.at[1:3, 2:4].mul(3.0).at[0].mul(x[1]),
+    "unique factors": lambda x: x.at[PLACES[:2]].mul(x[:2], unique_indices=True),
+    "a factor of a matrix": lambda x: jnp.linalg.cholesky(x @ x.T + 9 * jnp.eye(4)),
+    "triangular equations": lambda x: (
+        jax.scipy.linalg.solve_triangular(x[:, :4] + 5 * jnp.eye(4), x, lower=True),
+        jax.lax.linalg.triangular_solve(x[:, :4] + 5 * jnp.eye(4), x.T, transpose_a=True),
+    ),
+    "rows of groups": lambda x: jax.lax.ragged_dot(
+        x, jnp.stack([x.T, x[::-1].T]), jnp.array([1, 2], jnp.int32)
+    ),
 }
 
 
@@ -248,6 +262,44 @@ def test_operators_have_the_scope_and_the_line_of_the_users_code() -> None:
     assert node.scope.startswith("block/test_functions.py-L")
 
 
+def _drawn(params: Any, x: Any, key: Any) -> Any:
+    first, second, third = jax.random.split(key, 3)
+    folded = jax.random.fold_in(third, 7)
+    rows = jax.vmap(lambda k: jax.random.uniform(k, x.shape))(jax.random.split(third))
+    return (
+        params + jax.random.normal(first, x.shape),
+        params + jax.random.normal(first, x.shape),
+        jax.random.bernoulli(second, 0.3, x.shape),
+        -jax.random.gumbel(folded, x.shape),
+        rows,
+    )
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+def test_keys_that_are_arguments_give_numbers_of_the_right_distribution(make: Any) -> None:
+    arguments = (jnp.asarray(0.0), jnp.zeros(4000), make(0))
+    imported = import_function(_drawn, arguments, outputs=True)
+    assert "whatever the key is" in imported.warnings[0]
+    feed = {v.name: np.zeros(v.type.shape, v.type.dtype) for v in imported.graph.inputs}
+    names = list(imported.graph.outputs)
+    found = list(compare.run(imported.graph, imported.initial, feed, names).values())
+    normal, again, chosen, gumbel, rows = found
+    assert np.array_equal(normal, again)
+    assert (normal.mean(), normal.std()) == pytest.approx((0, 1), abs=0.05)
+    assert chosen.mean() == pytest.approx(0.3, abs=0.03)
+    assert gumbel.mean() == pytest.approx(-np.euler_gamma, abs=0.08)
+    assert rows.mean() == pytest.approx(0.5, abs=0.02)
+    assert rows.min() >= 0
+    assert rows.max() < 1
+
+
+def test_other_uses_of_keys_that_are_arguments_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"of a key that is an argument.*test_functions.py"):
+        import_function(
+            lambda p, key: p + jax.random.randint(key, (), 0, 4), (X, jax.random.key(0))
+        )
+
+
 # Refusals
 
 
@@ -260,7 +312,7 @@ def test_operators_have_the_scope_and_the_line_of_the_users_code() -> None:
         ),
         (lambda x: jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), "depends on data"),
         (lambda x: x[x > 0], "cannot trace"),
-        (lambda x: x[:0], "no elements"),
+        (lambda x: x.at[PLACES].mul(x[:3]), "may be equal"),
         (lambda x: jnp.fft.fft(x).real, "`fft`|complex"),
         (lambda x: jnp.linalg.svd(x)[1], "`svd`"),
         (lambda x: jax.pure_callback(np.sin, x, x), "`pure_callback`"),

@@ -68,10 +68,17 @@ class Chosen(nn.Module):
 
     def forward(self, x: Any, chosen: Any, weights: Any) -> Any:
         held = torch.ops.shardwright.dispatch(x, chosen, 3)
-        return torch.ops.shardwright.combine(held, chosen, weights)
+        factors = torch.arange(1.0, 4.0)[:, None, None]
+        return torch.ops.shardwright.combine(held * factors, chosen, weights)
 
 
-def test_choices_that_may_be_equal_are_refused() -> None:
+def test_an_expert_that_is_chosen_twice_counts_twice() -> None:
     chosen = torch.tensor([[2, 2], [1, 2], [2, 0]])
-    with pytest.raises(ModelError, match="may choose an expert twice"):
-        import_module(Chosen(), (torch.randn(3, 4), chosen, torch.rand(3, 2)), loss="none")
+    x, weights = torch.randn(3, 4), torch.rand(3, 2)
+    imported = import_module(Chosen(), (x, chosen, weights), loss="none")
+    feed = compare.arrays_of(imported, (x, chosen, weights))
+    (found,) = compare.run(
+        imported.graph, imported.initial, feed, list(imported.graph.outputs)
+    ).values()
+    factor = ((chosen + 1) * weights).sum(1, keepdim=True)
+    assert compare.difference(found, (x * factor).numpy()) < 1e-6

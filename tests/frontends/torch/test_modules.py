@@ -207,16 +207,16 @@ def test_a_module_without_elements_is_imported_for_planning() -> None:
     [
         (lambda w, x: w * x[x > 0].sum(), "depend"),
         (lambda w, x: torch.linalg.svd(x)[1].sum() * w.sum(), "linalg_svd"),
-        (lambda w, x: (w * torch.rand(6, dtype=torch.float64)).sum(), "aten.rand"),
-        (lambda w, x: w.sum() if x.sum() > 0 else w.prod(), "cannot export"),
-        (lambda w, x: (w * x.to(torch.complex64)).real.sum(), "complex"),
+        (lambda w, x: (w * torch.poisson(x[0].abs())).sum(), "aten.poisson"),
+        (lambda w, x: w.sum() if x.sum() > 0 else w.prod(), "a branch or a size depends on the"),
+        (lambda w, x: (1 / torch.complex(w, x[0])).real.sum(), "complex"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_with_its_line(function: Function, said: str) -> None:
     with pytest.raises(ModelError) as caught:
         import_module(Lambda(function), (torch.randn(3, 6, dtype=torch.float64),))
     assert said in str(caught.value)
-    assert "test_modules.py" in str(caught.value) or "cannot export" in said
+    assert "test_modules.py" in str(caught.value)
 
 
 def test_a_module_without_a_loss_is_refused_with_a_way_out() -> None:
@@ -311,7 +311,7 @@ def test_rotary_embeddings_in_complex_numbers_are_real() -> None:
         (Rotary(trained=True), "`table` of complex numbers, which"),
         (Lambda(lambda w, x: torch.view_as_complex(w.view(3, 2))), "result .* of complex numbers"),
         (
-            Lambda(lambda w, x: torch.view_as_complex(w.view(3, 2)).abs().sum() * x.sum()),
+            Lambda(lambda w, x: torch.view_as_complex(w.view(3, 2)).exp().abs().sum() * x.sum()),
             "of complex num",
         ),
     ],
@@ -380,3 +380,28 @@ def test_parts_that_are_moved_alike_are_moved_as_one(moved: bool, count: int) ->
     assert sum(node.operator == "split" for node in graph.nodes) == 1
     transposes = [node for node in graph.nodes if node.operator == "transpose"]
     assert len(transposes) == count - 1
+
+
+class Converted(nn.Module):
+    """A part that is converted to the type that it has, and an input that is overwritten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, 2)
+
+    def forward(self, x: Any, at: Any) -> Any:
+        self.router = self.router.to(x.dtype)
+        torch._check(at.max().item() >= 0)
+        return self.router(x).gather(1, at.clamp_(0, 1)).square().mean()
+
+
+def test_conversions_assertions_and_overwritten_inputs_do_not_hinder() -> None:
+    module, x, at = Converted(), torch.randn(3, 4), torch.tensor([[2], [0], [-1]])
+    imported = import_module(module, (x, at.clone()))
+    assert imported.warnings == (
+        "the module overwrites its input `at`; the program leaves it as it is",
+    )
+    feed = {"x": x.numpy(), "at": at.numpy()}
+    names = list(imported.graph.outputs)
+    (found,) = compare.run(imported.graph, imported.initial, feed, names).values()
+    assert compare.difference(found, module(x, at).detach().numpy()) < 1e-6

@@ -44,6 +44,9 @@ def elementwise(w: Any, x: Any) -> Many:
         torch.logical_xor(w, x),
     )
     yield from (w.detach() * w, w.float().double(), w.round(), w.floor(), w.ceil(), w.sign())
+    yield from (half.log2(), half.log10(), w.exp2(), (w * 0) ** 0)
+    whole = (x * 9).long()
+    yield from (torch.div(whole, 4, rounding_mode="trunc"), torch.div(-7, whole + 40))
 
 
 def shapes(w: Any, x: Any) -> Many:
@@ -59,6 +62,10 @@ def shapes(w: Any, x: Any) -> Many:
         w.narrow(1, 2, 3),
     )
     yield from (w.unflatten(1, (2, 3)), w[..., 6:].sum() + w, torch.full_like(w, 2) * w)
+    yield from (w.unfold(1, 3, 2), w.unfold(0, 2, 2), w.roll(5), w.diagonal(), w.diagonal(-1))
+    cube = w.view(2, 3, 4)
+    yield from (cube.diagonal(1, 2, 0), F.pad(cube, (2, 1), mode="reflect"))
+    yield from (F.pad(cube[None], (0, 2, 1, 1), mode="replicate"), F.pad(cube, (3, 1), "circular"))
 
 
 def reductions(w: Any, x: Any) -> Many:
@@ -67,6 +74,12 @@ def reductions(w: Any, x: Any) -> Many:
     yield from (w.std(0, unbiased=False), w.norm(dim=1), w.abs().norm(1), w.logsumexp(1))
     yield from (w.softmax(0), w.log_softmax(1), w.cumsum(0), w.topk(2, 1).values, w.sort(1).values)
     yield from ((w > 0).any(1), (w > 0).all(), w.diff(dim=1), torch.linalg.vector_norm(w, 3.0))
+    yield from (w.cummax(1).values, w.cummin(0).values, w.median(1).values, w.median())
+    yield from (w.kthvalue(2, 0).values, w.kthvalue(5).indices, w.sort(1, descending=True).indices)
+    none = w.masked_fill(x > -9, 0)  # equal elements, and roots of zero
+    yield from (none.norm(dim=1), none.std(0), none.amax(1), none.max(), none.logsumexp(0))
+    yield from (none.cummax(0).values, torch.cdist(w, w), w.relu().amin(1), w.relu().min(1).values)
+    yield (x[:2].abs().log() * 0 - torch.inf).logsumexp(0) * 0 == 0
     whole = (x * 4).round().detach()
     yield from (x.histc(5, -1, 1), x.histc(7, -0.3, 2), whole.histc(8, -4, 4), whole.histc(4, 0, 3))
 
@@ -77,6 +90,23 @@ def positions(w: Any, x: Any) -> Many:
     yield from (w[index], w[rows], w[:, [1, 4]], w[[0, 1], [2, 3]], w.index_select(1, rows))
     yield from (w.gather(1, rows[:, None]), F.embedding(rows, w, padding_idx=2), F.one_hot(rows, 4))
     yield from (w.index_add(0, rows, x), w.index_put((rows,), x), w.scatter(1, rows[:, None], 0.5))
+    yield from (w.index_add(1, rows, x[:, :4], alpha=2), w.scatter_add(1, rows[:3, None], x[:3]))
+    later = torch.stack([rows, (rows + 1) % 4]).T
+    yield from (
+        w.scatter_add(1, later, x),
+        w.scatter(0, later[:, :1].T, x),
+        w.index_fill(1, rows, 2),
+    )
+    for how in ("sum", "mean", "amax", "amin"):
+        yield w.scatter_reduce(1, later, (x * w)[:, :2], how)
+        yield w.scatter_reduce(0, later, (x * w)[:, :2], how, include_self=False)
+    cube = w.view(2, 3, 4)
+    yield from (cube[[1, 0], :, [2, 3]], cube[:, [[1], [2]], [0, 3]], cube[1, [[0], [2]]])
+    later_rows, between = cube.clone(), cube.clone()
+    later_rows[:, [2, 0], [1, 3]] = x[:2, :2]
+    between[[1, 0], :, [1, 3]] = x[:2, :3]
+    yield from (later_rows, between)
+    yield w.masked_scatter(x > 0.3, w.exp().flatten())
     counted = torch.arange(3)
     yield from (F.embedding(counted[None], w), F.embedding(counted.flip(0), w))
     yield from (
@@ -103,6 +133,44 @@ def products(w: Any, x: Any) -> Many:
     )
 
 
+def windows(w: Any, x: Any) -> Many:
+    image = w.view(1, 2, 3, 4)
+    yield from (F.adaptive_avg_pool2d(image, (2, 3)), F.adaptive_avg_pool1d(w, 4))
+    yield from (F.adaptive_max_pool2d(image, (2, 3)), F.adaptive_max_pool2d(image[0], 1))
+    for size in ((5, 7), (2, 8)):
+        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
+            yield F.interpolate(image, size, mode=mode)
+        yield F.interpolate(image, size, mode="bilinear", antialias=True)
+        yield F.interpolate(image, size, mode="bicubic", align_corners=True)
+    for mode in ("nearest", "bilinear", "bicubic"):
+        yield F.interpolate(image, scale_factor=(1.5, 2.4), mode=mode)
+    yield F.interpolate(w.view(1, 1, 2, 3, 4), (3, 3, 8), mode="trilinear")
+    yield F.interpolate(image[0], scale_factor=1.7, mode="linear")
+    columns = F.unfold(image, (2, 3), padding=(1, 0), stride=(1, 2), dilation=(2, 1))
+    yield from (columns, F.fold(columns.exp(), (3, 4), (2, 3), (2, 1), (1, 0), (1, 2)))
+    grid = (x.view(1, 3, 4, 2) * 0.9, w.view(1, 3, 4, 2) * 0.2)
+    for mode in ("bilinear", "bicubic", "nearest"):
+        for at, padding in enumerate(("zeros", "border", "reflection", "zeros")):
+            place = grid[at % 2 if mode != "nearest" else 0]
+            yield F.grid_sample(image.tanh(), place, mode, padding, align_corners=at > 1)
+
+
+def spectra(w: Any, x: Any) -> Many:
+    wave = torch.fft.fft2(w)
+    yield from (wave.real, wave.imag, wave.abs(), torch.fft.fft(w, dim=0, norm="ortho").real)
+    half = torch.fft.rfft(w, dim=1)
+    product = half * torch.fft.rfft(x, dim=1).conj()
+    yield from (torch.fft.irfft(product, n=6), torch.fft.irfft(half[:, :3], n=9))
+    yield from (
+        torch.fft.irfft2(torch.fft.rfft2(w) * w[:, :4], s=(4, 6)),
+        half.transpose(0, 1).real,
+    )
+    yield torch.fft.ifft2(torch.fft.fftn(w, dim=(0, 1)) + 2 * wave, norm="forward").real
+    turned = torch.polar(w.exp(), x) * torch.complex(w, x)
+    yield from (torch.view_as_real(turned - turned.sum(0)), turned.angle(), (turned / 3).real)
+    yield torch.stft(w.flatten(), 6, 3, window=x[0].abs(), center=True, return_complex=True).abs()
+
+
 def losses(w: Any, x: Any) -> Many:
     label = torch.argmax(x, 1)
     weight = x[0].sigmoid()
@@ -110,6 +178,19 @@ def losses(w: Any, x: Any) -> Many:
     yield from (F.cross_entropy(w, label), F.cross_entropy(w, ignored, reduction="sum"))
     yield from (F.cross_entropy(w, label, weight, label_smoothing=0.0), F.cross_entropy(w, ignored))
     yield from (F.cross_entropy(w, x.softmax(1)), F.nll_loss(w, label), F.mse_loss(w, x))
+    for how in ("mean", "sum"):
+        yield F.cross_entropy(w, ignored, weight, label_smoothing=0.2, reduction=how)
+        yield F.cross_entropy(w, x.softmax(1), weight, label_smoothing=0.3, reduction=how)
+    yield from (F.cross_entropy(x, w.softmax(1)), F.cross_entropy(w, ignored, label_smoothing=0.1))
+    yield F.binary_cross_entropy_with_logits(w, x.sigmoid(), pos_weight=weight * 3)
+    yield from (F.binary_cross_entropy(w.sigmoid(), x.sigmoid()), F.margin_ranking_loss(w, x, x))
+    yield F.cosine_embedding_loss(w, x, torch.tensor([1, -1, 1, -1]), margin=0.1)
+    yield from (F.triplet_margin_loss(w, x, x.flip(0)), F.soft_margin_loss(w, x.sign()))
+    yield from (
+        F.multi_margin_loss(w, label),
+        F.poisson_nll_loss(w, x.exp()),
+        F.instance_norm(w[None]),
+    )
     yield from (F.l1_loss(w, x), F.smooth_l1_loss(w, x, beta=0.3), F.huber_loss(w, x, delta=0.4))
     yield from (F.binary_cross_entropy_with_logits(w, x.sigmoid()), F.layer_norm(w, (6,)))
     yield from (F.group_norm(w, 3), F.rms_norm(w, (6,)), F.batch_norm(w, None, None, training=True))
@@ -128,7 +209,17 @@ def attention(w: Any, x: Any) -> Many:
     yield F.scaled_dot_product_attention(q[0], k[0], v[0], attn_mask=x[:3, :3])
 
 
-FAMILIES = (elementwise, shapes, reductions, positions, products, losses, attention)
+FAMILIES = (
+    elementwise,
+    shapes,
+    reductions,
+    positions,
+    products,
+    windows,
+    spectra,
+    losses,
+    attention,
+)
 
 
 class Family(nn.Module):
@@ -169,13 +260,58 @@ def test_recurrent_networks_are_unrolled() -> None:
             super().__init__()
             self.first = nn.LSTM(3, 4, bidirectional=True, batch_first=True)
             self.second = nn.GRU(8, 4, num_layers=2)
+            self.third = nn.LSTM(4, 4, proj_size=2, bias=False)
 
         def forward(self, x: Any) -> Any:
             y, (_, c) = self.first(x)
             z, h = self.second(y)
-            return z.square().mean() + h.mean() + c.square().mean()
+            u, (p, _) = self.third(z)
+            return u.square().mean() + h.mean() + c.square().mean() + p.mean()
 
     x = torch.randn(2, 3, 3, dtype=torch.float64)
     found = compare.gradients_differ(Network().double(), (x,))
     assert max(found.loss, found.gradient) < 1e-9
     assert not found.missing
+
+
+class Drawn(nn.Module):
+    """Random numbers of many kinds, and what is dropped."""
+
+    def forward(self, x: Any) -> Any:
+        one = torch.ones_like(x)
+        channels = F.dropout2d(one[:, :, None], 0.3)
+        path = x.new_empty(len(x), 1).bernoulli_(0.8)
+        kept = 0.7 + torch.rand(len(x), 1)
+        integers = torch.randint(2, 5, x.shape)
+        return (
+            channels,
+            path,
+            kept.floor(),
+            torch.randn_like(x),
+            torch.empty_like(x).uniform_(2, 4),
+            integers,
+            torch.bernoulli(torch.full_like(x, 0.4)),
+            torch.randperm(50),
+        )
+
+
+def test_random_numbers_have_the_distributions_of_pytorch() -> None:
+    x = torch.zeros(200, 60)
+    imported = import_module(Drawn(), (x,), loss="none", outputs=True)
+    names = list(imported.graph.outputs)
+    feed = compare.arrays_of(imported, (x,))
+    found = list(compare.run(imported.graph, imported.initial, feed, names).values())
+    channels, path, kept, normal, spread, integers, rates, order = found
+    assert set(np.unique(channels)) == {np.float32(0), np.float32(1 / 0.7)}
+    assert channels.mean() == pytest.approx(1, abs=0.03)
+    assert set(np.unique(path)) == set(np.unique(kept)) == {0.0, 1.0}
+    assert path.mean() == pytest.approx(0.8, abs=0.08)
+    assert kept.mean() == pytest.approx(0.7, abs=0.1)
+    assert (normal.mean(), normal.std()) == pytest.approx((0, 1), abs=0.03)
+    assert spread.min() >= 2
+    assert spread.max() < 4
+    assert spread.mean() == pytest.approx(3, abs=0.03)
+    assert np.unique(integers).tolist() == [2, 3, 4]
+    assert rates.mean() == pytest.approx(0.4, abs=0.03)
+    assert sorted(order) == list(range(50))
+    assert order.tolist() != list(range(50))
