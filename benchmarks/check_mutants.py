@@ -1,11 +1,12 @@
-"""What `shardwright check` says of programs with a collective left out or doubled.
+"""What `shardwright check` says of right programs, of seeded faults, and of mutants.
 
-    python benchmarks/check_mutants.py
+    python benchmarks/check_mutants.py [PROGRAM ...]
 
 The right programs of the tests are changed at one place: a call of a collective is left out or
-made twice, or the use of a function that sums or gathers is left out. Each mutant is checked, and
-is run on processes over gloo by code of this script alone, which compares loss and gradients with
-one device. Needs `torch`.
+made twice, the use of a function that sums or gathers is left out, or a word of DTensor is replaced
+by another: `Partial()` by `Replicate()` or the reverse, `full_tensor` by `to_local`, the placements
+of gradients left out. Each mutant is checked, and is run on processes over gloo by code of this
+script alone, which compares loss, gradients and updates with one device. Needs `torch`.
 """
 
 import io
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.multiprocessing.spawn import start_processes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -29,10 +31,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from shardwright.ir.errors import ModelError
 from shardwright.tools.check.judge import check
 from shardwright.user_files import imported
-from tests.tools.check.programs import RIGHT
+from tests.tools.check import programs, published, tensors
 
+RIGHT = programs.RIGHT | tensors.RIGHT | published.RIGHT
+WRONG = programs.WRONG | tensors.WRONG | published.WRONG
+# Whole words of DTensor, and what takes their place.
+_WORDS = (
+    (r"Partial\(\)", "Replicate()"),
+    (r"Replicate\(\)", "Partial()"),
+    (r"Shard\(\d\)", "Replicate()"),
+    (r"full_tensor\((?:grad_placements=\[[^]]*\])?\)", "to_local()"),
+    (r"(?:in_)?grad_placements=\[[^]]*\]", ""),
+    (r"in_grad_placements=\(.*\),$", ""),
+    (r"\.redistribute\([^()]*(?:\(\))?[^()]*\)", ""),
+)
 _CALL = re.compile(r"^(\s*)(dist\.\w+\(.*\))")
-_TOLERANCE, _SECONDS = 1e-9, 20
+_TOLERANCE, _SECONDS = 1e-9, 60
 
 
 def mutants(text: str) -> Iterator[tuple[str, str]]:
@@ -53,6 +67,11 @@ def mutants(text: str) -> Iterator[tuple[str, str]]:
             name = line.partition("=")[0].strip()
             changes += [("left out", re.sub(r"=.*", f"= {name}", line, count=1))]
             changes += [("twice", f"{line}\n{line}")]
+        if "import" not in line:
+            for pattern, other in _WORDS:
+                for place in re.finditer(pattern, line):
+                    changed = line[: place.start()] + other + line[place.end() :]
+                    changes.append((f"`{place[0]}` is `{other}`", changed))
         for what, changed in changes:
             yield (
                 f"line {number} {what}: {line.strip()}",
@@ -66,6 +85,24 @@ def said(path: Path) -> str:
         return "a fault" if check(path, search_seconds=0.0).faults else "agrees"
     except ModelError:
         return "refused"
+
+
+def seeded(folder: Path) -> None:
+    """Print how many right programs are accepted, and how many seeded faults are found."""
+    texts = {name: (text, "agrees") for name, text in RIGHT.items()}
+    for name, (text, old, new, *_) in WRONG.items():
+        texts[name] = (text.replace(old, new), "a fault")
+    counts: Counter[tuple[str, bool]] = Counter()
+    for number, (name, (text, expected)) in enumerate(texts.items()):
+        path = folder / f"seeded_{number}.py"
+        path.write_text(text)
+        answer = said(path)
+        counts[expected, answer == expected] += 1
+        if answer != expected:
+            print(f"{name}: expected {expected}, said {answer}", flush=True)
+    for expected in ("agrees", "a fault"):
+        right = counts[expected, True]
+        print(f"expected {expected}: {right} of {right + counts[expected, False]}", flush=True)
 
 
 def ran(path: Path) -> str:
@@ -114,22 +151,47 @@ def _cut(whole: Any, layout: Any, place: dict[str, int], mesh: dict[str, int]) -
     return whole
 
 
+def _alone(module: Any, alone: Any, inputs: Sequence[Any]) -> Any:
+    if hasattr(module, "reference_step"):
+        return module.reference_step(alone, *inputs)
+    loss = alone(*inputs)
+    loss.backward()
+    return loss
+
+
+def _local(tensor: Any, like: Any) -> Any:
+    """What a rank holds of a tensor, with the placements of another."""
+    if isinstance(tensor, DTensor):
+        return tensor.redistribute(like.device_mesh, like.placements).to_local()
+    return tensor
+
+
+def _expected(whole: Any, like: Any, layout: Any, place: Any, mesh: Any) -> Any:
+    part = _cut(whole, layout, place, mesh)
+    if isinstance(like, DTensor):
+        return distribute_tensor(part, like.device_mesh, like.placements).to_local()
+    return part
+
+
 def _same(module: Any, rank: int, seed: int) -> bool:
     torch.manual_seed(10 + seed)
     alone, inputs = module.reference(), module.inputs()
     with torch.no_grad():
         for parameter in alone.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    wanted = alone(*inputs)
-    wanted.backward()
+    start = {name: p.detach().clone() for name, p in alone.named_parameters()}
+    wanted = _alone(module, alone, inputs)
     mesh = init_device_mesh("cpu", tuple(module.MESH.values()), mesh_dim_names=tuple(module.MESH))
     place = dict(zip(module.MESH, mesh.get_coordinate(), strict=True))
     layouts, names = getattr(module, "LAYOUTS", {}), getattr(module, "NAMES", {})
     found, whole = module.parallel(mesh), dict(alone.named_parameters())
-    for name, parameter in found.named_parameters():
-        known = names.get(name, name)
-        part = _cut(whole[known].data, layouts.get(known, {}), place, module.MESH)
-        parameter.data.copy_(part)
+    cut = {
+        name: (names.get(name, name), parameter, layouts.get(names.get(name, name), {}))
+        for name, parameter in found.named_parameters()
+    }
+    for known, parameter, layout in cut.values():
+        part = _expected(start[known], parameter, layout, place, module.MESH)
+        _local(parameter.data, parameter).copy_(part)
     cuts = (*getattr(module, "INPUTS", ()), *[{}] * len(inputs))
     own = [_cut(x, cut, place, module.MESH).clone() for x, cut in zip(inputs, cuts, strict=False)]
     if hasattr(module, "step"):
@@ -137,26 +199,43 @@ def _same(module: Any, rank: int, seed: int) -> bool:
     else:
         loss = found(*own)
         loss.backward()
-    total = loss.detach().clone().reshape(())
+    total = loss.detach()
+    total = (total.full_tensor() if isinstance(total, DTensor) else total).clone().reshape(())
     for axis, how in getattr(module, "LOSS", {}).items():
         dist.all_reduce(total, group=mesh.get_group(axis))
         total /= module.MESH[axis] if how == "mean" else 1
     pairs = [(total, wanted.detach().reshape(()))]
-    for name, parameter in found.named_parameters():
-        known = names.get(name, name)
-        part = _cut(whole[known].grad, layouts.get(known, {}), place, module.MESH)
-        own_gradient = torch.zeros_like(part) if parameter.grad is None else parameter.grad
-        pairs.append((own_gradient, part))
-    return all(
-        float((a - b).abs().max()) <= _TOLERANCE * max(float(b.abs().max()), 1e-6) for a, b in pairs
-    )
+    for known, parameter, layout in cut.values():
+        gradient = parameter.grad
+        gradient = torch.zeros_like(parameter) if gradient is None else gradient
+        values = [(gradient, whole[known].grad)]
+        if hasattr(module, "reference_step"):
+            values.append((parameter.data, whole[known].data))
+        pairs += [
+            (_local(ours, parameter), _expected(theirs, parameter, layout, place, module.MESH))
+            for ours, theirs in values
+        ]
+    return all(_close(ours, theirs) for ours, theirs in pairs)
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    if ours.shape != theirs.shape:
+        return False
+    if not theirs.numel():
+        return True
+    scale = max(float(theirs.abs().max()), 1e-6)
+    return float((ours - theirs).abs().max()) <= _TOLERANCE * scale
 
 
 def main() -> None:
     """Print what is said of every mutant that is not as its processes are, and the counts."""
     counts: Counter[tuple[str, str]] = Counter()
+    chosen = sys.argv[1:] or list(RIGHT)
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in RIGHT.items():
+        if len(chosen) == len(RIGHT):
+            seeded(Path(folder))
+        for name in chosen:
+            text = RIGHT[name]
             for number, (what, mutant) in enumerate(mutants(text)):
                 path = Path(folder) / f"{name}_{number}.py"
                 path.write_text(mutant)

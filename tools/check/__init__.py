@@ -6,13 +6,23 @@ from pathlib import Path
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.optional import optional
+from shardwright.ir.values import NOT_NEGATIVE
 from shardwright.tools.documents import print_document
+from shardwright.tools.options import add_number
+
+_WHAT = {
+    "loss": "the loss",
+    "gradient": "the gradient of `{}`",
+    "update": "`{}` after the step",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     text = "a file with MESH, `inputs`, `reference` and `parallel`: see docs/check.md"
     parser.add_argument("program", type=Path, metavar="FILE", help=text)
+    text = "seconds to search for changes that mend a program that is wrong (default 60; 0: none)"
+    add_number(parser, "--time-limit", NOT_NEGATIVE, text, "S", 60.0)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -22,13 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not path.is_file():
         raise ModelError("no such file", str(path))
     judge = optional("shardwright.tools.check.judge", extra="torch", need="checking a program")
-    answer = judge.check(path)
+    answer = judge.check(path, arguments.time_limit)
     if arguments.json:
         print_document({"agrees": not answer.faults, **asdict(answer)})
         return 1 if answer.faults else 0
     for fault in answer.faults:
         place = f"{path}:{fault.line}" if fault.line else str(path)
-        what = "the loss" if fault.value == "loss" else f"the gradient of `{fault.value}`"
+        what = _WHAT[fault.what].format(fault.value)
         print(
             f"{place}: {what} on rank {fault.rank} is {fault.found}"
             + (f"; {fault.mend}" if fault.mend else "")

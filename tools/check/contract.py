@@ -7,8 +7,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from shardwright.ir.errors import ModelError
 
 Layout = Mapping[str, int] | Callable[[Any, Mapping[str, int]], Any]
@@ -85,11 +83,8 @@ class Contract:
         return self.layouts.get(name, self.layouts.get(self.known(name), {}))
 
     def place(self, rank: int) -> dict[str, int]:
-        """Coordinates of a rank, the last axis running fastest."""
-        place: dict[str, int] = {}
-        for axis in reversed(list(self.mesh)):
-            rank, place[axis] = divmod(rank, self.mesh[axis])
-        return place
+        """Coordinates of a rank."""
+        return place(self.mesh, rank)
 
     def local(self, whole: Any, layout: Layout, place: Mapping[str, int]) -> Any:
         """Cut a tensor to the part of the rank at a place.
@@ -109,11 +104,10 @@ class Contract:
             whole = whole.chunk(parts, dimension)[place[axis]]
         return whole
 
-    def copies(self, whole: Any, layout: Layout, rank: int) -> list[int]:
-        """Ranks that hold the same part as a rank, itself among them."""
-        index = torch.arange(whole.numel(), dtype=torch.float64).reshape(whole.shape)
-        mine = self.local(index, layout, self.place(rank))
-        parts = (
-            (other, self.local(index, layout, self.place(other))) for other in range(self.size)
-        )
-        return [other for other, part in parts if torch.equal(part, mine)]
+
+def place(mesh: Mapping[str, int], rank: int) -> dict[str, int]:
+    """Return the coordinates of a rank on a mesh, whose last axis runs fastest."""
+    coordinates: dict[str, int] = {}
+    for axis in reversed(list(mesh)):
+        rank, coordinates[axis] = divmod(rank, mesh[axis])
+    return coordinates

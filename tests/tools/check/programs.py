@@ -337,7 +337,7 @@ WRONG = {
         "partial sum over `tp`", "x = self.norm(x)"),
     "vocabulary without sum": (
         VOCABULARY, "total = Sum.apply(total, self.group) if self.group else total", "pass",
-        "over `tp`", "total = logits.exp().sum(1)"),
+        "sum the result of `exp` over `tp`", "total = logits.exp().sum(1)"),
     "context counts its own tokens": (
         CONTEXT, "dist.all_reduce(count, group=self.group)  # of tokens", "pass",
         "sum the result of `sum` over `cp`", "count = mask.sum()"),

@@ -1,35 +1,50 @@
+import json
 from importlib import util
 
 import pytest
 
 from shardwright.tools.main import main
-from tests.tools.check import programs
+from tests.tools.check import programs, published, tensors
 
 pytestmark = pytest.mark.skipif(util.find_spec("torch") is None, reason="needs PyTorch")
 pytestmark = [pytestmark, pytest.mark.filterwarnings("default")]
 
 
-def answer(tmp_path, capsys, text):
+MENDS = ("sum the ", "leave out", "give ", "redistribute ", "call ")
+
+
+def answer(tmp_path, capsys, text, *options):
     path = tmp_path / "program.py"
     path.write_text(text)
-    code = main(["check", str(path)])
+    code = main(["check", str(path), *options])
     output = capsys.readouterr()
     return code, output.out + output.err
 
 
-@pytest.mark.parametrize("name", programs.RIGHT)
+# Four ranks with DTensor take seconds: benchmarks/check_mutants.py has all programs and faults.
+RIGHT = programs.RIGHT | {name: tensors.RIGHT[name] for name in ("sharded", "borders", "clipped")}
+WRONG = programs.WRONG | {
+    name: fault
+    for name, fault in (tensors.WRONG | published.WRONG).items()
+    if fault[0] in (tensors.BORDERS, tensors.CLIPPED, tensors.MAPPED) or "7452" in name
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
 def test_a_right_program_is_accepted(tmp_path, capsys, name):
-    code, said = answer(tmp_path, capsys, programs.RIGHT[name])
+    code, said = answer(tmp_path, capsys, RIGHT[name])
     assert code == 0, said
     assert "are those of one device" in said
 
 
-@pytest.mark.parametrize("name", programs.WRONG)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_fault_is_found_with_its_line(tmp_path, capsys, name):
-    right, text, replacement, expected, place = programs.WRONG[name]
+    right, text, replacement, expected, place = WRONG[name]
     assert right.count(text) == 1
     wrong = right.replace(text, replacement)
-    code, said = answer(tmp_path, capsys, wrong)
+    # Changes are tried only where one is expected to mend the program: most of the time goes there.
+    limit = "60" if expected.startswith(MENDS) else "0"
+    code, said = answer(tmp_path, capsys, wrong, "--time-limit", limit)
     assert code == 1, said
     assert expected in said
     lines = [number for number, line in enumerate(wrong.split("\n"), 1) if place in line]
@@ -51,6 +66,43 @@ def test_what_cannot_be_decided_is_refused(tmp_path, capsys, text, replacement, 
     code, said = answer(tmp_path, capsys, programs.DENSE.replace(text, replacement))
     assert code == 2
     assert expected in said
+
+
+def test_groups_kept_in_a_module_that_the_file_imports_are_each_ranks_own(tmp_path, capsys):
+    kept = "GROUP = None\n"
+    (tmp_path / "kept_groups.py").write_text(kept)
+    text = programs.HEADS.replace("import torch\n", "import torch\nimport kept_groups\n", 1)
+    made = """pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    assert kept_groups.GROUP is None
+    kept_groups.GROUP = pairs[mesh.get_local_rank("tp") // 2]"""
+    text = text.replace("pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]", made)
+    used = 'pairs[mesh.get_local_rank("tp") // 2])  # of key'
+    assert used in text
+    code, said = answer(tmp_path, capsys, text.replace(used, "kept_groups.GROUP)"))
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("text", "replacement", "expected"),
+    [
+        ("loss.backward()", "import os; os._exit(3)", "the process of rank"),
+        ("loss.backward()", "import sys; sys.exit()", "it ends the program"),
+        ("    return loss / MESH", "    return 'loss' if loss else MESH", "expected the loss"),
+    ],
+)
+def test_ranks_that_fail_end_the_check(tmp_path, capsys, text, replacement, expected):
+    code, said = answer(tmp_path, capsys, programs.DENSE.replace(text, replacement))
+    assert code == 2
+    assert expected in said
+
+
+def test_what_a_program_prints_is_not_in_the_document(tmp_path, capfd):
+    path = tmp_path / "program.py"
+    path.write_text(programs.CONTEXT.replace("def inputs():", "print('said')\ndef inputs():"))
+    assert main(["check", str(path), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["agrees"]
+    assert document["faults"] == []
 
 
 def test_a_file_that_is_absent_is_refused(tmp_path, capsys):
