@@ -308,8 +308,7 @@ class Attempts:
         if first.result.unlimited:
             return first
         if free is not None and first.result.cost - free.result.lower_bound <= worthwhile:
-            bound = free.result.lower_bound
-            return replace(first, result=bounded(first.result, bound))
+            return replace(first, result=bounded(first.result, free.result.lower_bound))
         return recomputing.found(self.limits)
 
     @property

@@ -172,8 +172,7 @@ def _searched(
     )
 
     def build_named(options: CompileOptions) -> Found[Compiled]:
-        prepared = _prepared(graph, options)
-        return _found(_compile(prepared, cluster, devices, options, None, None))
+        return _found(_compile(_prepared(graph, options), cluster, devices, options, None, None))
 
     shared = SharedParts()
 

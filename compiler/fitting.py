@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.cost_model.buffers import MemoryUseReport
-from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
+from shardwright.cost_model.profile import CostProfile
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text
 from shardwright.passes.manager import PassRecord
@@ -249,3 +250,19 @@ def bounded(result: SearchResult, bound: float) -> SearchResult:
     bound = min(bound, result.cost)
     met = relative_gap(result.cost, bound) <= OPTIMALITY_GAP
     return replace(result, lower_bound=bound, status="optimal" if met else "feasible")
+
+
+def check_cost(attempt: Attempt, profile: CostProfile) -> None:
+    """Refuse a program that does not cost what the search said, before gradients are fused.
+
+    Raises
+    ------
+    PassError
+        If it does not.
+    """
+    records = [record for record in attempt.records if record.name == profile.priced_after]
+    emitted, result = profile.program_cost(records[0].graph), attempt.result
+    if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
+        raise PassError(
+            f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"
+        )

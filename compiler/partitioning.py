@@ -16,7 +16,7 @@ from shardwright.compiler.buckets import (
     fusion_text,
     to_be_bucketed,
 )
-from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.options import CompileOptions
@@ -29,13 +29,12 @@ from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memor
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.errors import NoPlanError, PassError
+from shardwright.ir.errors import NoPlanError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
@@ -372,14 +371,14 @@ class Partitioning(Partitioned):
         searched = [request for request in searches if request.is_built]
         queue = self._serial.by_rule_fastest(searched, shortest, with_heuristics=with_heuristics)
         for attempt in queue:
-            _check_cost(attempt, self._serial.request.profile)
+            check_cost(attempt, self._serial.request.profile)
             yield attempt
 
     def _in_order(self, found: Overlapped, shortest: Callable[[], float]) -> Iterator[Attempt]:
         """Yield the plans of a small problem that fit and may have a shorter step."""
         searches = self._attempts(self._overlap_search.as_weights(found.center))
         for attempt in PlansInOrder(searches, self._serial).plans(shortest):
-            _check_cost(attempt, self._serial.request.profile)
+            check_cost(attempt, self._serial.request.profile)
             yield attempt
 
     def _fit(self, share: float) -> Attempt:
@@ -473,7 +472,7 @@ def priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
     """
     built = _build(attempts)
     found = search()
-    _check_cost(found, attempts.request.profile)
+    check_cost(found, attempts.request.profile)
     return replace(found, result=replace(found.result, seconds=found.result.seconds + built))
 
 
@@ -492,15 +491,5 @@ def _as_unlimited(attempt: Attempt) -> Attempt:
 def _emitted_as_priced(probe: Probe) -> Attempt:
     """Return the plan of a search with its program, if that costs as the search said."""
     found = probe.emit()
-    _check_cost(found, probe.attempts.request.profile)
+    check_cost(found, probe.attempts.request.profile)
     return found
-
-
-def _check_cost(attempt: Attempt, profile: CostProfile) -> None:
-    """Refuse a program that does not cost what the search said, before gradients are fused."""
-    records = [record for record in attempt.records if record.name == profile.priced_after]
-    emitted, result = profile.program_cost(records[0].graph), attempt.result
-    if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
-        raise PassError(
-            f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"
-        )
