@@ -43,7 +43,7 @@ def test_a_fault_is_found_with_its_line(tmp_path, capsys, name):
     assert right.count(text) == 1
     wrong = right.replace(text, replacement)
     # Changes are tried only where one is expected to mend the program: most of the time goes there.
-    limit = "60" if expected.startswith(MENDS) else "0"
+    limit = "600" if expected.startswith(MENDS) else "0"
     code, said = answer(tmp_path, capsys, wrong, "--time-limit", limit)
     assert code == 1, said
     assert expected in said
