@@ -39,8 +39,7 @@ def _labelled(kind: str, auto: str, head: str, **options: Any) -> Callable[[], M
     """Return what makes an encoder with a head; the attention mask leaves out the last tokens."""
 
     def make() -> Made:
-        limit = {} if kind == "xlnet" else {"max_position_embeddings": 64}
-        made = small_config(kind, **{**limit, **options})
+        made = small_config(kind, **{"max_position_embeddings": 64, **options})
         network = getattr(transformers, auto).from_config(made)
         mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
         mask[1, -2:] = 0
@@ -240,7 +239,6 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "rwkv": decoder("rwkv", attention_hidden_size=32),
     "recurrent_gemma": decoder("recurrent_gemma", num_key_value_heads=1, lru_width=32),
     "mamba2": decoder("mamba2", num_heads=8, head_dim=8, n_groups=1, state_size=4, chunk_size=4),
-    "xlnet": _sequence("xlnet", d_inner=64),
     "mpnet": _labelled("mpnet", "AutoModelForQuestionAnswering", "span"),
     "xlm_roberta": _labelled("xlm-roberta", "AutoModelForTokenClassification", "tokens"),
     "modernbert": _labelled("modernbert", "AutoModelForMaskedLM", "words", pad_token_id=0),

@@ -134,9 +134,9 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         raise ModelError(f"JAX cannot trace the function ({what})", line_of(error), hint) from error
 
 
-def _items(importer: Importer, arguments: Sequence[Any], trained: list[str]) -> list[Item]:
+def _items(importer: Importer, arguments: Sequence[Any], trained: list[str]) -> list[Any]:
     """Return the items of the parameters and inputs of a function; note which are trained."""
-    items: list[Item] = []
+    items: list[Any] = []
     for path, leaf in tree_util.tree_leaves_with_path(arguments[0]):
         items.append(_parameter(importer, _name(path, "parameters"), leaf, trained))
     rest = arguments[1:]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -13,7 +14,7 @@ def plain_conversions() -> Iterator[None]:
 
     Some routers of experts convert themselves in every call, for types that differ.
     """
-    original = torch.nn.Module.to
+    original: Any = torch.nn.Module.to
 
     def to(module: torch.nn.Module, *args: Any, **keywords: Any) -> torch.nn.Module:
         device, dtype, _, memory = torch._C._nn._parse_to(*args, **keywords)
@@ -22,11 +23,8 @@ def plain_conversions() -> Iterator[None]:
         moved = device is not None and any(tensor.device != device for tensor in tensors)
         cast = dtype is not None and any(tensor.dtype != dtype for tensor in floats)
         if moved or cast or memory is not None:
-            return original(module, *args, **keywords)
+            module = original(module, *args, **keywords)
         return module
 
-    torch.nn.Module.to = to  # type: ignore[method-assign]
-    try:
+    with patch.object(torch.nn.Module, "to", to):
         yield
-    finally:
-        torch.nn.Module.to = original  # type: ignore[method-assign]
