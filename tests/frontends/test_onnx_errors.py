@@ -102,3 +102,11 @@ def test_without_the_package_one_sentence_says_how_to_install_it(
         f"reading `{saved}` needs `onnx`, which is not installed; "
         "run `pip install 'shardwright[onnx]'`"
     )
+
+
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+def test_cubic_samples_near_the_border_are_refused(padding: str) -> None:
+    node = helper.make_node("GridSample", ["x", "g"], ["y"], mode="cubic", padding_mode=padding)
+    proto = model("m", [node], {"x": (1, 2, 5, 5), "g": (1, 3, 3, 2)}, "y", {})
+    message = error_of(lambda: import_model(proto))
+    assert f"mode `cubic` with padding `{padding}` (`zeros` can) cannot be imported" in message

@@ -14,15 +14,12 @@ from shardwright.ir.graph import Value
 
 @converts("GridSample")
 def _grid_sample(call: Call) -> Value:
-    mode = call.attribute("mode", "linear")
-    return grid_sample(
-        call,
-        call.value(0),
-        call.value(1),
-        {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
-        call.attribute("padding_mode", "zeros"),
-        bool(call.attribute("align_corners", 0)),
-    )
+    mode, padding = call.attribute("mode", "linear"), call.attribute("padding_mode", "zeros")
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    if mode == "cubic" and padding != "zeros":  # implementations move other positions inside
+        raise UnsupportedError(f"mode `cubic` with padding `{padding}` (`zeros` can)")
+    align = bool(call.attribute("align_corners", 0))
+    return grid_sample(call, call.value(0), call.value(1), mode, padding, align)
 
 
 @converts("DeformConv")
