@@ -144,7 +144,7 @@ def judged(case: str, name: str | None = None, right: Said | None = None) -> Sai
         except Exception as error:  # a compiler with a bug may fail anywhere
             said["compiler"] = said["compiler"] or _told(error)
             # What the referee says of a program that the compiler would have refused.
-            partitioning._check_cost = _unchecked
+            partitioning.check_cost = _unchecked
             manager._check_result = _unchecked
             if not checked:
                 return said

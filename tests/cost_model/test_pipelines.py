@@ -127,7 +127,7 @@ class NodeByNode:
                 continue
             if target != group:
                 begin = max(now, self.links.get(target, 0.0))
-                self.links[target] = begin + self.times.transfer_seconds(node)
+                self.links[target] = begin + self.times.transfer_seconds(node, target)
             self.arrivals[target, node.name, number] = self.links.get(target, now)
 
     @property

@@ -172,7 +172,8 @@ def test_gradients_of_some_node_tests_are_equal_on_four_ranks(
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_well_known_network_gives_the_result_that_comes_with_it() -> None:
-    case = next(case for case in network_cases() if case.name == "squeezenet")
+    # Of squeezenet, the scores are so large that rounding decides between equal classes.
+    case = next(case for case in network_cases() if case.name == "resnet50")
     outcome = run_case(case)
     assert outcome.alone, outcome.reason
     assert outcome.sharded, outcome.reason

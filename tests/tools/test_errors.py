@@ -90,8 +90,8 @@ COMPILE = {
         "no cluster is called `h100pod`; did you mean `h100-pod`? there are "
         "a100-1600g, a100-40gb-1600g, a100-800g, a100-pod, a100-selene, ascend910-racks, "
         "ascend910b-pod, b200-node, b200-pod, cpu, gb200-nvl72, h100-3200g, h100-96gb-3200g, "
-        "h100-pod, h100-pods, h200-3200g, l40s-pcie, mi300x-pod, rtx4090-box, tpu-v5e, tpu-v5p, "
-        "v100-nvlink-pair, v100-pod, or a .yaml or .json file",
+        "h100-a100, h100-pod, h100-pods, h200-3200g, l40s-pcie, mi300x-pod, rtx4090-box, tpu-v5e, "
+        "tpu-v5p, v100-nvlink-pair, v100-pod, or a .yaml or .json file",
     ),
     "missing_cluster_file": (
         ["mlp", "--devices", "8", "--cluster", "mine.yaml"],
