@@ -270,13 +270,10 @@ class Attempts:
         NoPlanError
             If no plan was found.
         """
-        found = self._freed()
+        # The bound is of every plan: to recompute adds cost.
+        found = self.found(replace(self.limits, memory_limit=None))
         unlimited = found.result.memory_bytes <= self.limits.limit_bytes
         return replace(found, result=replace(found.result, unlimited=unlimited))
-
-    def _freed(self) -> "Probe":
-        """Search without the memory limit: the bound is of every plan, as recomputing adds cost."""
-        return self.found(replace(self.limits, memory_limit=None))
 
     def probe(self, worthwhile: float = 0.0, *, is_short: bool = False) -> "Probe":
         """Search once within the limits; the program may not fit, but the bound is of every plan.

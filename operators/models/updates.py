@@ -202,8 +202,10 @@ class AdamUpdate(Update):
     def _change(self, mean: Array, square: Array, step: int) -> Array:
         """Return the change at a learning rate of 1, without the decay of the parameter."""
         factor, first, second = self._corrections(step)
-        root = np.sqrt(square / second) + self.attributes["epsilon"]
-        return factor * mean / first / root
+        # Neutral numbers are left out: each costs a pass over the memory, and no bit.
+        scaled = mean / first if factor == 1 else factor * mean
+        root = np.sqrt(square if second == 1 else square / second)
+        return scaled / (root + self.attributes["epsilon"])
 
 
 @register
