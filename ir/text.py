@@ -29,6 +29,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import isinf
 
 from shardwright.ir.attributes import Attribute, Attributes
@@ -174,6 +175,7 @@ def _parse_mesh(text: str | None) -> Mesh | None:
     return Mesh(tuple(axes))
 
 
+@lru_cache(maxsize=4096)  # a graph has few types, and many values of each
 def parse_type(text: str) -> tuple[TensorType, Layout | None]:
     """Return the type that `text` spells, and the layout if it spells one.
 

@@ -105,7 +105,7 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
 def test_no_pipeline_of_a_model_is_faster_than_its_floor(
     schedule: str, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpt = "gpt:layers=6,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    gpt = "gpt:layers=4,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
     floor = floor_of(gpt, monkeypatch)
     assert 0.2 < floor.forward_share < 0.5
     for count in (2, 4):
