@@ -1,6 +1,7 @@
 """Planned moves lead where they should, and their prices are those of shortest paths."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest

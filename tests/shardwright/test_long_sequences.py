@@ -73,7 +73,7 @@ def test_keys_gathered(model: str, ranks: int, length: int) -> None:
 )
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_rings_with_recomputation_and_micro_batches(model: str, options: dict[str, object]) -> None:
-    check(split(MODELS[model].format(7), 3, 3, **options))
+    check(split(MODELS[model].format(7), 3, 3, gap=0.1, **options))
 
 
 def test_a_ring_in_low_precision() -> None:
