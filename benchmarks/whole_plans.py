@@ -2,7 +2,7 @@
 
     python benchmarks/whole_plans.py list
     python benchmarks/whole_plans.py run llama3-70b-64 gpt3-175b-1024
-    python benchmarks/whole_plans.py run llama3-70b-64 --search-only --ablation recompute=none
+    python benchmarks/whole_plans.py run llama3-70b-64 --only search --ablation recompute=none
     python benchmarks/whole_plans.py run gpt3-175b-1024 --links 0.5
     python benchmarks/whole_plans.py table
     python benchmarks/whole_plans.py ablations
@@ -41,6 +41,7 @@ from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.exports.degrees.best import best_named_plan
 from shardwright.ir.errors import NoPlanError, ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
+from shardwright.proof.proof import prove
 from shardwright.tools.documents import compile_document
 
 HERE = Path(__file__)
@@ -56,6 +57,15 @@ ZOO = {
     "unet": 4,
     "vgg16": 32,
 }
+# Large models whose stages are not searched: model, cluster, devices, batch.
+ONE_STAGE = (
+    ("llama3-70b", "h100-pod", 64, 64),
+    ("llama3-70b", "h100-pod", 512, 512),
+    ("gpt3-175b", "a100-pod", 64, 1536),
+    ("gpt3-175b", "a100-pod", 256, 1536),
+    ("gpt3-175b", "a100-pod", 1024, 1536),
+    ("mixtral-8x7b", "h100-pod", 64, 64),
+)
 # What is compared, and what JSON calls it.
 FIGURES = (
     "overlapped_step_seconds",
@@ -122,12 +132,10 @@ def rows() -> dict[str, Row]:
             f"tensor=8,{sharded},sequence_parallel",
         ),
     )  # fmt: skip
-    for devices in (64, 256):
-        table[f"gpt3-175b-{devices}-one-stage"] = Row(
-            "gpt3-175b", "a100-pod", devices, 1536,
-            (f"tensor=8,{sharded},sequence_parallel,micro_batch=1",),
-            {"mesh": "search", "micro_batches": "search"},
-        )  # fmt: skip
+    for model, where, devices, batch in ONE_STAGE:
+        searched = {"mesh": "search", "micro_batches": "search"}
+        name = f"{model}-{devices}-one-stage"
+        table[name] = Row(model, where, devices, batch, (BEST,), searched)
     for one in PUBLISHED:
         plans = tuple(one.plan(rest).text for rest in WAYS)
         name = f"korthikanti-{one.model.partition(':')[0]}"
@@ -211,10 +219,12 @@ def measured(task: Task, seconds: float) -> dict[str, Any]:
 
 
 def figures(compilation: Compilation) -> dict[str, Any]:
-    """Return the figures of a compilation; the bound of another objective is left out."""
+    """Return the figures of a plan and its proof; the bound of another objective is left out."""
     limit = compilation.plan.document.memory.limit
     document = compile_document(compilation, inf if limit is None else limit)
+    proof = prove(compilation.plan)
     found = {name: document[name] for name in FIGURES}
+    found |= {"proven": proof.proven, "proof_seconds": proof.seconds}
     bounds_step = document["objective_is"] == "overlapped step"
     return found if bounds_step else {**found, "lower_bound": 0.0, "gap": None}
 
@@ -253,8 +263,8 @@ def run(task: Task, arguments: argparse.Namespace) -> None:
 
 HEAD = (
     "run", "batch", "ours: step", "mesh, stages, micro-batches", "tokens/s a device", "MFU",
-    "memory", "bound", "gap", "s, CPU s", "named plan", "its step", "MFU", "memory",
-    "ours faster by",
+    "memory", "bound", "gap", "s, CPU s", "proof s", "named plan", "its step", "MFU", "memory",
+    "proof s", "ours faster by",
 )  # fmt: skip
 
 
@@ -295,7 +305,7 @@ def ablations(results: dict[str, dict[str, Any]]) -> str:
     head = ("run", "step", "memory", "bound", "gap", "CPU s")
     lines = [head, ("---",) * len(head)]
     for key, plan in results.items():
-        step, _, _, _, memory, bound, gap, spent = our_cells(plan)
+        step, _, _, _, memory, bound, gap, spent, _ = our_cells(plan)
         told = (label(Task(*json.loads(key))), step, memory, bound, gap, spent.split(", ")[1])
         lines.append(told)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -313,7 +323,7 @@ def our_cells(plan: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of the plan of the search."""
     spent = f"{plan['seconds']:.0f}, {plan['cpu_seconds']:.0f}"
     if "overlapped_step_seconds" not in plan:
-        return ("no plan found", *("",) * 6, spent)
+        return ("no plan found", *("",) * 6, spent, "")
     tokens, bound = plan["tokens_per_second_per_device"], plan["lower_bound"]
     shape = "x".join(map(str, plan["mesh"].values()))
     return (
@@ -325,20 +335,27 @@ def our_cells(plan: dict[str, Any]) -> tuple[str, ...]:
         seconds_text(bound) if bound else "",
         gap_text(plan["gap"]) if bound else "",
         spent,
+        proof_text(plan),
     )
 
 
 def named_cells(plan: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of a named plan."""
     if "overlapped_step_seconds" not in plan:
-        return ("none that can be built fits" if plan else "", "", "", "")
+        return ("none that can be built fits" if plan else "", "", "", "", "")
     fits = plan["memory_bytes_per_device"] <= plan["memory_limit_bytes"]
     return (
         f"`{plan['plan']}`",
         seconds_text(plan["overlapped_step_seconds"]),
         f"{plan['model_flops_utilization']:.1%}",
         bytes_text(plan["memory_bytes_per_device"]) + ("" if fits else ", does not fit"),
+        proof_text(plan),
     )
+
+
+def proof_text(plan: dict[str, Any]) -> str:
+    """Return the seconds of a plan's proof, or that there is none."""
+    return f"{plan['proof_seconds']:.1f}" if plan["proven"] else "**not proven**"
 
 
 def faster(ours: dict[str, Any], named: dict[str, Any]) -> str:
@@ -375,7 +392,7 @@ def main() -> None:
         "--ablation", action="append", default=[], metavar="OPTION=VALUE", help="repeatable"
     )
     measure.add_argument("--links", type=float, default=1.0, help="factor on bandwidths (1)")
-    measure.add_argument("--search-only", action="store_true", help="without named plans")
+    measure.add_argument("--only", choices=("search", "named"), help="one part of each row (both)")
     measure.add_argument("--again", action="store_true", help="also what was measured before")
     write = commands.add_parser("table", help="write the page")
     write.add_argument("--out", type=Path, default=HERE.with_suffix(".md"))
@@ -403,8 +420,8 @@ def run_rows(arguments: argparse.Namespace) -> None:
     """Measure the tasks of some rows that are not measured yet."""
     ablation = dict(map(setting, arguments.ablation))
     for name in arguments.row:
-        plans = () if arguments.search_only else rows()[name].plans
-        for plan in (None, *plans):
+        named = () if arguments.only == "search" else rows()[name].plans
+        for plan in named if arguments.only == "named" else (None, *named):
             task = Task(name, plan, ablation, arguments.links)
             if arguments.again or task.key not in read(arguments.results):
                 run(task, arguments)

@@ -226,6 +226,8 @@ def no_effect(name: str, mode: str) -> OptionError:
     hints = {
         "gradients_mean": "leave it out: gradients are those of the loss of the whole batch",
         "search": "leave it out, or use the mode `auto_parallel`",
+        "gap": "leave it out, or use the mode `auto_parallel`",
+        "objective": "leave it out, or use the mode `auto_parallel`",
         "micro_batches": "accumulate gradients in the program, or use another mode",
     }
     otherwise = "leave it out, or use a mode in which the compiler splits the model"
@@ -239,6 +241,39 @@ def decided_by_plan(name: str) -> OptionError:
     keys = {"optimizer_parallel": "zero=1", "recompute": "recompute=full", "stages": "pipeline=2"}
     hint = f"write `{keys[name]}` in the plan" if name in keys else "leave one of them out"
     return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
+
+
+def check_exact_only(changed: Iterable[str], mode: str, search: str, plan: object | None) -> None:
+    """Refuse options of the exact search that the user changed where it does not run.
+
+    Options that one compilation hands to another, such as those of a draft, are not refused: they
+    are no wishes of the user.
+
+    Parameters
+    ----------
+    changed : iterable of str
+        Names of options that are not at their defaults.
+    mode, search, plan
+        Those options.
+
+    Raises
+    ------
+    OptionError
+        If one of them has no effect.
+    """
+    if plan is None and (mode, search) == ("auto_parallel", "exact"):
+        return
+    # The buckets of a named plan are chosen by the objective.
+    unused = {"gap"} if plan is not None else {"gap", "objective"}
+    for name in sorted(unused.intersection(changed)):
+        if plan is not None:
+            raise decided_by_plan(name)
+        if mode != "auto_parallel":
+            raise no_effect(name, mode)
+        raise OptionError(
+            f"`{name}` has no effect with the search `{search}`",
+            hint="leave it out, or use the search `exact`",
+        )
 
 
 def warn_of_idle_devices(mode: str, devices: int) -> None:

@@ -77,10 +77,7 @@ class CompileOptions:
     )
     search: str = field(
         default="exact",
-        metadata=_about(
-            "how the mode auto_parallel chooses strategies",
-            choices=SEARCHES,
-        ),
+        metadata=_about("how the mode auto_parallel chooses strategies", choices=SEARCHES),
     )
     plan: NamedPlan | str | None = field(
         default=None,
@@ -320,10 +317,13 @@ class CompileOptions:
         self._check_stages()
 
     def __repr__(self) -> str:
-        changed = {name: getattr(self, name) for name in OPTIONS}
-        changed = {name: v for name, v in changed.items() if v != DEFAULTS[name]}
-        items = (f"{name}={shortened(repr(value), 40)}" for name, value in changed.items())
+        items = (f"{n}={shortened(repr(value), 40)}" for n, value in self.changed.items())
         return f"CompileOptions({', '.join(items)})"
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that are not at their defaults."""
+        return {n: v for n in OPTIONS if (v := getattr(self, n)) != DEFAULTS[n]}
 
     @property
     def passes(self) -> int:
@@ -421,7 +421,7 @@ class CompileOptions:
         unused = {name for name, option in OPTIONS.items() if option.partition}
         unused = unused if self.mode in UNPARTITIONED else set()
         if self.mode != "auto_parallel":
-            unused.add("search")
+            unused |= {"search", "plan"}
         if self.mode == "hybrid_parallel" and isinstance(self.loss_scale, DynamicLossScale):
             raise OptionError(
                 "a dynamic loss scale is not supported in the mode `hybrid_parallel`: each rank "
@@ -430,8 +430,6 @@ class CompileOptions:
             )
         if self.mode != "hybrid_parallel":
             unused.add("gradients_mean")
-        if self.mode != "auto_parallel":
-            unused.add("plan")
         if self.mode == "hybrid_parallel":
             unused |= {"micro_batches", "accumulate_type"}
         checks.check_priced(self.cost_model, self.micro_batches, self.reduce_type)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from shardwright.compiler.option_checks import (
+    check_exact_only,
     check_recompute_of_plan,
     decided_by_plan,
     no_effect,
@@ -67,6 +68,7 @@ def asked_options(
         options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
     check_recompute_of_plan(options)
     asked = CompileOptions(**options)
+    check_exact_only(asked.changed, asked.mode, asked.search, asked.plan)
     return replace(asked, pins={**asked.pins, **_pins(strategies)})
 
 

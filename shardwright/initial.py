@@ -94,13 +94,13 @@ def initializer(
     Raises
     ------
     IRError
-        If there is no such initializer.
+        If there is no such initializer, or no tensor of this shape.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = TensorType(dtype, (shape,) if isinstance(shape, int) else tuple(shape))
     text = _text(init)
-    nothing = [slice(0, 0)] * len(sizes)
-    initial_value(text, "", 0, sizes, nothing, "float32")  # raises for an unknown text
-    return Initial(text, TensorType(dtype, sizes))
+    nothing = [slice(0, 0)] * kind.rank
+    initial_value(text, "", 0, kind.shape, nothing, "float32")  # raises for an unknown text
+    return Initial(text, kind)
 
 
 class Keeper(Protocol):

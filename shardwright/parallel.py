@@ -10,7 +10,11 @@ import numpy as np
 
 from shardwright.communication import get_group_size, is_deterministic
 from shardwright.compiler.accounting import split_counts
-from shardwright.compiler.option_checks import GatherFusion, check_recompute_of_plan
+from shardwright.compiler.option_checks import (
+    GatherFusion,
+    check_exact_only,
+    check_recompute_of_plan,
+)
 from shardwright.compiler.options import (
     OPTION_NAMES,
     CompileOptions,
@@ -227,6 +231,7 @@ class AutoParallel:
         self.seed = seed
         check_recompute_of_plan(options)
         how = CompileOptions(mode=mode, search=search, **options)
+        check_exact_only(how.changed, how.mode, how.search, how.plan)
         self.options = ParallelOptions(
             how, devices, cluster, mesh=mesh, deterministic=deterministic
         )

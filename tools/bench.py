@@ -23,6 +23,7 @@ from shardwright.tools.options import (
     add_model,
     compile_model,
     memory_limit,
+    without,
 )
 from shardwright.tools.tables import print_table, width
 
@@ -85,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
     """Compile with every search.
 
-    Only the exact search gets the memory limit; the others get none, so that the table shows
-    whether their plans fit.
+    Only the exact search gets the memory limit, the gap and the objective; the others get no
+    limit, so that the table shows whether their plans fit.
     """
     cluster = cluster_named(arguments.cluster)
     limit = memory_limit(arguments, cluster)
@@ -94,9 +95,11 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
     arguments = argparse.Namespace(**{**vars(arguments), "mesh": arguments.mesh or DEFAULT})
     rows = []
     for search in SEARCHES:
-        free = {} if search == "exact" else {"memory_limit": math.inf}
+        asked, free = arguments, {}
+        if search != "exact":
+            asked, free = without(arguments, "gap", "objective"), {"memory_limit": math.inf}
         try:
-            compilation = compile_model(model, arguments, search=search, **free)
+            compilation = compile_model(model, asked, search=search, **free)
             rows.append(compile_document(compilation, limit))
         except NoPlanError as error:
             how = argparse.Namespace(**{**vars(arguments), "search": search, "plan": None})

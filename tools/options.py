@@ -317,6 +317,11 @@ def compile_arguments(model: str, arguments: argparse.Namespace) -> dict[str, An
     return {name: value for name, value in values.items() if value is not None}
 
 
+def without(arguments: argparse.Namespace, *names: str) -> argparse.Namespace:
+    """Return the command line as if the user had left out some options."""
+    return argparse.Namespace(**{**vars(arguments), **dict.fromkeys(names)})
+
+
 def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:
     """Return the memory limit of a device in bytes: the option's, or the cluster's."""
     if arguments.memory_limit is not None:

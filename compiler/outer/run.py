@@ -19,7 +19,6 @@ from shardwright.search.options import Progress
 
 _EXPLAINED = 10  # plans that are told of
 _MOST_WORKERS = 4
-_OF_STAGES = "is of plans that send no partial sums between stages"
 _ROUNDING = 1e-6  # by which a bound may be above the cost of a plan
 _SHARE = 3 / 4  # of the time limit that is the search's, where its account takes time too
 
@@ -150,7 +149,5 @@ def _answer(best: Compiled, trace: SearchTrace, seconds: float) -> Compiled:
         if trace.is_cut_short and "time limit" not in how:
             how = f"{how}; the time limit ended the search"
         searched = sum(item.seconds for item in trace.tried)
-        if any(item.configuration.stages > 1 for item in trace.tried) and _OF_STAGES not in how:
-            how = f"{how}; of pipelines, the bound {_OF_STAGES}"
         result = bounded(replace(result, how=how, seconds=searched), trace.lower_bound)
     return replace(best, result=result, trace=trace, seconds=seconds)

@@ -320,7 +320,10 @@ class PlanDocument(_Part):
 
     @property
     def bound_covers(self) -> str:
-        """The plans that the lower bound covers: those on this mesh, or on all that were tried."""
+        """The plans that the lower bound covers: those on this mesh, or on all that were tried.
+
+        Of pipelines, it covers those that send no partial sums between stages.
+        """
         mesh = self.device_mesh
         shape = "x".join(str(axis.size) for axis in mesh.of_ranks.axes)
         place = f"on mesh {shape}" if shape else "on one device"
@@ -331,8 +334,12 @@ class PlanDocument(_Part):
         elif mesh.of_stages:
             place += f" for each of {mesh.stages} device groups"
         if self.micro_batches_tried:
-            return f"{place} in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
-        return f"{place} in {mesh.passes} micro-batches" if mesh.passes > 1 else place
+            place += f" in {in_words([*map(str, self.micro_batches_tried)])} micro-batches"
+        elif mesh.passes > 1:
+            place += f" in {mesh.passes} micro-batches"
+        if self.lower_bound > 0 and (mesh.of_stages or len(self._groups_tried) > 1):
+            place += ", of plans that send no partial sums between stages"
+        return place
 
     @property
     def _groups_tried(self) -> list[int]:

@@ -440,10 +440,7 @@ class PipelinePartitioning(Partitioned):
         searches = _searches(self.problems)
         if self.overlaps:
             searches += _searches(self.bounding)
-        return (
-            f"{searches} searches of stages, {cuts}; the bound "
-            "is of plans that send no partial sums between stages"
-        )
+        return f"{searches} searches of stages, {cuts}"
 
     @property
     def _configuration(self) -> str:

@@ -78,6 +78,7 @@ LANGUAGE_MODELS = tuple(
     name for name, (model, _) in PRESETS.items() if model in ("bert", "gpt", "llama", "mixtral")
 )
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
+_MOST_LAYERS = 10_000  # every one is traced
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -205,6 +206,8 @@ def _value(name: str, key: str, text: str, default: object) -> Any:
         ) from None
     if isinstance(value, int) and value < 1:
         raise ModelError(f"`{key}` of `{name}` is {value}, expected at least 1")
+    if key == "layers" and value > _MOST_LAYERS:
+        raise ModelError(f"`{key}` of `{name}` is {value:,}, expected at most {_MOST_LAYERS:,}")
     if isinstance(value, float) and not isfinite(value):
         raise ModelError(f"`{key}` of `{name}` is {value}, expected a finite number")
     return value

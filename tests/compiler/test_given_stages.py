@@ -82,7 +82,8 @@ def test_what_cannot_be_cut_is_refused(model, devices, plan, what):
 def test_a_bound_of_all_stages_names_them():
     found = compile("two_matmul", 2, cluster="cpu", stages="search").plan.document
     assert found.meshes_tried == ("2", "1")
-    assert found.bound_covers == "on mesh 2 or 1 of 1 or 2 device groups"
+    covers = "on mesh 2 or 1 of 1 or 2 device groups"
+    assert found.bound_covers == f"{covers}, of plans that send no partial sums between stages"
 
 
 def test_a_pipeline_that_does_not_fit_is_refused():

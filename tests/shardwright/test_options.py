@@ -266,3 +266,30 @@ def test_the_memory_limit_holds_in_every_mode(mode):
     model = "mlp" if mode == "stand_alone" else f"{programs}:split_batch"
     with pytest.raises(InfeasibleError, match=f"and the mode `{mode}` has no other program"):
         sw.compile(model, 1, cluster="cpu", mode=mode, memory_limit=1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"gap": 0.1, "plan": "data=4"}, "with `plan`, which decides it"),
+        ({"gap": 0.01, "search": "fully_sharded"}, "with the search `fully_sharded`"),
+        ({"objective": "serial", "search": "data_parallel"}, "with the search `data_parallel`"),
+        ({"objective": "serial", "mode": "data_parallel"}, "in the mode `data_parallel`"),
+        ({"gap": 0.1, "mode": "stand_alone"}, "in the mode `stand_alone`"),
+    ],
+)
+def test_options_of_the_exact_search_are_refused_where_it_does_not_run(options, where):
+    assert f"has no effect {where}" in complaint(
+        lambda: sw.compile(
+            "two_matmul", 1 if "stand_alone" in where else 4, cluster="cpu", **options
+        )
+    )
+
+
+def test_automatic_parallelism_refuses_options_of_another_search():
+    complained = complaint(lambda: AutoParallel(nn.Dense(2, 2), "semi_auto", devices=4, gap=0.1))
+    assert "`gap` has no effect in the mode `semi_auto_parallel`" in complained
+
+
+def test_the_objective_of_a_named_plan_chooses_its_buckets():
+    sw.compile("two_matmul", 4, cluster="cpu", plan="data=4", objective="serial")

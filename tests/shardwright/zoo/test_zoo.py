@@ -1,8 +1,10 @@
+import re
+
 import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.operators.verify import verify
 from tests.shardwright.programs import outputs_of
 
@@ -187,3 +189,16 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path):
         zoo.load(f"{path}:make")
     assert caught.value.what == "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
     assert caught.value.where == f"{path}, line 1"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("layers=1000000000000", "`layers` of `gpt` is 1,000,000,000,000, expected at most 10,000"),
+        (f"heads=1,hidden={10**30}", "bytes, expected at most 2^63 - 1"),
+        (f"vocabulary={10**30}", "bytes, expected at most 2^63 - 1"),
+    ],
+)
+def test_sizes_beyond_every_machine_are_refused(sizes, said):
+    with pytest.raises(ShardwrightError, match=re.escape(said)):
+        zoo.load(f"gpt:{sizes}")
