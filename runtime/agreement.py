@@ -1,17 +1,21 @@
 """What processes of one program agree on before they run it, over MPI."""
 
 import atexit
+import os
 import pickle
 import re
+import stat
 import sys
+import termios
 import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -25,6 +29,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its text
 _BLOCK = 1021  # words of a block of a checksum
 _PAUSE = 0.002  # seconds between two looks for a message: waiting takes no processor
 _GRACE = 2.0  # seconds in which the other processes may fail, too
+_READ = 10.0  # seconds in which MPI's launcher reads what a process wrote
 
 
 def from_first(make: Callable[[], Made]) -> Made:
@@ -306,13 +311,39 @@ def end_together() -> None:
             sys.stderr.write(f"rank {_world().rank}: {error}\n")
         else:
             tell_trace(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
         if issubclass(kind, Exception):
-            _world().Abort(1)
+            end_all(1)
         before(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def end_all(code: int) -> NoReturn:
+    """End all processes, when MPI's launcher has read what this one wrote.
+
+    MPICH's launcher reads nothing more from the moment at which it hears of the end: what is still
+    in a pipe then, such as the sentence that says why, would be lost.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or None
+            stream.flush()
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            wait_until_read(descriptor, _READ)
+    _world().Abort(code)
+    os._exit(code)  # the launcher ends this process; what follows would speak once more
+
+
+def wait_until_read(descriptor: int, seconds: float) -> None:
+    """Wait until the other end of a pipe has read what was written to it, or the time is over."""
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        unread = ioctl(descriptor, termios.FIONREAD, bytes(4))
+        if not any(unread):
+            return
+        time.sleep(_PAUSE)
 
 
 def tell_trace(error: BaseException) -> None:

@@ -8,7 +8,6 @@ instead; their order differs, and so do the last digits (1e-12 relative in float
 mpi4py is imported with the first communicator, since the import starts MPI.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,13 @@ from shardwright.operators.communication.rings import Turns
 from shardwright.operators.halo import deal
 from shardwright.operators.info import Array
 from shardwright.operators.windows.halo_exchange import HaloExchange, HaloSum
-from shardwright.runtime.agreement import failing_processes, failure_messages, tell_trace, told_once
+from shardwright.runtime.agreement import (
+    end_all,
+    failing_processes,
+    failure_messages,
+    tell_trace,
+    told_once,
+)
 from shardwright.runtime.communicator import ONE_DEVICE, Parts
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
@@ -135,10 +140,7 @@ class MpiCommunicator:
             sys.stderr.write(f"shardwright: rank {self.ranks[0]}: {error}\n")
         elif not isinstance(error, KeyboardInterrupt):
             tell_trace(error)
-        sys.stderr.flush()
-        code = 2 if isinstance(error, ShardwrightError) else 1
-        self._world.Abort(code)
-        os._exit(code)  # the launcher ends this process; what follows would speak once more
+        end_all(2 if isinstance(error, ShardwrightError) else 1)
 
     def exchange(
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
