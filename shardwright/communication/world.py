@@ -15,7 +15,10 @@ from shardwright.communication.processes import awaited_role, met_otherwise, pro
 from shardwright.communication.ranks import NumberedRank, Rank
 from shardwright.communication.rendezvous import take_part
 from shardwright.ir.errors import ModelError
+from shardwright.ir.optional import is_installed
 from shardwright.ir.values import POSITIVE_INTEGER, check_choice
+from shardwright.runtime.agreement import end_together
+from shardwright.runtime.faults import STANDING
 
 WORLD_AXIS = "world"
 _BACKENDS = ("hccl", "nccl", "mccl")
@@ -67,9 +70,9 @@ def get_batch_parts() -> int:
 def init(backend_name: str | None = None) -> None:
     """Let this process meet those that were started with it.
 
-    Processes of MPI's launcher have met already, and a script that runs alone meets none. Workers
-    by MindSpore's variables meet at their scheduler; a process that is the scheduler serves them,
-    and ends here when they have ended, and so does a parameter server.
+    A script that runs alone meets none. Workers by MindSpore's variables meet at their scheduler; a
+    process that is the scheduler serves them, and ends here when they have ended, and so does a
+    parameter server. MPI starts, where there is one: from now on an error in one process ends all.
 
     Parameters
     ----------
@@ -86,9 +89,14 @@ def init(backend_name: str | None = None) -> None:
     """
     if backend_name is not None:
         check_choice("backend_name", backend_name, _BACKENDS)
-    role = None if met_otherwise() else awaited_role()
+    if met_otherwise():
+        return
+    role = awaited_role()
     if role is not None and "PMI_RANK" not in os.environ:
         take_part(role)
+    if processes() is not None and is_installed("mpi4py"):
+        with STANDING.waiting("MPI_Init"):
+            end_together()
 
 
 def get_group_size() -> int:

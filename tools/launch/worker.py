@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.communication import init, processes
-from shardwright.ir.optional import is_installed, optional
 from shardwright.runtime.faults import BOARD_VARIABLE, STANDING, Phase, board_path
 from shardwright.tools.launch.watcher import run_under_parent
 from shardwright.tools.main import own_rank
@@ -25,9 +24,6 @@ def main(arguments: Sequence[str]) -> None:
     STANDING.open(rank)
     init()
     started = processes()
-    if started is not None and is_installed("mpi4py"):
-        with STANDING.waiting("MPI_Init"):  # a script may take its time until it needs MPI
-            optional("mpi4py.MPI", extra="mpi", need="a run over MPI")
     _redirect(logs, 0 if started is None else started.rank)
     sys.argv = list(arguments[1:])
     sys.path[0] = str(Path(script).resolve().parent)

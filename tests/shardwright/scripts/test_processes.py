@@ -240,6 +240,12 @@ def test_an_error_in_one_process_ends_all(tmp_path):
     assert "ValueError: planted" in run(code, 2, tmp_path, fails=True)
 
 
+def test_an_error_before_the_first_step_ends_all(tmp_path):
+    code = HEAD + "if rank: raise ValueError('planted')\nnet = AutoParallel(net, 'auto')\n" + TRAIN
+    told = run(code, 2, tmp_path, fails=True)
+    assert "ValueError: planted" in told
+
+
 SCHEDULED = """
 import shardwright.mindspore as ms
 from shardwright.mindspore import nn as msnn
