@@ -64,6 +64,7 @@ from shardwright.dataflow.schedules import BACKWARD, FORWARD
 _OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
 _OF_THREE_PARTS = "zero_bubble"
 _HALVES = FORWARD, BACKWARD
+_DEAR = 10.0  # segments of a schedule, times how far above the least computation others bound it
 
 
 def has_two_parts(configuration: Configuration) -> bool:
@@ -272,9 +273,11 @@ class ComputationFloor:
         launches = self.launches.blocks or (0.0,) * len(self.blocks)
         blocks = [_divided(*pair, share) for pair in zip(self.blocks, launches, strict=True)]
         passes = _divided(self.pass_seconds, self.launches.of_pass, share)
-        waits = first_of_groups(blocks, stages)
-        of_paths = self.halves.step(configuration, each, passes)
-        return max((count * passes + waits) / stages, of_paths)
+        least = (count * passes + first_of_groups(blocks, stages)) / stages
+        above = least * self.devices / self.step_seconds - 1 if self.step_seconds else 0.0
+        if above * 2 * configuration.parts * count > _DEAR:
+            return least
+        return max(least, self.halves.step(configuration, each, passes))
 
     def _pieces(self, configuration: Configuration) -> FinePieces:
         """Return for which share of a pass the first micro-batch keeps later stages waiting."""
