@@ -126,6 +126,18 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
     return judges[0].floor({1, 2, 4})
 
 
+def test_one_stage_of_a_model_is_no_faster_than_its_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    floor = floor_of(gpt, monkeypatch)
+    for count in (1, 2, 4):
+        found = sw.compile(gpt, 4, micro_batches=count, **ON_POD)
+        least = floor.of(Configuration(None, count))
+        assert floor.step_seconds / 4 < floor.launches.of_step(count) < least
+        assert least <= found.compiled.cost
+
+
 @pytest.mark.parametrize(
     ("schedule", "chunks"), [("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2)]
 )
