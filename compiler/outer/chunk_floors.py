@@ -35,7 +35,7 @@ from shardwright.dataflow.schedules import (
 )
 from shardwright.solver.linear_program import Job, path_mixture
 
-_MOST_ACTIONS = 512  # of a schedule: of more the bubble is small, and the program takes long
+_MOST_ACTIONS = 1024  # of a schedule: of more the bubble is small, and the program takes long
 _MORE = 0.02  # of the computation: communication for which the mixture is chosen
 
 

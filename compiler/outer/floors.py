@@ -1,8 +1,17 @@
-"""Bounds of configurations before any search: their computation, evenly divided.
+"""Bounds of configurations before any search: their computation, evenly divided, and launches.
 
 With C seconds of one device for a whole step, no plan on N devices takes less than C / N: no slice
 is less than 1/N of its tensor, and the roofline is no less than its part of compute and of memory
 time. In a pipeline a device group has N / S devices, and the busiest takes no less than the mean.
+
+Launches are not divided. Let the least launches of one pass over all operators take L seconds. Of
+every plan of one device, C seconds with at least L of launches, a part y of the work takes at least
+
+    y C + (1 - y) L
+
+which is linear in C and holds for the least one, too. A micro-batch has y = 1 / M, and each device
+of a group y = S / (M N). So M passes launch M L, what is done once launches once, and all that is
+said below of a pass p_s holds with launches in it.
 
 The bubble adds to it where each group has one stage whose micro-batch is a forward and a backward
 segment. Let a pass of stage s over a micro-batch take p_s, and M be the number of micro-batches.
@@ -44,6 +53,7 @@ Of few micro-batches and chunks, mixtures of paths through the schedule say more
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 
 from shardwright.compiler.outer.chunk_floors import Halves
@@ -54,6 +64,7 @@ from shardwright.dataflow.schedules import BACKWARD, FORWARD
 _OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
 _OF_THREE_PARTS = "zero_bubble"
 _HALVES = FORWARD, BACKWARD
+_DEAR = 10.0  # segments of a schedule, times how far above the least computation others bound it
 
 
 def has_two_parts(configuration: Configuration) -> bool:
@@ -108,6 +119,65 @@ def halves_of(
     return Halves(sum(min(row[0], row[1] / one, row[2] / two) for row in rows), one, two)
 
 
+def least_share(
+    forward: Sequence[float],
+    passes: Sequence[float],
+    forward_launches: Sequence[float] = (),
+    launches: Sequence[float] = (),
+) -> float:
+    """Return the least share of its forward pass in that of any block, however it is divided.
+
+    Parameters
+    ----------
+    forward, passes : sequence of float
+        The seconds of each block on one device, and of its forward half first.
+    forward_launches, launches : sequence of float
+        The part of them that are launches; the rest is divided.
+
+    Examples
+    --------
+    >>> least_share((1.0, 2.0), (2.0, 5.0))
+    0.4
+    >>> least_share((1.0, 2.0), (2.0, 5.0), (0.5, 0.3), (1.0, 1.0))
+    0.3
+    """
+    of_launches = list(zip(forward_launches, launches, strict=True)) or [(0.0, 0.0)] * len(passes)
+    rows = zip(forward, passes, of_launches, strict=True)
+    divided = [(one - first, whole - each) for one, whole, (first, each) in rows]
+    shares = (max(one, 0.0) / whole for one, whole in (*divided, *of_launches) if whole > 0)
+    return min(shares, default=0.0)
+
+
+def _divided(seconds: float, launches: float, share: float) -> float:
+    """Return at least what a share of some work takes, whose launches are not divided."""
+    return launches + share * (seconds - launches)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The seconds of the least launches of a device.
+
+    Parameters
+    ----------
+    once : float
+        Of what is done once in a step.
+    blocks : tuple of float
+        Of a pass of each block.
+    """
+
+    once: float = 0.0
+    blocks: tuple[float, ...] = ()
+
+    @cached_property
+    def of_pass(self) -> float:
+        """Those of a pass of all blocks."""
+        return sum(self.blocks)
+
+    def of_step(self, passes: int) -> float:
+        """Return those of a step in so many passes."""
+        return self.once + passes * self.of_pass
+
+
 @dataclass(frozen=True)
 class FinePieces:
     """What one device computes of the pieces between the places at which a program may be cut.
@@ -118,15 +188,18 @@ class FinePieces:
         Of all pieces, of what runs for each micro-batch, for the whole batch at once.
     forward_share : float
         The least share of its forward pass in that of any piece.
+    launches : float
+        The seconds of launches in a pass, where the share is of what is divided and of launches.
     """
 
     pass_seconds: float
     forward_share: float
+    launches: float = 0.0
 
 
 @dataclass(frozen=True)
 class ComputationFloor:
-    """What one device computes, without communication.
+    """What one device computes, without communication, with all launches.
 
     Parameters
     ----------
@@ -148,6 +221,8 @@ class ComputationFloor:
         Of greater numbers of stages: the pieces between the places at which they may be cut.
     halves : Halves
         What it computes of both halves of a pass of all blocks.
+    launches : Launches
+        The part of all that is not divided.
     """
 
     devices: int
@@ -159,6 +234,7 @@ class ComputationFloor:
     blocks: tuple[float, ...] = ()
     finer: Mapping[int, FinePieces] = field(default_factory=dict)
     halves: Halves = field(default_factory=Halves)
+    launches: Launches = field(default_factory=Launches)
 
     def of(self, configuration: Configuration) -> float:
         """Return a lower bound on the step of every plan of a configuration.
@@ -173,29 +249,43 @@ class ComputationFloor:
         [1.0, 2.133, 1.024]
         """
         stages, count = configuration.stages, configuration.micro_batches
+        once, launched = self.launches.of_step(1), self.launches.of_step(count) / stages
         if stages == 1:
-            return self.step_seconds / self.devices
-        even = self.staged_seconds / self.devices
+            return launched + (self.step_seconds - once) / self.devices
+        even = launched + (self.staged_seconds - once) / self.devices
         if count == 1:
             return even
         if configuration.chunks > 1 and configuration.parts <= self.most_stages:
-            waits = first_of_groups(self.blocks, stages) / count
-            each = self.devices // stages
-            of_paths = self.halves.step(configuration, each, self.pass_seconds / (each * count))
-            return max(even, (self.pass_seconds + waits) / self.devices, of_paths)
+            return max(even, self._of_chunks(configuration))
         pieces = self._pieces(configuration)
         first = pieces.forward_share
         if not first:
             return even
-        passes = stages / (count * self.devices) * pieces.pass_seconds
+        share = stages / (count * self.devices)
+        passes = _divided(pieces.pass_seconds, pieces.launches, share)
         return max(even, first * passes / (1 - (1 - first / count) ** stages))
+
+    def _of_chunks(self, configuration: Configuration) -> float:
+        """Return a bound where each group has several stages, cut between the blocks."""
+        stages, count = configuration.stages, configuration.micro_batches
+        each = self.devices // stages
+        share = 1 / (each * count)
+        launches = self.launches.blocks or (0.0,) * len(self.blocks)
+        blocks = [_divided(*pair, share) for pair in zip(self.blocks, launches, strict=True)]
+        passes = _divided(self.pass_seconds, self.launches.of_pass, share)
+        least = (count * passes + first_of_groups(blocks, stages)) / stages
+        above = least * self.devices / self.step_seconds - 1 if self.step_seconds else 0.0
+        if above * 2 * configuration.parts * count > _DEAR:
+            return least
+        return max(least, self.halves.step(configuration, each, passes))
 
     def _pieces(self, configuration: Configuration) -> FinePieces:
         """Return for which share of a pass the first micro-batch keeps later stages waiting."""
+        launches = self.launches.of_pass
         if has_two_parts(configuration):
-            return FinePieces(self.pass_seconds, 1.0)
+            return FinePieces(self.pass_seconds, 1.0, launches)
         if configuration.chunks > 1 or configuration.schedule != _OF_THREE_PARTS:
             return FinePieces(self.pass_seconds, 0.0)
         if configuration.stages <= self.most_stages:
-            return FinePieces(self.pass_seconds, self.forward_share)
+            return FinePieces(self.pass_seconds, self.forward_share, launches)
         return self.finer.get(configuration.stages, FinePieces(self.pass_seconds, 0.0))

@@ -1,9 +1,7 @@
 """Bounds and plans of configurations, by exact searches of one program."""
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd, inf
@@ -16,20 +14,18 @@ from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, P
 from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
-from shardwright.compiler.outer.floors import ComputationFloor, FinePieces, half_weights, halves_of
+from shardwright.compiler.outer.floors import ComputationFloor
+from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import Blocks, most_between
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
-from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.samples import samples_of
-from shardwright.dataflow.schedules import BACKWARD, FORWARD
-from shardwright.ir.errors import OptionError, ShardwrightError
+from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
-from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
@@ -42,8 +38,6 @@ _ROUGH = 5e-3  # gap of a search for a bound
 _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
 _SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
 _SMALL = 300  # operators of a program whose searches are short
-_ALONE = Mesh((MeshAxis("x", 1, 0),))
-_ROUNDING = 1e-6  # of a share of the forward pass
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -133,9 +127,9 @@ class ProgramJudge:
         stages : collection of int
             Numbers of device groups of the configurations.
         """
-        floor = ComputationFloor(self.devices, 0.0)
-        if not self._is_bounded or not self._is_in_seconds:
-            return floor
+        known = self._is_bounded and self._is_in_seconds and self._is_one_program
+        if not known or not isinstance(self.cluster, Cluster):
+            return ComputationFloor(self.devices, 0.0)
         options = replace(
             self.options.in_one_stage(),
             micro_batches=1,
@@ -143,64 +137,10 @@ class ProgramJudge:
             pins={},
             result_pins={},
         )
-        request = self._request_on(_ALONE, options, None)
-        if not self._is_one_program:
-            return floor
-        try:
-            found = request.solve(request.space, SearchOptions(time_limit=options.time_limit))
-            floor = replace(floor, step_seconds=found.lower_bound)
-            floor = self._with_stages(floor, options, stages) if max(stages) > 1 else floor
-            self._halves = floor.halves
-            return floor
-        except ShardwrightError:
-            return floor
-
-    def _with_stages(
-        self, floor: ComputationFloor, options: CompileOptions, stages: Collection[int]
-    ) -> ComputationFloor:
-        """Add what a program with stages computes, whatever is recomputed.
-
-        A stage need not recompute what the user's rule recomputes for another. What runs wherever
-        it is read is not counted.
-        """
-        source = replace(self.source_of(1), recomputed=())
-        pipeline = replace(self.pipeline_of(options, _ALONE), source=source)
-        deadline = time.perf_counter() + options.time_limit
-
-        def problems(blocks: Blocks, weights: ResourceWeights | None = None) -> StageProblems:
-            planner = replace(pipeline.lowering, weights=weights).planner(_ALONE)
-            request = SearchRequest(source, self.cluster, planner, options, weights, {})
-            return StageProblems(request, blocks, pipeline.limits, deadline, alone=True)
-
-        whole = problems(Blocks(pipeline.line, pipeline.loop, ()))
-        once, many = (whole.seconds(0, 1, passes) for passes in (ONE, MANY))
-        floor = replace(floor, staged_seconds=once / ONE, pass_seconds=max(many - once, 0.0) / MANY)
-
-        def passes_of(blocks: Blocks, half: str | None = None) -> tuple[float, ...]:
-            weights = half_weights(len(self.cluster.links), half) if half else None
-            least, scale = problems(blocks, weights), 1 - _ROUNDING if half else 1.0
-            return tuple(scale * least.pass_floor(block) for block in range(len(blocks)))
-
-        def pieces(passes: Sequence[float], forward: Sequence[float]) -> FinePieces:
-            shares = [first / one for first, one in zip(forward, passes, strict=True) if one > 0]
-            return FinePieces(min(floor.pass_seconds, sum(passes)), min(shares, default=0.0))
-
-        passes, *halves = (passes_of(pipeline.blocks, half) for half in (None, FORWARD, BACKWARD))
-        coarse = pieces(passes, halves[0])
-        most, finer = most_between(pipeline.blocks), {}
-        for count in sorted(count for count in stages if count > max(most, 1)):
-            with suppress(OptionError):  # there is no such pipeline
-                fine = pipeline.blocks_of(count)
-                finer[count] = pieces(passes_of(fine), passes_of(fine, FORWARD))
-        return replace(
-            floor,
-            pass_seconds=coarse.pass_seconds,
-            forward_share=coarse.forward_share,
-            most_stages=most,
-            blocks=passes,
-            finer=finer,
-            halves=halves_of(passes, *halves),
-        )
+        where = self.source_of(1), self.cluster, options, self.pipeline_of(options, ALONE)
+        floor = LeastComputation(*where).floor(self.devices, stages)
+        self._halves = floor.halves
+        return floor
 
     @property
     def prices_blocks(self) -> bool:
@@ -226,7 +166,7 @@ class ProgramJudge:
         options = self.options
         given = options.pins or options.result_pins or options.input_layouts
         free = not given and not options.optimizer_parallel and options.recompute == SEARCHED
-        return self.prices_blocks and free and not self.layouts_on(_ALONE)
+        return self.prices_blocks and free and not self.layouts_on(ALONE)
 
     def named_seeds(
         self, configurations: Sequence[Configuration], seconds: float

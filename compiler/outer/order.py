@@ -36,6 +36,7 @@ _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
 _FINER = 0.4  # factors of two, by which a mesh of one more axis differs
 _UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
 _BEST = 6  # least estimates, near which others are expected
+_CLOSE = 0.02  # of an estimate: how far below it the bounds are that its plan is likely to cut
 _HOPE = 1.03  # times the best plan: what is expected above it is priced last
 _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
 _STAGES = 16  # up to which cuts are found soon
@@ -196,11 +197,18 @@ class PricedOrder(Generic[T]):
         running = {_key(e) for e in self.entries if e.is_running and not e.is_priced}
         unpriced = [e for e in self.entries if e.is_open and not e.is_priced]
         unpriced = [entry for entry in unpriced if _key(entry) not in running]
-        if seeds := [entry for entry in unpriced if _key(entry) in self._seeds]:
+        wanted = self._wanted_seeds(best)
+        if seeds := [entry for entry in unpriced if _key(entry) in wanted]:
             return Chosen(self._group(seeds, _distance), PRICING)
-        if running & self._seeds:
+        if running & wanted:
             return Chosen([], PRICING)
         chosen = self._promising(best)
+        if chosen is not None and chosen.tier == PRICING:  # nothing else delays the draft
+            return chosen
+        if chosen is not None or running or self._is_compiling:  # which are likely to cut others
+            least = min(map(_estimate, self.entries), default=inf)
+            enough = min(enough, (1 - _CLOSE) * least)
+            unpriced = [entry for entry in unpriced if entry.bound < enough]
         if chosen is not None and (compiles or not unpriced):
             return chosen
         low = any(entry.bound < enough for entry in unpriced)
@@ -213,11 +221,31 @@ class PricedOrder(Generic[T]):
             return Chosen(self._group(unpriced, expected)[:1], PRICING)
         return Chosen([], PRICING) if running or self._is_compiling else None
 
+    def _wanted_seeds(self, best: Entry[T] | None) -> set[_Key]:
+        """Return the seeds of as many device groups as may be faster than what is known.
+
+        Those of the fewest are answered first: their estimates are near.
+        """
+        fewest = min((e.configuration.stages for e in self.entries), default=1)
+        of_fewest = [e for e in self.entries if e.configuration.stages == fewest]
+        first = self._seeds & {_key(e) for e in of_fewest if e.outcome is None and not e.is_priced}
+        if first:
+            return set(first)
+        known = [_estimate(entry) for entry in self.entries]
+        known += [] if best is None or best.found is None else [best.found.cost]
+        low: dict[int, float] = {}
+        for entry in self.entries:
+            stages = entry.configuration.stages
+            low[stages] = min(low.get(stages, inf), entry.bound)
+        least = min(known, default=inf) / _HOPE
+        seeds = {_key(e) for e in self.entries if low[e.configuration.stages] < least}
+        return seeds & self._seeds
+
     @property
     def _is_settled(self) -> bool:
         """Whether enough is priced, and answered, to compile the best draft."""
         priced = {_key(entry) for entry in self.entries if entry.is_priced}
-        enough = len(priced) >= len(self._seeds) + _SETTLED
+        enough = len(priced - self._seeds) >= _SETTLED
         return enough and not any(entry.is_compiling for entry in self.entries)
 
     @property
@@ -245,7 +273,29 @@ class PricedOrder(Generic[T]):
         least = min(ready if ready and self._has_sketched_enough else found, key=_estimate)
         if least.has_no_draft:
             return Chosen([least], self.compilation)
+        finer = [] if best is None else self._finer(least)
+        if finer:
+            waiting = [entry for entry in finer if not entry.is_running]
+            return Chosen(waiting[:1], PRICING)
         return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
+
+    def _finer(self, one: Entry[T]) -> list[Entry[T]]:
+        """Return what is to be priced before a draft of one stage: meshes of more axes.
+
+        Their plans may be faster, and their bounds are needed in any case.
+        """
+        if one.configuration.stages > 1:
+            return []
+        return [
+            entry
+            for entry in self.entries
+            if entry.outcome is None
+            and not entry.is_priced
+            and entry.configuration.stages == 1
+            and entry.configuration.micro_batches == one.configuration.micro_batches
+            and entry.configuration.axes > one.configuration.axes
+            and entry.bound < _estimate(one)
+        ]
 
     @property
     def _has_sketched_enough(self) -> bool:

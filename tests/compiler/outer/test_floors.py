@@ -8,7 +8,7 @@ import pytest
 import shardwright as sw
 from shardwright.compiler.outer.block_prices import BlockKind, BlockPrices
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.floors import ComputationFloor, FinePieces
+from shardwright.compiler.outer.floors import ComputationFloor, FinePieces, Launches, least_share
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
@@ -18,7 +18,9 @@ SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved")
 ON_POD = {"cluster": "a100-pod", "optimizer": "adam"}
 
 
-def drawn(seed: int, schedule: str) -> tuple[ComputationFloor, Configuration, float]:
+def drawn(
+    seed: int, schedule: str, launches: float = 0.0
+) -> tuple[ComputationFloor, Configuration, float]:
     """Return the floor of random blocks, a configuration, and the step of random stages of them."""
     draw = random.Random(seed)
     stages, count, chunks = draw.choice([2, 3, 4, 8]), draw.choice([2, 3, 4, 8, 16]), 1
@@ -28,18 +30,23 @@ def drawn(seed: int, schedule: str) -> tuple[ComputationFloor, Configuration, fl
     blocks = [draw.choice([1e-3, draw.uniform(0.1, 1.0)]) for _ in range(parts)]
     blocks += [draw.uniform(0.1, 1.0) for _ in range(draw.randint(0, 8))]
     shares = [draw.uniform(0.2, 0.4) for _ in blocks]
+    launched = [launches * draw.uniform(0.0, 0.1) for _ in blocks]  # of each half, whatever runs
     cut = [0, *sorted(draw.sample(range(1, len(blocks)), parts - 1)), len(blocks)]
     made = make_schedule(schedule, stages, chunks, count)
     durations = {}
     for stage, part in made.segments:
         among = range(cut[stage], cut[stage + 1])
-        forward = sum(blocks[i] * shares[i] for i in among)
-        rest = sum(blocks[i] for i in among) - forward
+        forward = sum(blocks[i] * shares[i] + launched[i] for i in among)
+        rest = sum(blocks[i] + 2 * launched[i] for i in among) - forward
         durations[stage, part] = forward if part == FORWARD else rest / (len(made.parts) - 1)
     step = simulate_schedule(made, durations, dict.fromkeys(chain_transfers(made), 0.0))
     # A pass of one device over the whole batch takes as long as all passes of all device groups.
-    one, of_blocks = count * sum(blocks), tuple(count * seconds for seconds in blocks)
-    floor = ComputationFloor(stages, one, one, one, min(shares), parts, of_blocks)
+    each = Launches(0.0, tuple(2 * seconds for seconds in launched))
+    pairs = list(zip(blocks, launched, strict=True))
+    of_blocks = tuple(count * seconds + 2 * launch for seconds, launch in pairs)
+    forward = [count * share * s + k for share, (s, k) in zip(shares, pairs, strict=True)]
+    one, share = sum(of_blocks), least_share(forward, of_blocks, launched, each.blocks)
+    floor = ComputationFloor(stages, one, one, one, share, parts, of_blocks, launches=each)
     return floor, Configuration(None, count, stages, chunks, schedule), step.step_seconds
 
 
@@ -48,6 +55,26 @@ def test_no_random_stages_are_faster_than_their_floor(schedule: str) -> None:
     for seed in range(300):
         floor, configuration, step = drawn(seed, schedule)
         assert floor.of(configuration) <= step * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_random_stages_with_launches_are_faster_than_their_floor(schedule: str) -> None:
+    higher = 0
+    for seed in range(300):
+        floor, configuration, step = drawn(seed, schedule, 1.0)
+        assert floor.of(configuration) <= step * (1 + 1e-9)
+        higher += replace(floor, launches=Launches()).of(configuration) < floor.of(configuration)
+    assert higher > 250
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_floor_with_too_many_launches_is_caught(schedule: str) -> None:
+    cases = [drawn(seed, schedule, 1.0) for seed in range(300)]
+    wrong = [
+        (replace(one, launches=Launches(0.0, tuple(3 * b for b in one.launches.blocks))), *rest)
+        for one, *rest in cases
+    ]
+    assert any(one.of(configuration) > step for one, configuration, step in wrong)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -99,6 +126,18 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
     return judges[0].floor({1, 2, 4})
 
 
+def test_one_stage_of_a_model_is_no_faster_than_its_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    floor = floor_of(gpt, monkeypatch)
+    for count in (1, 2, 4):
+        found = sw.compile(gpt, 4, micro_batches=count, **ON_POD)
+        least = floor.of(Configuration(None, count))
+        assert floor.step_seconds / 4 < floor.launches.of_step(count) < least
+        assert least <= found.compiled.cost
+
+
 @pytest.mark.parametrize(
     ("schedule", "chunks"), [("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2)]
 )
@@ -123,7 +162,9 @@ def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(
     assert floor.most_stages == 2
     where = Configuration(None, 2, 4, 1, "zero_bubble")
     found = sw.compile(gpt, 4, micro_batches=2, stages=4, schedule="zero_bubble", **ON_POD)
-    assert replace(floor, finer={}).of(where) < floor.of(where) <= found.compiled.cost
+    divided = replace(floor, launches=Launches())
+    assert replace(divided, finer={}).of(where) < divided.of(where) <= floor.of(where)
+    assert floor.of(where) <= found.compiled.cost
 
 
 def test_no_stages_are_faster_than_the_floor_of_their_pieces() -> None:

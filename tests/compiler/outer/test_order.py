@@ -3,7 +3,7 @@
 import pytest
 
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import PRICING, Entry, Found
+from shardwright.compiler.outer.entries import DRAFTING, PRICING, Entry, Found
 from shardwright.compiler.outer.order import PricedOrder
 from shardwright.compiler.outer.run import check_bounds
 from shardwright.compiler.outer.trace import Outcome, Tried
@@ -93,3 +93,68 @@ def test_a_bound_above_the_cost_of_a_plan_is_refused(
         return
     with pytest.raises(PassError, match="2 micro-batches costs 1, the search said that each"):
         check_bounds(tried)
+
+
+FINER = Mesh((MeshAxis("x", 2, 0), MeshAxis("y", 4, 0)))
+HALF = Mesh((MeshAxis("x", 4, 0),))
+
+
+def staged(floor: float, estimate: float | None = None) -> list[Entry[int]]:
+    """Return one stage on two meshes, of which one may be priced, and pipelines of a floor."""
+    found: list[Entry[int]] = []
+    for count in (1, 2, 16):
+        found += [Entry(Configuration(mesh, count), 1.0, "computation") for mesh in (MESH, FINER)]
+        found.append(Entry(Configuration(HALF, count, 2), floor, "computation"))
+    for entry in found:
+        if entry.configuration.mesh == MESH and estimate is not None:
+            entry.is_priced, entry.estimate = True, estimate
+    return found
+
+
+def best_of(tried: list[Entry[int]]) -> Entry[int]:
+    """Return the last one, with a plan of two seconds."""
+    tried[-1].found = Found(2.0, 1.0, 0.0, 0)
+    return tried[-1]
+
+
+def test_one_stage_is_priced_first() -> None:
+    tried = staged(1.0)
+    order = PricedOrder(tried, 2)
+    chosen = order.next(None, compiles=True)
+    assert chosen is not None
+    assert [str(e.configuration) for e in chosen.entries] == [
+        str(tried[i].configuration) for i in (0, 3)
+    ]
+    for entry in chosen.entries:
+        entry.is_running = True
+    waits = order.next(None, compiles=True)
+    assert waits is not None
+    assert not waits.entries
+
+
+@pytest.mark.parametrize(("floor", "is_asked"), [(1.0, True), (1.19, False)])
+def test_pipelines_that_are_no_faster_than_an_estimate_are_not_priced_first(
+    floor: float, is_asked: bool
+) -> None:
+    tried = staged(floor, 1.2)
+    chosen = PricedOrder(tried, 2).next(best_of(tried), compiles=True)
+    assert chosen is not None
+    assert chosen.tier == PRICING
+    assert (chosen.entries[0].configuration.stages == 2) == is_asked
+
+
+def test_finer_meshes_are_priced_before_a_draft() -> None:
+    tried = staged(1.9, 1.2)
+    order = PricedOrder(tried, 2)
+    chosen = order.next(best_of(tried), compiles=True)
+    assert chosen is not None
+    (first,) = chosen.entries
+    assert (first.configuration.mesh, first.configuration.micro_batches) == (FINER, 1)
+    first.is_running = True
+    waits = order.next(best_of(tried), compiles=True)
+    assert waits is not None
+    assert not waits.entries
+    first.is_running, first.is_priced, first.estimate = False, True, 1.1
+    drafted = order.next(best_of(tried), compiles=True)
+    assert drafted is not None
+    assert (drafted.tier, drafted.entries) == (DRAFTING, [first])
