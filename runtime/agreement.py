@@ -6,13 +6,11 @@ import pickle
 import re
 import stat
 import sys
-import termios
 import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from fcntl import ioctl
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +21,10 @@ from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
+
+if sys.platform != "win32":
+    from fcntl import ioctl
+    from termios import FIONREAD
 
 Made = TypeVar("Made")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its text
@@ -336,11 +338,11 @@ def end_all(code: int) -> NoReturn:
 
 def wait_until_read(descriptor: int, seconds: float) -> None:
     """Wait until the other end of a pipe has read what was written to it, or the time is over."""
-    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+    if sys.platform == "win32" or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        unread = ioctl(descriptor, termios.FIONREAD, bytes(4))
+        unread = ioctl(descriptor, FIONREAD, bytes(4))
         if not any(unread):
             return
         time.sleep(_PAUSE)
