@@ -188,7 +188,7 @@ def seconds_in_best_buckets(graph: Graph, cluster: AnyCluster, window: float) ->
     """
     if cluster.software is not None or pipeline_of(graph) is not None:
         return 0.0
-    program = _alone(graph, cluster)
+    program = _Program(graph, of_one_kind(cluster, _ONE_STAGE))
     program.maker.seconds = seconds_in_buckets(graph, program.cluster, program.maker.seconds)
     timeline = program.timeline(window)
     return 0.0 if timeline is None else timeline.step_seconds
@@ -214,8 +214,9 @@ def serial_seconds(graph: Graph, cluster: AnyCluster) -> float:
 
 
 def _alone(graph: Graph, cluster: AnyCluster) -> "_Program":
-    """Return the timelines of a program in one stage."""
-    return _Program(graph, of_one_kind(cluster, _ONE_STAGE))
+    """Return the timelines of a program in one stage, which share its tasks."""
+    one = of_one_kind(cluster, _ONE_STAGE)
+    return graph.analysed(("timelines", one), lambda: _Program(graph, one))
 
 
 class _Program:

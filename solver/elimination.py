@@ -33,6 +33,15 @@ MESSAGE_LIMIT = 2**24
 WORK_LIMIT = 2**31
 """Most additions for one message: some seconds."""
 
+SPACE_LIMIT = 2**27
+"""Most entries of all messages together: 1 GiB."""
+
+SMALLER = 16
+"""Factor by which messages shrink when they take too long, or too much memory."""
+
+LEAST_MESSAGE = 2**12
+"""Smallest message limit; such messages take the time and memory that they need."""
+
 JOINT_LIMIT = 2**25
 """Largest table of a variable and its neighbours that `Elimination.joints` forms."""
 
@@ -42,6 +51,10 @@ CHUNK = 2**16
 
 class OutOfTimeError(Exception):
     """The messages take longer than the time limit."""
+
+
+class OutOfSpaceError(OutOfTimeError):
+    """The messages take more memory than they may; smaller ones may do."""
 
 
 Factor = int
@@ -100,6 +113,8 @@ class Elimination:
         Time limit of `minimise` in seconds.
     deadline : float
         The end of every `minimise`, by `time.monotonic`.
+    space : float
+        Most entries of all messages together.
     exact : bool
         Whether no message had to be split.
     """
@@ -114,6 +129,7 @@ class Elimination:
         self.edges = list(edges)
         self.message_limit = message_limit
         self.patience = self.deadline = math.inf
+        self.space = SPACE_LIMIT if message_limit > LEAST_MESSAGE else math.inf
         self.exact = True
         self.largest_message = 1
         self.messages_computed = 0
@@ -260,6 +276,8 @@ class Elimination:
         ------
         OutOfTimeError
             If it takes longer than `patience`, or until after the deadline.
+        OutOfSpaceError
+            If the messages together have more entries than `space`.
         """
         self._deadline = min(time.monotonic() + self.patience, self.deadline)
         values = [*unary, *tables]
@@ -273,6 +291,7 @@ class Elimination:
     def _compute_messages(self, values: list[Array], keys: list[Hashable]) -> None:
         """Append every message to ``values``; those of the previous call are reused."""
         memo: dict[Hashable, _Message] = {}
+        entries = 0
         self._interned = {message.content: message for message in self._memo.values()}
         self.offsets = [0.0] * len(values)
         for groups in self.groups:
@@ -280,6 +299,8 @@ class Elimination:
                 key = tuple((keys[factor], axes) for factor, axes in group.factors)
                 message = memo.get(key) or self._memo.get(key)
                 if message is None:
+                    entries += self.entries(group.scope[1:])
+                    self._check_space(entries, memo)
                     message = self._relative(self._message(group, values))
                     self.messages_computed += 1
                 memo[key] = message
@@ -288,6 +309,14 @@ class Elimination:
                 before = sum(self.offsets[factor] for factor, _ in group.factors)
                 self.offsets.append(before + message.least)
         self._memo = memo
+
+    def _check_space(self, entries: int, memo: dict[Hashable, _Message]) -> None:
+        """Forget the messages of the previous call, or give up, where new ones take the space."""
+        if entries > self.space:
+            raise OutOfSpaceError
+        if entries > self.space / 2 and self._memo is not memo:
+            self._memo, self.values = memo, []
+            self._interned = {message.content: message for message in memo.values()}
 
     def _relative(self, array: Array) -> _Message:
         """Return a message less its least entry: the same array for an equal one."""

@@ -137,6 +137,8 @@ def _undominated_mask(
     sides = [operand for side in incident for operand in side]
 
     def compute() -> Array:
+        if not all(_is_tested(table, axis) for table, axis in incident):
+            return np.ones(len(unary), dtype=bool)
         worst = unary[:, None] - unary[None, :]
         for table, axis in incident:
             worst = worst + _worst_difference(arrays, table, axis)
@@ -158,14 +160,17 @@ def _undominated_by_others(dominates: Array) -> Array:
     return kept
 
 
+def _is_tested(table: Array, axis: int) -> bool:
+    """Return whether the strategies of one side of a table are compared: it takes little work."""
+    return table.size * table.shape[axis] <= DOMINANCE_WORK
+
+
 def _worst_difference(arrays: Interner, table: Array, axis: int) -> Array:
     """Return D with ``D[b, a] = max_y (T(b, y) - T(a, y))`` over one side of a table."""
     side = table if axis == 0 else table.T
-    count, others = side.shape
+    count = len(side)
 
     def compute() -> Array:
-        if count * count * others > DOMINANCE_WORK:
-            return np.where(np.eye(count, dtype=bool), 0.0, np.inf)
         worst = np.empty((count, count))
         with np.errstate(invalid="ignore"):
             for strategy in range(count):

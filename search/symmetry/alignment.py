@@ -53,7 +53,12 @@ class Alignment:
         return sum(self.penalties.values())
 
 
-def align(space: SearchSpace, assignment: Sequence[int], time_limit: float = math.inf) -> Alignment:
+def align(
+    space: SearchSpace,
+    assignment: Sequence[int],
+    time_limit: float = math.inf,
+    interner: Interner | None = None,
+) -> Alignment:
     """Choose one element of every orbit that a search has chosen.
 
     The choice is optimal where elimination is quick, else a good one.
@@ -66,11 +71,13 @@ def align(space: SearchSpace, assignment: Sequence[int], time_limit: float = mat
         An orbit of options for each choice.
     time_limit : float
         Seconds that the search for the optimum may take.
+    interner : Interner, optional
+        What was interned for other assignments of this space.
     """
     planner = space.planner
     if planner is None or len(planner.axis_permutations) == 1:
         return Alignment(space.decisions(assignment), {})
-    return _Aligner(space, assignment, planner, time_limit).align()
+    return _Aligner(space, assignment, planner, time_limit, interner or Interner()).align()
 
 
 class _Aligner:
@@ -80,12 +87,13 @@ class _Aligner:
         assignment: Sequence[int],
         planner: RedistributionPlanner,
         time_limit: float,
+        interner: Interner,
     ) -> None:
         self.space, self.assignment, self.planner = space, assignment, planner
         self.time_limit = time_limit
         self.mesh, self.permutations = space.mesh, planner.axis_permutations
-        self.between = _differences(planner)
-        self.intern = Interner().intern  # equal layers share tables
+        self.intern = interner.intern  # equal layers share tables
+        self.between = self.intern("differences", lambda: _differences(planner))
 
     def align(self) -> Alignment:
         """Return the elements, and the penalties that are left."""

@@ -16,6 +16,7 @@ from shardwright.ir.errors import InfeasibleError, NotFoundError
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.solving import solve_space
+from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry.alignment import align
 from shardwright.search.symmetry.orbits import orbit_space
@@ -112,9 +113,11 @@ def _search_with_penalties(
     """Search orbits; where elements do not fit together, again with alignment penalties."""
     first = solve_space(space, options.since(begin))
     found, best, penalized, unlimited = first, None, space, True
+    interner = Interner()
     for _ in range(_ROUNDS):
         unlimited = unlimited and found.unlimited
-        alignment = align(space, found.assignment, options.since(begin).time_limit)
+        left = options.since(begin).time_limit
+        alignment = align(space, found.assignment, left, interner)
         cost = found.cost
         if found is not first:  # without the penalties of the rounds before
             cost = float(evaluate(space.problem, found.assignment).cost) + space.constant

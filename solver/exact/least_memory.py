@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from shardwright.solver.elimination import Elimination
+from shardwright.solver.elimination import SMALLER, Elimination, OutOfSpaceError, Relaxed
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.dual import UNIT_ROUNDOFF
 from shardwright.solver.exact.search import solve_exact
@@ -93,12 +93,10 @@ class _PeakSearch:
             return False
         rows = MemoryRows(network, -1.0)
         elimination = Elimination(network.sizes, network.tables)
-        tables = list(network.tables.values())
         weights = np.ones(len(rows)) / max(len(rows), 1)
         cuts: list[Array] = []
         for self.rounds in range(1, ROUNDS + 1):
-            unary, keys = rows.priced(network, weights)
-            relaxed = elimination.minimise(unary, tables, keys, network.table_keys)
+            relaxed, elimination = _relaxed(network, elimination, rows.priced(network, weights))
             if relaxed.value == math.inf:
                 self.incumbent.raise_bound(math.inf)
                 return False
@@ -149,6 +147,20 @@ class _PeakSearch:
     def _solve_within(self, problem: Problem, limit: float, seconds: float) -> Solution:
         limited = problem.limited(limit)
         return solve_exact(limited, replace(self.options, time_limit=seconds, gap=0.0))
+
+
+def _relaxed(
+    network: Network, elimination: Elimination, priced: tuple[list[Array], list[Hashable]]
+) -> tuple[Relaxed, Elimination]:
+    """Minimise with messages as large as the memory allows; smaller ones give a weaker bound."""
+    unary, keys = priced
+    while True:
+        try:
+            tables = list(network.tables.values())
+            return elimination.minimise(unary, tables, keys, network.table_keys), elimination
+        except OutOfSpaceError:
+            limit = elimination.message_limit // SMALLER
+            elimination = Elimination(network.sizes, network.tables, limit)
 
 
 def _without_costs(network: Network) -> Network:

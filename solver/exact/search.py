@@ -20,12 +20,20 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
 from shardwright.solver import on_demand
-from shardwright.solver.elimination import MESSAGE_LIMIT, Elimination, OutOfTimeError
+from shardwright.solver.elimination import (
+    LEAST_MESSAGE,
+    MESSAGE_LIMIT,
+    SMALLER,
+    Elimination,
+    OutOfSpaceError,
+    OutOfTimeError,
+)
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.coordinate_descent import descend
 from shardwright.solver.exact.dual import Dual, DualState, Piece, maximise_bound
@@ -52,20 +60,17 @@ FIRST_SHARE = 1 / 64
 
 SHARE_GROWTH = 8
 
-PATIENCE = 1 / 4
-"""Share of the time limit that one elimination may take."""
-
-SMALLER = 16
-"""Factor by which messages shrink when they take too long."""
-
-LEAST_MESSAGE = 2**12
-"""Smallest message limit."""
+PATIENCE, LONG_PATIENCE = 1 / 4, 3 / 4
+"""Shares of the time left that one elimination may take: where others may follow, or hardly."""
 
 RELINKED = 3
 """Assignments that fit, and that do not, between which paths are searched."""
 
 MOST_ENTRIES = 1_000_000
 """Largest number of table entries for CP-SAT: building its model takes seconds then."""
+
+MOST_FLAT_ENTRIES = 2**24
+"""Largest number of table entries for message passing, where equal tables are not shared: 1 GiB."""
 
 MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
@@ -115,7 +120,7 @@ class ExactSearch:
             try:
                 self._search(network)
             except OutOfTimeError:
-                if self.in_time():
+                if self._passes_messages and self.in_time():
                     self._pass_messages()
         return self.incumbent.solution(self.incumbent.assignment, self.statistics)
 
@@ -148,24 +153,24 @@ class ExactSearch:
         """Eliminate with messages as large as the time allows; smaller ones give a weaker bound.
 
         Where message passing is fast, it does better than smaller messages: `OutOfTimeError` is
-        raised. Once no time is left, the smallest messages are taken.
+        raised. Once no time is left, the smallest messages are taken, whatever time they take.
         """
-        patience = PATIENCE * self.incumbent.remaining
+        share = PATIENCE if self._is_small else LONG_PATIENCE
         while True:
             if not self.in_time():
                 self.message_limit = LEAST_MESSAGE
-            limit = self.message_limit
-            elimination = Elimination(network.sizes, network.tables, limit)
+            elimination = Elimination(network.sizes, network.tables, self.message_limit)
             if not elimination.exact:
                 network = drop_dominated(network, respect_memory=False)
-                elimination = Elimination(network.sizes, network.tables, limit)
-            elimination.patience = patience if limit > LEAST_MESSAGE else math.inf
+                elimination = Elimination(network.sizes, network.tables, self.message_limit)
+            if self.message_limit > LEAST_MESSAGE:
+                elimination.patience = share * self.incumbent.remaining
             dual = Dual(network, MemoryRows(network, np.inf), elimination)
             try:
                 bound, piece = dual.evaluate(FREE)
                 return bound, network.lift(piece.choice), elimination
             except OutOfTimeError:
-                if IS_FAST and self.in_time():
+                if self._passes_messages and self.in_time():
                     raise
                 self.message_limit //= SMALLER
 
@@ -181,7 +186,11 @@ class ExactSearch:
             elimination.deadline = self.incumbent.deadline
             if not len(rows) and not elimination.exact:
                 break  # the bound would be the one without memory again
-            smaller = PricedRound(self, Dual(network, rows, elimination)).run(width)
+            try:
+                smaller = PricedRound(self, Dual(network, rows, elimination)).run(width)
+            except OutOfSpaceError:
+                self.message_limit //= SMALLER
+                continue
             if smaller is None:
                 return
             if sum(smaller.sizes) > SHRINKING * sum(network.sizes):
@@ -201,7 +210,7 @@ class ExactSearch:
         """Close the gap by CP-SAT, or by message passing where the model would be too large."""
         incumbent = self.incumbent
         if sum(table.size for table in network.tables.values()) > MOST_ENTRIES:
-            if IS_FAST:
+            if self._passes_messages:
                 self._pass_messages()
             return
         model = on_demand.network_model.NetworkModel(network, rows, incumbent.bound)
@@ -211,6 +220,15 @@ class ExactSearch:
         if answer.choice is not None:
             self.offer(network.lift(answer.choice))
         incumbent.raise_bound(answer.lower_bound)
+
+    @property
+    def _passes_messages(self) -> bool:
+        return IS_FAST and self._is_small
+
+    @cached_property
+    def _is_small(self) -> bool:
+        """Whether the tables, each on its own, fit into memory, as message passing needs them."""
+        return sum(pair.table.size for pair in self.problem.pairs) <= MOST_FLAT_ENTRIES
 
     def _pass_messages(self) -> None:
         """Search problems too wide for elimination and too large for CP-SAT."""
