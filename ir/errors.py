@@ -58,6 +58,10 @@ class TimeLimitError(StrategyError):
     """The time limit ended a search before its problem was built; more time may help."""
 
 
+class TableLimitError(TimeLimitError):
+    """The tables of a search take too much memory; its problem is not built, as without time."""
+
+
 class ClusterError(ShardwrightError):
     """A cluster description is invalid, or does not fit the number of devices."""
 

@@ -6,10 +6,12 @@ orbits, and one representative stands for each. There is a graph of all layouts,
 orbits, which stays small for many axes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import permutations, product
+from math import factorial, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from shardwright.ir.types import TensorType
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+_MOST_PERMUTATIONS = 1_000  # that a search tries for each operator; six equal axes have 720
 _Form = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 
 
@@ -209,6 +212,23 @@ def exchanges(axes: Sequence[str], kind: Callable[[str], object]) -> Iterator[di
 def axis_permutations(mesh: Mesh) -> Iterator[dict[str, str]]:
     """Yield every permutation of interchangeable axes, the identity first."""
     return exchanges(mesh.names, kinds_of(mesh).__getitem__)
+
+
+def few_axis_permutations(mesh: Mesh) -> Iterator[dict[str, str]]:
+    """Yield permutations of interchangeable axes; where there are many, the last axes stay.
+
+    They are a group: the identity is the first, and any two have one that leads from the first to
+    the second.
+    """
+    kinds, moved = kinds_of(mesh), list(mesh.names)
+    while True:
+        counts = Counter(kinds[name] for name in moved)
+        if prod(map(factorial, counts.values())) <= _MOST_PERMUTATIONS:
+            break
+        largest = max(counts.values())
+        moved.remove(next(name for name in reversed(moved) if counts[kinds[name]] == largest))
+    for names in exchanges(moved, kinds.__getitem__):
+        yield {name: names.get(name, name) for name in mesh.names}
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from shardwright.cost_model.collectives import collective_seconds_array, is_meas
 from shardwright.cost_model.redistribution.layout_graph import (
     Integers,
     LayoutGraph,
-    axis_permutations,
+    few_axis_permutations,
     layout_graph,
     possible,
     uneven_permutes,
@@ -133,7 +133,7 @@ class RedistributionPlanner:
     ) -> None:
         self.mesh = mesh
         self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
-        self.axis_permutations = tuple(axis_permutations(mesh))
+        self.axis_permutations = tuple(few_axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
         self._orbits: dict[tuple[tuple[int, ...], int], OrbitPaths] = {}
 

@@ -197,6 +197,8 @@ def halo_plan(
 
     Nothing is exchanged where every rank reads its own slice alone.
     """
+    if not info.halos:
+        return HaloPlan(attributes, {}, {})
     split = {f: axes for f, axes in strategy.assignment if f in info.halos}
     slices = {factor: mesh.extent(axes) for factor, axes in split.items()}
     sent = {
@@ -280,7 +282,9 @@ def emit_split(
     for i, (name, value) in enumerate(zip(node.operands, operands, strict=True)):
         build.provenance = Provenance(node.provenance.operator, "redistribution", name)
         read.append(_moved(build, "halo_exchange", value, plan.operands.get(i, ())))
-    inner = operator_info(node.operator, [value.type for value in read], plan.attributes)
+    inner = info
+    if info.halos:
+        inner = operator_info(node.operator, [value.type for value in read], plan.attributes)
     left = [x.at(stage) for x in inner.rule.result_layouts(strategy, build.mesh)]
     made = tuple(
         Value(build.unique_name(f"{r.name}.runs") if i in plan.results else r.name, kind, layout)

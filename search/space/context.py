@@ -17,7 +17,7 @@ from shardwright.cost_model.streams import parameter_tensors
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.stretches import Stretch
-from shardwright.ir.errors import TimeLimitError
+from shardwright.ir.errors import TableLimitError, TimeLimitError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
@@ -28,6 +28,8 @@ from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import HostMemory, MemoryAccount
 
 Floats = NDArray[np.float64]
+TABLE_LIMIT = 2**26
+"""Most entries of the tables of a problem, equal ones once: 512 MiB, and twice that in a search."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class BuildContext:
 
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
+        self.entries = 0  # of the tables so far
         self.mesh = self.profile.mesh
         self.flow: CotangentFlow = self._flow()
         in_flight = 1 if self.part is None else self.part.in_flight
@@ -215,6 +218,23 @@ class BuildContext:
             f"`{name}` alone has {len(table.strategies)} strategies on mesh {self.mesh}",
             hint="merge axes of the mesh, or allow more time",
         )
+
+    def check_tables(self, rows: int, columns: int) -> None:
+        """Refuse to make another table where all of them would take too much memory.
+
+        Raises
+        ------
+        TableLimitError
+            If they would.
+        """
+        self.entries += rows * columns
+        if self.entries > TABLE_LIMIT:
+            name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
+            raise TableLimitError(
+                f"the tables of the search have more than {TABLE_LIMIT:,} entries: `{name}` alone "
+                f"has {len(table.strategies)} strategies on mesh {self.mesh}",
+                hint="merge axes of the mesh",
+            )
 
     # Layouts
 

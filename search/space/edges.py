@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import REGATHERED, CostProfile, EdgeLayout
 from shardwright.ir.graph import Value
+from shardwright.ir.layout import Layout
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.draft import EdgeEnd, is_recomputed
 from shardwright.search.space.gradients import GradientTypes
@@ -61,6 +62,7 @@ def connect(
     again = context.intern(("again", key), lambda: _again(writer, reader))
 
     def make() -> Floats:
+        context.check_tables(len(writer.layouts), len(reader.layouts))
         table = _priced(context, value, writer, reader)
         for end, other, first in ((writer, reader, shares[1]), (reader, writer, shares[0])):
             if first:
@@ -88,6 +90,16 @@ def connect(
         of_parameters=of_parameters,
         gradient=context.gradient_types(value.name).reduced,
     )
+
+
+def equal_layouts(sources: Sequence[Layout], targets: Sequence[Layout]) -> Booleans:
+    """Return which of two sequences of layouts are equal, as a table."""
+    numbers: dict[Layout, int] = {}
+    one, other = (
+        np.array([numbers.setdefault(layout, len(numbers)) for layout in layouts])
+        for layouts in (sources, targets)
+    )
+    return np.equal.outer(one, other)
 
 
 def _again(writer: EdgeEnd, reader: EdgeEnd) -> Booleans | None:
@@ -125,7 +137,7 @@ def _priced(context: BuildContext, value: Value, writer: EdgeEnd, reader: EdgeEn
     if not writer.fixes_consumers:
         return table
     targets = [edge.layout for edge in reader.layouts]
-    equal = [[edge.layout == target for target in targets] for edge in writer.layouts]
+    equal = equal_layouts([edge.layout for edge in writer.layouts], targets)
     return np.where(equal, table, np.inf)
 
 
@@ -212,6 +224,6 @@ def _with_sharing(
     if not states:
         return table
     layouts = context.representatives(other)
-    equal = np.array([[a == b for b in layouts] for a in context.representatives(end)])
+    equal = equal_layouts(context.representatives(end), layouts)
     allowed = equal | ~np.array(states)[:, None]
     return np.where(allowed if of_rows else allowed.T, table, np.inf)

@@ -219,6 +219,7 @@ class ParameterChoices:
 
         A parameter gathered for several readers has the layout of the first that saves it.
         """
+        self.context.check_tables(len(layouts), len(reader.layouts))
         used = self.context.representatives(reader)
         profile = self.context.prices_of(value.name)
         passes = self._passes(reader)

@@ -223,8 +223,7 @@ class _Aligner:
             if isinstance(option, Storage) and option.used is not None:  # gathered for this reader
                 elements = [there.layout.renamed(names, self.mesh) for names in self.permutations]
                 price[[element != option.used for element in elements]] = np.inf
-            table: Floats = price[self.between]
-            return table
+            return self.intern(("priced", price.tobytes()), lambda: price[self.between])
 
         return self.intern(("table", Identity(edge), source, target), make)
 
@@ -255,6 +254,11 @@ class _Aligner:
 
     def _penalty(self, pair: Pair, edge: Edge, chosen: Sequence[int]) -> float:
         """Return the cost of a tensor beyond that between its orbits."""
+        orbits = self.assignment[pair.first], self.assignment[pair.second]
+        key = ("penalty", Identity(edge), *orbits, chosen[pair.first], chosen[pair.second])
+        return self.intern(key, lambda: self._find_penalty(pair, edge, chosen))
+
+    def _find_penalty(self, pair: Pair, edge: Edge, chosen: Sequence[int]) -> float:
         here = edge.sources[self.assignment[pair.first]]
         there = edge.targets[self.assignment[pair.second]]
         source = here.renamed(self.permutations[chosen[pair.first]], self.mesh)

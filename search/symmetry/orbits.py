@@ -18,6 +18,7 @@ from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
+from shardwright.search.space.context import TABLE_LIMIT
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Choice, Edge, Option, SearchSpace, Storage
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
@@ -52,7 +53,7 @@ def orbit_space(
     planner: RedistributionPlanner,
     time_limit: float = math.inf,
 ) -> SearchSpace | None:
-    """Return the space of all elements of some orbits; None if building it takes too long.
+    """Return the space of all elements of some orbits; None if it is too large, or takes too long.
 
     Parameters
     ----------
@@ -76,16 +77,20 @@ class _OrbitSpaceBuilder:
         self.space, self.planner = space, planner
         self.mesh, self.permutations = space.mesh, planner.axis_permutations
         self.intern = Interner().intern  # equal layers share tables
+        self.entries = 0  # of the tables so far
         self.elements = [self._elements(i, kept) for i, kept in enumerate(orbits)]
 
     def build(self, deadline: float) -> SearchSpace | None:
-        """Return the space; None once the deadline has passed."""
+        """Return the space; None once the deadline has passed, or the tables are too large."""
         pairs, edges = list(self.space.problem.pairs), []
         for i, pair in enumerate(pairs):
             if pair.role == "copy":  # memory is the same for all elements
                 pairs[i] = replace(pair, table=self._of_orbits(pair))
         for i, pair, edge in self.space.priced:
-            if time.perf_counter() >= deadline:
+            entries = len(self.elements[pair.first].options) * len(
+                self.elements[pair.second].options
+            )
+            if time.perf_counter() >= deadline or self.entries + entries > TABLE_LIMIT:
                 return None
             table, between = self._priced(pair, edge)
             pairs[i] = replace(pair, table=table)
@@ -145,6 +150,7 @@ class _OrbitSpaceBuilder:
         one, other = self.elements[pair.first], self.elements[pair.second]
 
         def make() -> tuple[Floats, Edge]:
+            self.entries += len(one.options) * len(other.options)
             sources = self._edge_layouts(edge.sources, one)
             again = None if edge.again is None else edge.again[np.ix_(one.orbits, other.orbits)]
             targets = self._edge_layouts(edge.targets, other)
