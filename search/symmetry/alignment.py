@@ -56,8 +56,8 @@ class Alignment:
 def align(
     space: SearchSpace,
     assignment: Sequence[int],
-    time_limit: float = math.inf,
     interner: Interner | None = None,
+    time_limit: float = math.inf,
 ) -> Alignment:
     """Choose one element of every orbit that a search has chosen.
 
@@ -69,10 +69,10 @@ def align(
         The space; if its options are no orbits, there is nothing to align.
     assignment : sequence of int
         An orbit of options for each choice.
-    time_limit : float
-        Seconds that the search for the optimum may take.
     interner : Interner, optional
         What was interned for other assignments of this space.
+    time_limit : float
+        Seconds that the search for the optimum may take.
     """
     planner = space.planner
     if planner is None or len(planner.axis_permutations) == 1:

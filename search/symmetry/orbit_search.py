@@ -117,7 +117,7 @@ def _search_with_penalties(
     for _ in range(_ROUNDS):
         unlimited = unlimited and found.unlimited
         left = options.since(begin).time_limit
-        alignment = align(space, found.assignment, left, interner)
+        alignment = align(space, found.assignment, interner, left)
         cost = found.cost
         if found is not first:  # without the penalties of the rounds before
             cost = float(evaluate(space.problem, found.assignment).cost) + space.constant

@@ -1,6 +1,6 @@
 """Choosing options that fit together, also for wide graphs and within little time."""
 
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +10,10 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.profile import UpdateRule
+from shardwright.cost_model.redistribution.layout_graph import (
+    axis_permutations,
+    few_axis_permutations,
+)
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.time_profile import TimeProfile
@@ -177,3 +181,16 @@ def test_building_the_problem_looks_at_the_time_at_every_edge(
     monkeypatch.setattr(f"{module}.time", clock)
     with pytest.raises(StrategyError, match="longer than the time limit"):
         build_search_space(graph, profile, time_limit=len(graph.nodes) + 2)
+
+
+def test_of_many_equal_axes_some_are_permuted() -> None:
+    few = Mesh(tuple(MeshAxis(name, 2) for name in "abcdef"))
+    assert tuple(few_axis_permutations(few)) == tuple(axis_permutations(few))
+    many = Mesh((*(MeshAxis(name, 2) for name in "abcdefgh"), MeshAxis("i", 4), MeshAxis("j", 4)))
+    permutations = [tuple(p[name] for name in many.names) for p in few_axis_permutations(many)]
+    assert len(permutations) == len(set(permutations)) == 240
+    assert permutations[0] == many.names
+    assert all(permutation[5:8] == ("f", "g", "h") for permutation in permutations)
+    places = [tuple(map(many.names.index, p)) for p in permutations[1:240:31]]
+    for one, other in pairwise(places):  # closed: they are a group
+        assert tuple(many.names[one[i]] for i in other) in permutations

@@ -17,6 +17,7 @@ from shardwright.ir.errors import (
     NotFoundError,
     OptionError,
     StrategyError,
+    TableLimitError,
     TimeLimitError,
 )
 from shardwright.ir.graph import Graph
@@ -25,6 +26,7 @@ from shardwright.search import solving
 from shardwright.search.driver import SEARCHES, search
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
+from shardwright.search.space import context
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.offloading import Offloading
 from shardwright.search.space.parameters import ParameterChoices
@@ -171,6 +173,16 @@ def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None
         compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
     assert "takes longer than the time limit of 1e-09 s: `matmul_0` alone has" in str(caught.value)
     assert "strategies on mesh x=2 x y=2 x z=2; merge axes of the mesh" in str(caught.value)
+
+
+def test_tables_that_take_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "TABLE_LIMIT", 1_000)
+    with pytest.raises(TableLimitError) as caught:
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions())
+    assert str(caught.value) == (
+        "the tables of the search have more than 1,000 entries: `matmul_0` alone has 20 strategies "
+        "on mesh x=2 x y=2 x z=2; merge axes of the mesh"
+    )
 
 
 @pytest.mark.parametrize(
