@@ -2,16 +2,11 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+
+import networkx as nx
 
 from shardwright.ir.graph import Graph
-from shardwright.ir.optional import LazyModule
 from shardwright.ir.text import type_text
-
-if TYPE_CHECKING:
-    import networkx as nx
-else:
-    nx = LazyModule("networkx")  # a tenth of the time to import the package, and rarely used
 
 _STYLES = {
     "input": "shape=ellipse",
