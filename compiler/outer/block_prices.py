@@ -50,6 +50,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
+_SLOWER = 1.01  # by the memory limit: then memory is short
 _ABOVE = 1.01  # of the bound within the memory limit: an estimate of a plan in one stage
 _SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
@@ -158,6 +159,12 @@ class BlockPrices:
     def _ascending(self) -> list[float]:
         """The seconds of all blocks, in this order no more than in that of the program."""
         return sorted(chain.from_iterable(repeat(kind.seconds, kind.count) for kind in self.least))
+
+    def is_short_of_memory(self, other: Configuration) -> bool:
+        """Return whether the memory limit makes plans of one stage slower, as far as is known."""
+        own = self.configuration
+        same = (other.mesh, other.micro_batches) == (own.mesh, own.micro_batches)
+        return same and own.stages == 1 and self.limited_seconds > _SLOWER * self.step_seconds
 
     def estimate(self, other: Configuration) -> float | None:
         """Return about how long the step of a configuration takes; None of another mesh or M."""

@@ -41,6 +41,10 @@ class Prices(Protocol):
         """Return about what the plan of a configuration costs; None where nothing is known."""
         ...
 
+    def is_short_of_memory(self, other: Configuration) -> bool:
+        """Return whether the memory limit makes plans of a configuration slower."""
+        ...
+
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
@@ -147,6 +151,8 @@ class Entry(Generic[T]):
         What is asked about it next.
     estimate : float or None
         About what its plan costs; None where nothing is known.
+    is_short_of_memory : bool
+        Whether the memory limit makes its plans slower, as far as prices say.
     is_sketched : bool
         Whether the estimate is that of plans of its stages within the memory limit.
     has_no_draft : bool
@@ -166,6 +172,7 @@ class Entry(Generic[T]):
     fits_at_bound: bool = False
     is_priced: bool = False
     estimate: float | None = None
+    is_short_of_memory: bool = False
     is_sketched: bool = False
     has_no_draft: bool = False
     asked: int = PRICING  # the tier of the last task
@@ -201,6 +208,12 @@ class Entry(Generic[T]):
         """Take a bound, if it is higher."""
         if bound > self.bound:
             self.bound, self.proof = bound, proof
+
+    def take_estimate(self, prices: Prices | None) -> None:
+        """Take what its own prices expect; nothing where there are none."""
+        one, self.is_priced = self.configuration, True
+        self.estimate = None if prices is None else prices.estimate(one)
+        self.is_short_of_memory = prices is not None and prices.is_short_of_memory(one)
 
     def tried(self) -> Tried:
         """Return the account of it."""

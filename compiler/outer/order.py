@@ -282,9 +282,10 @@ class PricedOrder(Generic[T]):
     def _finer(self, one: Entry[T]) -> list[Entry[T]]:
         """Return what is to be priced before a draft of one stage: meshes of more axes.
 
-        Their plans may be faster, and their bounds are needed in any case.
+        Their plans may be faster, and their bounds are needed in any case. Where memory is short,
+        prices take about as long as the draft, which would wait.
         """
-        if one.configuration.stages > 1:
+        if one.configuration.stages > 1 or one.is_short_of_memory:
             return []
         return [
             entry

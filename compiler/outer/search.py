@@ -427,10 +427,7 @@ class OuterSearch(Generic[T]):
         for entry, prices in zip(chosen, answers, strict=True):
             for other in self.entries:
                 if shares_prices(entry, other):
-                    other.is_priced = True
-                    other.estimate = (
-                        None if prices is None else prices.estimate(other.configuration)
-                    )
+                    other.take_estimate(prices)
                 if prices is not None:
                     other.raise_bound(prices.bound(other.configuration), BLOCKS)
 

@@ -158,3 +158,12 @@ def test_finer_meshes_are_priced_before_a_draft() -> None:
     drafted = order.next(best_of(tried), compiles=True)
     assert drafted is not None
     assert (drafted.tier, drafted.entries) == (DRAFTING, [first])
+
+
+def test_a_draft_does_not_wait_for_prices_where_memory_is_short() -> None:
+    tried = staged(1.9, 1.2)
+    for entry in tried:
+        entry.is_short_of_memory = True
+    drafted = PricedOrder(tried, 2).next(best_of(tried), compiles=True)
+    assert drafted is not None
+    assert drafted.tier == DRAFTING

@@ -296,6 +296,9 @@ class DrawnPrices:
     def estimate(self, other):
         return self.judge.estimates[other]
 
+    def is_short_of_memory(self, other):
+        return other.micro_batches % 2 == 0
+
 
 @dataclass
 class PricedJudge(DrawnJudge):
