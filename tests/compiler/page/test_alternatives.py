@@ -9,18 +9,18 @@ from shardwright.solver.evaluate import evaluate
 
 GPT = "gpt:layers=2,hidden=32,heads=2,batch=8,sequence=8,vocabulary=64"
 CASES = {
-    "mlp": ("mlp:batch=16", {"mesh": "2x2"}),
-    "gpt": (GPT, {"mesh": "2x2"}),
+    "mlp": ("mlp:batch=16", {"mesh": "2x2", "gap": 0.1}),
+    "gpt": (GPT, {"mesh": "2x2", "gap": 0.1}),
     "data parallel": (GPT, {"mode": "data_parallel"}),
-    "micro-batches": (GPT, {"mesh": "4", "micro_batches": 2}),
-    "stages": (GPT, {"stages": 2, "micro_batches": 2}),
+    "micro-batches": (GPT, {"mesh": "4", "micro_batches": 2, "gap": 0.1}),
+    "stages": (GPT, {"stages": 2, "micro_batches": 2, "gap": 0.1}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_price_is_that_of_the_cheapest_plan_with_the_strategy(case):
     model, options = CASES[case]
-    found = sw.compile(model, 4, cluster="cpu", gap=0.1, **options)
+    found = sw.compile(model, 4, cluster="cpu", **options)
     compiled, document = found.compiled, found.plan.document
     names = [node.name for node in compiled.source.nodes][:: 1 if model != GPT else 3]
     others = page.alternatives(compiled, document, found.cluster, names)

@@ -21,13 +21,13 @@ from shardwright.cost_model.buffers import buffers
 
 GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64"
 CASES = {
-    "one stage": {},
-    "micro-batches": {"micro_batches": 4, "mesh": "4"},
-    "pipeline": {"stages": 2, "micro_batches": 4},
+    "one stage": {"gap": 0.1},
+    "micro-batches": {"micro_batches": 4, "mesh": "4", "gap": 0.1},
+    "pipeline": {"stages": 2, "micro_batches": 4, "gap": 0.1},
     "interleaved": {"plan": "pipeline=2,chunks=2,data=2,micro_batch=2"},
     "zero 3": {"plan": "data=4,zero=3"},
     "recomputed": {"mode": "data_parallel", "recompute": "full"},
-    "searched": {"mesh": "search"},
+    "searched": {"mesh": "search", "gap": 0.1},
     "one device": {"mode": "stand_alone"},
 }
 
@@ -36,7 +36,7 @@ CASES = {
 def compilation(request):
     options = dict(CASES[request.param])
     devices = 1 if options.get("mode") == "stand_alone" else 4
-    return sw.compile(GPT, devices, cluster="cpu", gap=0.1, **options)
+    return sw.compile(GPT, devices, cluster="cpu", **options)
 
 
 @pytest.fixture(scope="module")
