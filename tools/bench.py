@@ -23,7 +23,7 @@ from shardwright.tools.options import (
     add_model,
     compile_model,
     memory_limit,
-    without,
+    with_options,
 )
 from shardwright.tools.tables import print_table, width
 
@@ -92,17 +92,18 @@ def _bench_model(model: str, arguments: argparse.Namespace) -> list[_Document]:
     cluster = cluster_named(arguments.cluster)
     limit = memory_limit(arguments, cluster)
     # The searches are compared on one mesh, of a large model too.
-    arguments = argparse.Namespace(**{**vars(arguments), "mesh": arguments.mesh or DEFAULT})
+    arguments = with_options(arguments, mesh=arguments.mesh or DEFAULT)
     rows = []
     for search in SEARCHES:
         asked, free = arguments, {}
         if search != "exact":
-            asked, free = without(arguments, "gap", "objective"), {"memory_limit": math.inf}
+            asked = with_options(arguments, gap=None, objective=None)
+            free = {"memory_limit": math.inf}
         try:
             compilation = compile_model(model, asked, search=search, **free)
             rows.append(compile_document(compilation, limit))
         except NoPlanError as error:
-            how = argparse.Namespace(**{**vars(arguments), "search": search, "plan": None})
+            how = with_options(arguments, search=search, plan=None)
             name, devices = with_batch(model, arguments.batch), arguments.devices
             rows.append(no_plan_document(error, name, cluster, devices, limit, how))
         del rows[-1]["strategies"]

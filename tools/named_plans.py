@@ -10,7 +10,7 @@ from shardwright.exports.degrees.best import best_named_plan
 from shardwright.ir.errors import NoPlanError
 from shardwright.models import training_definition
 from shardwright.tools.documents import compile_document
-from shardwright.tools.options import compile_arguments, compile_model, without
+from shardwright.tools.options import compile_arguments, compile_model, with_options
 
 # What the user decides by other means, so that plans have no names.
 _DECIDED = ("strategies", "dataset_strategy", "optimizer_parallel")
@@ -60,7 +60,7 @@ def named_rows(
     """
     plans = [*arguments.plans]
     reason = None
-    arguments = without(arguments, "gap")
+    arguments = with_options(arguments, gap=None)
     if _is_free(model, arguments):
         options = compile_arguments(model, arguments)
         for name in ("cluster", "mesh", "seed"):

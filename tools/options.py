@@ -317,9 +317,9 @@ def compile_arguments(model: str, arguments: argparse.Namespace) -> dict[str, An
     return {name: value for name, value in values.items() if value is not None}
 
 
-def without(arguments: argparse.Namespace, *names: str) -> argparse.Namespace:
-    """Return the command line as if the user had left out some options."""
-    return argparse.Namespace(**{**vars(arguments), **dict.fromkeys(names)})
+def with_options(arguments: argparse.Namespace, **options: Any) -> argparse.Namespace:
+    """Return the command line with other values of some options; None is that of one left out."""
+    return argparse.Namespace(**{**vars(arguments), **options})
 
 
 def memory_limit(arguments: argparse.Namespace, cluster: Cluster) -> float:

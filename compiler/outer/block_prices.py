@@ -160,18 +160,21 @@ class BlockPrices:
         """The seconds of all blocks, in this order no more than in that of the program."""
         return sorted(chain.from_iterable(repeat(kind.seconds, kind.count) for kind in self.least))
 
+    def _are_of(self, other: Configuration) -> bool:
+        """Return whether a configuration has the mesh and the micro-batches that were priced."""
+        own = self.configuration
+        return (other.mesh, other.micro_batches) == (own.mesh, own.micro_batches)
+
     def is_short_of_memory(self, other: Configuration) -> bool:
         """Return whether the memory limit makes plans of one stage slower, as far as is known."""
-        own = self.configuration
-        same = (other.mesh, other.micro_batches) == (own.mesh, own.micro_batches)
-        return same and own.stages == 1 and self.limited_seconds > _SLOWER * self.step_seconds
+        is_slower = self.limited_seconds > _SLOWER * self.step_seconds
+        return is_slower and self.configuration.stages == 1 and self._are_of(other)
 
     def estimate(self, other: Configuration) -> float | None:
         """Return about how long the step of a configuration takes; None of another mesh or M."""
-        own = self.configuration
-        if (other.mesh, other.micro_batches) != (own.mesh, own.micro_batches):
+        if not self._are_of(other):
             return None
-        if own.stages == 1:
+        if self.configuration.stages == 1:
             return _ABOVE * self.limited_seconds
         if not self.usual:
             return None

@@ -221,7 +221,7 @@ class PricedOrder(Generic[T]):
             return Chosen(self._group(unpriced, expected)[:1], PRICING)
         return Chosen([], PRICING) if running or self._is_compiling else None
 
-    def _wanted_seeds(self, best: Entry[T] | None) -> set[_Key]:
+    def _wanted_seeds(self, best: Entry[T] | None) -> frozenset[_Key]:
         """Return the seeds of as many device groups as may be faster than what is known.
 
         Those of the fewest are answered first: their estimates are near.
@@ -230,7 +230,7 @@ class PricedOrder(Generic[T]):
         of_fewest = [e for e in self.entries if e.configuration.stages == fewest]
         first = self._seeds & {_key(e) for e in of_fewest if e.outcome is None and not e.is_priced}
         if first:
-            return set(first)
+            return first
         known = [_estimate(entry) for entry in self.entries]
         known += [] if best is None or best.found is None else [best.found.cost]
         low: dict[int, float] = {}
@@ -238,8 +238,7 @@ class PricedOrder(Generic[T]):
             stages = entry.configuration.stages
             low[stages] = min(low.get(stages, inf), entry.bound)
         least = min(known, default=inf) / _HOPE
-        seeds = {_key(e) for e in self.entries if low[e.configuration.stages] < least}
-        return seeds & self._seeds
+        return self._seeds & {_key(e) for e in self.entries if low[e.configuration.stages] < least}
 
     @property
     def _is_settled(self) -> bool:

@@ -11,6 +11,7 @@ from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.robust import read_errors
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import UsageError
+from shardwright.tools.options import with_options
 
 _GIVEN = (
     *("mode", "search", "plan", "mesh", "strategies", "dataset_strategy", "optimizer_parallel"),
@@ -72,9 +73,8 @@ def choose_robust(arguments: argparse.Namespace) -> None:
                 f"`--robust` chooses a named plan, and `{flag}` decides what that would",
                 hint="leave one of them out",
             )
-    fit_only = {"sequence": None, "software": IDEAL}  # options of `fit` that `compile` has not
-    given = argparse.Namespace(**{**vars(arguments), **fit_only})
-    subject = Subject(given)
+    # Options of `fit` that `compile` has not.
+    subject = Subject(with_options(arguments, sequence=None, software=IDEAL))
     answers = Answers(subject, arguments.devices, stated_errors(arguments, subject.cluster))
     found = answers.built
     if found is None:
