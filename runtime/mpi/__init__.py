@@ -47,8 +47,10 @@ from shardwright.runtime.mpi.buffers import (
     is_even,
     is_native,
     neighbours,
+    new_results,
     received_from,
     reduced,
+    reducing,
 )
 from shardwright.runtime.under_way import Request
 
@@ -201,7 +203,11 @@ class MpiCommunicator:
         if isinstance(operator, HaloSum):
             return partial(self._halo_sum, group, operator, extents)
         if operator.name == "all_gather" and even and not operator.attributes["dimension"]:
-            return gathering(group, shape)
+            return gathering(self._mpi, group, shape)
+        if operator.name == "all_reduce" and not self.deterministic:
+            operation = self._operations[operator.attributes["reduction"]]
+            in_order = partial(self._all_reduce, group, operator)
+            return reducing(group, operation, in_order, new_results(self._mpi, shape))
         if operator.name in self._collectives and even:
             return partial(self._collectives[operator.name], group, operator)
         return lambda part: operator.exchange(group.allgather(part), extents)[group.rank]
@@ -220,7 +226,7 @@ class MpiCommunicator:
         if self.deterministic or not plain or group.size == 1:
             return None
         kind = operator.attributes["reduction"]
-        result = np.empty_like(part)
+        result = new_results(self._mpi, part.shape)(part)
         return group.Iallreduce(part, result, op=self._operations[kind]), {rank: result}
 
     def starts(self, operator: Communication, axes: tuple[str, ...]) -> bool:
@@ -331,34 +337,31 @@ class MpiCommunicator:
     # Collectives, on buffers of bytes for every element type
 
     def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        parts = gathering(group, (1, *part.shape))(part[np.newaxis])
+        parts = gathering(self._mpi, group, (1, *part.shape))(part[np.newaxis])
         return np.concatenate(parts, axis=operator.attributes["dimension"])
 
     def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
         pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])
-        received = exchanged(group, np.stack(pieces))
+        received = exchanged(self._mpi, group, np.stack(pieces))
         return np.concatenate(received, axis=operator.attributes["concat_dimension"])
 
     def _reduce_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
         kind = operator.attributes["reduction"]
         pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
         if self.deterministic or not is_native(part):
-            return reduced(exchanged(group, pieces), kind)
+            return reduced(exchanged(self._mpi, group, pieces), kind)
         result = np.empty_like(pieces[0])
         group.Reduce_scatter_block(pieces, result, op=self._operations[kind])
         return result
 
     def _all_reduce(self, group: Any, operator: Communication, part: Array) -> Array:
+        """Reduce in the order of the members."""
         kind = operator.attributes["reduction"]
-        if not self.deterministic and is_native(part):
-            result = np.empty_like(part)
-            group.Allreduce(part, result, op=self._operations[kind])
-            return result
         length = -(-part.size // group.size)
         padded = np.zeros(length * group.size, part.dtype)
         padded[: part.size] = part.reshape(-1)
-        own = reduced(exchanged(group, padded.reshape(group.size, length)), kind)
-        return gathering(group, own.shape)(own)[: part.size].reshape(part.shape)
+        own = reduced(exchanged(self._mpi, group, padded.reshape(group.size, length)), kind)
+        return gathering(self._mpi, group, own.shape)(own)[: part.size].reshape(part.shape)
 
     def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:
         result = np.array(part, order="C")
