@@ -1,0 +1,42 @@
+"""Where the results of calls of MPI lie."""
+
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from shardwright.operators.info import Array
+from shardwright.runtime.mpi.buffers import new_results
+
+MPI = SimpleNamespace(Get_address=lambda array: array.ctypes.data)
+
+
+@pytest.mark.parametrize("element", [np.float32, np.float64, np.int64])
+def test_a_large_result_lies_apart_from_the_part(element: type[np.generic]) -> None:
+    """It does not begin where a copy would wait for itself, wherever the part begins."""
+    room = np.zeros(2**18 + 4096, np.uint8)
+    for start in range(0, 4096, 16):
+        part: Array = room[start : start + 2**18].view(element)
+        result = new_results(MPI, (2, *part.shape))(part)
+        assert result.shape == (2, *part.shape)
+        assert result.dtype == element
+        assert result.flags.c_contiguous
+        assert (result.ctypes.data - part.ctypes.data) % 4096 >= 256
+
+
+@pytest.mark.parametrize(
+    ("mpi", "element", "size"),
+    [
+        (SimpleNamespace(), np.float32, 2**18),
+        (MPI, ml_dtypes.bfloat16, 2**18),
+        (MPI, np.float32, 0),
+        (MPI, np.float32, 7),
+    ],
+    ids=["no addresses", "unknown to MPI", "empty", "small"],
+)
+def test_other_results_are_plain_arrays(mpi: object, element: type, size: int) -> None:
+    """Nothing asks for addresses where the library has none, or where it does not pay."""
+    result = new_results(mpi, (size,))(np.zeros(size, element))
+    assert result.base is None
+    assert (result.shape, result.dtype) == ((size,), np.dtype(element))
