@@ -9,6 +9,7 @@ from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import OptionError, PassError, ShardwrightWarning
+from shardwright.ir.graph import Graph
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE_INTEGER,
@@ -283,6 +284,24 @@ def warn_of_idle_devices(mode: str, devices: int) -> None:
             f"the mode `stand_alone` uses one of the {devices} devices",
             ShardwrightWarning,
             stacklevel=3,
+        )
+
+
+def warn_of_repeated_work(mode: str, program: Graph) -> None:
+    """Warn where data parallelism splits the batch over some of the ranks only."""
+    mesh = program.mesh
+    if mode != "data_parallel" or mesh is None:
+        return
+    ranks = {axis.name for axis in mesh.axes if not axis.in_time and not axis.of_stages}
+    layouts = [value.layout for value in program.inputs if value.layout is not None]
+    splits = [mesh.extent(ranks.intersection(x.splits[0])) for x in layouts if x.splits]
+    parts, all_ranks = max(splits, default=1), mesh.extent(ranks)
+    if splits and parts < all_ranks:
+        warnings.warn(
+            f"the batch is split over {parts} of {all_ranks} ranks, and the others repeat their "
+            f"work: its size divides by no more",
+            ShardwrightWarning,
+            stacklevel=4,
         )
 
 

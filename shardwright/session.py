@@ -20,7 +20,12 @@ from shardwright.communication import (
 )
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.option_checks import decided_by_plan, no_effect, warn_of_idle_devices
+from shardwright.compiler.option_checks import (
+    decided_by_plan,
+    no_effect,
+    warn_of_idle_devices,
+    warn_of_repeated_work,
+)
 from shardwright.compiler.options import (
     DEFAULTS,
     UNPARTITIONED,
@@ -164,6 +169,8 @@ class Session:
         program = self.compiled.program
         communicator = communicator_of(self.compiled.mesh, options)
         check_capacity(program, communicator.ranks)
+        if 0 in communicator.ranks and options.dataset_strategy is None:  # one says it for all
+            warn_of_repeated_work(options.how.mode, program)
         write_programs(program, communicator.ranks)
         self.executor = Executor(program, communicator, in_place=True)
         self.feed = Feed(program, communicator, kind)

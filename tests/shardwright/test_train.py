@@ -8,7 +8,7 @@ from shardwright.communication import get_group_size, get_rank, world
 from shardwright.dataset import ArrayDataset
 from shardwright.gradients import jit, value_and_grad
 from shardwright.input_layouts import input_layouts
-from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.errors import ModelError, OptionError, ShardwrightWarning
 from shardwright.ir.layout import Layout as MeshLayout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
@@ -89,6 +89,15 @@ def test_every_mode_trains_alike(mode):
 )
 def test_options_do_not_change_what_is_computed(prepare):
     np.testing.assert_allclose(trained("data_parallel", prepare=prepare)[0], ALONE, rtol=1e-4)
+
+
+def test_data_parallelism_that_repeats_work_says_so():
+    network = Network()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    parallel = AutoParallel(network, "data_parallel", devices=3)
+    with pytest.warns(ShardwrightWarning, match="is split over 1 of 3 ranks, and the others repe"):
+        losses = Model(parallel, nn.CrossEntropyLoss(), optimizer).train(2, DATA)
+    np.testing.assert_allclose(losses, ALONE, rtol=1e-4)
 
 
 def test_hsdp_splits_what_is_stored():
