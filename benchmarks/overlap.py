@@ -174,6 +174,7 @@ def attaining(described: Cluster, random: np.random.Generator) -> Cluster:
             update={
                 "efficiency": LinkEfficiency(
                     bandwidth=share(),
+                    several=share() if random.random() < 0.5 else None,
                     skew=_figure(float(random.choice([0, _MOST_SKEW]))),
                     protocols=tuple(
                         Protocol(

@@ -87,6 +87,15 @@ class Cluster(Description):
                 raise ValueError(f"no level can be called `{name}`, the name of a link of the host")
         return levels
 
+    @field_validator("levels")
+    @classmethod
+    def _innermost_connects_devices(cls, levels: tuple[Level, ...]) -> tuple[Level, ...]:
+        if levels and levels[0].efficiency is not None and levels[0].efficiency.several is not None:
+            raise ValueError(
+                f"`{levels[0].name}` has `several`, but it connects devices, not groups of them"
+            )
+        return levels
+
     @model_validator(mode="after")
     def _cards_are_shared_evenly(self) -> Self:
         inside = 1

@@ -26,8 +26,9 @@ level by level on all bytes. A ring that spans levels has the speed of its slowe
 The links of a level attain a share of their bandwidth where the cluster file gives one, and may
 send in several ways (``Protocol``), of which every message takes the fastest: few bytes attain less
 of the bandwidth; or they have a latency and a bandwidth of each kind of collective that was
-measured. Every collective takes the skew of its ranks too: log2(n) times that of a pair, in each
-level.
+measured. A ring through several devices of a node, but not all, may attain less of the bandwidth
+between nodes (``LinkEfficiency.several``). Every collective takes the skew of its ranks too:
+log2(n) times that of a pair, in each level.
 ``Level.bandwidth`` is the rate of a device while all others send too, so concurrent groups of a
 mesh on one level do not slow each other further.
 
@@ -55,6 +56,7 @@ from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
 
 _PAIRWISE = ("permute", "send")  # no rank waits for the last of a group
+_RINGS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")  # and trees
 
 KINDS = {
     "all_reduce": "bytes of the buffer on a rank",
@@ -183,11 +185,14 @@ def _stages(kind: str, axes: tuple[MeshAxis, ...], levels: tuple[Level, ...]) ->
             what = f"mesh axis `{axis.name}` is of level {axis.level}"
             raise ClusterError(f"{what}, but the cluster has levels 0 to {len(levels) - 1}")
         sizes[axis.level] *= axis.size
-    return tuple(
-        _Links(size, tuple(_Stage(size, *way) for way in level.ways_of(kind)), level.skew_seconds)
-        for size, level in zip(sizes, levels, strict=True)
-        if size > 1
-    )
+    found, inside, devices = [], 1, 1  # ranks and devices of a member of the level
+    for size, level in zip(sizes, levels, strict=True):
+        several = kind in _RINGS and 1 < inside < devices
+        ways = tuple(_Stage(size, *way) for way in level.ways_of(kind, several=several))
+        if size > 1:
+            found.append(_Links(size, ways, level.skew_seconds))
+        inside, devices = inside * size, devices * level.size
+    return tuple(found)
 
 
 def _cheapest(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:

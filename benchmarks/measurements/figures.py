@@ -62,6 +62,8 @@ _MATMUL = {"device.efficiency.matmul": (0.8, 0.2, 1.0)}
 _ATTENTION = {"device.efficiency.attention": (0.32, 0.5, 1.0)}
 _OF_NODES = {"node.efficiency.bandwidth": (0.79, 0.3, 1.0)}
 _OF_NETWORKS = {"pod.efficiency.bandwidth": (0.6, 0.3, 1.0)}
+# Of nodes whose devices share network cards; a ring of several devices uses that of another.
+_OF_SHARED_CARDS = {"pod.efficiency.several": (0.7, 0.4, 1.0)}
 _OF_SOFTWARE = {
     "pointwise": (1.0, 1.0, _MANY),
     "copies": (0.5, 1.0, _MANY),
@@ -132,7 +134,7 @@ ALL: tuple[Fitted, ...] = (
     *_of("NVSwitch", _OF_NODES, *_A100, *_POWER),
     *_of("h100-3200g", _OF_NETWORKS, *_H100, _H100_500W),
     *_of("a100-selene", _OF_NETWORKS, _A100[0]),
-    *_of("a100-800g", _OF_NETWORKS, _A100[1]),
+    *_of("a100-800g", _OF_NETWORKS | _OF_SHARED_CARDS, _A100[1]),
     *_of("a100-1600g", _OF_NETWORKS, *_A100[2:]),
     *_of("megatron-core", {"kernels": (1.4, 0.3, _MANY)}, ("software", "megatron-core")),
     *(figure for name in _SOFTWARE for figure in _of(name, _OF_SOFTWARE, ("software", name))),

@@ -183,6 +183,10 @@ class LinkEfficiency(Description):
     ----------
     bandwidth : Rate
         Share of the bandwidth.
+    several : Rate, optional
+        Share of that bandwidth, for groups of several devices of a member of the level, but not all
+        of them: where their ring leaves a member by another device than it came in by, the one may
+        be far from the network card of the other.
     skew : Figure, optional
         Seconds by which the ranks of a pair begin a collective at different times; a group of n
         waits log2(n) times as long, since more ranks have a later last one.
@@ -194,6 +198,7 @@ class LinkEfficiency(Description):
     """
 
     bandwidth: Rate
+    several: Rate | None = None
     skew: Figure | None = None
     protocols: tuple[Protocol, ...] = ()
     collectives: dict[str, CollectiveRate] = {}
@@ -207,7 +212,7 @@ class LinkEfficiency(Description):
 
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
-        return hash((self.bandwidth, self.skew, self.protocols, *self.collectives))
+        return hash((self.bandwidth, self.several, self.skew, self.protocols, *self.collectives))
 
     def without_latency(self) -> Self:
         """Return what is attained of the bandwidth by messages of any size alike: no latencies."""

@@ -131,10 +131,18 @@ class Level(Description):
         """Return the seconds of one message from a device to another."""
         return min(latency + nbytes * slope for latency, slope in self.ways)
 
-    def ways_of(self, kind: str) -> tuple[tuple[float, float], ...]:
-        """Return the ways to send of a kind of collective: its own, where that was measured."""
+    def ways_of(self, kind: str, *, several: bool = False) -> tuple[tuple[float, float], ...]:
+        """Return the ways to send of a kind of collective: its own, where that was measured.
+
+        `several`: of a group of several devices of each member, but not all.
+        """
         own = self.measured(kind)
-        return self.ways if own is None else ((own.latency.value, 1 / own.bandwidth.value),)
+        if own is not None:
+            return ((own.latency.value, 1 / own.bandwidth.value),)
+        share = self.efficiency.several if several and self.efficiency is not None else None
+        if share is None:
+            return self.ways
+        return tuple((latency, slope / share.value) for latency, slope in self.ways)
 
     def measured(self, kind: str) -> CollectiveRate | None:
         """Return what a kind of collective attains, where that was measured."""

@@ -384,3 +384,11 @@ def test_the_finest_shapes_of_a_mesh(devices: int, axes: int, shapes: set[tuple[
     found = mesh_shapes(cluster("h100-pod"), devices, axes)
     assert set(found) == shapes
     assert all(mesh_for(cluster("h100-pod"), devices, shape).shape == shape for shape in found)
+
+
+def test_a_share_of_several_devices_is_of_a_level_above_the_devices():
+    content = cluster("a100-800g").model_dump()
+    share = content["levels"][1]["efficiency"]["several"]
+    content["levels"][0]["efficiency"]["several"] = share
+    with pytest.raises(ValidationError, match="`node` has `several`, but it connects devices"):
+        Cluster.model_validate(content)

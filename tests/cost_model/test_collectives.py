@@ -12,6 +12,7 @@ from shardwright.cost_model.collectives import (
     collective_seconds,
     collective_seconds_array,
 )
+from shardwright.cost_model.efficiency.figures import LinkEfficiency, Rate
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
 
@@ -34,6 +35,8 @@ LAB = Cluster(
 INNER = MeshAxis("inner", 8, 0)
 OUTER = MeshAxis("outer", 4, 1)
 LARGE = 1e9
+
+FIGURE = {"tag": "assumed", "source": "a test"}
 
 kinds = st.sampled_from(sorted(KINDS))
 several = [found for found in map(cluster, preset_names()) if len(found.levels) > 1]
@@ -196,3 +199,20 @@ def test_axis_outside_the_cluster():
     with pytest.raises(ClusterError) as caught:
         collective_seconds("send", 1, [MeshAxis("far", 2, 3)], LAB)
     assert str(caught.value) == "mesh axis `far` is of level 3, but the cluster has levels 0 to 2"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_rings_of_several_but_not_all_devices_of_a_node_attain_less_between_nodes(kind):
+    row = LAB.levels[1]
+    found = LinkEfficiency(bandwidth=Rate(value=1, **FIGURE), several=Rate(value=0.5, **FIGURE))
+    row = row.model_copy(update={"efficiency": found})
+    half = row.model_copy(update={"bandwidth": row.bandwidth / 2, "efficiency": None})
+    levels = (LAB.levels[0], row), (LAB.levels[0], half)
+    shared, slow = (LAB.model_copy(update={"levels": both}) for both in levels)
+    is_slowed = kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+    for inside in (1, 2, 4, 8):
+        group = [MeshAxis("inner", inside, 0), OUTER]
+        slowed = is_slowed and inside in (2, 4)
+        assert seconds(kind, LARGE, group, shared) == seconds(
+            kind, LARGE, group, slow if slowed else LAB
+        )
