@@ -1,32 +1,28 @@
 """Micro-batches: which part of a program each of them computes.
 
-The batch is split over a mesh axis that is run in time. From the inputs the split follows through
-the program by the rules of the operators, like data parallelism: an operator on samples runs in
-every pass, one on parameters alone runs once, and a sum over the batch is partial over the axis, so
-its readers run after the last pass. The search sees the program of one micro-batch on the ranks;
+The batch is split over a mesh axis that is run in time (`batch_split`): an operator on samples runs
+in every pass, one on parameters alone runs once, and a sum over the batch is partial over the axis,
+so its readers run after the last pass. The search sees the program of one micro-batch on the ranks;
 its decisions are lifted to the mesh with the axis.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from shardwright.dataflow.batch_split import AXIS as AXIS
+from shardwright.dataflow.batch_split import BatchSplit
 from shardwright.dataflow.cotangents import cotangent_flow
-from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions, SharedLayout
-from shardwright.ir.errors import IRError, OptionError, ShardwrightError, StrategyError
+from shardwright.ir.errors import IRError, OptionError, ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import node_text
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import OperatorInfo, info_of, operator_info
-from shardwright.operators.rule import Rule, base
-
-AXIS = "micro"
-"""The name of the mesh axis that is run in time."""
+from shardwright.operators.info import info_of, operator_info
 
 
 def check_axes(ranks: Mesh) -> None:
@@ -264,7 +260,15 @@ def micro_batches(graph: Graph, passes: int) -> MicroBatches:
     OptionError
         If the batch cannot be divided, or an operator in the loop needs the whole batch.
     """
-    return _Propagation(graph, passes).run()
+    found = _followed(graph, passes)
+    _ = found.graph  # refuses what has no program of one micro-batch
+    return found
+
+
+def _followed(graph: Graph, passes: int, *, allows_statistics: bool = False) -> MicroBatches:
+    split = BatchSplit(graph, passes, allows_statistics)
+    split.follow()
+    return MicroBatches(graph, passes, split.layouts, split.strategies)
 
 
 @dataclass(frozen=True)
@@ -293,9 +297,8 @@ class BatchStatistics:
 
 def batch_statistics(graph: Graph, passes: int) -> BatchStatistics | None:
     """Return the statistics of a program; None if its batch cannot be divided."""
-    propagation = _Propagation(graph, passes, allows_statistics=True)
     try:
-        found = propagation.run()
+        found = _followed(graph, passes, allows_statistics=True)
     except ShardwrightError:
         return None
     return BatchStatistics(found, _statistics(found))
@@ -323,131 +326,6 @@ def _is_linear(graph: Graph, node: Node, read: Sequence[bool]) -> bool:
     positions = {i for i, flag in enumerate(read) if flag}
     shifts = info.is_scaling or node.operator == "add_scalar"
     return shifts or any(positions <= {*linear} for linear in info.linear_sets)
-
-
-@dataclass
-class _Propagation:
-    """The split of the batch, as it follows through a program."""
-
-    graph: Graph
-    passes: int
-    allows_statistics: bool = False
-    layouts: dict[str, Layout] = field(default_factory=dict)
-    strategies: dict[str, Strategy] = field(default_factory=dict)
-    wanted: dict[str, Layout] = field(default_factory=dict)
-
-    @cached_property
-    def mesh(self) -> Mesh:
-        return Mesh((MeshAxis(AXIS, self.passes, in_time=True),))
-
-    def run(self) -> MicroBatches:
-        """Follow the batch until nothing changes: a reader may want a constant to be split."""
-        self._split_inputs()
-        before = -1
-        while len(self.wanted) != before:
-            before = len(self.wanted)
-            for node in self.graph.nodes:
-                self._visit(node)
-        found = MicroBatches(self.graph, self.passes, self.layouts, self.strategies)
-        if not self.allows_statistics:
-            _ = found.graph  # refuses what has no program of one micro-batch
-        return found
-
-    def _split_inputs(self) -> None:
-        batch = samples_of(self.graph)
-        if batch is None:
-            raise _refusal("the model has no input with a batch dimension", self.passes)
-        if batch % self.passes:
-            what = f"the batch of {batch} samples cannot be divided into equal parts"
-            raise _refusal(what, self.passes, "give a number that divides the batch")
-        for value in (*self.graph.inputs, *(p.value for p in self.graph.parameters)):
-            self.layouts[value.name] = Layout.replicated(value.type.rank)
-        whole = own_samples(self.graph)
-        for value in self.graph.inputs:
-            if value.type.rank and value.type.shape[0] == batch and value.name not in whole:
-                self.layouts[value.name] = _split(value.type.rank, 0)
-        for node in whole.values():
-            self.wanted[node.name] = _split(node.results[0].type.rank, 0)
-
-    def _visit(self, node: Node) -> None:
-        info = info_of(self.graph, node)
-        factor = self._factor(node, info.rule)
-        strategy = Strategy.of({factor: (AXIS,)} if factor else {})
-        self.strategies[node.name] = strategy
-        if factor:
-            self._check(node, info, factor)
-            taken = info.rule.operand_layouts(strategy)
-            for name, layout in zip(node.operands, taken, strict=True):
-                self._want(node, name, layout)
-        left = info.rule.result_layouts(strategy, self.mesh)
-        for result, layout in zip(node.results, left, strict=True):
-            self.layouts[result.name] = layout
-
-    def _factor(self, node: Node, rule: Rule) -> str | None:
-        """Return the factor that the batch is; None of an operator that runs once."""
-        held = [self.layouts[name] for name in node.operands]
-        wanted = [self.wanted.get(result.name) for result in node.results]
-        tensors = [*zip(rule.operands, held, strict=True), *zip(rule.results, wanted, strict=True)]
-        found: str | None = None
-        for dims, layout in tensors:
-            for factors, axes in zip(dims, layout.splits if layout else (), strict=False):
-                if not axes:
-                    continue
-                factor = next((base(f) for f in factors if rule.sizes[f] > 1), None)
-                if factor is None or found not in (None, factor):
-                    raise _refusal(
-                        f"`{node.operator}` combines samples with each other", self.passes, at=node
-                    )
-                found = factor
-        return found
-
-    def _check(self, node: Node, info: OperatorInfo, factor: str) -> None:
-        rule = info.rule
-        if rule.kinds[factor] == "whole" or f"{factor}~" in rule.sizes:
-            raise _refusal(f"`{node.operator}` needs the whole batch", self.passes, at=node)
-        if rule.sizes[factor] % self.passes:
-            what = f"`{node.operator}` has {rule.sizes[factor]} groups of samples"
-            raise _refusal(f"{what}, which cannot be divided", self.passes, at=node)
-        try:
-            info.check_strategy(Strategy.of({factor: (AXIS,)}), self.mesh)
-        except StrategyError as error:
-            raise _refusal(error.what, self.passes, at=node) from None
-
-    def _want(self, node: Node, name: str, layout: Layout) -> None:
-        """Require a split of an operand; an operator that makes it of parameters follows."""
-        held = self.layouts[name]
-        if held.partial and self.allows_statistics:
-            return
-        if held.partial:
-            raise _refusal(
-                f"`{node.operator}` reads `{name}`, which is computed of all samples",
-                self.passes,
-                at=node,
-            )
-        if held == layout or not layout.split_axes:
-            return
-        if name in self.graph.producers:
-            self.wanted[name] = layout
-        elif name in {value.name for value in self.graph.inputs}:
-            self.wanted[name] = self.layouts[name] = layout
-        else:
-            raise _refusal(
-                f"the parameter `{name}` has a part for each sample", self.passes, at=node
-            )
-
-
-def _split(rank: int, dimension: int) -> Layout:
-    return Layout(tuple((AXIS,) if i == dimension else () for i in range(rank)))
-
-
-def _refusal(
-    what: str, passes: int, hint: str = "train with one micro-batch", at: Node | None = None
-) -> OptionError:
-    return OptionError(
-        f"{what}: the program cannot run in {passes} micro-batch{'es' * (passes > 1)}",
-        node_text(at) if at is not None else None,
-        hint,
-    )
 
 
 # Slices of a micro-batch

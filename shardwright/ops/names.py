@@ -41,12 +41,14 @@ def releases() -> dict[str, tuple[str, ...]]:
 
 def operator_called(name: str) -> str | None:
     """Return the operator that MindSpore or we call `name`: ``ReLU``, ``relu``, ``ReduceSum``."""
-    key = name.lower().replace("_", "")
-    aliases = {alias.lower(): operator for alias, operator in _data()["operators"].items()}
-    if key in aliases:
-        return aliases[key]
-    known = {operator.replace("_", ""): operator for operator in operator_names()}
-    return known.get(key)
+    return _operators(operator_names()).get(name.lower().replace("_", ""))
+
+
+@lru_cache(maxsize=1)
+def _operators(names: tuple[str, ...]) -> dict[str, str]:
+    """Return the operators by what they are called, in small letters."""
+    own = {name.replace("_", ""): name for name in names}
+    return own | {alias.lower(): name for alias, name in _data()["operators"].items()}
 
 
 def cover(name: str) -> Cover:
