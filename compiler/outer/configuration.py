@@ -9,7 +9,7 @@ from shardwright.dataflow.micro_batches import micro_batches
 from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, MeshAxis
 
 _SMALL = 300  # operators of a program whose searches are short
 
@@ -98,6 +98,19 @@ def _extents(mesh: Mesh) -> dict[int, int]:
         if axis.size > 1:
             found[axis.level] = found.get(axis.level, 1) * axis.size
     return found
+
+
+def merged(mesh: Mesh) -> Mesh:
+    """Return the mesh with one axis for each level.
+
+    Examples
+    --------
+    >>> from shardwright.ir.mesh import MeshAxis
+    >>> merged(Mesh((MeshAxis("x", 8, 1), MeshAxis("y", 2, 0), MeshAxis("z", 4, 0)))).shape
+    (8, 8)
+    """
+    axes = (MeshAxis(f"x{level}", size, level) for level, size in _extents(mesh).items())
+    return Mesh(tuple(axes))
 
 
 def is_large(program: Graph) -> bool:

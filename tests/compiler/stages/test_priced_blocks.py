@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwright.api import compile
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPricing
 from shardwright.compiler.outer.configuration import Configuration
@@ -21,7 +22,7 @@ from shardwright.compiler.stages.priced_blocks import (
     can_price_memory,
 )
 from shardwright.compiler.stages.problem import MANY
-from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.errors import NoPlanError, OptionError
 from shardwright.ir.graph import Graph
@@ -207,3 +208,27 @@ def test_stages_of_layers() -> None:
     count, raised = check_pipeline(searched(graph, 2, 4), np.random.default_rng(4))
     assert count > 0
     assert raised > 0
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+def test_a_finer_mesh_is_priced_as_is_best_on_the_one_with_an_axis_for_each_level(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh, passes = mesh_for(POD, 16, (2, 2, 4)), 2
+    definition = load_model(MODELS[0].replace("hidden=64", "hidden=256"))
+    adam = {"optimizer": Optimizer("adam"), "mesh": mesh, "micro_batches": passes}
+    free = compile(definition, 16, cluster=POD, **adam)
+    limit = share * free.plan.document.memory.peak_bytes
+    search = replace(searched(definition.graph, 2, passes), mesh=mesh)
+    options = replace(search.options, stages=1, memory_limit=limit, recompute="search")
+    where = Configuration(mesh, passes)
+
+    def limited() -> float:
+        pricing = BlockPricing(partial(again, search), len(POD.levels), True, True)
+        return pricing.prices(where, options, 60.0, inf).limited_seconds
+
+    one = limited()
+    monkeypatch.setattr(BlockPricing, "_known_price", lambda *_: 0.0)
+    assert limited() * (1 - 2e-3) <= one
+    found = compile(definition, 16, cluster=POD, memory_limit=limit, **adam)
+    assert one <= found.plan.document.objective
