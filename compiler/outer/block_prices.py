@@ -21,7 +21,7 @@ bound is of M alone, since smaller micro-batches take less memory, and of cuts b
 The weights of the resources are those, of some that are tried, by which the bound is highest. Any
 price gives a bound. So on a mesh that divides an axis of a level, whose searches take long, one
 search is enough where memory is short: at the price that is best on the mesh with an axis for each
-level, whose searches are short (`_known_price`).
+level, whose searches are short (`_on_merged_axes`).
 
 The estimate takes the serial seconds of a pass, and the bubble of the schedule; in one stage a
 little more than the bound within the memory limit. It is no bound: it only decides what is compiled
@@ -219,7 +219,7 @@ class BlockPricing:
     is_one_program: bool
     halves: Halves = field(default_factory=Halves)
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
-    _prices_of_memory: dict[Hashable, float] = field(default_factory=dict)
+    _merged: dict[Hashable, BlockBounds] = field(default_factory=dict)
 
     def prices(
         self, configuration: Configuration, options: CompileOptions, seconds: float, below: float
@@ -271,8 +271,11 @@ class BlockPricing:
             limit = inf
         recomputes = own.stages == 1 or _has_whole_samples(pipeline)
         part = BlockPart(configuration.stages, passes, limit, deadline, is_enough, recomputes)
-        if price := self._known_price(part, pipeline, blocks):
-            return prices_of(part.priced(problems_by(self._free), price))
+        coarse = self._on_merged_axes(part, pipeline, blocks)
+        if coarse is not None and coarse.price:
+            is_short = coarse.limited_seconds > _SLOWER * coarse.seconds
+            where = problems_by(self._free), coarse.price
+            return prices_of(part.priced(*where, free=not is_short))
         found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
         best = max(found, key=lambda one: one.seconds)
         limited = max(one.limited_seconds for one in found)
@@ -284,24 +287,24 @@ class BlockPricing:
         fits = sum(kind.count * kind.memory_bytes for kind in usual) <= much
         return replace(prices, usual=usual, fits=fits)
 
-    def _known_price(
+    def _on_merged_axes(
         self, part: BlockPart, pipeline: PipelinePartitioning, blocks: Blocks
-    ) -> float:
-        """Return the price of memory that is best on the mesh with an axis for each level.
+    ) -> BlockBounds | None:
+        """Return the bounds on the mesh with an axis for each level.
 
-        0 where that is the mesh itself, where memory is not short, and of pipelines.
+        None where that is the mesh itself, where memory has no price, and of pipelines.
         """
         options, mesh = pipeline.options, merged(pipeline.mesh)
         fine = self.overlaps and len(pipeline.mesh.axes) > self.levels
         if part.groups > 1 or part.limit_bytes == inf or not fine or options.input_layouts:
-            return 0.0
+            return None
         key = mesh, options.passes
-        if key not in self._prices_of_memory:
+        if key not in self._merged:
             coarse = replace(self.pipeline_of(options, mesh), source=pipeline.source)
             alone = replace(part, is_enough=lambda _: False)
             problems = self._problems(coarse, blocks, self._free, {}, part.deadline)
-            self._prices_of_memory[key] = alone.bounded(problems).price
-        return self._prices_of_memory[key]
+            self._merged[key] = alone.bounded(problems)
+        return self._merged[key]
 
     def _prices(self, own: Configuration, bounded: BlockBounds, most_stages: int) -> BlockPrices:
         """Return prices without an estimate of pipelines."""

@@ -285,11 +285,16 @@ class BlockPart:
         limited, price = best_price(lambda price: priced.total(price, 1), limit)
         return replace(bounded, limited_seconds=limited / scale, price=price)
 
-    def priced(self, problems: StageProblems, price: float) -> BlockBounds:
-        """Return a bound of all blocks of a device within the memory limit, at one price."""
+    def priced(self, problems: StageProblems, price: float, *, free: bool) -> BlockBounds:
+        """Return bounds of all blocks of a device within the memory limit, at one price.
+
+        Within any memory the bound is 0, unless it is asked for.
+        """
         left = self.deadline - time.perf_counter()
-        total = PricedBlocks(problems, self.passes, left).total(price, 1)
-        return BlockBounds(0.0, total.seconds - price * self.limit_bytes, (), price)
+        blocks = PricedBlocks(problems, self.passes, left)
+        least = blocks.total(0.0, 1).seconds if free else 0.0
+        limited = blocks.total(price, 1).seconds - price * self.limit_bytes
+        return BlockBounds(least, max(least, limited), (), price)
 
 
 def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
