@@ -270,7 +270,8 @@ class CompileOptions:
     time_limit: float = field(
         default=60.0,
         metadata=_about(
-            "time limit in seconds, applied separately to building and to solving the problem",
+            "time limit in seconds, applied separately to building the problem and to solving it; "
+            "where meshes, stages or micro-batches are searched, to all together",
             allowed=POSITIVE,
         ),
     )

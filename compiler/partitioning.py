@@ -128,6 +128,10 @@ class Partitioning(Partitioned):
     emissions: Emissions = field(default_factory=dict)
     known: SearchRequest | None = None
     time_note: TimeNote = field(default_factory=TimeNote)
+    _programs: Programs = field(default_factory=Programs)
+    _requests: dict[ResourceWeights | None, SearchRequest] = field(default_factory=dict)
+    _searches: dict[ResourceWeights | None, Attempts] = field(default_factory=dict)
+    _tried: list[Graph] = field(default_factory=list)  # whose buckets were chosen: equal programs
 
     @cached_property
     def limits(self) -> SearchOptions:
@@ -136,8 +140,22 @@ class Partitioning(Partitioned):
 
     @cached_property
     def deadline(self) -> float:
-        """The end of all searches, from the first look at it."""
+        """The end of all searches; the first problem is built before, in as much time at most."""
+        self._seconds_of_building  # noqa: B018  # of the first look at it
         return time.perf_counter() + self.options.time_limit
+
+    @cached_property
+    def _seconds_of_building(self) -> float:
+        """The time that building the first problem took."""
+        begin = time.perf_counter()
+        with suppress(NoPlanError):  # the search says why
+            self._request(self._first_weights).space  # noqa: B018
+        return time.perf_counter() - begin
+
+    @property
+    def _first_weights(self) -> ResourceWeights | None:
+        overlaps = self._request(None).simulates_step and self._request(None).minimizes_step
+        return self._overlap_search.first_weights if overlaps else None
 
     def emit(self) -> Emitted:
         """Search for the best plan that fits, and emit it."""
@@ -156,6 +174,7 @@ class Partitioning(Partitioned):
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
         search = self._overlap_search
+        search.deadline = self.deadline
         found = search.run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = self._faster(self._in_buckets(fastest, found), others, found)
@@ -184,7 +203,7 @@ class Partitioning(Partitioned):
             self._fit,
             self._first,
             self._probe,
-            *(self.mesh, self.cluster, self.limits, self.deadline),
+            *(self.mesh, self.cluster, self.limits, math.inf),
             within=self._within,
             relaxed=self._relaxed,
             by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
@@ -229,11 +248,6 @@ class Partitioning(Partitioned):
         least = max(found.lower_bound, candidate.least_seconds)
         return self._serial.with_buckets(candidate.attempt, least, candidate.timeline, shortest)
 
-    @cached_property
-    def _tried(self) -> list[Graph]:
-        """The programs whose buckets were chosen; other plans may have the same program."""
-        return []
-
     def _fastest_of(
         self,
         best: Bucketed,
@@ -261,7 +275,7 @@ class Partitioning(Partitioned):
     @cached_property
     def _intervals(self) -> int:
         """Number of intervals of a step that are bounded one by one."""
-        micro = self._serial.request.micro
+        micro = self._request(None).micro
         if not can_divide(self.source, micro):
             return 1
         return 2 if micro is None else 3
@@ -283,35 +297,29 @@ class Partitioning(Partitioned):
         return self._searches[weights]
 
     def _make_attempts(self, weights: ResourceWeights | None) -> Attempts:
-        options = self.options
-        lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
-        planner = lowering.planner(self.mesh)
-        if self.known is not None and self.known.weights == weights:
-            request = self.known
-        else:
-            request = SearchRequest(
-                *(self.source, self.cluster, planner, options, weights, self.emissions),
-                known_micro=self._micro,
-                deadline=self._end_of_building(weights),
-            )
-        note, rules = self.time_note, None
-        if weights is None:
-            rules = RulePlans(request, self.deadline, note)
+        lowering = LowerRedistributions(self.cluster, self.options.cost_model, weights)
+        request, note = self._request(weights), self.time_note
         return Attempts(
             *(request, lowering, self.limits, self.deadline),
-            rules=rules,
+            rules=RulePlans(request, self.deadline, note) if weights is None else None,
             time_note=note,
             programs=self._programs,
         )
 
-    @cached_property
-    def _programs(self) -> Programs:
-        return Programs()
-
-    def _end_of_building(self, weights: ResourceWeights | None) -> float:
-        """Return when the building of a problem ends: without the first ones there is no plan."""
-        is_first = all(searched is None for searched in self._searches)
-        return math.inf if weights is None or is_first else self.deadline
+    def _request(self, weights: ResourceWeights | None) -> SearchRequest:
+        """Return the problem by weights: without the first ones there is no plan."""
+        if self.known is not None and self.known.weights == weights:
+            return self.known
+        if weights not in self._requests:
+            lowering = LowerRedistributions(self.cluster, self.options.cost_model, weights)
+            is_first = weights is None or weights == self._first_weights
+            self._requests[weights] = SearchRequest(
+                *(self.source, self.cluster, lowering.planner(self.mesh), self.options, weights),
+                self.emissions,
+                known_micro=self._micro,
+                deadline=math.inf if is_first else self.deadline,
+            )
+        return self._requests[weights]
 
     @cached_property
     def _micro(self) -> MicroBatches | None:
@@ -394,10 +402,6 @@ class Partitioning(Partitioned):
     def _serial(self) -> Attempts:
         return self._attempts(None)
 
-    @cached_property
-    def _searches(self) -> dict[ResourceWeights | None, Attempts]:
-        return {}
-
     def _first(self, weights: ResourceWeights) -> Probed:
         """Make the first search by weights."""
         attempts = self._attempts(weights)
@@ -440,6 +444,7 @@ class Partitioning(Partitioned):
         """Return a program with its memory in the overlapped step, where that is minimised."""
         attempt = bucketed.attempt
         result = self.time_note.noted_in(attempt.result)
+        result = replace(result, seconds=result.seconds + self._seconds_of_building)
         emitting = PassManager(records=list(attempt.records))
         if not self.options.extra_passes:
             emitting.verify()

@@ -18,7 +18,10 @@ those of multiples of M too, and a finer mesh bounds those that merge its axes. 
 bounds the plans within the limit (`stages.priced_blocks`): the blocks of S device groups hold at
 most S times the limit together, each at its own turn with one micro-batch in flight at least. This
 bound is of M alone, since smaller micro-batches take less memory, and of cuts between the blocks.
-The weights of the resources are those, of some that are tried, by which the bound is highest.
+The weights of the resources are those, of some that are tried, by which the bound is highest. Any
+price gives a bound. So on a mesh that divides an axis of a level, whose searches take long, one
+search is enough where memory is short: at the price that is best on the mesh with an axis for each
+level, whose searches are short (`_on_merged_axes`).
 
 The estimate takes the serial seconds of a pass, and the bubble of the schedule; in one stage a
 little more than the bound within the memory limit. It is no bound: it only decides what is compiled
@@ -34,12 +37,17 @@ from math import inf
 
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.configuration import Configuration, merged
 from shardwright.compiler.outer.floors import first_of_groups, has_two_parts
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.blocks import Blocks, most_between
 from shardwright.compiler.stages.partitioning import PipelinePartitioning, decided
-from shardwright.compiler.stages.priced_blocks import PricedBlocks, best_price, can_price_memory
+from shardwright.compiler.stages.priced_blocks import (
+    BlockBounds,
+    BlockKind,
+    BlockPart,
+    can_price_memory,
+)
 from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.pipelines.mixed import of_one_kind
@@ -58,25 +66,6 @@ _LOOSEST = 8  # chunks for each device group of a form whose bound is about the 
 _BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
 
 PipelineOf = Callable[[CompileOptions, Mesh], PipelinePartitioning]
-
-
-@dataclass(frozen=True)
-class BlockKind:
-    """Equal blocks.
-
-    Parameters
-    ----------
-    count : int
-        Number of them.
-    seconds : float
-        Of each.
-    memory_bytes : float
-        Of each, in one pass.
-    """
-
-    count: int
-    seconds: float
-    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -230,6 +219,7 @@ class BlockPricing:
     is_one_program: bool
     halves: Halves = field(default_factory=Halves)
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
+    _merged: dict[Hashable, BlockBounds] = field(default_factory=dict)
 
     def prices(
         self, configuration: Configuration, options: CompileOptions, seconds: float, below: float
@@ -271,16 +261,21 @@ class BlockPricing:
         chunks = max(min(_LOOSEST, most // own.stages), 2)
         loosest = own if own.stages == 1 else replace(own, chunks=chunks)  # the least bound
 
-        def prices_of(bounded: _Bounded) -> BlockPrices:
+        def prices_of(bounded: BlockBounds) -> BlockPrices:
             return self._prices(own, bounded, most)
 
-        def is_enough(bounded: _Bounded) -> bool:
+        def is_enough(bounded: BlockBounds) -> bool:
             return prices_of(bounded).bound(loosest) >= below
 
         if own.stages > 1 and below == inf:  # an estimate is wanted, and soon
             limit = inf
         recomputes = own.stages == 1 or _has_whole_samples(pipeline)
-        part = _Part(configuration.stages, passes, limit, deadline, is_enough, recomputes)
+        part = BlockPart(configuration.stages, passes, limit, deadline, is_enough, recomputes)
+        coarse = self._on_merged_axes(part, pipeline, blocks)
+        if coarse is not None and coarse.price:
+            is_short = coarse.limited_seconds > _SLOWER * coarse.seconds
+            where = problems_by(self._free), coarse.price
+            return prices_of(part.priced(*where, free=not is_short))
         found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
         best = max(found, key=lambda one: one.seconds)
         limited = max(one.limited_seconds for one in found)
@@ -292,7 +287,26 @@ class BlockPricing:
         fits = sum(kind.count * kind.memory_bytes for kind in usual) <= much
         return replace(prices, usual=usual, fits=fits)
 
-    def _prices(self, own: Configuration, bounded: "_Bounded", most_stages: int) -> BlockPrices:
+    def _on_merged_axes(
+        self, part: BlockPart, pipeline: PipelinePartitioning, blocks: Blocks
+    ) -> BlockBounds | None:
+        """Return the bounds on the mesh with an axis for each level.
+
+        None where that is the mesh itself, where memory has no price, and of pipelines.
+        """
+        options, mesh = pipeline.options, merged(pipeline.mesh)
+        fine = self.overlaps and len(pipeline.mesh.axes) > self.levels
+        if part.groups > 1 or part.limit_bytes == inf or not fine or options.input_layouts:
+            return None
+        key = mesh, options.passes
+        if key not in self._merged:
+            coarse = replace(self.pipeline_of(options, mesh), source=pipeline.source)
+            alone = replace(part, is_enough=lambda _: False)
+            problems = self._problems(coarse, blocks, self._free, {}, part.deadline)
+            self._merged[key] = alone.bounded(problems)
+        return self._merged[key]
+
+    def _prices(self, own: Configuration, bounded: BlockBounds, most_stages: int) -> BlockPrices:
         """Return prices without an estimate of pipelines."""
         one, limited = self.is_one_program, bounded.limited_seconds
         if own.stages == 1:
@@ -309,17 +323,17 @@ class BlockPricing:
 
     def _bounds(
         self,
-        part: "_Part",
+        part: BlockPart,
         problems_by: Callable[[ResourceWeights | None], StageProblems],
         mesh: Mesh,
-        is_enough: Callable[["_Bounded"], bool],
-    ) -> "list[_Bounded]":
+        is_enough: Callable[[BlockBounds], bool],
+    ) -> list[BlockBounds]:
         """Return the bounds by the weights that are tried, as long as they are not enough."""
         if not self.overlaps:
             return [part.bounded(problems_by(None))]
         if len(mesh.axes) > self.levels:
             return [part.bounded(problems_by(self._free))]
-        found: list[_Bounded] = []
+        found: list[BlockBounds] = []
 
         def seconds(weights: ResourceWeights) -> float:
             found.append(part.bounded(problems_by(weights)))
@@ -369,71 +383,6 @@ class BlockPricing:
         tables = pipeline.shared.tables(*where_of, lambda: request.profile)
         request = replace(request, prices=tables.profile)
         return StageProblems(request, *where, interners=tables.interners)
-
-
-@dataclass(frozen=True)
-class _Bounded:
-    """Bounds of all blocks by some weights.
-
-    Parameters
-    ----------
-    seconds : float
-        Of the passes within any memory.
-    limited_seconds : float
-        The same within the memory limit.
-    kinds : tuple of BlockKind
-        Of the blocks within any memory.
-    """
-
-    seconds: float
-    limited_seconds: float
-    kinds: tuple[BlockKind, ...]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What is bounded: passes of the program on device groups.
-
-    Parameters
-    ----------
-    groups : int
-        Number of groups.
-    passes : float
-        How often an operator of the loop counts.
-    limit_bytes : float
-        Memory of a device; infinite where it has no price.
-    deadline : float
-        By `time.perf_counter`.
-    is_enough : callable
-        Whether bounds within any memory are high enough.
-    recomputes : bool
-        Whether the memory is expected to bind: the first space then has what is recomputed, which
-        without a price on memory saves no time.
-    """
-
-    groups: int
-    passes: float
-    limit_bytes: float
-    deadline: float
-    is_enough: Callable[["_Bounded"], bool]
-    recomputes: bool
-
-    def bounded(self, problems: StageProblems) -> _Bounded:
-        """Return bounds of all blocks."""
-        begin = time.perf_counter()
-        has_prices, limit = self.limit_bytes < inf, self.groups * self.limit_bytes
-        where = problems, self.passes, self.deadline - begin, has_prices
-        blocks = PricedBlocks(*where, recomputes=self.recomputes)
-        scale = MANY if self.passes == MANY else 1.0
-        total = blocks.total(0.0, 1)
-        free = total.seconds / scale
-        kinds = tuple(BlockKind(n, one.seconds / scale) for n, one in blocks.kinds(0.0, 1))
-        bounded = _Bounded(free, free, kinds)
-        if not has_prices or total.nbytes <= limit or self.is_enough(bounded):
-            return bounded
-        priced = blocks if blocks.recomputes else PricedBlocks(*where)
-        limited, _ = best_price(lambda price: priced.total(price, 1), limit)
-        return replace(bounded, limited_seconds=limited / scale)
 
 
 def _has_whole_samples(pipeline: PipelinePartitioning) -> bool:

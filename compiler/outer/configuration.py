@@ -9,7 +9,9 @@ from shardwright.dataflow.micro_batches import micro_batches
 from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, MeshAxis
+
+_SMALL = 300  # operators of a program whose searches are short
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,29 @@ def _extents(mesh: Mesh) -> dict[int, int]:
     return found
 
 
+def merged(mesh: Mesh) -> Mesh:
+    """Return the mesh with one axis for each level.
+
+    Examples
+    --------
+    >>> from shardwright.ir.mesh import MeshAxis
+    >>> merged(Mesh((MeshAxis("x", 8, 1), MeshAxis("y", 2, 0), MeshAxis("z", 4, 0)))).shape
+    (8, 8)
+    """
+    axes = (MeshAxis(f"x{level}", size, level) for level, size in _extents(mesh).items())
+    return Mesh(tuple(axes))
+
+
+def is_large(program: Graph) -> bool:
+    """Return whether the searches of a program take long."""
+    return len(program) > _SMALL
+
+
 def candidate_counts(source_of: Callable[[int], Graph], *, staged: bool = False) -> tuple[int, ...]:
     """Return the numbers of micro-batches that are tried: the powers of two that divide the batch.
 
-    With stages, all divisors of the batch: a pipeline runs many micro-batches, and their samples
-    have to be divided over the ranks of a data-parallel axis.
+    With stages, and of a large program, all divisors of the batch: their samples have to be divided
+    over the ranks of a data-parallel axis, and of many micro-batches a factor of two is much.
 
     One alone where the program has no form in two, or another one: with statistics of each
     micro-batch every number computes another step, and the user chooses.
@@ -120,7 +140,8 @@ def candidate_counts(source_of: Callable[[int], Graph], *, staged: bool = False)
     """
     whole = source_of(1)
     batch = samples_of(whole) or 1
-    tried = range(1, batch + 1) if staged else [2**i for i in range(batch.bit_length())]
+    every = staged or is_large(whole)
+    tried = range(1, batch + 1) if every else [2**i for i in range(batch.bit_length())]
     counts = tuple(count for count in tried if batch % count == 0)
     least = counts[1] if len(counts) > 1 else 2
     try:

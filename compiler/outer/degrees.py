@@ -30,6 +30,8 @@ class Degrees:
         ZeRO stages; the first one where there is one data rank.
     forms : sequence of Form
         Chunks and schedules of pipelines.
+    alone : sequence of int, optional
+        The same as `micro_batches` in one stage, where they differ.
     """
 
     cluster: Cluster
@@ -38,6 +40,7 @@ class Degrees:
     micro_batches: Sequence[int | None]
     zero: Sequence[int]
     forms: Sequence[Form] = FORMS
+    alone: Sequence[int] = ()
 
     def plans(self, base: NamedPlan, layers: int) -> Iterator[NamedPlan]:
         """Yield the plans of some tensor and expert ranks, of so many repeated layers.
@@ -50,7 +53,7 @@ class Degrees:
             Number of repeated layers of the model.
         """
         left = self.devices // base.tensor
-        for stages, samples in product(divisors(left), self.micro_batches):
+        for stages, samples in self._choices(left):
             data = left // stages
             each, rest = divmod(self.samples, data)
             if stages > layers or data % base.expert or rest or each % (samples or each):
@@ -64,6 +67,12 @@ class Degrees:
                 continue
             for zero in self.zero if data > 1 else self.zero[:1]:
                 yield from self._in_forms(replace(plan, zero=zero), layers)
+
+    def _choices(self, ranks: int) -> Iterator[tuple[int, int | None]]:
+        """Yield numbers of stages with samples of a micro-batch."""
+        for stages in divisors(ranks):
+            tried = self.alone if self.alone and stages == 1 else self.micro_batches
+            yield from product((stages,), tried)
 
     def _in_forms(self, plan: NamedPlan, layers: int) -> Iterator[NamedPlan]:
         """Yield the plan with the chunks and schedules that it may have."""

@@ -1,5 +1,6 @@
 """Configurations in the queue of an outer search, and what is asked and answered about them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Generic, Protocol, TypeVar
@@ -133,6 +134,68 @@ class Answer(Generic[T]):
 
     value: Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
     seconds: float
+
+
+class Judge(Protocol[T]):
+    """Bounds and compiles configurations.
+
+    Attributes
+    ----------
+    tiers : tuple of str
+        What proves the bounds of each tier, cheap ones first.
+    prices_blocks : bool
+        Whether configurations are priced with others first.
+    names_plans : bool
+        Whether named plans are built: before others are searched, where blocks are priced; else
+        where there is no plan when the time is over.
+    """
+
+    @property
+    def tiers(self) -> Sequence[str]:
+        """What proves the bounds of each tier."""
+        ...
+
+    @property
+    def prices_blocks(self) -> bool:
+        """Whether configurations are priced with others first."""
+        ...
+
+    @property
+    def names_plans(self) -> bool:
+        """Whether named plans are built, where there is no other plan yet."""
+        ...
+
+    def named_seeds(
+        self, configurations: Sequence[Configuration], seconds: float
+    ) -> list[NamedSeed]:
+        """Return the named plans of some configurations that are to be built, the best first."""
+        ...
+
+    def build(self, plan: NamedPlan, configuration: Configuration, seconds: float) -> Found[T]:
+        """Return a named plan."""
+        ...
+
+    def price(self, configuration: Configuration, seconds: float, below: float) -> Prices:
+        """Return bounds and estimates of configurations that share a mesh and micro-batches."""
+
+    def sketch(self, configuration: Configuration, seconds: float) -> float:
+        """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
+        ...
+
+    def draft(self, configuration: Configuration, seconds: float) -> Found[T]:
+        """Return a plan that is found soon, without a bound."""
+
+    def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
+        """Return a lower bound on the cost of all plans of a configuration."""
+        ...
+
+    def compile(self, configuration: Configuration, seconds: float) -> Found[T]:
+        """Return the best plan of a configuration."""
+        ...
+
+    def holds_for(self, bounded: Configuration, other: Configuration) -> bool:
+        """Return whether a bound of one configuration without memory limit holds for another."""
+        ...
 
 
 @dataclass

@@ -12,7 +12,7 @@ from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
 from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.configuration import Configuration
+from shardwright.compiler.outer.configuration import Configuration, is_large
 from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
@@ -37,7 +37,6 @@ OF_PATHS = "paths through the schedule of the pipeline"
 _ROUGH = 5e-3  # gap of a search for a bound
 _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
 _SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
-_SMALL = 300  # operators of a program whose searches are short
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -155,18 +154,16 @@ class ProgramJudge:
     @property
     def is_large(self) -> bool:
         """Whether the program is large: one micro-batch in several device groups is not tried."""
-        return len(self.source_of(1)) > _SMALL
+        return is_large(self.source_of(1))
 
     @property
     def names_plans(self) -> bool:
-        """Whether named plans are built before others are searched.
-
-        They decide all that may be searched.
-        """
+        """Whether named plans are among those that are searched: they decide all that may be."""
         options = self.options
         given = options.pins or options.result_pins or options.input_layouts
         free = not given and not options.optimizer_parallel and options.recompute == SEARCHED
-        return self.prices_blocks and free and not self.layouts_on(ALONE)
+        bounded = self._is_bounded and self._is_in_seconds
+        return bounded and free and not self.layouts_on(ALONE)
 
     def named_seeds(
         self, configurations: Sequence[Configuration], seconds: float

@@ -4,15 +4,15 @@ Its plans have T tensor ranks inside the innermost level of the cluster, with se
 S device groups of V chunks, D data ranks, micro-batches of a few samples, a ZeRO stage, and a way
 to recompute. Of a model with experts, E of the data ranks divide them, as many as there are inside
 the innermost level, or none. The prices of a layer on T E ranks (`stages.layer_prices`) tell of all
-of them. With M
-micro-batches, a busiest device group of p seconds a pass, and d seconds in which the parameters of
-a rank are gathered once over the data ranks,
+of them. With M micro-batches, a busiest device group of p seconds a pass, and d seconds in which
+the parameters of a rank are gathered once over the data ranks,
 
     step ~ M p + (S - 1) / V (mean of p) + 2 d
 
 and where parameters are gathered in every pass, or there is one pass, a pass takes no less than
-that. The estimates of the best plans are refined: their schedules are simulated. An estimate
-decides only which plans are built; what their programs take is simulated as that of any other plan.
+that. Without ZeRO each rank updates all that it stores. The estimates of the best plans are
+refined: their schedules are simulated. An estimate decides only which plans are built; what their
+programs take is simulated as that of any other plan.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +34,14 @@ from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.search.named_plan import NamedPlan, divisors
 
-_SAMPLES = (1, 2, 4, None)  # of a micro-batch on a data rank: a few, or all
+_SAMPLES = (1, 2, 4, None)  # of a micro-batch on a data rank in a pipeline: a few, or all
 _ZERO = (0, 1, 3)
 _IN_PASSES = 3  # the ZeRO stage that gathers in every pass
 _BUBBLE = {"zero_bubble": 1 / 3}  # of that of `1f1b`
 _KEPT = {"zero_bubble": 2}  # times what is saved: gradients too, until those of weights are made
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 _GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
+_UPDATED = 2  # times what is stored: read and written by the optimizer
 _ONCE = 2  # for a step: a gather before all passes, and a reduction after them
 _HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
 _MARGIN = 0.98  # of the memory limit
@@ -131,8 +132,19 @@ class NamedFamily:
     experts: int = 1
 
     def seeds(self) -> list[NamedSeed]:
-        """Return the plans that are likely to fit, those of the least refined estimates first."""
+        """Return the plans that are likely to fit, those of the least refined estimates first.
+
+        The last one is that of the least memory: it fits, if any does.
+        """
         plans = [plan for ranks in self._ranks() for plan in self._on(ranks)]
+        fitting = self._fastest([plan for plan in plans if self._fits(plan)])
+        # A formula may be too high; of equal ones, few micro-batches take less time.
+        found = sorted(fitting, key=lambda seed: (seed.seconds, seed.configuration.micro_batches))
+        least = self._smallest(plans)
+        known = {seed.plan for seed in found}
+        return found if least is None or least.plan in known else [*found, least]
+
+    def _fastest(self, plans: Sequence["_Estimate"]) -> list[NamedSeed]:
         waiting = [(plan.seconds, number, False) for number, plan in enumerate(plans)]
         heapify(waiting)
         found: list[NamedSeed] = []
@@ -143,7 +155,13 @@ class NamedFamily:
                 found.append(NamedSeed(plans[number].plan, one, seconds))
             elif one is not None:
                 heappush(waiting, (plans[number].refined_seconds, number, True))
-        return sorted(found, key=lambda seed: seed.seconds)  # a formula may be too high
+        return found
+
+    def _smallest(self, plans: Sequence["_Estimate"]) -> NamedSeed | None:
+        for plan in sorted(plans, key=lambda plan: (plan.memory_bytes, plan.seconds)):
+            if (one := self._configuration_of(plan)) is not None:
+                return NamedSeed(plan.plan, one, plan.seconds)
+        return None
 
     def _configuration_of(self, estimate: "_Estimate") -> Configuration | None:
         """Return the configuration whose plans a plan is among; None without one."""
@@ -164,20 +182,21 @@ class NamedFamily:
                 yield on_tensor_ranks(tensor, expert)
 
     def _on(self, ranks: NamedPlan) -> Iterator["_Estimate"]:
-        """Yield the plans of some ranks, each with the least recomputation that fits."""
+        """Yield the plans of some ranks, each with the least recomputation that fits, or all."""
         try:
             mesh = ranks.mesh(self.cluster, ranks.tensor * ranks.expert)
             prices = layer_prices(self.pipeline_of(mesh, self.samples // ranks.expert), ranks)
         except ShardwrightError:  # the model cannot be divided so
             return
         most = min((price.layers for price in prices.values()), default=0)
-        degrees = Degrees(self.cluster, self.devices, self.samples, _SAMPLES, _ZERO)
+        where = self.cluster, self.devices, self.samples
+        degrees = Degrees(*where, _SAMPLES, _ZERO, alone=divisors(self.samples))
         for one in degrees.plans(ranks, most):
-            estimates = (self._estimate(one, *priced) for priced in prices.items())
-            limit = _MARGIN * self.limit_bytes
-            fitting = next((each for each in estimates if each.memory_bytes <= limit), None)
-            if fitting is not None:
-                yield fitting
+            estimates = [self._estimate(one, *priced) for priced in prices.items()]
+            yield next(filter(self._fits, estimates), estimates[-1])
+
+    def _fits(self, plan: "_Estimate") -> bool:
+        return plan.memory_bytes <= _MARGIN * self.limit_bytes
 
     def _estimate(self, plan: NamedPlan, recompute: str, prices: LayerPrices) -> "_Estimate":
         plan = replace(plan, recompute=recompute)
@@ -257,11 +276,20 @@ class _Estimate:
     def _with_data(self, seconds: float) -> float:
         """Add gathers and reductions over the data ranks to seconds without them."""
         in_passes = self.plan.zero == _IN_PASSES
+        seconds += self._update_seconds
         if not in_passes and self.passes > 1:
             return seconds + _ONCE * self._gather_seconds
         gathers = (self.passes * _GATHERS if in_passes else _ONCE) * self._gather_seconds
         beside = (1 - _HIDDEN) * gathers if self.plan.tensor > 1 else 0.0
         return max(seconds + beside, gathers)
+
+    @property
+    def _update_seconds(self) -> float:
+        """Seconds of the updates that ZeRO would leave to other data ranks."""
+        if self.plan.zero:
+            return 0.0
+        moved = _UPDATED * (1 - 1 / (self.plan.data or 1)) * self._stored_bytes
+        return moved / self.cluster.device.memory_bandwidth
 
     @cached_property
     def _gather_seconds(self) -> float:

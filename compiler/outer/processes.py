@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Generic, Protocol, TypeVar
@@ -158,7 +159,7 @@ class Processes(Generic[Task, Answer]):
     def _receive(self, seconds: float) -> bool:
         """Wait for answers, and return whether there are some."""
         busy = [self._workers[i].connection for i in self._running]
-        ready = wait(busy, seconds)
+        ready = wait(busy, None if seconds == inf else seconds)
         for i in [i for i in self._running if self._workers[i].connection in ready]:
             self._answers[self._running.pop(i)] = self._received(i)
         self._start_waiting()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import (
@@ -32,6 +32,7 @@ from shardwright.compiler.outer.entries import (
     Bound,
     Entry,
     Found,
+    Judge,
     Prices,
     Task,
     cost_of,
@@ -48,7 +49,6 @@ from shardwright.ir.errors import (
     StrategyError,
     TimeLimitError,
 )
-from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
@@ -61,70 +61,10 @@ _CLOSE = 0.01  # of the best plan: how near to it the bounds of blocks are raise
 _SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
 _LONGER = 1 / 5  # of the time limit that a search waits longer where there is no plan
 _LONGER_SECONDS = 5.0  # the same at least
+_SECONDS_NAMED = 600.0  # that a named plan may take at least, where it is built
 _SHARE = 1 / 2  # of the time left that building a problem may take, and solving it
 
 T = TypeVar("T")
-
-
-class Judge(Protocol[T]):
-    """Bounds and compiles configurations.
-
-    Attributes
-    ----------
-    tiers : tuple of str
-        What proves the bounds of each tier, cheap ones first.
-    prices_blocks : bool
-        Whether configurations are priced with others first.
-    names_plans : bool
-        Whether named plans are built before others are searched.
-    """
-
-    @property
-    def tiers(self) -> Sequence[str]:
-        """What proves the bounds of each tier."""
-        ...
-
-    @property
-    def prices_blocks(self) -> bool:
-        """Whether configurations are priced with others first."""
-        ...
-
-    @property
-    def names_plans(self) -> bool:
-        """Whether named plans are built before others are searched."""
-        ...
-
-    def named_seeds(
-        self, configurations: Sequence[Configuration], seconds: float
-    ) -> list[NamedSeed]:
-        """Return the named plans of some configurations that are to be built, the best first."""
-        ...
-
-    def build(self, plan: NamedPlan, configuration: Configuration, seconds: float) -> Found[T]:
-        """Return a named plan."""
-        ...
-
-    def price(self, configuration: Configuration, seconds: float, below: float) -> Prices:
-        """Return bounds and estimates of configurations that share a mesh and micro-batches."""
-
-    def sketch(self, configuration: Configuration, seconds: float) -> float:
-        """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
-        ...
-
-    def draft(self, configuration: Configuration, seconds: float) -> Found[T]:
-        """Return a plan that is found soon, without a bound."""
-
-    def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
-        """Return a lower bound on the cost of all plans of a configuration."""
-        ...
-
-    def compile(self, configuration: Configuration, seconds: float) -> Found[T]:
-        """Return the best plan of a configuration."""
-        ...
-
-    def holds_for(self, bounded: Configuration, other: Configuration) -> bool:
-        """Return whether a bound of one configuration without memory limit holds for another."""
-        ...
 
 
 @dataclass
@@ -184,6 +124,8 @@ class OuterSearch(Generic[T]):
         try:
             self._judge_all(tasks)
             if self.best is None:
+                self._build_named(tasks)
+            if self.best is None:
                 self._reopen_infeasible()
                 self._judge_all(tasks)
             elif self.plans > 1:
@@ -203,21 +145,29 @@ class OuterSearch(Generic[T]):
             self._take_of(first_taken(self.running), tasks)
 
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Take what is answered; without a plan, wait for others, for a little longer.
-
-        For a named plan, which is not searched, as long again.
-        """
+        """Take what is answered; without a plan, wait for others, for a little longer."""
         for chosen in [one for one in self.running if tasks.is_answered(one.number)]:
             self._take_of(chosen, tasks)
-        share = 1 if any(one.names_plan for one in self.running) else _LONGER
-        tasks.deadline += max(share * (self.deadline - self.begin), _LONGER_SECONDS)
+        tasks.deadline += max(_LONGER * (self.deadline - self.begin), _LONGER_SECONDS)
         with suppress(OutOfTimeError):
             while self.best is None:
-                if (seed := self._named_next()) is not None:
-                    self._submit(seed, tasks)
-                if not (left := [one for one in self.running if one.is_long or one.names_plan]):
+                self._build_named(tasks)
+                long = next((one for one in self.running if one.is_long), None)
+                if self.best is not None or long is None:
                     return
-                self._take_of(left[0], tasks)
+                self._take_of(long, tasks)
+
+    def _build_named(self, tasks: Answering[Task, Answer[T]]) -> None:
+        """Build named plans until one fits, however long that takes: nothing is searched."""
+        before, tasks.deadline = tasks.deadline, inf
+        while self.best is None:
+            if (seed := self._named_next()) is not None:
+                self._submit(seed, tasks)
+            named = next((one for one in self.running if one.names_plan), None)
+            if named is None:
+                break
+            self._take_of(named, tasks)
+        tasks.deadline = before
 
     def _take_of(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
         """Wait for an answer, and take it."""
@@ -342,8 +292,8 @@ class OuterSearch(Generic[T]):
         long = chosen.tier in (DRAFTING, len(self.judge.tiers))
         share = _SHARE if long or not several else _SHARE_PRICED
         seconds = share * (self.deadline - time.perf_counter())
-        if chosen.tier == BUILDING:  # nothing is searched
-            seconds = self.deadline - self.begin
+        if chosen.names_plan:  # nothing is searched
+            seconds = max(self.deadline - self.begin, _SECONDS_NAMED)
         configurations = tuple(one.configuration for one in chosen.entries)
         return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, self._enough)
 
@@ -418,6 +368,7 @@ class OuterSearch(Generic[T]):
         entry.raise_bound(found.lower_bound, "search within the memory limit")
         if tier == BUILDING:
             self._seeds.take_cost(entry, found.cost)
+            entry.outcome = entry.outcome and "compiled"
         elif tier != DRAFTING:
             entry.outcome = "compiled"
             self.is_cut_short |= found.is_cut_short

@@ -11,7 +11,8 @@ from shardwright.compiler.outer.order import Chosen
 
 T = TypeVar("T")
 _BUILT = 3  # that have a plan
-_TRIED = 6
+_TRIED = 6  # while there is a plan
+_OPEN = (None, "left", "not found")  # outcomes of configurations that may have a plan
 _BETTER = 0.995  # of the best plan, at most, what another one is expected to take
 
 
@@ -36,23 +37,26 @@ class NamedSeeds(Generic[T]):
     def next(self, best: Entry[T] | None) -> Chosen[T] | None:
         """Return the question for named plans, or the next one that is built; None without one.
 
-        They are built one after the other, as long as they are expected to be faster.
+        They are built one after the other, as long as they are expected to be faster; without a
+        plan, until one fits.
 
         Parameters
         ----------
         best : Entry or None
             The configuration of the best plan.
         """
-        if not self._is_asked:
+        entries = {e.configuration: e for e in self.entries if e.outcome in _OPEN}
+        if not self._is_asked and entries:
             self._is_asked = True
             return Chosen([self.entries[-1]], NAMING)
-        if self._running is not None or self._built >= _BUILT or self._tried >= _TRIED:
+        self._seeds = [seed for seed in self._seeds if seed.configuration in entries]
+        if self._running is not None or not self._seeds:
+            return None
+        if best is not None and (self._built >= _BUILT or self._tried >= _TRIED):
             return None
         cost = inf if best is None or best.found is None else best.found.cost
-        if not self._seeds or self._ratio * self._seeds[0].seconds >= _BETTER * cost:
-            return None
-        entry = next(e for e in self.entries if e.configuration == self._seeds[0].configuration)
-        if entry.outcome is not None or entry.is_compiling:
+        entry = entries[self._seeds[0].configuration]
+        if self._ratio * self._seeds[0].seconds >= _BETTER * cost or entry.is_compiling:
             return None
         self._running = self._seeds.pop(0)
         self._tried += 1

@@ -167,7 +167,7 @@ def _parts(
 
 
 def _middle(layers: range) -> int:
-    return layers[len(layers) // 2]
+    return layers[(len(layers) - 1) // 2]
 
 
 def _part(pipeline: PipelinePartitioning, one: StagePlan, two: StagePlan) -> Part:

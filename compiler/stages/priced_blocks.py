@@ -15,8 +15,9 @@ With k micro-batches in flight a block holds what it holds in one pass, and k - 
 saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 """
 
+import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
 
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.partitioning import Partitioned
-from shardwright.compiler.stages.problem import StageProblems
+from shardwright.compiler.stages.problem import MANY, StageProblems
 from shardwright.ir.errors import NotFoundError
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Array, Identity, Problem, Variable
@@ -196,6 +197,104 @@ class PricedBlocks:
         )
         recomputes = self.has_prices and self.recomputes and request.recomputes
         return request.recompute_space if recomputes else request.space
+
+
+@dataclass(frozen=True)
+class BlockKind:
+    """Equal blocks.
+
+    Parameters
+    ----------
+    count : int
+        Number of them.
+    seconds : float
+        Of each.
+    memory_bytes : float
+        Of each, in one pass.
+    """
+
+    count: int
+    seconds: float
+    memory_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlockBounds:
+    """Bounds of all blocks by some weights.
+
+    Parameters
+    ----------
+    seconds : float
+        Of the passes within any memory.
+    limited_seconds : float
+        The same within the memory limit.
+    kinds : tuple of BlockKind
+        Of the blocks within any memory.
+    price : float
+        The price of a byte by which the bound within the limit is highest.
+    """
+
+    seconds: float
+    limited_seconds: float
+    kinds: tuple[BlockKind, ...]
+    price: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlockPart:
+    """What is bounded: passes of the program on device groups.
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups.
+    passes : float
+        How often an operator of the loop counts.
+    limit_bytes : float
+        Memory of a device; infinite where it has no price.
+    deadline : float
+        By `time.perf_counter`.
+    is_enough : callable
+        Whether bounds within any memory are high enough.
+    recomputes : bool
+        Whether the memory is expected to bind: the first space then has what is recomputed, which
+        without a price on memory saves no time.
+    """
+
+    groups: int
+    passes: float
+    limit_bytes: float
+    deadline: float
+    is_enough: Callable[[BlockBounds], bool]
+    recomputes: bool
+
+    def bounded(self, problems: StageProblems) -> BlockBounds:
+        """Return bounds of all blocks."""
+        begin = time.perf_counter()
+        has_prices, limit = self.limit_bytes < inf, self.groups * self.limit_bytes
+        where = problems, self.passes, self.deadline - begin, has_prices
+        blocks = PricedBlocks(*where, recomputes=self.recomputes)
+        scale = MANY if self.passes == MANY else 1.0
+        total = blocks.total(0.0, 1)
+        free = total.seconds / scale
+        kinds = tuple(BlockKind(n, one.seconds / scale) for n, one in blocks.kinds(0.0, 1))
+        bounded = BlockBounds(free, free, kinds)
+        if not has_prices or total.nbytes <= limit or self.is_enough(bounded):
+            return bounded
+        priced = blocks if blocks.recomputes else PricedBlocks(*where)
+        limited, price = best_price(lambda price: priced.total(price, 1), limit)
+        return replace(bounded, limited_seconds=limited / scale, price=price)
+
+    def priced(self, problems: StageProblems, price: float, *, free: bool) -> BlockBounds:
+        """Return bounds of all blocks of a device within the memory limit, at one price.
+
+        Within any memory the bound is 0, unless it is asked for.
+        """
+        left = self.deadline - time.perf_counter()
+        blocks = PricedBlocks(problems, self.passes, left)
+        least = blocks.total(0.0, 1).seconds if free else 0.0
+        limited = blocks.total(price, 1).seconds - price * self.limit_bytes
+        return BlockBounds(least, max(least, limited), (), price)
 
 
 def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:

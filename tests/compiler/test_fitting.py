@@ -1,5 +1,6 @@
 """Plans within a memory limit: what is claimed of them holds for the limit that was asked for."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +11,16 @@ from shardwright.compiler import attempts
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import CompileOptions, compile_graph
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
+from shardwright.compiler.partitioning import Partitioning
 from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.buffers import MemoryUseReport
-from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
@@ -253,3 +256,28 @@ def test_where_no_time_is_left_no_tighter_limit_is_searched(
             CompileOptions(objective="serial", recompute="none", memory_limit=limit),
         )
     assert set(limits) <= {limit, None}
+
+
+@pytest.mark.parametrize("objective", ["serial", "overlapped"])
+def test_building_the_problem_takes_no_time_from_solving_it(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, build, built = 3.0, SearchRequest.space_with, []
+
+    def slow(self: SearchRequest, *arguments: object, **options: object) -> SearchSpace:
+        if not built:
+            time.sleep(0.8 * limit)
+        built.append(self.weights)
+        return build(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SearchRequest, "space_with", slow)
+    source = Canonicalize().run(zoo.load(SMALL["mlp"]).graph)
+    options = CompileOptions(time_limit=limit, objective=objective)
+    found = Partitioning(source, CPU, mesh_for(CPU, 4, (2, 2)), options, PassManager(), None)
+    emitted = found.emit()
+    assert found.deadline - time.perf_counter() > 0.5 * limit
+    assert built[0] == found._first_weights
+    assert (built[0] is None) == (objective == "serial")
+    assert emitted.result is not None
+    assert "time limit" not in emitted.result.how
+    assert emitted.result.seconds > 0.8 * limit

@@ -4,6 +4,7 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compilation import Compilation
+from shardwright.compiler.outer import configuration
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.cost_model.cluster import cluster
@@ -28,7 +29,7 @@ def family(
     original = ProgramJudge.named_seeds
     monkeypatch.setattr(ProgramJudge, "named_seeds", noted)
     with pytest.raises(KeyboardInterrupt):
-        compile(model, devices, workers=1, **WHERE, **SEARCHED, **options)
+        compile(model, devices, workers=1, **{**WHERE, **SEARCHED, **options})
     monkeypatch.undo()
     return found
 
@@ -63,3 +64,21 @@ def test_experts_are_divided_between_data_ranks_and_a_plan_is_no_slower_than_a_u
     assert first.seconds == pytest.approx(step, rel=0.1)
     usual = compile(model, devices, plan="data=16,expert=4,zero=1,recompute=full", **WHERE)
     assert step <= usual.plan.document.objective
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_where_a_named_plan_fits_no_time_limit_ends_the_search_without_a_plan(workers):
+    model, devices = "gpt3-175b:layers=2,vocabulary=512", 8
+    searched = {"mesh": "search", "micro_batches": "search", "time_limit": 0.2}
+    found = compile(model, devices, workers=workers, **{**WHERE, "batch": 24}, **searched)
+    plan = "data=8,micro_batch=3,zero=3"  # not the fastest
+    usual = compile(model, devices, plan=plan, **{**WHERE, "batch": 24})
+    assert found.plan.document.objective <= usual.plan.document.objective * (1 + 1e-9)
+    assert "time limit" in found.plan.document.how
+
+
+def test_in_one_stage_every_number_of_micro_batches_has_named_plans(monkeypatch):
+    monkeypatch.setattr(configuration, "_SMALL", 0)
+    where = {"batch": 24, "stages": 1, "memory_limit": 20 * 2**30}
+    seeds = family(16, monkeypatch, "gpt3-175b:layers=4,vocabulary=512", **where)
+    assert any(seed.configuration.micro_batches % 3 == 0 for seed in seeds)

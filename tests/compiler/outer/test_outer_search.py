@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from shardwright.compiler.outer import search
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.named_family import NamedSeed
@@ -385,6 +386,37 @@ def test_where_naming_takes_all_the_time_the_first_plan_that_fits_is_built(worke
     search, _ = searched(judge, workers, seconds=0.2)
     assert search.is_cut_short
     assert search.best.found.cost == 1.3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("prices", [True, False])
+def test_a_named_plan_is_waited_for_as_long_as_it_takes(workers, prices, monkeypatch):
+    monkeypatch.setattr(search, "_LONGER_SECONDS", 0.0)
+    failing = [(1.0 + number / 100, inf) for number in range(7)]
+    judge = seeded(priced_judge(2), *failing, (1.1, 1.3), (1.2, 1.2))
+    judge.prices_blocks, judge.naming_seconds = prices, 0.6
+    judge.bound = judge.compile = judge.draft = late
+    found, _ = searched(judge, workers, seconds=0.1)
+    assert found.is_cut_short
+    assert found.best.found.cost == 1.3
+
+
+def late(*_):
+    raise TimeLimitError("it takes longer than the time limit")
+
+
+def test_a_named_plan_is_built_where_no_configuration_finds_one():
+    one, two = candidates(2, 1)
+    errors = NotFoundError("none found"), InfeasibleError("no plan fits")
+    drawn = {c: Drawn((1.0, 1.0), error) for c, error in zip((one, two), errors, strict=True)}
+    judge = seeded(PricedJudge(drawn, prices_blocks=False), (1.1, 1.3))
+    found, entries = searched(judge)
+    assert found.best.found.cost == 1.3
+    assert [entry.outcome for entry in entries] == ["compiled", "infeasible"]
+    judge = seeded(PricedJudge({two: drawn[two]}, prices_blocks=False), (1.1, 1.3))
+    found, _ = searched(judge)
+    assert found.best is None
+    assert not judge.built  # it is proven that it does not fit
 
 
 @pytest.mark.parametrize("seed", range(30))

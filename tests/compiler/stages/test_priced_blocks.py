@@ -21,7 +21,7 @@ from shardwright.compiler.stages.priced_blocks import (
     can_price_memory,
 )
 from shardwright.compiler.stages.problem import MANY
-from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.errors import NoPlanError, OptionError
 from shardwright.ir.graph import Graph
@@ -207,3 +207,19 @@ def test_stages_of_layers() -> None:
     count, raised = check_pipeline(searched(graph, 2, 4), np.random.default_rng(4))
     assert count > 0
     assert raised > 0
+
+
+def test_a_finer_mesh_is_priced_as_is_best_on_the_one_with_an_axis_for_each_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh, passes = mesh_for(POD, 16, (2, 2, 4)), 2
+    search = replace(searched(load_model(MODELS[0]).graph, 2, passes), mesh=mesh)
+    options = replace(search.options, stages=1, memory_limit=100_000.0)
+
+    def limited() -> float:
+        pricing = BlockPricing(partial(again, search), len(POD.levels), True, True)
+        return pricing.prices(Configuration(mesh, passes), options, 60.0, inf).limited_seconds
+
+    one = limited()
+    monkeypatch.setattr(BlockPricing, "_on_merged_axes", lambda *_: None)
+    assert one == pytest.approx(limited(), rel=5e-3)
