@@ -1,0 +1,129 @@
+"""Modules in float64, and the plans that they are parallelized with."""
+
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+BATCH, LENGTH, VOCABULARY, HIDDEN, HEADS = 8, 8, 24, 16, 4
+
+
+class Perceptron(nn.Module):
+    """Layers between a table and scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8), nn.ReLU())
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x, labels):
+        return F.cross_entropy(self.head(self.layers(x)), labels)
+
+
+class Block(nn.Module):
+    """A block of a decoder that takes sizes from its tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.second = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.query, self.key, self.value, self.out = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        y = self.norm(x)
+        parts = (
+            f(y).unflatten(-1, (-1, HIDDEN // HEADS)).transpose(1, 2)
+            for f in (self.query, self.key, self.value)
+        )
+        y = F.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Decoder(nn.Module):
+    """Two blocks with tables and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, HIDDEN)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.norm = nn.LayerNorm(HIDDEN)
+        self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+
+    def forward(self, ids, labels):
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+class _WideFloats(TorchFunctionMode):
+    """Computes in float64 what a module of transformers writes out in float32."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.float:
+            return args[0].double()
+        args, kwargs = pytree.tree_map(
+            lambda x: torch.float64 if x is torch.float32 else x, (args, kwargs or {})
+        )
+        return func(*args, **kwargs)
+
+
+class Llama(nn.Module):
+    """A small Llama of transformers, which returns its loss."""
+
+    def __init__(self):
+        super().__init__()
+        config = transformers.LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            use_cache=False,
+        )
+        self.network = transformers.LlamaForCausalLM(config)
+
+    def forward(self, ids, labels):
+        with _WideFloats():
+            return self.network(input_ids=ids, labels=labels).loss
+
+
+def tokens():
+    """Return tokens of all samples."""
+    return torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+
+
+def _perceptron():
+    return Perceptron(), {"x": torch.randn(BATCH, 8), "labels": torch.randint(0, 4, (BATCH,))}
+
+
+def _decoder():
+    return Decoder(), {"ids": tokens(), "labels": tokens()}
+
+
+def _llama():
+    return Llama(), {"ids": tokens(), "labels": tokens()}
+
+
+MODELS = {"perceptron": _perceptron, "decoder": _decoder, "llama": _llama}
+CASES = {
+    "perceptron_copies": ("perceptron", "data=4"),
+    "perceptron_parts": ("perceptron", "tensor=2,data=2"),
+    "perceptron_tensor": ("perceptron", "tensor=4"),
+    "decoder_sequence": ("decoder", "tensor=2,data=2,sequence_parallel,zero=3,recompute=full"),
+    "llama_sharded": ("llama", "data=4,zero=3"),
+    "llama_tensor": ("llama", "tensor=2,data=2"),
+}
+
+
+def made(name):
+    """Return a module in float64, its inputs, and its named plan."""
+    torch.manual_seed(0)
+    model, plan = CASES[name]
+    module, inputs = MODELS[model]()
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    return module.double(), inputs, plan
