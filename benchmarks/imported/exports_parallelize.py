@@ -95,7 +95,8 @@ def _worker(rank: int, folder: str, module: nn.Module, inputs: dict[str, torch.T
     own = {key: x.chunk(groups)[rank // tensor] for key, x in inputs.items()}
     if hasattr(file, "checkpoint"):  # what is computed again has wide casts, too
         file.checkpoint = partial(file.checkpoint, context_fn=lambda: (nullcontext(), WideFloats()))
-    shared = file.parallelize(module, mesh)
+    example = (own,) if "tensor" in mesh.mesh_dim_names else ()
+    shared = file.parallelize(module, mesh, *example)
     loss = shared(**own)
     loss.backward()
     gradients = {n: _whole(p.grad) for n, p in shared.named_parameters() if p.grad is not None}
@@ -121,7 +122,8 @@ def _worker(rank: int, folder: str, module: nn.Module, inputs: dict[str, torch.T
 
 
 def _whole(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+    whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return whole.clone()  # the next step adds to it
 
 
 def _counted(shared: nn.Module, own: dict[str, torch.Tensor]) -> str:

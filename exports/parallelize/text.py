@@ -18,7 +18,7 @@ _WIDTH: Final = 98  # columns
 _TYPES: Final = {"float32": "float32", "bfloat16": "bfloat16"}
 _HEAD = '''"""{title}
 
-Call `parallelize(module, make_mesh())` on each of {count} processes;
+Call `parallelize(module, make_mesh(){example})` on each of {count} processes;
 {samples}
 """
 '''
@@ -28,7 +28,7 @@ def make_mesh(device: str = "{device}") -> DeviceMesh:
     """Return the mesh of the plan: {axes}."""
 {call}
 '''
-_CHECK = '''
+_CHECKS = '''
 
 def _check(module: nn.Module, styles: Collection[str]) -> None:
     """Check that the module has what has a style."""
@@ -36,6 +36,50 @@ def _check(module: nn.Module, styles: Collection[str]) -> None:
     for pattern in styles:
         if not fnmatch.filter(names, pattern):
             raise ValueError(f"no module is called `{pattern}`: give the module that was compiled")
+
+
+def _taken(module: nn.Module, styles: dict[str, ParallelStyle], example: Example) -> Taken:
+    """Return what the layers that are divided by rows take, in a forward pass."""
+    rows = [pattern for pattern, style in styles.items() if isinstance(style, RowwiseParallel)]
+    taken, hooks = Taken(), []
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Linear) and any(_is_named(name, row) for row in rows):
+            keep = partial(lambda name, _, given: taken.update({name: given[0].detach()}), name)
+            hooks.append(layer.register_forward_pre_hook(keep, prepend=True))
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad():
+        module(**example) if isinstance(example, dict) else module(*example)
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    for hook in hooks:
+        hook.remove()
+    return taken
+
+
+def _is_named(name: str, pattern: str) -> bool:
+    parts = name.split("."), pattern.split(".")
+    same = len(parts[0]) == len(parts[1])
+    return same and all(map(fnmatch.fnmatch, *parts))
+
+
+def _compare(whole: Taken, parts: Taken, mesh: DeviceMesh) -> None:
+    """Check that the module's code computes on parts what it computes on whole layers."""
+    for name, part in parts.items():
+        part = part.to_local() if isinstance(part, DTensor) else part
+        right = whole[name].chunk(mesh.size(), -1)[mesh.get_local_rank()]
+        near = 0.1 if part.dtype.itemsize == 2 else 1e-3
+        if part.shape != right.shape or (part - right).abs().max() > near * right.abs().max():
+            raise ValueError(
+                f"before `{name}` the code of the module computes something else on parts of "
+                "layers: it takes sizes, such as a number of heads, from elsewhere than its tensors"
+            )
+'''
+_DOCSTRING = '''    """Parallelize a module with whole parameters, by the plan.
+
+    `example` has the inputs of a forward pass, the same on processes that share samples: a dict by
+    name, or a tuple. Code between the layers runs on parts of them; the pass is run before and
+    after, and values that differ are an error. None leaves that out, for a module without memory.
+    """
 '''
 _DIFFERENCE = '''
 
@@ -47,7 +91,8 @@ def difference(module: nn.Module, mesh: DeviceMesh, *args: Any, **inputs: Any) -
     largest of all. Large numbers show code that takes numbers of heads or of features from
     elsewhere than its tensors, and losses that are no mean over equal samples.
     """
-    alone, shared = deepcopy(module), parallelize(deepcopy(module), mesh)
+    alone = deepcopy(module)
+    shared = parallelize(deepcopy(module), mesh{example})
     ranks, number = {ranks}
 
     def own(x: Any) -> Any:
@@ -141,8 +186,7 @@ class Writer:
     # ---- the function
 
     def _parallelize(self) -> str:
-        lines = ["", "", "def parallelize(module: nn.Module, mesh: DeviceMesh) -> nn.Module:"]
-        lines.append('    """Parallelize a module with whole parameters, by the plan."""')
+        lines = ["", "", *self._signature()]
         lines += self._style_lines()
         lines += self._checkpoint_lines()
         lines += self._shard_lines() if self._is_sharded else []
@@ -153,6 +197,7 @@ class Writer:
         if not self._calls:
             return
         owners = dict.fromkeys(name.rpartition(".")[0] for name in weights_of(self.plan.program))
+        head, tail = self._comparison_lines()
         for title, calls in (("styles", self._calls), ("results", self._output_calls)):
             if not calls:
                 continue
@@ -163,7 +208,36 @@ class Writer:
                     yield wrapped(f'        "{name}": {call},')
             yield "    }"
             yield f"    _check(module, {title})"
+            yield from head if title == "styles" else ()
             yield f'    parallelize_module(module, mesh["tensor"], {title})'
+        yield from tail
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether layers are divided by rows, so that code of the module runs on parts before."""
+        return any(
+            style.kind == "RowwiseParallel" and style.inputs is None
+            for style in self.styles.modules.values()
+        )
+
+    def _signature(self) -> Iterator[str]:
+        if not self._has_rows:
+            yield "def parallelize(module: nn.Module, mesh: DeviceMesh) -> nn.Module:"
+            yield '    """Parallelize a module with whole parameters, by the plan."""'
+            return
+        yield "def parallelize("
+        yield "    module: nn.Module, mesh: DeviceMesh, example: Example | None"
+        yield ") -> nn.Module:"
+        yield from _DOCSTRING.splitlines()
+
+    def _comparison_lines(self) -> tuple[list[str], list[str]]:
+        """Return the lines that compare a forward pass before and after layers are divided."""
+        if not self._has_rows:
+            return [], []
+        head = ["    whole = None if example is None else _taken(module, styles, example)"]
+        tail = ["    if whole is not None and example is not None:"]
+        tail += ['        _compare(whole, _taken(module, styles, example), mesh["tensor"])']
+        return head, tail
 
     def _checkpoint_lines(self) -> Iterator[str]:
         """Yield what computes blocks again: all of a list, or some."""
@@ -237,7 +311,12 @@ class Writer:
             f"For PyTorch: a plan of {document.model} on {document.devices} devices of "
             f"{document.cluster.name}."
         )
-        return _HEAD.format(title=title, count=self.plan.mesh.size, samples=self._samples)
+        return _HEAD.format(
+            title=title,
+            count=self.plan.mesh.size,
+            samples=self._samples,
+            example=", example" * self._has_rows,
+        )
 
     @property
     def _samples(self) -> str:
@@ -259,7 +338,7 @@ class Writer:
         lines = ["", "import fnmatch"] if self._calls else [""]
         lines.append("from collections.abc import Collection") if self._calls else None
         lines.append("from copy import deepcopy")
-        lines += ["from functools import partial"] * bool(self.blocks.recomputed)
+        lines += ["from functools import partial"] * ("partial(" in words + self._rest())
         lines += ["from typing import Any", "", "import torch", "import torch.distributed as dist"]
         lines += ["from torch import nn"]
         makers = ", ".join(n for n in ("DeviceMesh", "init_device_mesh") if n in words)
@@ -276,10 +355,14 @@ class Writer:
             lines.append("from torch.distributed.tensor.parallel.style import ParallelStyle")
         lines.append("from torch.utils._pytree import tree_leaves, tree_map")
         lines += ["from torch.utils.checkpoint import checkpoint"] * bool(self.blocks.recomputed)
+        if self._has_rows:
+            lines += ["", "Example = dict[str, Any] | tuple[Any, ...]"]
+            lines += ["Taken = dict[str, torch.Tensor]"]
         return "\n".join(lines) + "\n"
 
     def _rest(self) -> str:
-        return (_CHECK if self._calls else "") + self._comparison()
+        checks = _CHECKS if self._has_rows else _CHECKS[: _CHECKS.index("\n\n\ndef _taken")] + "\n"
+        return (checks if self._calls else "") + self._comparison()
 
     def _comparison(self) -> str:
         names = [name for name in ("replicate", "shard") if name in self._groups]
@@ -288,7 +371,11 @@ class Writer:
         number = places[-1] if places else "0"
         if len(places) > 1:
             number = f"{places[0]} * {sizes[1]} + {places[1]}"
-        return _DIFFERENCE.format(ranks=f"{prod(sizes)}, {number}", batch=self._batch)
+        return _DIFFERENCE.format(
+            ranks=f"{prod(sizes)}, {number}",
+            batch=self._batch,
+            example=", None" * self._has_rows,
+        )
 
     @property
     def _batch(self) -> int:
@@ -304,16 +391,17 @@ class Writer:
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
-        count = self.plan.mesh.size
+        count, example = self.plan.mesh.size, ", example" * self._has_rows
         yield (
             f"start the {count} process{'es' * (count > 1)} with `torchrun --nproc-per-node "
-            f"{count}`; `parallelize(module, make_mesh())` of `parallelize.py` is the module"
+            f"{count}`; `parallelize(module, make_mesh(){example})` of `parallelize.py` is the "
+            "module"
         )
         if self.axes.tensor:
             yield (
                 "the code of the module runs on parts of its layers, so it must take sizes from "
-                "its tensors (`-1`, not a number of heads); `difference` of the file compares a "
-                "step with one device"
+                "its tensors (`-1`, not a number of heads): `parallelize` compares an example, "
+                "`difference` of the file a step with one device"
             )
         if self.axes.data:
             yield (

@@ -59,6 +59,21 @@ class Decoder(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
 
 
+class Counted(nn.Module):
+    """Attention whose code has the number of heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.out = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.head = nn.Linear(HIDDEN, 4)
+
+    def forward(self, x, labels):
+        y = self.query(x).view(BATCH, -1, HEADS, HIDDEN // HEADS).transpose(1, 2)
+        y = F.scaled_dot_product_attention(y, y, y).transpose(1, 2)
+        y = self.out(y.reshape(BATCH, LENGTH, -1))
+        return F.cross_entropy(self.head(y.mean(1)), labels)
+
+
 class _WideFloats(TorchFunctionMode):
     """Computes in float64 what a module of transformers writes out in float32."""
 
@@ -105,11 +120,16 @@ def _decoder():
     return Decoder(), {"ids": tokens(), "labels": tokens()}
 
 
+def _counted():
+    x = torch.randn(BATCH, LENGTH, HIDDEN)
+    return Counted(), {"x": x, "labels": torch.randint(0, 4, (BATCH,))}
+
+
 def _llama():
     return Llama(), {"ids": tokens(), "labels": tokens()}
 
 
-MODELS = {"perceptron": _perceptron, "decoder": _decoder, "llama": _llama}
+MODELS = {"perceptron": _perceptron, "decoder": _decoder, "counted": _counted, "llama": _llama}
 CASES = {
     "perceptron_copies": ("perceptron", "data=4"),
     "perceptron_parts": ("perceptron", "tensor=2,data=2"),
@@ -117,7 +137,9 @@ CASES = {
     "decoder_sequence": ("decoder", "tensor=2,data=2,sequence_parallel,zero=3,recompute=full"),
     "llama_sharded": ("llama", "data=4,zero=3"),
     "llama_tensor": ("llama", "tensor=2,data=2"),
+    "counted": ("counted", "tensor=4"),
 }
+WRONG = ("counted",)
 
 
 def made(name):
