@@ -121,19 +121,29 @@ class DataRanks:
         """
         if not self.data:
             return
-        loss = self.model.outputs[0]
-        if not self._is_mean(loss):
-            node = self.model.producers[loss]
-            raise refused(
-                f"the loss `{loss}` ends in `{node.operator}`, and the gradients of ranks with "
-                "samples of their own are averaged, which is right for a mean of samples"
-            )
+        self.check_mean()
         summed = set[str]()
         for node in forward_nodes(self.program):
             if not all(result.type.shape == () for result in node.results):
                 self._check(node, summed)
             elif exchanges(node, self.data) or summed & {*node.operands}:
                 summed |= {result.name for result in node.results}
+
+    def check_mean(self) -> None:
+        """Refuse a loss that is no mean: gradients of different samples are averaged.
+
+        Raises
+        ------
+        PlanError
+            If the loss ends in something else.
+        """
+        loss = self.model.outputs[0]
+        if not self._is_mean(loss):
+            ending = self.model.producers.get(loss)
+            raise refused(
+                f"the loss `{loss}` ends in `{ending.operator if ending else loss}`, and gradients "
+                "of different samples are averaged, which is right for a mean of samples"
+            )
 
     def _check(self, node: Node, summed: set[str]) -> None:
         """Check a node whose results are no scalars."""

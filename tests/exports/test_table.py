@@ -42,8 +42,8 @@ def test_an_unknown_export_is_refused(plan):
         export(plan, "placement")
 
 
-# `onnx` needs an ONNX file, `parallelize` a module.
-@pytest.mark.parametrize("name", sorted({*EXPORTS} - {"onnx", "parallelize"}))
+# `onnx` needs an ONNX file, the others a module of PyTorch.
+@pytest.mark.parametrize("name", sorted({*EXPORTS} - {"onnx", "parallelize", "pipelining"}))
 def test_an_export_makes_the_same_files_twice(plan, name):
     assert export(plan, name) == export(plan, name)
 

@@ -1,11 +1,10 @@
 """Modules in float64, and the plans that they are parallelized with."""
 
+from importlib import import_module
+
 import torch
-import transformers
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 BATCH, LENGTH, VOCABULARY, HIDDEN, HEADS = 8, 8, 24, 16, 4
 
@@ -43,12 +42,12 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Two blocks with tables and a head."""
+    """Blocks with a table and a head."""
 
-    def __init__(self):
+    def __init__(self, blocks=1):
         super().__init__()
         self.words = nn.Embedding(VOCABULARY, HIDDEN)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
         self.norm = nn.LayerNorm(HIDDEN)
         self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
 
@@ -57,6 +56,20 @@ class Decoder(nn.Module):
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+class Scores(Decoder):
+    """What the loss of a decoder takes; `across` adds the first activation to the last."""
+
+    def __init__(self, blocks=2, across=False):
+        super().__init__(blocks)
+        self.across = across
+
+    def forward(self, ids):
+        x = first = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x + first if self.across else x))
 
 
 class Counted(nn.Module):
@@ -72,39 +85,6 @@ class Counted(nn.Module):
         y = F.scaled_dot_product_attention(y, y, y).transpose(1, 2)
         y = self.out(y.reshape(BATCH, LENGTH, -1))
         return F.cross_entropy(self.head(y.mean(1)), labels)
-
-
-class _WideFloats(TorchFunctionMode):
-    """Computes in float64 what a module of transformers writes out in float32."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.Tensor.float:
-            return args[0].double()
-        args, kwargs = pytree.tree_map(
-            lambda x: torch.float64 if x is torch.float32 else x, (args, kwargs or {})
-        )
-        return func(*args, **kwargs)
-
-
-class Llama(nn.Module):
-    """A small Llama of transformers, which returns its loss."""
-
-    def __init__(self):
-        super().__init__()
-        config = transformers.LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=HIDDEN,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            use_cache=False,
-        )
-        self.network = transformers.LlamaForCausalLM(config)
-
-    def forward(self, ids, labels):
-        with _WideFloats():
-            return self.network(input_ids=ids, labels=labels).loss
 
 
 def tokens():
@@ -126,18 +106,18 @@ def _counted():
 
 
 def _llama():
-    return Llama(), {"ids": tokens(), "labels": tokens()}
+    return import_module("llama_model").Llama(), {"ids": tokens(), "labels": tokens()}
 
 
 MODELS = {"perceptron": _perceptron, "decoder": _decoder, "counted": _counted, "llama": _llama}
 CASES = {
+    "counted": ("counted", "tensor=4"),
     "perceptron_copies": ("perceptron", "data=4"),
     "perceptron_parts": ("perceptron", "tensor=2,data=2"),
-    "perceptron_tensor": ("perceptron", "tensor=4"),
     "decoder_sequence": ("decoder", "tensor=2,data=2,sequence_parallel,zero=3,recompute=full"),
+    "perceptron_tensor": ("perceptron", "tensor=4"),
     "llama_sharded": ("llama", "data=4,zero=3"),
     "llama_tensor": ("llama", "tensor=2,data=2"),
-    "counted": ("counted", "tensor=4"),
 }
 WRONG = ("counted",)
 
@@ -149,3 +129,14 @@ def made(name):
     module, inputs = MODELS[model]()
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     return module.double(), inputs, plan
+
+
+PIPELINES = {
+    "sharded": (4, "pipeline=2,data=2,micro_batch=2,zero=3"),
+    "interleaved": (2, "pipeline=2,chunks=2,micro_batch=2"),
+}
+
+
+def scores(name):
+    """Return a module of scores in float64 with a block a stage, and its tokens."""
+    return Scores(4 if name == "interleaved" else 2).double(), tokens()
