@@ -181,14 +181,24 @@ class DataRanks:
         if node.operator in ("add", "sub"):
             return all(map(self._is_mean, node.operands))
         if node.operator == "div":
-            return all(self._is_sum(operand) for operand in node.operands)
+            return self._is_sum(node.operands[0]) and self._is_sum(node.operands[1], of_truths=True)
         return node.operator == "reduce_mean"
 
-    def _is_sum(self, name: str) -> bool:
+    def _is_sum(self, name: str, of_truths: bool = False) -> bool:
+        """Whether a scalar of the model is a sum; a count, if it is to be one of truth values."""
         node = self.model.producers.get(name)
         if node is not None and node.operator in _RENAMED:
-            return self._is_sum(node.operands[0])
-        return node is not None and node.operator == "reduce_sum"
+            return self._is_sum(node.operands[0], of_truths)
+        if node is None or node.operator != "reduce_sum":
+            return False
+        return not of_truths or self._is_truth(node.operands[0])
+
+    def _is_truth(self, name: str) -> bool:
+        """Whether a value has truth values, perhaps in another type."""
+        node = self.model.producers.get(name)
+        if node is not None and node.operator in _RENAMED:
+            return self._is_truth(node.operands[0])
+        return self.model.value(name).type.dtype == "bool"
 
 
 def _from_parameters(program: Graph) -> Iterator[str]:

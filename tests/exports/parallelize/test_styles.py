@@ -42,6 +42,14 @@ class Summed(Perceptron):
         return F.cross_entropy(self.head(self.layers(x)), labels, reduction="sum")
 
 
+class Weighted(Perceptron):
+    """A loss whose classes weigh differently."""
+
+    def forward(self, x, labels):
+        weights = torch.arange(4) + 1.0
+        return F.cross_entropy(self.head(self.layers(x)), labels, weight=weights)
+
+
 class Between(Perceptron):
     """A module between two layers."""
 
@@ -104,6 +112,7 @@ def test_blocks_of_which_a_part_is_computed_again_are_refused():
         (LLAMA, "context=2", "the input `tokens` is divided in another dimension"),
         (MIXTRAL, "tensor=4", "no style for `.*feed_forward.gate`.* divide in dimension 2"),
         (Summed(), "data=4", "the loss `.*` ends in `reduce_sum`"),
+        (Weighted(), "data=4", "the loss `.*` ends in `div`"),
         (Between(nn.BatchNorm1d(16)), "data=4", "`between` needs the all_reduce of `.*` between"),
         (Between(Scaled()), "data=4", "`div` in `between` reads a scalar of the samples"),
         (Between(nn.Dropout(0.1)), "tensor=4", "`dropout` in `between` draws random numbers"),
