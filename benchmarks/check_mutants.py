@@ -48,7 +48,7 @@ _WORDS = (
     (r"ColwiseParallel\(", "RowwiseParallel("),
     (r"RowwiseParallel\(", "ColwiseParallel("),
     (r"fully_shard\(.*\)$", "pass"),
-    (r"fully_shard\((\w+), mesh=mesh\[\"dp\"\]\)", r"fully_shard(\1, mesh=mesh[\"tp\"])"),
+    (r'(fully_shard\(\w+, mesh=mesh)\["dp"\]', r'\1["tp"]'),
 )
 _CALL = re.compile(r"^(\s*)(dist\.\w+\(.*\))")
 _TOLERANCE, _SECONDS = 1e-9, 60
