@@ -5,8 +5,9 @@
 The right programs of the tests are changed at one place: a call of a collective is left out or
 made twice, the use of a function that sums or gathers is left out, or a word of DTensor is replaced
 by another: `Partial()` by `Replicate()` or the reverse, `full_tensor` by `to_local`, the placements
-of gradients left out. Each mutant is checked, and is run on processes over gloo by code of this
-script alone, which compares loss, gradients and updates with one device. Needs `torch`.
+of gradients left out, a style by the other one, `fully_shard` left out or over the other axis. Each
+mutant is checked, and is run on processes over gloo by code of this script alone, which compares
+loss, gradients and updates with one device. Needs `torch`.
 """
 
 import io
@@ -44,6 +45,10 @@ _WORDS = (
     (r"(?:in_)?grad_placements=\[[^]]*\]", ""),
     (r"in_grad_placements=\(.*\),$", ""),
     (r"\.redistribute\([^()]*(?:\(\))?[^()]*\)", ""),
+    (r"ColwiseParallel\(", "RowwiseParallel("),
+    (r"RowwiseParallel\(", "ColwiseParallel("),
+    (r"fully_shard\(.*\)$", "pass"),
+    (r'(fully_shard\(\w+, mesh=mesh)\["dp"\]', r'\1["tp"]'),
 )
 _CALL = re.compile(r"^(\s*)(dist\.\w+\(.*\))")
 _TOLERANCE, _SECONDS = 1e-9, 60
@@ -70,7 +75,7 @@ def mutants(text: str) -> Iterator[tuple[str, str]]:
         if "import" not in line:
             for pattern, other in _WORDS:
                 for place in re.finditer(pattern, line):
-                    changed = line[: place.start()] + other + line[place.end() :]
+                    changed = line[: place.start()] + place.expand(other) + line[place.end() :]
                     changes.append((f"`{place[0]}` is `{other}`", changed))
         for what, changed in changes:
             yield (

@@ -25,6 +25,14 @@ EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
         "shardwright.exports.torch",
         "a package that runs the plan in PyTorch, on the parameters of the module",
     ),
+    "parallelize": (
+        "shardwright.exports.parallelize",
+        "a function that calls `parallelize_module` and `fully_shard` of PyTorch for the module",
+    ),
+    "pipelining": (
+        "shardwright.exports.pipelining",
+        "stages and schedule of PyTorch's `torch.distributed.pipelining` for the module",
+    ),
     "jax": (
         "shardwright.exports.jax",
         "a package that runs the plan in JAX, and the layouts as text of Shardy",

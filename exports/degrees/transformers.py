@@ -7,16 +7,16 @@ with ``*`` in place of their number. A module without a line keeps the rule of t
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, optimizer_notes
+from shardwright.exports.readings import Reading, forward_nodes, merged, readings, weights_of
 from shardwright.exports.table import Exported
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
@@ -26,9 +26,7 @@ from shardwright.search.named_plan import NamedPlan, PlanAxes
 
 _PRECISIONS: Final = ("float32", "bfloat16")
 _FULLY_SHARDED = 3  # the ZeRO stage that FSDP2 is
-_FORWARDED: Final = ("cast", "all_gather")  # between a parameter and the operator that reads it
 _WHOLE = "replicate"
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def refusal(plan: NamedPlan) -> str:
@@ -88,14 +86,6 @@ def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str
     return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
 
 
-class _Reading(NamedTuple):
-    """A parameter, the operator that computes with it, and the operand by which it does."""
-
-    weight: str
-    node: Node
-    operand: str
-
-
 @dataclass(frozen=True)
 class Styles:
     """The style of every module that has parameters, by how these lie over the tensor ranks.
@@ -123,7 +113,7 @@ class Styles:
         axes = PlanAxes.of(plan.mesh.of_ranks)
         found = Styles(plan.program, frozenset(axes.tensor))
         found._check_forward()
-        return _merged(dict(found._lines()))
+        return merged(dict(found._lines()))
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Yield each module with its style; a bias goes with the weight, others by their names."""
@@ -169,26 +159,11 @@ class Styles:
 
     @cached_property
     def _weights(self) -> dict[str, None]:
-        """The names of the parameters, in order."""
-        return {p.name: None for p in self.program.parameters if p.role == "weight"}
-
-    @property
-    def _forward(self) -> Iterator[Node]:
-        """The nodes of the forward pass."""
-        return (node for node in self.program.nodes if node.provenance.phase == "forward")
+        return weights_of(self.program)
 
     @cached_property
-    def _readings(self) -> tuple[_Reading, ...]:
-        """Where the forward pass computes with a parameter."""
-        weights, found = {name: name for name in self._weights}, list[_Reading]()
-        for node in self._forward:
-            read = dict.fromkeys(operand for operand in node.operands if operand in weights)
-            for operand in read:
-                if node.operator in _FORWARDED:
-                    weights.update({result.name: weights[operand] for result in node.results})
-                else:
-                    found.append(_Reading(weights[operand], node, operand))
-        return tuple(found)
+    def _readings(self) -> tuple[Reading, ...]:
+        return readings(self.program)
 
     @cached_property
     def _head(self) -> Node | None:
@@ -212,7 +187,7 @@ class Styles:
         OptionError
             If the forward pass communicates anything else over the tensor ranks.
         """
-        for node in takewhile(lambda node: node is not self._head, self._forward):
+        for node in takewhile(lambda node: node is not self._head, forward_nodes(self.program)):
             over = self.tensor & {*node.attributes.get("axes", ())}  # type: ignore[misc]
             if not over or not issubclass(operator_class(node.operator), Communication):
                 continue
@@ -224,21 +199,3 @@ class Styles:
                     f"`{node.scope or node.name}` needs over the tensor ranks",
                     hint="choose tensor ranks that divide the heads, or export `torch`",
                 )
-
-
-def _merged(styles: Mapping[str, str]) -> dict[str, str]:
-    """Return styles with one line for layers that agree.
-
-    Examples
-    --------
-    >>> _merged({"layers.0.up": "colwise", "layers.1.up": "colwise", "head": "replicate"})
-    {'layers.*.up': 'colwise', 'head': 'replicate'}
-    """
-    groups: dict[str, dict[str, str]] = {}
-    for module, style in styles.items():
-        groups.setdefault(_NUMBER.sub("*", module), {})[module] = style
-    found: dict[str, str] = {}
-    for pattern, group in groups.items():
-        agree = len({*group.values()}) == 1
-        found.update({pattern: next(iter(group.values()))} if agree else group)
-    return found

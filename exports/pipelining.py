@@ -1,0 +1,344 @@
+"""Stages and schedule of a plan for `torch.distributed.pipelining`.
+
+PyTorch traces the user's module and splits it where a module begins; a stage of the plan begins at
+its first block. Processes of a stage that have samples of their own share it by `fully_shard`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.degrees.text import optimizer_notes
+from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
+from shardwright.exports.parallelize.blocks import Blocks
+from shardwright.exports.readings import forward_nodes, readings
+from shardwright.exports.table import Exported
+from shardwright.ir.graph import Graph, Node
+from shardwright.operators.models.precision import MASTER
+
+_SCHEDULES: Final = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zero_bubble": "ScheduleInterleavedZeroBubble",
+}
+_OF_ONE_STAGE: Final = ("ScheduleGPipe", "Schedule1F1B")
+_ELSE: Final = "export `megatron` or `torchtitan`, the nearest plan that they can say"
+_FILE: Final = '''"""For PyTorch: a plan of {model} in {stages} stages on {devices} devices.
+
+On each of {devices} processes, `step(make_schedule(module, loss, example), inputs, targets)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+{imports}
+
+STAGES, GROUPS, MICRO_BATCHES = {stages}, {groups}, {passes}
+# The first module of each stage but the first; a group of processes runs every {groups}th stage.
+BEGINS = {begins}
+
+
+def make_schedule(
+    module: nn.Module,
+    loss: Callable[[Any, Any], torch.Tensor],
+    example: tuple[Any, ...],
+    device: str = "{device}",
+) -> {schedule}:
+    """Return the schedule of the plan, with the stages of this process.
+
+    `module(*inputs)` is what `loss(outputs, targets)` takes, which is a mean over samples;
+    `example` are inputs of one micro-batch of a process. Optimizers take `parameters(schedule)`.
+    """
+    mesh = init_device_mesh(device, {sizes}, mesh_dim_names={names})
+    group = mesh["stage"].get_group()
+    pipe = pipeline(module, example, split_spec=dict.fromkeys(BEGINS, SplitPoint.BEGINNING))
+    own = range(dist.get_rank(group), STAGES, GROUPS)
+    stages = [pipe.build_stage(number, torch.device(device), group) for number in own]
+{shard}    return {schedule}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss)
+
+
+def step(schedule: {schedule}, inputs: tuple[Any, ...], targets: Any) -> torch.Tensor | None:
+    """Run all micro-batches of a step, and return the loss on processes of the last stage."""
+    stages = {all_stages}
+    if any(stage.is_last for stage in stages):
+        losses: list[torch.Tensor] = []
+        given = inputs if any(stage.is_first for stage in stages) else ()
+        schedule.step(*given, target=targets, losses=losses)
+        return torch.stack(losses).mean()
+    schedule.step(*(inputs if stages[0].is_first else ()))
+    return None
+
+
+def parameters(schedule: {schedule}) -> dict[str, nn.Parameter]:
+    """Return the parameters of the stages of this process, by their names in the module."""
+    stages = {all_stages}
+    return {{name: p for stage in stages for name, p in stage.submod.named_parameters()}}
+'''
+
+
+def export(plan: Plan) -> Exported:
+    """Return ``pipelining.py``.
+
+    Raises
+    ------
+    PlanError
+        If the plan has one stage, or a stage or a schedule that PyTorch has no form for.
+    """
+    pipeline = _Pipeline(plan)
+    pipeline.check()
+    return Exported({"pipelining.py": pipeline.text()}, tuple(pipeline.notes()))
+
+
+@dataclass(frozen=True)
+class _Pipeline:
+    """A plan with stages.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    """
+
+    plan: Plan
+
+    def check(self) -> None:
+        """Refuse what PyTorch's stages and schedules do not do."""
+        groups, passes = self.plan.mesh.stages, self.plan.mesh.passes
+        if self.program.stages < 2:
+            raise refused(
+                "the plan has one stage, `export --to pipelining` writes plans of several",
+                "compile it with `--stages`, or export `parallelize`",
+            )
+        if any(value.layout is None for value in self.program.values.values()):
+            raise refused("the plan is of a program that calls collectives itself", _ELSE)
+        if self.axes.tensor:
+            raise refused(
+                f"the ranks of a stage divide layers (over {', '.join(self.axes.tensor)}), and "
+                "stages are traced from whole modules",
+                _ELSE,
+            )
+        if self.program.offloaded:
+            raise refused(f"`{self.program.offloaded[0]}` is kept in host memory", _ELSE)
+        ranks = DataRanks(self.program, self.plan.model, self.axes.data)
+        ranks.check()
+        if passes > 1:
+            ranks.check_mean()
+        again = [n for n in self.program.nodes if n.provenance.role == "recompute"]
+        for node in again:
+            if node.provenance.tensor not in self._constants:
+                raise refused(
+                    f"`{node.scope or node.name}` is computed again for the gradient, and stages "
+                    "that are traced keep what they compute",
+                    _ELSE,
+                )
+        rounds = max(passes // groups, 1)
+        if self.schedule not in _OF_ONE_STAGE and passes % rounds:
+            raise refused(
+                f"`{self.schedule}` of PyTorch runs {passes} micro-batches on {groups} groups in "
+                f"{rounds} rounds, which do not divide them",
+                "choose a number of micro-batches that the groups divide",
+            )
+        self._check_values()
+
+    @property
+    def program(self) -> Graph:
+        """The program of the plan."""
+        return self.plan.program
+
+    @cached_property
+    def axes(self) -> Axes:
+        """The axes of the ranks of a stage."""
+        return Axes.of(self.plan)
+
+    @cached_property
+    def _constants(self) -> frozenset[str]:
+        return DataRanks(self.program, self.plan.model, self.axes.data).constants
+
+    @property
+    def schedule(self) -> str:
+        """PyTorch's name of the schedule."""
+        return _SCHEDULES[self.program.schedule or "1f1b"]
+
+    # ---- stages
+
+    def _stage(self, node: Node) -> int:
+        """The stage of a node; the first for what every stage has."""
+        return self.program.stage_of(node) or 0
+
+    @cached_property
+    def _activations(self) -> tuple[Node, ...]:
+        """The nodes of the forward pass that compute with the inputs, but no transfers."""
+        return tuple(
+            node
+            for node in forward_nodes(self.program)
+            if node.name not in self._constants and not self.program.changes_stage(node)
+        )
+
+    @cached_property
+    def begins(self) -> tuple[str, ...]:
+        """The first module of each stage but the first.
+
+        Raises
+        ------
+        PlanError
+            If a stage begins or ends inside of a module.
+        """
+        found = []
+        for stage in range(1, self.program.stages):
+            first = next(node for node in self._activations if self._stage(node) == stage)
+            module = self._module(first)
+            if not module:
+                raise refused(
+                    f"stage {stage} begins at `{first.operator}` in `{first.scope or first.name}`, "
+                    "and PyTorch splits where a module begins",
+                    "choose stages that begin at blocks",
+                )
+            found.append(module)
+        return tuple(found)
+
+    def _module(self, first: Node) -> str:
+        """The outermost module that begins with a node, all of whose nodes are of its stage."""
+        parts = first.scope.split("/") if first.scope else []
+        for count in range(1, len(parts) + 1):
+            scope = "/".join(parts[:count])
+            inside = [n for n in self._activations if f"{n.scope}/".startswith(f"{scope}/")]
+            stages = {self._stage(node) for node in inside}
+            if inside[0] is first and stages == {self._stage(first)}:
+                return scope.replace("/", ".")
+        return ""
+
+    def _check_values(self) -> None:
+        """Check that stages have parameters of their own, and inputs for the first or the loss."""
+        last, homes = self.program.stages - 1, dict[str, int]()
+        for reading in readings(self.program):
+            stage = self._stage(reading.node)
+            if homes.setdefault(reading.weight, stage) != stage:
+                raise refused(
+                    f"`{reading.weight}` is read in stages {homes[reading.weight]} and {stage}, "
+                    "whose gradients PyTorch's stages do not add",
+                    _ELSE,
+                )
+        for name, stages in (*self._read["buffer"].items(), *self._handed_on.items()):
+            if max(stages) - min(stages) > 1:
+                raise refused(
+                    f"`{name}` is made or read in stages {min(stages)} to {max(stages)}, and "
+                    "PyTorch's stages hand on to the next alone",
+                    _ELSE,
+                )
+        for name, stages in self._read["input"].items():
+            if stages - {0} and stages - {last}:
+                raise refused(
+                    f"the input `{name}` is read in stages "
+                    f"{', '.join(map(str, sorted(stages)))}, and PyTorch gives inputs to the first "
+                    "and targets to the last",
+                    _ELSE,
+                )
+
+    @cached_property
+    def _read(self) -> dict[str, dict[str, set[int]]]:
+        """The stages that read an input or a buffer, themselves or what every stage makes of it."""
+        buffers = {p.name for p in self.program.parameters if p.role == "buffer"}
+        inputs = {value.name for value in self.program.inputs}
+        origins = {name: {name} for name in (*inputs, *buffers)}
+        found: dict[str, set[int]] = {name: set() for name in origins}
+        for node in forward_nodes(self.program):
+            stage = self.program.stage_of(node)
+            come = {name for operand in node.operands for name in origins.get(operand, ())}
+            if stage is None:
+                origins.update({result.name: come for result in node.results})
+                continue
+            for name in come:
+                found[name].add(stage)
+        read = {name: stages for name, stages in found.items() if stages}
+        return {
+            "buffer": {name: stages for name, stages in read.items() if name in buffers},
+            "input": {name: stages for name, stages in read.items() if name in inputs},
+        }
+
+    @cached_property
+    def _handed_on(self) -> dict[str, set[int]]:
+        """What stages hand on, with the stages that make it or read it."""
+        origins: dict[str, str] = {}
+        found: dict[str, set[int]] = {}
+        for node in forward_nodes(self.program):
+            if self.program.changes_stage(node):
+                source = node.operands[0]
+                origins[node.name] = name = origins.get(source, source)
+                maker = self.program.producers.get(name)
+                found.setdefault(name, {0 if maker is None else self._stage(maker)})
+                continue
+            for operand in node.operands:
+                if operand in origins:
+                    found[origins[operand]].add(self._stage(node))
+        return found
+
+    # ---- the file
+
+    def text(self) -> str:
+        """Return the file."""
+        document, mesh = self.plan.document, self.plan.mesh
+        sizes, names = [mesh.stages], ["stage"]
+        for name, axes in (("replicate", self.axes.replicate), ("shard", self.axes.shard)):
+            if self.axes.data and (axes or name == "shard"):
+                sizes.append(mesh.of_ranks.extent(axes))
+                names.append(name)
+        several = self.schedule not in _OF_ONE_STAGE
+        begins = "".join(f'    "{name}",\n' for name in self.begins)
+        return _FILE.format(
+            model=document.model,
+            devices=document.devices,
+            device="cpu" if document.cluster.name == "cpu" else "cuda",
+            stages=self.program.stages,
+            groups=mesh.stages,
+            passes=mesh.passes,
+            begins=f"(\n{begins})",
+            schedule=self.schedule,
+            sizes=tuple(sizes),
+            names=str(tuple(names)).replace("'", '"'),
+            imports="\n".join(self._imports()),
+            shard="\n".join([*self._shard(names[1:]), ""]) if self.axes.data else "",
+            given="stages" if several else "stages[0]",
+            all_stages="schedule._stages" if several else "[schedule._stage]",
+        )
+
+    def _imports(self) -> Iterator[str]:
+        if self.axes.data:
+            yield "from torch.distributed.fsdp import fully_shard"
+        names = ", ".join(sorted([self.schedule, "SplitPoint", "pipeline"]))
+        yield f"from torch.distributed.pipelining import {names}"
+
+    def _shard(self, names: list[str]) -> Iterator[str]:
+        dims = ", ".join(f'"{name}"' for name in names)
+        again = Blocks(self.program, self._constants).regathers
+        yield "    for stage in stages:"
+        yield f"        fully_shard(stage.submod, mesh=mesh[{dims}], reshard_after_forward={again})"
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a person must know."""
+        count = self.plan.mesh.size
+        yield (
+            f"start the {count} processes with `torchrun --nproc-per-node {count}`; give the "
+            "module without its loss, and the loss as a function of what it returns"
+        )
+        yield (
+            f"a step has {self.plan.mesh.passes} micro-batches, whose losses and gradients are "
+            "averaged: equal to the plan's where all have as many labels that count"
+        )
+        if self.program.stages > 2:
+            yield (
+                "what the module computes once for all blocks, such as angles of rotary "
+                "embeddings, PyTorch hands on to the next stage alone, and refuses others"
+            )
+        if self.plan.document.precision != MASTER:
+            yield (
+                f"the stages compute in the types of the module, the plan in "
+                f"{self.plan.document.precision}"
+            )
+        yield from optimizer_notes(self.plan, "PyTorch")

@@ -1,0 +1,124 @@
+"""Plans as calls of PyTorch: their styles, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parallel_models import Decoder, Perceptron, tokens  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+import shardwright as sw  # noqa: E402
+from shardwright.exports.readings import merged  # noqa: E402
+from shardwright.exports.table import export  # noqa: E402
+from shardwright.ir.errors import PlanError  # noqa: E402
+
+LLAMA = "llama:layers=2,hidden=64,heads=4,kv_heads=2,batch=8,sequence=16,vocabulary=96"
+MIXTRAL = LLAMA.replace("llama:", "mixtral:") + ",experts=4"
+
+
+def exported(model, inputs=None, **options):
+    plan = sw.compile(model, 4, example_inputs=inputs, cluster="cpu", **options).plan
+    return export(plan, "parallelize")
+
+
+def decoder(plan, **options):
+    return exported(Decoder(2), {"ids": tokens(), "labels": tokens()}, plan=plan, **options)
+
+
+def vectors():
+    return {"x": torch.randn(8, 8), "labels": torch.randint(0, 4, (8,))}
+
+
+class Summed(Perceptron):
+    """A loss that is a sum."""
+
+    def forward(self, x, labels):
+        return F.cross_entropy(self.head(self.layers(x)), labels, reduction="sum")
+
+
+class Weighted(Perceptron):
+    """A loss whose classes weigh differently."""
+
+    def forward(self, x, labels):
+        weights = torch.arange(4) + 1.0
+        return F.cross_entropy(self.head(self.layers(x)), labels, weight=weights)
+
+
+class Between(Perceptron):
+    """A module between two layers."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.between = module
+
+    def forward(self, x, labels):
+        return F.cross_entropy(self.head(self.layers[2](self.between(self.layers[0](x)))), labels)
+
+
+class Scaled(nn.Module):
+    """Divides activations by what they are over all samples."""
+
+    def forward(self, x):
+        return x / x.square().mean().sqrt()
+
+
+def test_activations_divided_by_position_are_dtensors():
+    text = decoder("tensor=2,sequence_parallel,zero=3,recompute=full").files["parallelize.py"]
+    compile(text, "parallelize.py", "exec")
+    assert 'init_device_mesh(device, (2, 2), mesh_dim_names=("shard", "tensor"))' in text
+    assert '"blocks.*.second": SequenceParallel(sequence_dim=1),' in text
+    assert '"blocks.*.query": ColwiseParallel(),' in text
+    scattered = "RowwiseParallel(output_layouts=Shard(1), use_local_output=False)"
+    assert f'"blocks.*.down": {scattered},' in text
+    assert 'dict(mesh=mesh["shard"], reshard_after_forward=True)' in text
+    assert "block.forward = partial(checkpoint, block.forward, use_reentrant=False)" in text
+
+
+def test_what_is_kept_is_not_gathered_again_and_types_are_those_of_the_plan():
+    made = decoder("data=4,zero=3,micro_batch=1,recompute=none", precision="bfloat16")
+    text = made.files["parallelize.py"]
+    compile(text, "parallelize.py", "exec")
+    assert "param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16" in text
+    assert "parallelize_module" not in text
+    assert "checkpoint" not in text
+    assert any(note.startswith("a step has 2 micro-batches here") for note in made.notes)
+    made = exported(Perceptron(), vectors(), plan="data=4,zero=1")
+    assert made == exported(Perceptron(), vectors(), plan="data=4,zero=1")
+    text = made.files["parallelize.py"]
+    assert "reshard_after_forward=False" in text
+
+
+def test_layers_that_differ_have_lines_of_their_own():
+    styles = {"layers.0.up": "a", "layers.1.up": "", "head": "b"}
+    assert merged(styles) == styles
+
+
+def test_blocks_of_which_a_part_is_computed_again_are_refused():
+    with pytest.raises(PlanError, match=r"`blocks/1` is computed again in part: `.*` of `blocks/1"):
+        decoder("data=4,recompute=operators")
+
+
+@pytest.mark.filterwarnings("ignore:.*dropout draws other random numbers")
+@pytest.mark.parametrize(
+    ("model", "plan", "message"),
+    [
+        (LLAMA, "pipeline=2", "the plan has 2 pipeline stages"),
+        (LLAMA, "context=2", "the input `tokens` is divided in another dimension"),
+        (MIXTRAL, "tensor=4", "no style for `.*feed_forward.gate`.* divide in dimension 2"),
+        (Summed(), "data=4", "the loss `.*` ends in `reduce_sum`"),
+        (Weighted(), "data=4", "the loss `.*` ends in `div`"),
+        (Between(nn.BatchNorm1d(16)), "data=4", "`between` needs the all_reduce of `.*` between"),
+        (Between(Scaled()), "data=4", "`div` in `between` reads a scalar of the samples"),
+        (Between(nn.Dropout(0.1)), "tensor=4", "`dropout` in `between` draws random numbers"),
+    ],
+)
+def test_what_has_no_such_form_is_refused_by_name(model, plan, message):
+    inputs = None if isinstance(model, str) else vectors()
+    with pytest.raises(PlanError, match=message):
+        exported(model, inputs, plan=plan)
