@@ -140,15 +140,17 @@ class Answers:
 
     @property
     def exactly(self) -> float:
-        """What the estimate of the plan may take: the limit, by what it took once it was built.
+        """What the estimate of the plan may take, by what the plan took once it was built.
 
-        Without a built plan a share is left to spare.
+        It may grow by what the built plan leaves of the limit; by less, in the same ratio, where
+        that took more than its estimate. Without a built plan a share is left to spare.
         """
         limit = self.model.limit_bytes
         if self.built is None:
             return (1 - SPARE) * limit
         one, compilation = self.built
-        return limit * one.memory_bytes / compilation.plan.document.memory.peak_bytes
+        estimated, built = one.memory_bytes, compilation.plan.document.memory.peak_bytes
+        return estimated + (limit - built) * min(1.0, estimated / built)
 
     @cached_property
     def fitting(self) -> list[Estimate]:

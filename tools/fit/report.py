@@ -173,10 +173,10 @@ def _print_limits(answers: Answers) -> None:
     _line("micro-batch", f"largest with these degrees: {own}; {free} whatever the batch is")
     if answers.sequences is not None:
         own, any_plan = map(_length, answers.sequences)
-        scaled = "" if answers.built is None else ", scaled from the built one"
+        built = "" if answers.built is None else ", by the built one"
         _line(
             "sequence",
-            f"longest with this plan: {own}{scaled}; with any plan of this family on "
+            f"longest with this plan: {own}{built}; with any plan of this family on "
             f"{answers.devices} devices: {any_plan} (estimates, in eighths of "
             f"{answers.subject.sequence:,})",
         )
