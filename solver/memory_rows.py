@@ -134,10 +134,15 @@ def _is_whole(values: Array) -> bool:
 
 
 def round_prices(prices: Array) -> Array:
-    """Round prices to 20 bits, so that sums of them are exact and equal layers stay equal."""
+    """Round prices to 20 bits, so that sums of them are exact and equal layers stay equal.
+
+    Prices without 20 bits above the least number become zero, as any price may.
+    """
     if not prices.size or not prices.max() > 0:
         return np.maximum(prices, 0.0)
     unit = 2.0 ** (np.floor(np.log2(prices.max())) - 20)
+    if not unit:
+        return np.zeros_like(prices)
     return np.asarray(np.maximum(np.round(prices / unit), 0.0) * unit)
 
 
