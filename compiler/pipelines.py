@@ -3,7 +3,7 @@
 from shardwright.compiler.option_checks import GatherFusion
 from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import cluster
-from shardwright.dataflow.micro_batches import AXIS
+from shardwright.dataflow.batch_split import AXIS
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.precision import MASTER, PRECISIONS

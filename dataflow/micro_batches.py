@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from shardwright.dataflow.batch_split import AXIS as AXIS
-from shardwright.dataflow.batch_split import BatchSplit
+from shardwright.dataflow.batch_split import AXIS, BatchSplit
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions, SharedLayout

@@ -15,7 +15,6 @@ from shardwright.exports.readings import merged, weights_of
 from shardwright.operators.models.precision import MASTER
 
 _WIDTH: Final = 98  # columns
-_TYPES: Final = {"float32": "float32", "bfloat16": "bfloat16"}
 _HEAD = '''"""{title}
 
 Call `parallelize(module, make_mesh(){example})` on each of {count} processes;
@@ -147,9 +146,8 @@ class Writer:
 
     def text(self) -> str:
         """Return the file."""
-        return "".join(
-            [self._head(), self._imports(), self._mesh(), self._parallelize(), self._rest()]
-        )
+        body = self._mesh() + self._parallelize() + self._rest()
+        return self._head() + self._imports(body) + body
 
     # ---- the mesh
 
@@ -283,7 +281,7 @@ class Writer:
             yield "    }"
             options.append("shard_placement_fn=places.get")
         if self.plan.document.precision != MASTER:
-            low = _TYPES[self.plan.document.precision]
+            low = self.plan.document.precision
             high = low if self.plan.document.reduce_type == "lower" else MASTER
             yield "    policy = MixedPrecisionPolicy("
             yield f"        param_dtype=torch.{low}, reduce_dtype=torch.{high}"
@@ -327,18 +325,19 @@ class Writer:
             f"those of a place on the axes of data, of {ranks}, have their own part of the samples."
         )
 
-    def _imports(self) -> str:
-        words = self._mesh() + self._parallelize()
+    def _imports(self, words: str) -> str:
+        """Return the imports of what the words of the file name."""
         styles = [
             name
             for name in ("ColwiseParallel", "PrepareModuleOutput", "RowwiseParallel")
             if f"{name}(" in words
         ]
         styles += ["SequenceParallel"] * ("SequenceParallel(" in words)
-        lines = ["", "import fnmatch"] if self._calls else [""]
-        lines.append("from collections.abc import Collection") if self._calls else None
+        lines = [""]
+        if self._calls:
+            lines += ["import fnmatch", "from collections.abc import Collection"]
         lines.append("from copy import deepcopy")
-        lines += ["from functools import partial"] * ("partial(" in words + self._rest())
+        lines += ["from functools import partial"] * ("partial(" in words)
         lines += ["from typing import Any", "", "import torch", "import torch.distributed as dist"]
         lines += ["from torch import nn"]
         makers = ", ".join(n for n in ("DeviceMesh", "init_device_mesh") if n in words)
