@@ -101,8 +101,8 @@ def compile(
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of the finest
-        shapes; ``default`` for the cluster's. If it is not given, the cluster's, and for a large
-        model mesh, stages and micro-batches are searched together.
+        shapes; ``default`` for the cluster's. If it is not given, the cluster's; for a large model
+        mesh, stages and micro-batches are searched together where none of them is given.
     batch : int, optional
         Batch size, for models that have it as a size.
     strategies : path or mapping, optional
@@ -134,7 +134,8 @@ def compile(
     chosen = with_own_options(asked, definition, options)
     if "data_parallel" in (chosen.mode, dataset_strategy):
         check_batch(definition, devices)
-    mesh, chosen = with_search_of_large(definition.graph, described, devices, mesh, chosen)
+    where = definition.graph, described, devices, mesh
+    mesh, chosen = with_search_of_large(*where, chosen, options)
     traced = reference_graph(model, batch) if world > 1 else definition.graph
     request = Request(
         definition, name, described, devices, chosen, dataset_strategy, traced, seed, progress

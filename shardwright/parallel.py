@@ -233,7 +233,7 @@ class AutoParallel:
         how = CompileOptions(mode=mode, search=search, **options)
         check_exact_only(how.changed, how.mode, how.search, how.plan)
         self.options = ParallelOptions(
-            how, devices, cluster, mesh=mesh, deterministic=deterministic
+            how, devices, cluster, None, mesh, deterministic, frozenset(options)
         )
         self.session: Session | None = None
         self._sessions: ByShape[Session] = ByShape()

@@ -92,11 +92,11 @@ class ParallelOptions:
         Layout of the inputs: ``data_parallel``, ``full_batch``, or the slices of each dimension of
         each input; chosen by the search if not given.
     mesh : str or Mesh, optional
-        Shape of the mesh, or ``search`` for the best of several; the cluster's default if not
-        given.
+        Shape of the mesh, or ``search`` for the best of several; by default the cluster's.
     deterministic : bool
-        Whether reductions over processes add in the order of the ranks, as in one process; else
-        by MPI's own algorithms.
+        Whether reductions over processes add in the order of the ranks, else by MPI's algorithms.
+    given : frozenset of str
+        Names of options of `how` that the user gives, be it their defaults.
     """
 
     how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
@@ -105,6 +105,7 @@ class ParallelOptions:
     dataset_strategy: str | SplitCounts | None = None
     mesh: str | Mesh | None = None
     deterministic: bool = True
+    given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("devices", self.devices)
@@ -381,7 +382,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         return input_layouts(definition.inputs, options.dataset_strategy, mesh)
 
     graph, devices = definition.graph, options.devices
-    mesh, how = with_search_of_large(graph, described, devices, options.mesh, how)
+    mesh, how = with_search_of_large(graph, described, devices, options.mesh, how, options.given)
     meshes = meshes_of(described, devices, mesh, how)
     graphs, detail = graphs_asked_for()
     if graphs is not None:

@@ -67,7 +67,8 @@ def add_compile_options(
         "--mesh",
         metavar="SHAPE",
         help="`2x4`, `data=2,model=4`, `search` for the best of several, or `default` for the "
-        "cluster's (default the cluster's; for a large model everything is searched)",
+        "cluster's (default the cluster's; for a large model everything is searched, unless "
+        "stages, chunks or micro-batches are given)",
     )
     add_memory(place)
     add_number(place, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")
@@ -196,7 +197,9 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         metavar="S",
         help=option_help("stages"),
     )
-    _add_option(step, "--chunks", "V")
+    chunks = OPTIONS["chunks"]
+    assert chunks.allowed is not None
+    add_number(step, "--chunks", chunks.allowed, option_help("chunks"), "V")
     _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)

@@ -1,5 +1,6 @@
 """The meshes of a compilation: the user's, those of a search, or the default of the cluster."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from shardwright.compiler.option_checks import SEARCHED, decided_by_plan
@@ -31,6 +32,7 @@ _GIVEN = (
     *("mode", "search", "plan", "cost_model", "objective", "micro_batches", "stages", "chunks"),
     *("schedule", "extra_passes", "optimizer_parallel", "offload"),
 )
+_NUMBERS = frozenset({"micro_batches", "stages", "chunks"})  # of these, the default is one, too
 _FEW = 8  # devices up to which problems on the finest meshes are small enough
 
 
@@ -40,6 +42,7 @@ def with_search_of_large(
     devices: int,
     mesh: str | Mesh | None,
     options: CompileOptions,
+    given: Collection[str] = (),
 ) -> tuple[str | Mesh | None, CompileOptions]:
     """Return what is compiled where no mesh is given: for a large model, everything is searched.
 
@@ -47,7 +50,8 @@ def with_search_of_large(
     `LARGE` devices, and no more than there are. Of another one whose batch is large, the number of
     micro-batches is searched: what all operators make of it in the forward pass takes more memory
     than all devices have. Where the user gives a mesh, stages, micro-batches, a plan, passes, or
-    another mode, search or objective, or offloads tensors, nothing changes.
+    another mode, search or objective, or offloads tensors, nothing changes. `given` names what the
+    user gives, be it the default: one stage that is asked for is no search.
 
     Raises
     ------
@@ -58,6 +62,7 @@ def with_search_of_large(
         check_parts(cluster, graph, options, mesh)
         return mesh, options
     asked = {name for name in _GIVEN if getattr(options, name) != DEFAULTS[name]}
+    asked |= _NUMBERS & set(given)
     if mesh is not None or asked or graph.cuts or graph.offloaded:
         return mesh, options
     parameters = sum(one.value.type.nbytes for one in graph.parameters if one.trainable)

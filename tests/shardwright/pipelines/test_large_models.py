@@ -36,6 +36,9 @@ def test_a_large_model_is_searched_with_its_stages(all_are_large):
         {"mesh": "default", "gap": 0.9},
         {"mesh": "2", "gap": 0.9},
         {"micro_batches": 2, "gap": 0.9},
+        {"micro_batches": 1, "gap": 0.9},
+        {"stages": 1, "gap": 0.9},
+        {"chunks": 1, "gap": 0.9},
         {"objective": "serial"},
         {"mode": "data_parallel"},
         {"plan": "data=2"},
@@ -67,6 +70,12 @@ def test_auto_parallel_searches_large_models_too(all_are_large):
             AutoParallel(Net(), "auto_parallel", devices=2, mesh=mesh, gap=0.9).options,
         ).compiled
         assert (found.trace is not None) == is_searched
+
+
+def test_one_stage_that_is_asked_for_is_not_searched(all_are_large):
+    inputs = {"x": np.zeros((4, 6), np.float32)}
+    options = AutoParallel(Net(), "auto_parallel", devices=2, stages=1, gap=0.9).options
+    assert begin(Net(), inputs, options).compiled.trace is None
 
 
 def test_a_model_is_large_that_takes_the_memory_of_eight_devices_and_fits_all():
