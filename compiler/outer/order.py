@@ -1,11 +1,11 @@
 """The order in which configurations are priced, and compiled by their estimates.
 
 First the seeds are priced: of every number of device groups the mesh with the fewest axes, in about
-eight times as many micro-batches, and of one stage in 1 and 2. Then the configuration of the
-least estimate is sketched, as long as that is below the best plan: its stages are planned within
-the memory limit, which makes the estimate a good one. If it is still the least, the configuration
-is compiled. In turn with that, the others are priced: those near the least estimates first, then
-least bound first.
+eight times as many micro-batches, and of one stage in 1, in 2 and in such as have a sample for each
+rank. Then the configuration of the least estimate is sketched, as long as that is below the best
+plan: its stages are planned within the memory limit, which makes the estimate a good one. If it is
+still the least, the configuration is compiled. In turn with that, the others are priced: those near
+the least estimates first, then least bound first.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ _HOPE = 1.03  # times the best plan: what is expected above it is priced last
 _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
-_SOME = (1, 2)  # micro-batches of the seeds of one stage
+_SOME = (1, 2)  # micro-batches of seeds of one stage
 _BESIDE = {BUILDING: 0, DRAFTING: 6}  # answers of short tasks that are taken before a long one's
 _BESIDE_SEARCH = 16  # the same of one that is searched
 
@@ -243,9 +243,12 @@ class PricedOrder(Generic[T]):
     @property
     def _is_settled(self) -> bool:
         """Whether enough is priced, and answered, to compile the best draft."""
+        return self._has_priced_enough and not any(entry.is_compiling for entry in self.entries)
+
+    @property
+    def _has_priced_enough(self) -> bool:
         priced = {_key(entry) for entry in self.entries if entry.is_priced}
-        enough = len(priced - self._seeds) >= _SETTLED
-        return enough and not any(entry.is_compiling for entry in self.entries)
+        return len(priced - self._seeds) >= _SETTLED
 
     @property
     def _is_compiling(self) -> bool:
@@ -272,11 +275,24 @@ class PricedOrder(Generic[T]):
         least = min(ready if ready and self._has_sketched_enough else found, key=_estimate)
         if least.has_no_draft:
             return Chosen([least], self.compilation)
+        if self._is_small_gain(least, best):
+            return None
         finer = [] if best is None else self._finer(least)
         if finer:
             waiting = [entry for entry in finer if not entry.is_running]
             return Chosen(waiting[:1], PRICING)
         return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
+
+    def _is_small_gain(self, one: Entry[T], best: Entry[T] | None) -> bool:
+        """Return whether others are to be priced before a draft that is little better at most.
+
+        A draft takes as long as several prices, where memory is short ten times as long.
+        """
+        if best is None or best.found is None or self._has_priced_enough:
+            return False
+        low = best.found.cost / _HOPE
+        waiting = (e.bound < low for e in self.entries if e.is_open and not e.is_priced)
+        return one.is_short_of_memory and _estimate(one) > low and any(waiting)
 
     def _finer(self, one: Entry[T]) -> list[Entry[T]]:
         """Return what is to be priced before a draft of one stage: meshes of more axes.
@@ -394,10 +410,18 @@ class PricedOrder(Generic[T]):
             axes = min(entry.configuration.axes for entry in equal)
             coarse = [entry for entry in equal if entry.configuration.axes == axes]
             even = [entry for entry in coarse if self._is_even(entry)] or coarse
-            for few in _SOME if stages == 1 else (_FEW * stages,):
+            for few in self._some(equal) if stages == 1 else (_FEW * stages,):
                 enough = [e for e in even if e.configuration.micro_batches >= few] or even[-1:]
                 found.add(_key(min(enough, key=lambda e: e.configuration.micro_batches)))
         return frozenset(found)
+
+    def _some(self, entries: Sequence[Entry[T]]) -> tuple[int, ...]:
+        """Return the micro-batches of seeds of one stage: one, two, and of a sample for each rank.
+
+        Where memory is short, plans of one and two are far from those of as many as possible.
+        """
+        mesh = entries[0].configuration.mesh
+        return (*_SOME, self._batch // (1 if mesh is None else mesh.size))
 
     def _is_even(self, entry: Entry[T]) -> bool:
         """Return whether the outermost axis divides the samples of a micro-batch evenly."""

@@ -12,6 +12,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 
 MESH = Mesh((MeshAxis("x", 8, 0),))
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
+SEEDS = (1, 2, 6)  # of six micro-batches, each rank has one sample
 
 
 def entries(priced: tuple[int, ...] = ()) -> list[Entry[int]]:
@@ -26,7 +27,7 @@ def entries(priced: tuple[int, ...] = ()) -> list[Entry[int]]:
 
 def priced_next(priced: tuple[int, ...], least: int) -> list[int]:
     """Return in what numbers of micro-batches blocks are priced if the bound of one is least."""
-    tried = entries((1, 2, *priced))  # those of seeds are priced first
+    tried = entries((*SEEDS, *priced))  # which are priced first
     for entry in tried:
         if entry.configuration.micro_batches == least:
             entry.bound = 0.5
@@ -58,7 +59,7 @@ def test_few_micro_batches_that_bound_many_are_priced(
 
 def test_what_has_a_high_bound_is_not_priced_with_the_least() -> None:
     for bound, expected in ((0.5, [12, 8]), (1.2, [8])):
-        tried = entries((1, 2, 4))
+        tried = entries((*SEEDS, 4))
         for entry in tried:
             count = entry.configuration.micro_batches
             entry.bound = {8: 0.5, 12: bound}.get(count, 1.2)
@@ -70,7 +71,7 @@ def test_what_has_a_high_bound_is_not_priced_with_the_least() -> None:
 
 
 def test_what_waits_for_the_bound_of_fewer_is_not_priced() -> None:
-    tried = entries((1, 2))
+    tried = entries(SEEDS)
     running = next(entry for entry in tried if entry.configuration.micro_batches == 8)
     running.is_running = True
     chosen = PricedOrder(tried, 2).next(None, compiles=True)
@@ -167,3 +168,16 @@ def test_a_draft_does_not_wait_for_prices_where_memory_is_short() -> None:
     drafted = PricedOrder(tried, 2).next(best_of(tried), compiles=True)
     assert drafted is not None
     assert drafted.tier == DRAFTING
+
+
+def test_a_draft_that_gains_little_waits_for_prices_where_memory_is_short() -> None:
+    cases = (1.99, 1.935, PRICING), (1.9, 1.935, DRAFTING), (1.99, 1.95, DRAFTING)
+    for estimate, floor, tier in cases:
+        tried = staged(1.9, estimate)
+        for entry in tried:
+            entry.is_short_of_memory = True
+            if not entry.is_priced:
+                entry.bound = floor
+        chosen = PricedOrder(tried, 2).next(best_of(tried), compiles=True)
+        assert chosen is not None
+        assert chosen.tier == tier
