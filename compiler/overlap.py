@@ -29,7 +29,7 @@ from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import seconds_in_any_memory
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
-from shardwright.cost_model.weighted.loads import least_loads
+from shardwright.cost_model.weighted.loads import Loads, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
 from shardwright.search.method import SearchResult
@@ -64,11 +64,17 @@ class Probed:
         Emits the plan, whose program may not fit, then others.
     unlimited : bool
         Whether memory does not matter to the plan.
+    loads : callable
+        Returns the loads of the plan without its program; None where they are not known so.
+    memory_bytes : float
+        The memory of the plan by the account of the search: its program takes no less.
     """
 
     lower_bound: float
     attempts: Callable[[], Sequence[Attempt]]
     unlimited: bool = True
+    loads: Callable[[], Loads | None] = lambda: None
+    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -236,8 +242,7 @@ class OverlapSearch:
 
     def _met_first(self, first: Probed) -> float:
         self.searches += 1
-        for attempt in first.attempts():
-            self._consider(attempt)
+        self._consider_probed(first)
         return first.lower_bound
 
     def _raised(self, bound: float) -> Overlapped:
@@ -271,10 +276,7 @@ class OverlapSearch:
             self.center = self.center if self._is_compute(weights) else weights
         # Where memory is short and plans are known, those of such weights raise the bound alone.
         if not self._is_near(bound) and not (is_last and known_short and self.found):
-            first, *others = probed.attempts()
-            self._consider(first)
-            for attempt in others:
-                self._meet(attempt)
+            self._consider_probed(probed)
         return bound
 
     def widened(self, bound: float, step_seconds: float) -> Overlapped | None:
@@ -370,17 +372,34 @@ class OverlapSearch:
                 self.found.append(replace(known, attempt=attempt))
                 return
         divided = least_loads(attempt.program, self.cluster, self.intervals)
+        self._add_cut(divided)
+        limit, load = self.limits.limit_bytes, float(divided.total.max())
+        if attempt.fits(limit) and not (self.is_large and load >= self._shortest):
+            self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
+
+    def _consider_probed(self, probed: Probed) -> None:
+        """Consider the plan of a search by weights; emit it only if it may be the fastest."""
+        loads = probed.loads()
+        if loads is not None:
+            too_long = self.is_large and float(loads.total.max()) >= self._shortest
+            if too_long or probed.memory_bytes > self.limits.limit_bytes:
+                self._add_cut(loads)
+                return
+        first, *others = probed.attempts()
+        self._consider(first)
+        for attempt in others:
+            self._meet(attempt)
+
+    def _add_cut(self, loads: Loads) -> None:
+        """Add what a plan takes by any weights."""
         place = {resource: i for i, resource in enumerate(self._used)}
         self.cuts.append(
             {
                 (among, tuple(place[resource] for resource in occupied)): seconds
-                for (among, occupied), seconds in divided.seconds.items()
+                for (among, occupied), seconds in loads.seconds.items()
             }
         )
-        limit, load = self.limits.limit_bytes, float(divided.total.max())
-        self.loads.append(load)
-        if attempt.fits(limit) and not (self.is_large and load >= self._shortest):
-            self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
+        self.loads.append(float(loads.total.max()))
 
     @cached_property
     def _used(self) -> list[int]:
