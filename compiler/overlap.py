@@ -44,7 +44,8 @@ _LINKS = 0.05  # weight of the links together, where the search for weights begi
 _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
 _WIDE = 0.02  # relative gap
 _HOST = 0.05  # weight of the links to the host together, where memory is short
-_ROUNDS = 4  # searches by further weights
+ROUNDS = 4  # searches by further weights
+ROUNDS_RELAXED = 8  # of a large program without its memory limit: they emit nothing
 _ROUNDS_WITHIN = 3  # of a large program that is short of memory: they take longer
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _ROOM = 0.01  # relative length of a step that more memory for the window may still save
@@ -162,6 +163,8 @@ class OverlapSearch:
         Number of intervals of the step that have weights of their own.
     passes : int
         Number of micro-batches.
+    rounds : int
+        Number of searches by further weights at most.
     time_note : TimeNote
         Notes whether the time limit ended a search.
     """
@@ -179,6 +182,7 @@ class OverlapSearch:
     is_large: bool = False
     intervals: int = 1
     passes: int = 1
+    rounds: int = ROUNDS
     time_note: TimeNote = field(default_factory=TimeNote)
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
@@ -249,7 +253,7 @@ class OverlapSearch:
         """Search by other weights as long as the bound may rise."""
         if self.is_short:
             self._weigh_host()
-        rounds = _ROUNDS_WITHIN if self.is_short and self.is_large else _ROUNDS
+        rounds = _ROUNDS_WITHIN if self.is_short and self.is_large else self.rounds
         for left in reversed(range(rounds)):
             weights = self._next_weights(bound)
             if weights is None:

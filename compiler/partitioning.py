@@ -20,7 +20,13 @@ from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import Overlapped, OverlapSearch, Probed
+from shardwright.compiler.overlap import (
+    ROUNDS,
+    ROUNDS_RELAXED,
+    Overlapped,
+    OverlapSearch,
+    Probed,
+)
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.programs import Programs
@@ -338,6 +344,7 @@ class Partitioning(Partitioned):
         deadline = max(self.deadline, time.perf_counter() + _RELAXED * self.options.time_limit)
         limits = replace(self.limits, memory_limit=None)
         limits = replace(limits, gap=limits.gap and max(limits.gap, _ROUGH))
+        emits_nothing = self._is_large and self._serial.request.knows_loads
 
         def relaxed(weights: ResourceWeights, _: float = 0.0, __: bool = False) -> Probed:
             attempts = replace(self._attempts(weights), deadline=deadline)
@@ -353,6 +360,7 @@ class Partitioning(Partitioned):
                 *(self.mesh, self.cluster, self.limits, deadline),
                 intervals=self._intervals,
                 passes=self.options.passes,
+                rounds=ROUNDS_RELAXED if emits_nothing else ROUNDS,
                 time_note=self.time_note,
             ).run_relaxed()
         except NoPlanError:

@@ -237,14 +237,19 @@ class SearchRequest:
         return search(space, self.search if plan is None else ByName(plan), limits)
 
     def loads(self, space: SearchSpace, assignment: Sequence[int]) -> Loads | None:
-        """Return the loads of a plan by weights; None where they are not known without a program.
-
-        They are not of a step in micro-batches.
-        """
+        """Return the loads of a plan by weights; None where only its program tells them."""
         profile = self.profile
-        if self.micro is not None or not isinstance(profile, WeightedProfile):
+        if not self.knows_loads or not isinstance(profile, WeightedProfile):
             return None
         return plan_loads(space, assignment, profile)
+
+    @property
+    def knows_loads(self) -> bool:
+        """Whether the loads of most plans by weights are known without their programs.
+
+        They are not of a step in micro-batches, nor where an option is an orbit of several.
+        """
+        return self.micro is None and len(self.planner.axis_permutations) == 1
 
 
 def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:

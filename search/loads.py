@@ -53,8 +53,7 @@ def plan_loads(
         The prices of the problem.
     """
     rule, planner = profile.update_rule, profile.planner
-    known = rule is None or not rule.guarded
-    if not known or not isinstance(planner, WeightedPlanner) or len(planner.axis_permutations) > 1:
+    if (rule is not None and rule.guarded) or not isinstance(planner, WeightedPlanner):
         return None
     return _Account(space, assignment, profile, planner).loads()
 
