@@ -29,7 +29,7 @@ from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import seconds_in_any_memory
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
-from shardwright.cost_model.weighted.loads import least_loads
+from shardwright.cost_model.weighted.loads import Loads, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
 from shardwright.search.method import SearchResult
@@ -44,7 +44,8 @@ _LINKS = 0.05  # weight of the links together, where the search for weights begi
 _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
 _WIDE = 0.02  # relative gap
 _HOST = 0.05  # weight of the links to the host together, where memory is short
-_ROUNDS = 4  # searches by further weights
+ROUNDS = 4  # searches by further weights
+ROUNDS_RELAXED = 8  # of a large program without its memory limit: they emit nothing
 _ROUNDS_WITHIN = 3  # of a large program that is short of memory: they take longer
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _ROOM = 0.01  # relative length of a step that more memory for the window may still save
@@ -64,11 +65,17 @@ class Probed:
         Emits the plan, whose program may not fit, then others.
     unlimited : bool
         Whether memory does not matter to the plan.
+    loads : callable
+        Returns the loads of the plan without its program; None where they are not known so.
+    memory_bytes : float
+        The memory of the plan by the account of the search: its program takes no less.
     """
 
     lower_bound: float
     attempts: Callable[[], Sequence[Attempt]]
     unlimited: bool = True
+    loads: Callable[[], Loads | None] = lambda: None
+    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -156,6 +163,8 @@ class OverlapSearch:
         Number of intervals of the step that have weights of their own.
     passes : int
         Number of micro-batches.
+    rounds : int
+        Number of searches by further weights at most.
     time_note : TimeNote
         Notes whether the time limit ended a search.
     """
@@ -173,6 +182,7 @@ class OverlapSearch:
     is_large: bool = False
     intervals: int = 1
     passes: int = 1
+    rounds: int = ROUNDS
     time_note: TimeNote = field(default_factory=TimeNote)
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
@@ -236,15 +246,14 @@ class OverlapSearch:
 
     def _met_first(self, first: Probed) -> float:
         self.searches += 1
-        for attempt in first.attempts():
-            self._consider(attempt)
+        self._consider_probed(first)
         return first.lower_bound
 
     def _raised(self, bound: float) -> Overlapped:
         """Search by other weights as long as the bound may rise."""
         if self.is_short:
             self._weigh_host()
-        rounds = _ROUNDS_WITHIN if self.is_short and self.is_large else _ROUNDS
+        rounds = _ROUNDS_WITHIN if self.is_short and self.is_large else self.rounds
         for left in reversed(range(rounds)):
             weights = self._next_weights(bound)
             if weights is None:
@@ -271,10 +280,7 @@ class OverlapSearch:
             self.center = self.center if self._is_compute(weights) else weights
         # Where memory is short and plans are known, those of such weights raise the bound alone.
         if not self._is_near(bound) and not (is_last and known_short and self.found):
-            first, *others = probed.attempts()
-            self._consider(first)
-            for attempt in others:
-                self._meet(attempt)
+            self._consider_probed(probed)
         return bound
 
     def widened(self, bound: float, step_seconds: float) -> Overlapped | None:
@@ -370,17 +376,34 @@ class OverlapSearch:
                 self.found.append(replace(known, attempt=attempt))
                 return
         divided = least_loads(attempt.program, self.cluster, self.intervals)
+        self._add_cut(divided)
+        limit, load = self.limits.limit_bytes, float(divided.total.max())
+        if attempt.fits(limit) and not (self.is_large and load >= self._shortest):
+            self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
+
+    def _consider_probed(self, probed: Probed) -> None:
+        """Consider the plan of a search by weights; emit it only if it may be the fastest."""
+        loads = probed.loads()
+        if loads is not None:
+            too_long = self.is_large and float(loads.total.max()) >= self._shortest
+            if too_long or probed.memory_bytes > self.limits.limit_bytes:
+                self._add_cut(loads)
+                return
+        first, *others = probed.attempts()
+        self._consider(first)
+        for attempt in others:
+            self._meet(attempt)
+
+    def _add_cut(self, loads: Loads) -> None:
+        """Add what a plan takes by any weights."""
         place = {resource: i for i, resource in enumerate(self._used)}
         self.cuts.append(
             {
                 (among, tuple(place[resource] for resource in occupied)): seconds
-                for (among, occupied), seconds in divided.seconds.items()
+                for (among, occupied), seconds in loads.seconds.items()
             }
         )
-        limit, load = self.limits.limit_bytes, float(divided.total.max())
-        self.loads.append(load)
-        if attempt.fits(limit) and not (self.is_large and load >= self._shortest):
-            self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
+        self.loads.append(float(loads.total.max()))
 
     @cached_property
     def _used(self) -> list[int]:

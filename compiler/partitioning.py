@@ -20,8 +20,15 @@ from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import Overlapped, OverlapSearch, Probed
+from shardwright.compiler.overlap import (
+    ROUNDS,
+    ROUNDS_RELAXED,
+    Overlapped,
+    OverlapSearch,
+    Probed,
+)
 from shardwright.compiler.pin_prices import pin_prices
+from shardwright.compiler.probes import as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
@@ -207,7 +214,7 @@ class Partitioning(Partitioned):
             within=self._within,
             relaxed=self._relaxed,
             by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
-            is_large=len(self.source) > _LARGE,
+            is_large=self._is_large,
             intervals=self._intervals,
             passes=self.options.passes,
             time_note=self.time_note,
@@ -266,8 +273,11 @@ class Partitioning(Partitioned):
     @property
     def _gap_of_rules(self) -> float:
         """The gap up to which no plans are built by rule: that takes as long as the search."""
-        is_large = len(self.source) > _LARGE
-        return self.options.gap * (_SMALL_GAP if is_large else 1)
+        return self.options.gap * (_SMALL_GAP if self._is_large else 1)
+
+    @property
+    def _is_large(self) -> bool:
+        return len(self.source) > _LARGE
 
     def _is_near(self, best: Bucketed, found: Overlapped) -> bool:
         return found.gap(best.step_seconds) <= self.options.gap
@@ -334,23 +344,23 @@ class Partitioning(Partitioned):
         deadline = max(self.deadline, time.perf_counter() + _RELAXED * self.options.time_limit)
         limits = replace(self.limits, memory_limit=None)
         limits = replace(limits, gap=limits.gap and max(limits.gap, _ROUGH))
+        emits_nothing = self._is_large and self._serial.request.knows_loads
 
-        def probed(weights: ResourceWeights, _: float = 0.0, __: bool = False) -> Probed:
+        def relaxed(weights: ResourceWeights, _: float = 0.0, __: bool = False) -> Probed:
             attempts = replace(self._attempts(weights), deadline=deadline)
             _build(attempts)
             probe = attempts.found(limits)
-            return Probed(
-                probe.result.lower_bound, lambda: [_as_unlimited(_emitted_as_priced(probe))]
-            )
+            return probed(probe, is_large=self._is_large, attempts=lambda: [as_unlimited(probe)])
 
         try:
             return OverlapSearch(
                 self._fit,
-                probed,
-                probed,
+                relaxed,
+                relaxed,
                 *(self.mesh, self.cluster, self.limits, deadline),
                 intervals=self._intervals,
                 passes=self.options.passes,
+                rounds=ROUNDS_RELAXED if emits_nothing else ROUNDS,
                 time_note=self.time_note,
             ).run_relaxed()
         except NoPlanError:
@@ -407,27 +417,26 @@ class Partitioning(Partitioned):
         attempts = self._attempts(weights)
         _build(attempts)
         probe = attempts.first_probe()
-        bound, unlimited = probe.result.lower_bound, probe.result.unlimited
-        return Probed(bound, lambda: [_emitted_as_priced(probe)], unlimited)
+        return probed(probe, is_large=self._is_large, unlimited=probe.result.unlimited)
 
     def _probe(self, weights: ResourceWeights, worthwhile: float, is_short: bool) -> Probed:
         """Make one search by weights.
 
         A rough bound is a bound, and memory makes good ones take long.
         """
-        attempts = self._attempts(weights)
-        is_large = len(self.source) > _LARGE
+        attempts, is_large = self._attempts(weights), self._is_large
         if self.limits.gap:
             gap = max(self.limits.gap, _ROUGHER if is_short else _ROUGH)
             attempts = replace(attempts, limits=replace(self.limits, gap=gap))
         if not is_short:
             _build(attempts)
         probe = attempts.probe(worthwhile if is_large else 0.0, is_short=is_short)
-        return Probed(probe.result.lower_bound, partial(self._probed, attempts, probe))
+        plans = partial(self._probed, attempts, probe)
+        return probed(probe, is_large=is_large, attempts=plans)
 
     def _probed(self, attempts: Attempts, probe: Probe) -> list[Attempt]:
         """Return the plan of a search by weights, and where it does not fit, one that does."""
-        first = _emitted_as_priced(probe)
+        first = emitted_as_priced(probe)
         if first.fits(self.limits.limit_bytes) or not attempts.is_fine:
             return [first]
         try:
@@ -486,15 +495,3 @@ def _build(attempts: Attempts) -> float:
     begin = time.perf_counter()
     replace(attempts, recomputes=False).built()
     return time.perf_counter() - begin
-
-
-def _as_unlimited(attempt: Attempt) -> Attempt:
-    """Return a plan of a search without the memory limit."""
-    return replace(attempt, result=replace(attempt.result, unlimited=True))
-
-
-def _emitted_as_priced(probe: Probe) -> Attempt:
-    """Return the plan of a search with its program, if that costs as the search said."""
-    found = probe.emit()
-    check_cost(found, probe.attempts.request.profile)
-    return found

@@ -55,16 +55,21 @@ class WeightedMoves:
 
     def __call__(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the costs of one operator over axes, for several sizes of its operand."""
+        levels, seconds = self.occupied(operator, axes, local_bytes)
+        return self.weights.of(levels, self.kind) * seconds
+
+    def occupied(
+        self, operator: str, axes: tuple[str, ...], local_bytes: Floats
+    ) -> tuple[set[int], Floats]:
+        """Return the links that one operator over axes occupies, and the seconds for each size."""
         if operator in HOST_LINKS:
             seconds = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
-            return self.weights.of({self.cluster.links.index(operator)}, self.kind) * seconds
+            return {self.cluster.links.index(operator)}, seconds
         members = [axis for axis in map(self.mesh.axis, axes) if axis.size > 1]
         levels = set() if operator in _LOCAL else {axis.level for axis in members}
         if self.kind.deferrable and levels and operator == "all_reduce":
-            seconds = local_bytes * least_slope(members, self.cluster)
-        else:
-            seconds = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
-        return self.weights.of(levels, self.kind) * seconds
+            return levels, local_bytes * least_slope(members, self.cluster)
+        return levels, move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
 
 
 class WeightedPlanner(RedistributionPlanner):

@@ -12,6 +12,7 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.overlap import OverlapSearch
 from shardwright.compiler.programs import Programs
+from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -179,6 +180,36 @@ def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
         if peak <= limit:
             _, timeline = fastest_fusion(program, CPU)
             assert found.result.lower_bound <= timeline.step_seconds * ROUNDING
+
+
+def test_a_large_program_is_not_emitted_where_its_loads_refuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the loads refuse, its program would be refused for: the step is the same."""
+    graph, mesh = zoo.load(SMALL["lenet5"]).graph, mesh_for(POD, 16, (2, 8))
+    options = CompileOptions(optimizer=Optimizer("adam"))
+    free = compile_graph(graph, POD, 16, options, mesh)
+    options = replace(options, memory_limit=0.7 * free.memory.peak_bytes)
+    for module in ("partitioning._LARGE", "attempts._FINE", "attempts._FINE_RECOMPUTING"):
+        monkeypatch.setattr(f"shardwright.compiler.{module}", 0)
+    emit, emitted, steps = Programs.emit, list[int](), list[float]()
+    for is_known in (True, False):
+        if not is_known:
+            monkeypatch.setattr(SearchRequest, "loads", lambda *_: None)
+        count = []
+
+        def counted(*arguments: object, count: list[int] = count) -> object:
+            count.append(1)
+            return emit(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Programs, "emit", counted)
+        found = compile_graph(graph, POD, 16, options, mesh)
+        assert found.result is not None
+        assert found.result.lower_bound <= found.result.cost * ROUNDING
+        emitted.append(len(count))
+        steps.append(found.result.cost)
+    assert emitted[0] < emitted[1]
+    assert steps[0] == pytest.approx(steps[1], rel=1e-3)
 
 
 def test_a_plan_says_where_the_time_limit_ended_the_search_for_weights(

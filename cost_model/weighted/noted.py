@@ -1,0 +1,60 @@
+"""Weighted prices that note what they price: how long which resources are occupied, and when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.roofline import second_prices
+from shardwright.cost_model.weighted.intervals import Kind, parts_of
+from shardwright.cost_model.weighted.loads import Place
+from shardwright.cost_model.weighted_profile import WeightedMoves
+from shardwright.ir.layout import Layout
+from shardwright.operators.communication.rings import RingOperator
+from shardwright.operators.info import OperatorInfo
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NotedPrices:
+    """The weighted prices of nodes of one kind, which note the seconds by place.
+
+    Parameters
+    ----------
+    moves : WeightedMoves
+        The prices of communication of this kind.
+    seconds : dict
+        The seconds by place, of all that was priced.
+    """
+
+    moves: WeightedMoves
+    seconds: dict[Place, float] = field(default_factory=dict)
+
+    def operator_cost(
+        self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
+    ) -> float:
+        """Return the weighted seconds of a computing operator, and note them."""
+        mesh = self.moves.mesh
+        prices = second_prices(mesh, self.moves.cluster)
+        axes = info.axes if isinstance(info, RingOperator) else ()
+        levels = {axis.level for axis in map(mesh.axis, axes) if axis.size > 1}
+        own = self.moves.kind
+        kind = Kind(own.deferrable and not levels, own.when)
+        return self.note(levels, kind, prices.operator_cost(info, operands, results))
+
+    def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the weighted seconds of a communication operator, and note them."""
+        levels, seconds = self.moves.occupied(operator, axes, local_bytes)
+        return np.array([self.note(levels, self.moves.kind, each) for each in seconds.tolist()])
+
+    def note(self, levels: set[int], kind: Kind, seconds: float) -> float:
+        """Note that the links of some levels are occupied, and return the weighted seconds."""
+        weights = self.moves.weights
+        links = tuple(1 + level for level in sorted(levels))
+        occupied = links if kind.deferrable and links else (0, *links)
+        for share, among in parts_of(kind, len(weights.intervals), weights.passes):
+            place = among, occupied
+            self.seconds[place] = self.seconds.get(place, 0.0) + share * seconds
+        return weights.of(levels, kind) * seconds
