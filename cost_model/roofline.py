@@ -110,13 +110,12 @@ def operator_work(
     """Return the work of a computing operator on one rank, without the rates of a device."""
     tensors, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     kind, dtype = kind_of(info), _dtype(info)
-    if isinstance(info, ConvolutionFamily):
-        share = flops / info.flops if info.flops else 1.0
-        copied = info.copied_elements * share * item_bytes(dtype)
-        return Work(kind, dtype, flops, moved, operator=info.name, copied=copied)
-    if kind not in ("product", "attention"):
+    if kind not in ("product", "attention", "convolution"):
         return Work(kind, dtype, flops, moved, operator=info.name)
     shapes = [layout.slice_shape(tensor.shape, mesh) for tensor, layout in tensors]
+    if isinstance(info, ConvolutionFamily):
+        copied = info.copied_elements(shapes) * item_bytes(dtype)
+        return Work(kind, dtype, flops, moved, operator=info.name, copied=copied)
     products = products_of(info, flops, shapes)
     scores, item = scores_of(info, products), item_bytes(dtype)
     return Work(kind, dtype, flops, moved, products, scores, item, info.name)

@@ -19,6 +19,7 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.halo import deal
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -260,10 +261,8 @@ def _indicator(build: Emitter, x: Value, y: Value) -> Value:
 
 def pieces(part: Array, extents: Sequence[int], dimension: int) -> list[Array]:
     """Return the slices of a part along each axis in turn, as `Mesh.part` splits."""
-    found = [part]
-    for count in extents:
-        found = [piece for one in found for piece in np.array_split(one, count, axis=dimension)]
-    return found
+    before, runs = (slice(None),) * dimension, deal(part.shape[dimension], tuple(extents))
+    return [part[(*before, slice(start, start + length))] for start, length in runs]
 
 
 @register

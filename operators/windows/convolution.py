@@ -5,6 +5,7 @@ each linear in both operands, are the gradients of one another: `convolution` ma
 `transposed_convolution` operands, `convolution_weight_gradient` weights.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -108,12 +109,26 @@ class ConvolutionFamily(Windowed):
         """Count all operations."""
         return self.flops
 
-    @property
-    def copied_elements(self) -> float:
-        """Elements of the windows that the kernels copy into columns; of points none."""
+    def copied_elements(self, shapes: Sequence[Shape]) -> float:
+        """Return the elements that the kernel of a rank copies into columns; of points none.
+
+        Every channel of the operand is copied for every window: a split of the result's channels
+        leaves as many columns on each rank.
+
+        Parameters
+        ----------
+        shapes : sequence of tuple of int
+            The shapes of its slices: of the operands, then of the result.
+        """
         if self.windows.are_points:
             return 0.0
-        return self.flops / 2.0 / self.rule.sizes["a"]
+        x, y = self._sides(shapes)
+        return float(y[0] * x[1] * self.windows.taps * prod(y[2:]))
+
+    def _sides(self, shapes: Sequence[Shape]) -> tuple[Shape, Shape]:
+        """Return the slices of the operand and the result of the convolution."""
+        of = dict(zip(self.tensors, shapes, strict=True))
+        return of["x"], of["y"]
 
     @property
     def explicit(self) -> dict[str, Any]:
@@ -256,16 +271,15 @@ class TransposedConvolution(ConvolutionFamily):
             result[samples] = total[inner]
         return result
 
-    @property
-    def copied_elements(self) -> float:
-        """Elements of the columns of the results, or, where these are added up, of the operands."""
+    def copied_elements(self, shapes: Sequence[Shape]) -> float:
+        """Return the elements of the columns of the result's windows, or of those added up."""
         if self.windows.are_points:
             return 0.0
-        a, b = self.rule.sizes["a"], self.rule.sizes["b"]
-        if self.windows.transposed(self.space, self.after) is None or a > _COPIES_FOR_A_SUM * b:
-            return self.flops / 2.0 / a * _COPIES_FOR_A_SUM
-        sizes = self.rule.sizes
-        return float(sizes["n"] * sizes.get("g", 1) * a * self.windows.taps * prod(self.space))
+        x, y = self._sides(shapes)
+        turns = self.windows.transposed(self.space, self.after) is not None
+        if turns and y[1] <= _COPIES_FOR_A_SUM * x[1]:
+            return float(y[0] * y[1] * self.windows.taps * prod(x[2:]))
+        return float(y[0] * x[1] * self.windows.taps * prod(y[2:])) * _COPIES_FOR_A_SUM
 
     def _turned(self, w: Array, view: ShardView) -> Array:
         """Return a flipped weight as a matrix for each group: ``[g, in, out kernel]``."""

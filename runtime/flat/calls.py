@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Update
@@ -214,6 +215,23 @@ def exchanging(
         part = exchange(np.asarray(slots[operand], order="C"))
         slots[result] = settled(part, local, rank, instruction)
         return 0.0
+
+    return call
+
+
+def cutting(
+    instruction: Instruction, places: Mapping[str, int], slots: Slots, rank: int, mesh: Mesh
+) -> Call:
+    """Return the call of a communication operator of which every rank does its part alone."""
+    info, local = instruction.info, instruction.results[0]
+    assert isinstance(info, Communication)
+    operand, own_part = places[instruction.node.operands[0]], info.own_part
+    put = _putting(instruction, local, places, slots, rank)
+    index, extents = info.place(rank, instruction.axes, mesh)
+
+    def call() -> float:
+        STANDING.value = local.name
+        return put(own_part(slots[operand], index, extents))
 
     return call
 

@@ -30,6 +30,7 @@ from shardwright.runtime.flat.calls import (
     accumulating,
     computing,
     constant,
+    cutting,
     exchanging,
     running,
     updating,
@@ -278,7 +279,10 @@ class FlatProgram:
         bound = self._bound(item)
         if bound is not None:
             return exchanging(item, self.places, self.slots, self.rank, bound)
-        if isinstance(item.info, Communication | RingOperator):
+        mesh, info = self._source.graph.mesh, item.info
+        if mesh is not None and isinstance(info, Communication) and not info.is_collective:
+            return cutting(item, self.places, self.slots, self.rank, mesh)
+        if isinstance(info, Communication | RingOperator):
             return running(item, self.places, self.slots, self.rank, self._source.run)
         kept = self._source.kept
         if item.replaced and not any(item.node.operands[i] in kept for i in item.replaced):

@@ -41,16 +41,20 @@ from shardwright.runtime.mpi.allocation import keep_freed_memory
 from shardwright.runtime.mpi.buffers import (
     Exchange,
     buffer_of,
-    exchanged,
+    exchanging,
     gathered_at,
     gathering,
     is_even,
     is_native,
+    joined,
     neighbours,
     new_results,
     received_from,
     reduced,
     reducing,
+    scattering,
+    stacked,
+    stacked_shape,
 )
 from shardwright.runtime.under_way import Request
 
@@ -108,15 +112,17 @@ class MpiCommunicator:
         self._reducing: dict[tuple[int, ...], _Reducing] = {}  # for reductions that run meanwhile
         self._sends: list[tuple[Any, Array]] = []
         self._collectives: dict[str, Callable[[Any, Communication, Array], Array]] = {
-            "all_gather": self._all_gather,
             "all_reduce": self._all_reduce,
-            "all_to_all": self._all_to_all,
             "all_to_all_v": self._all_to_all_v,
             "barrier": self._barrier,
             "broadcast": self._broadcast,
             "collective_gather": self._collective_gather,
             "collective_scatter": self._collective_scatter,
             "reduce": self._reduce,
+        }
+        self._of_even = {
+            "all_gather": self._all_gather,
+            "all_to_all": self._all_to_all,
             "reduce_scatter": self._reduce_scatter,
         }
 
@@ -202,13 +208,13 @@ class MpiCommunicator:
             return partial(self._halo_exchange, group, operator, extents)
         if isinstance(operator, HaloSum):
             return partial(self._halo_sum, group, operator, extents)
-        if operator.name == "all_gather" and even and not operator.attributes["dimension"]:
-            return gathering(self._mpi, group, shape)
+        if operator.name in self._of_even and even:
+            return self._of_even[operator.name](group, operator, shape)
         if operator.name == "all_reduce" and not self.deterministic:
             operation = self._operations[operator.attributes["reduction"]]
             in_order = partial(self._all_reduce, group, operator)
             return reducing(group, operation, in_order, new_results(self._mpi, shape))
-        if operator.name in self._collectives and even:
+        if operator.name in self._collectives:
             return partial(self._collectives[operator.name], group, operator)
         return lambda part: operator.exchange(group.allgather(part), extents)[group.rank]
 
@@ -336,23 +342,27 @@ class MpiCommunicator:
 
     # Collectives, on buffers of bytes for every element type
 
-    def _all_gather(self, group: Any, operator: Communication, part: Array) -> Array:
-        parts = gathering(self._mpi, group, (1, *part.shape))(part[np.newaxis])
-        return np.concatenate(parts, axis=operator.attributes["dimension"])
+    def _all_gather(self, group: Any, operator: Communication, shape: tuple[int, ...]) -> Exchange:
+        dimension = operator.attributes["dimension"]
+        if not dimension:
+            return gathering(self._mpi, group, shape)
+        gather = gathering(self._mpi, group, (1, *shape))
+        return lambda part: joined(gather(part), dimension)
 
-    def _all_to_all(self, group: Any, operator: Communication, part: Array) -> Array:
-        pieces = np.split(part, group.size, axis=operator.attributes["split_dimension"])
-        received = exchanged(self._mpi, group, np.stack(pieces))
-        return np.concatenate(received, axis=operator.attributes["concat_dimension"])
+    def _all_to_all(self, group: Any, operator: Communication, shape: tuple[int, ...]) -> Exchange:
+        split, concat = (operator.attributes[f"{way}_dimension"] for way in ("split", "concat"))
+        count = group.size
+        exchange = exchanging(self._mpi, group, stacked_shape(shape, count, split))
+        return lambda part: joined(exchange(stacked(part, count, split)), concat)
 
-    def _reduce_scatter(self, group: Any, operator: Communication, part: Array) -> Array:
+    def _reduce_scatter(
+        self, group: Any, operator: Communication, shape: tuple[int, ...]
+    ) -> Exchange:
         kind = operator.attributes["reduction"]
-        pieces = np.stack(np.split(part, group.size, axis=operator.attributes["dimension"]))
-        if self.deterministic or not is_native(part):
-            return reduced(exchanged(self._mpi, group, pieces), kind)
-        result = np.empty_like(pieces[0])
-        group.Reduce_scatter_block(pieces, result, op=self._operations[kind])
-        return result
+        operation = None if self.deterministic else self._operations[kind]
+        return scattering(
+            self._mpi, group, shape, operator.attributes["dimension"], kind, operation
+        )
 
     def _all_reduce(self, group: Any, operator: Communication, part: Array) -> Array:
         """Reduce in the order of the members."""
@@ -360,7 +370,8 @@ class MpiCommunicator:
         length = -(-part.size // group.size)
         padded = np.zeros(length * group.size, part.dtype)
         padded[: part.size] = part.reshape(-1)
-        own = reduced(exchanged(self._mpi, group, padded.reshape(group.size, length)), kind)
+        pieces = padded.reshape(group.size, length)
+        own = reduced(exchanging(self._mpi, group, pieces.shape)(pieces), kind)
         return gathering(self._mpi, group, own.shape)(own)[: part.size].reshape(part.shape)
 
     def _broadcast(self, group: Any, operator: Communication, part: Array) -> Array:

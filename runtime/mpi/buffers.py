@@ -123,14 +123,63 @@ def reducing(group: Any, operation: Any, in_order: Exchange, new: Exchange) -> E
     return reduction
 
 
-def exchanged(mpi: Any, group: Any, pieces: Array) -> Array:
-    """Send the i-th piece to the i-th member; return what came from each, stacked."""
-    received = new_results(mpi, pieces.shape)(pieces)
-    group.Alltoall(buffer_of(pieces), buffer_of(received))
-    return received
+def exchanging(mpi: Any, group: Any, shape: tuple[int, ...]) -> Exchange:
+    """Return what sends the i-th of stacked pieces to the i-th member; what came is stacked, too.
+
+    `shape` is that of the stack. What does not change from call to call is made once.
+    """
+    exchange, new = group.Alltoall, new_results(mpi, shape)
+
+    def exchanged(pieces: Array) -> Array:
+        received = new(pieces)
+        exchange(buffer_of(pieces), buffer_of(received))
+        return received
+
+    return exchanged
+
+
+def stacked(part: Array, count: int, dimension: int) -> Array:
+    """Return equal pieces along a dimension, stacked; one copy, along the first dimension none."""
+    shape = stacked_shape(part.shape, count, dimension)
+    before, behind = math.prod(shape[1 : dimension + 1]), math.prod(shape[dimension + 1 :])
+    found = part.reshape(before, count, behind).swapaxes(0, 1)
+    return np.ascontiguousarray(found).reshape(shape)
+
+
+def stacked_shape(shape: tuple[int, ...], count: int, dimension: int) -> tuple[int, ...]:
+    """Return the shape of the stack of equal pieces of a part along a dimension."""
+    return (count, *shape[:dimension], shape[dimension] // count, *shape[dimension + 1 :])
+
+
+def joined(parts: Array, dimension: int) -> Array:
+    """Return stacked parts, one after another along a dimension; along the first without a copy."""
+    if not dimension:
+        return parts.reshape(len(parts) * parts.shape[1], *parts.shape[2:])
+    return np.concatenate(parts, axis=dimension)
 
 
 def reduced(parts: Array, kind: str) -> Array:
     """Return the reduction of stacked parts, in their order."""
     result: Array = reduce(REDUCTIONS[kind], parts)
     return result
+
+
+def scattering(
+    mpi: Any, group: Any, shape: tuple[int, ...], dimension: int, kind: str, operation: Any
+) -> Exchange:
+    """Return what reduces parts of one shape, of which every member keeps an equal piece.
+
+    They are reduced in the order of the members, unless there is an operation of MPI that does not
+    have to keep it.
+    """
+    exchange = exchanging(mpi, group, stacked_shape(shape, group.size, dimension))
+
+    def scattered(part: Array) -> Array:
+        pieces = stacked(part, group.size, dimension)
+        if operation is None or not is_native(part):
+            return reduced(exchange(pieces), kind)
+        result = np.empty_like(pieces[0])
+        group.Reduce_scatter_block(pieces, result, op=operation)
+        return result
+
+    return scattered

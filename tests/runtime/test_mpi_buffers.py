@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.operators.info import Array
-from shardwright.runtime.mpi.buffers import new_results
+from shardwright.runtime.mpi.buffers import joined, new_results, stacked, stacked_shape
 
 MPI = SimpleNamespace(Get_address=lambda array: array.ctypes.data)
 
@@ -40,3 +40,15 @@ def test_other_results_are_plain_arrays(mpi: object, element: type, size: int) -
     result = new_results(mpi, (size,))(np.zeros(size, element))
     assert result.base is None
     assert (result.shape, result.dtype) == ((size,), np.dtype(element))
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(6, 3, 12), (3, 9, 3), (3, 0, 3)])
+def test_pieces_are_stacked_and_joined_along_any_dimension(
+    shape: tuple[int, ...], dimension: int
+) -> None:
+    part: Array = np.arange(np.prod(shape)).reshape(shape)
+    pieces = stacked(part, 3, dimension)
+    assert pieces.shape == stacked_shape(shape, 3, dimension)
+    np.testing.assert_array_equal(pieces, np.stack(np.split(part, 3, axis=dimension)))
+    np.testing.assert_array_equal(joined(pieces, dimension), part)

@@ -20,6 +20,7 @@ from shardwright.tools.calibrate.links import (
     mean_over_mpi,
     measured_over_mpi,
     of_nccl_tests,
+    skew_over_mpi,
 )
 from shardwright.tools.calibrate.rings import rings_over_mpi
 from shardwright.tools.main import UsageError
@@ -122,13 +123,14 @@ def _of_this_machine(
     """Measure this machine; None in all processes but the first."""
     group = processes()
     count = 1 if group is None else group.size
-    collectives: list[Measured] = []
+    collectives, skew = list[Measured](), 0.0
     if count > 1:
         collectives = measured_over_mpi(arguments.steps, deterministic=not arguments.fast)
     models, steps = arguments.model or MODELS, arguments.steps
     if count > 1:
         operators = measured_operators(models, steps, mean_over_mpi)
         operators |= rings_over_mpi(steps)
+        skew = skew_over_mpi(steps)
     else:
         operators = measured_operators(models, steps)
     peaks = machine()
@@ -141,7 +143,7 @@ def _of_this_machine(
         "peak_flops: a product of 512 x 512 x 512; memory_bandwidth: a copy of 128 MiB; "
         "launch_seconds: the median of the operators'.",
     ]
-    return description.of_machine(name, peaks, operators, collectives, count), notes
+    return description.of_machine(name, peaks, operators, collectives, count, skew), notes
 
 
 def _print(path: Path, content: Mapping[str, Any]) -> None:

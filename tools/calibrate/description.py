@@ -21,6 +21,7 @@ def of_machine(
     operators: Mapping[str, Sequence[Sample]],
     collectives: Sequence[Measured],
     processes: int,
+    skew: float = 0.0,
 ) -> dict[str, Any]:
     """Return the description of this machine, each process of which is a device.
 
@@ -36,13 +37,15 @@ def of_machine(
         Its measured collectives; without any there is one device.
     processes : int
         Number of processes.
+    skew : float
+        Seconds for which two of them wait for the later one.
     """
     rates = {operator: fitted(samples) for operator, samples in operators.items()}
     launch = sorted(line.fixed for line in rates.values())[len(rates) // 2]
     shares = _shares(rates, found.flops["float32"], found.bandwidth)
     level: dict[str, Any] = {"name": "machine", "size": processes}
     if collectives:
-        level |= _level(collectives)
+        level |= _level(collectives, skew)
     else:
         level |= {"bandwidth": found.bandwidth / 2, "latency": 0.0}
     return {
@@ -59,7 +62,7 @@ def of_machine(
     }
 
 
-def _level(collectives: Sequence[Measured]) -> dict[str, Any]:
+def _level(collectives: Sequence[Measured], skew: float) -> dict[str, Any]:
     """Return the links between processes: messages, and every kind of collective by itself."""
     kinds = dict.fromkeys(item.kind for item in collectives)
     lines = {kind: fitted([c.sample for c in collectives if c.kind == kind]) for kind in kinds}
@@ -70,6 +73,7 @@ def _level(collectives: Sequence[Measured]) -> dict[str, Any]:
         "latency": message.fixed,
         "efficiency": {
             "bandwidth": _figure(1.0, "measured", f"messages: {message.text}"),
+            "skew": _figure(skew, "measured", "work and collectives in a chain"),
             "collectives": {**rates, "send": _collective(message)},
         },
     }

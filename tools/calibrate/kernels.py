@@ -8,9 +8,10 @@ takes. Several processes measure at once.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, info_of, operator_info
-from shardwright.runtime.flat.timeline import RunTimeline
+from shardwright.runtime.flat.timeline import RunTimeline, Span
 from shardwright.tools.calibrate.fitting import Sample
 
 Together = Callable[[dict[str, float]], dict[str, float]]
@@ -42,6 +43,11 @@ MODELS = (
     "gpt:layers=1,hidden=256,heads=4,batch=8,sequence=64,vocabulary=1024",
 )
 """The models whose steps are measured, by default."""
+
+
+ROUNDS = 4
+"""How often everything is measured anew: a core that others share is slow for seconds at a time."""
+_BETWEEN = 2**18  # numbers that are copied between two measurements: more than a core's own caches
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,33 @@ class Machine:
     memory_bytes: int
 
 
-def least_seconds(call: Callable[[], object], repeats: int) -> float:
-    """Return the least time of a call; other processes only make it longer."""
+def work_between(operands: Sequence[Array]) -> Callable[[], None]:
+    """Return what a step does before it calls: other work, then it writes the operands.
+
+    A call that is repeated alone finds its own code and messages in the caches of its core. In a
+    step it does not, and takes up to twice as long.
+    """
+    source = np.ones(_BETWEEN)
+    target = np.empty_like(source)
+
+    def between() -> None:
+        np.copyto(target, source)
+        for operand in operands:
+            operand.fill(1.0)
+
+    return between
+
+
+def least_seconds(
+    call: Callable[[], object], repeats: int, between: Callable[[], None] = lambda: None
+) -> float:
+    """Return the least time of a call; other processes only make it longer.
+
+    `between` runs before each call.
+    """
     found = []
     for _ in range(repeats + 1):
+        between()
         begin = time.perf_counter()
         call()
         found.append(time.perf_counter() - begin)
@@ -113,10 +142,14 @@ def measured_operators(
         Waits for the other processes, which measure the same, and returns the mean of theirs: so
         all processes share caches and memory, as they do in a run.
     """
+    plans = [compile(model, 1, cluster="cpu", mode="stand_alone").plan for model in models]
+    rounds = [
+        [_least(plan, -(-steps // ROUNDS), together) for plan in plans] for _ in range(ROUNDS)
+    ]
     found: dict[str, list[Sample]] = {}
-    for model in models:
-        plan = compile(model, 1, cluster="cpu", mode="stand_alone").plan
-        for operator, sample in _samples(plan.program, together(_least(plan, steps, together))):
+    for plan, *measured in zip(plans, *rounds, strict=True):
+        least = {name: min(of[name] for of in measured) for name in measured[0]}
+        for operator, sample in _samples(plan.program, together(least)):
             found.setdefault(operator, []).append(sample)
     found["local_slice"] = slices(steps, together)
     return found
@@ -134,7 +167,8 @@ def slices(steps: int, together: Together = lambda least: least) -> list[Sample]
             name = f"{rows} {dimension}"
             cut = partial(_cut, info, whole)
             together({})
-            least[name], amounts[name] = least_seconds(cut, max(steps, 20)), float(whole.nbytes)
+            least[name] = least_seconds(cut, max(steps, 20), work_between([whole]))
+            amounts[name] = float(whole.nbytes)
     return [Sample(1.0, amounts[name], seconds) for name, seconds in together(least).items()]
 
 
@@ -152,10 +186,32 @@ def _least(plan: Plan, steps: int, together: Together) -> dict[str, float]:
     for _ in run(plan, steps + 1, timeline=timeline):
         together({})
     least: dict[str, float] = {}
-    for span in (span for step in timeline.steps for span in step):
-        name, seconds = span.name.rpartition(" ")[2], span.end - span.begin
+    recording = _recording(max(steps, 20))
+    for name, seconds in (node for step in timeline.steps for node in _nodes(step, recording)):
         least[name] = min(least.get(name, seconds), seconds)
     return least
+
+
+def _nodes(step: Sequence[Span], recording: float) -> Iterator[tuple[str, float]]:
+    """Yield the nodes of a step, each with the time from its begin to that of the next one.
+
+    Arrays that are not read any more are freed between two nodes, which takes 2 to 5 us: a tenth of
+    a step of many small nodes.
+    """
+    ends = [*(span.begin for span in step[1:]), step[-1].end + recording]
+    for span, end in zip(step, ends, strict=True):
+        name = span.name.rpartition(" ")[2]
+        yield name, max(end - span.begin - recording, span.end - span.begin)
+
+
+def _recording(repeats: int) -> float:
+    """Return the time that the timeline takes for a node."""
+    timeline = RunTimeline()
+    timeline.begin_step()
+    for _ in range(repeats):
+        timeline.add("compute", "node", timeline.now)
+    (spans,) = timeline.steps
+    return min(after.begin - before.begin for before, after in pairwise(spans))
 
 
 def _samples(program: Graph, least: Mapping[str, float]) -> list[tuple[str, Sample]]:

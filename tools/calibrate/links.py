@@ -7,9 +7,10 @@ them (`cost_model.collectives`); both are fitted to all sizes and kinds.
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from shardwright.operators.communication.collectives import Communication, price
 from shardwright.operators.info import Array, operator_info
 from shardwright.runtime import MpiCommunicator
 from shardwright.tools.calibrate.fitting import Sample
+from shardwright.tools.calibrate.kernels import ROUNDS, least_seconds, work_between
 
 SIZES = tuple(2**power for power in range(10, 24, 2))  # bytes
 _ATTRIBUTES: Mapping[str, Sequence[Mapping[str, Attribute]]] = {
@@ -39,7 +41,9 @@ _ATTRIBUTES: Mapping[str, Sequence[Mapping[str, Attribute]]] = {
     "broadcast": [{"root": 0}],
     "neighbor_exchange": [{}],
 }  # along the first dimension or another, where parts are copied
-_FEW = 20  # least number of times that a collective is measured
+_ROWS = 4  # of a part, for each rank: parts along the second dimension are copied in runs
+_CHAIN = 20  # collectives, with work between them
+_FEW = 10  # least number of times that a collective is measured in a round
 _NCCL_KINDS = {
     "all_reduce_perf": "all_reduce",
     "all_gather_perf": "all_gather",
@@ -107,21 +111,58 @@ def measured_over_mpi(repeats: int, *, deterministic: bool = True) -> list[Measu
     mpi = optional("mpi4py.MPI", extra="mpi", need="measuring collectives")
     world, axis = mpi.COMM_WORLD, MeshAxis("x", mpi.COMM_WORLD.size)
     communicator = MpiCommunicator(Mesh((axis,)), deterministic=deterministic)
-    found = []
+    measured = list[tuple[Measured, Array, Callable[[], object]]]()
     for operator, size in product(_ATTRIBUTES, SIZES):
         kind = priced_as(operator)
         for attributes in _ATTRIBUTES[operator]:
-            columns = size // 4 // world.size**2 * world.size
-            part = np.ones((world.size, columns), np.float32)
+            rows = _ROWS * world.size
+            columns = max(size // 4 // rows // world.size, 1) * world.size
+            part = np.ones((rows, columns), np.float32)
             info = operator_info(
                 operator, (TensorType("float32", part.shape),), {"axes": ("x",), **attributes}
             )
             assert isinstance(info, Communication)
-            call = _call(communicator, info, part)
             whole = part.nbytes * world.size if kind == "all_gather" else part.nbytes
-            least = least_of_slowest(world, mpi.MAX, call, max(repeats, _FEW))
-            found.append(Measured(kind, world.size, whole, least))
-    return found
+            what = Measured(kind, world.size, whole, np.inf)
+            measured.append((what, part, _call(communicator, info, part)))
+    repeats = max(-(-repeats // ROUNDS), _FEW)
+    for _ in range(ROUNDS):
+        for i, (what, part, call) in enumerate(measured):
+            least = least_of_slowest(world, mpi.MAX, call, repeats, (part,))
+            measured[i] = replace(what, seconds=min(what.seconds, least)), part, call
+    return [what for what, _, _ in measured]
+
+
+def skew_over_mpi(repeats: int) -> float:
+    """Return the seconds for which two ranks wait for the later one; the same in every process.
+
+    Ranks that work between collectives never come at the same moment: a core that others share is
+    slow now and then. In a chain of both, a link takes longer than its work and its collective by
+    themselves.
+
+    Parameters
+    ----------
+    repeats : int
+        Number of chains, of which the fastest counts.
+    """
+    mpi = optional("mpi4py.MPI", extra="mpi", need="measuring collectives")
+    world, axis = mpi.COMM_WORLD, MeshAxis("x", mpi.COMM_WORLD.size)
+    part = np.ones((_ROWS, _ROWS), np.float32)
+    info = operator_info("all_gather", (TensorType("float32", part.shape),), {"axes": ("x",)})
+    assert isinstance(info, Communication)
+    gather = _call(MpiCommunicator(Mesh((axis,))), info, part)
+    work = work_between((part,))
+
+    def chain() -> None:
+        for _ in range(_CHAIN):
+            work()
+            gather()
+
+    chained = least_of_slowest(world, mpi.MAX, chain, repeats, ()) / _CHAIN
+    gathered = least_of_slowest(world, mpi.MAX, gather, repeats, (part,))
+    world.Barrier()
+    worked = mean_over_mpi({"work": least_seconds(work, repeats)})["work"]
+    return max(chained - gathered - worked, 0.0) / log2(world.size)
 
 
 def _call(communicator: MpiCommunicator, info: Communication, part: Array) -> Callable[[], object]:
@@ -132,10 +173,16 @@ def _call(communicator: MpiCommunicator, info: Communication, part: Array) -> Ca
     return lambda: reduce(part.copy()).Wait()
 
 
-def least_of_slowest(world: Any, most: Any, call: Callable[[], object], repeats: int) -> float:
-    """Return the least time of a call in the slowest rank, all of which begin together."""
-    taken = []
+def least_of_slowest(
+    world: Any, most: Any, call: Callable[[], object], repeats: int, operands: Sequence[Array]
+) -> float:
+    """Return the least time of a call in the slowest rank, all of which begin together.
+
+    Caches are as in a step: see `work_between`.
+    """
+    taken, between = [], work_between(operands)
     for _ in range(repeats + 1):
+        between()
         world.Barrier()
         begin = time.perf_counter()
         call()

@@ -48,7 +48,8 @@ def rings_over_mpi(repeats: int) -> dict[str, list[Sample]]:
     with MpiCommunicator(mesh) as communicator:
         for size, (name, causal) in product(_SIZES, _OPERATORS):
             info = _ring(name, size, world.size, causal=causal)
-            least = least_of_slowest(world, mpi.MAX, _call(info, communicator), max(repeats, _FEW))
+            call = _call(info, communicator)
+            least = least_of_slowest(world, mpi.MAX, call, max(repeats, _FEW), ())
             found.setdefault(name, []).append(_sample(info, mesh, least))
     return found
 

@@ -13,8 +13,11 @@ from shardwright.ir.errors import ClusterError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.info import info_of
+from shardwright.runtime.flat.timeline import Span
 from shardwright.tools.calibrate.csv_file import of_csv
+from shardwright.tools.calibrate.description import of_machine
 from shardwright.tools.calibrate.fitting import Sample, fitted
+from shardwright.tools.calibrate.kernels import Machine, _nodes
 from shardwright.tools.calibrate.links import Measured, of_nccl_tests
 from shardwright.tools.main import main
 
@@ -264,3 +267,16 @@ def test_a_collective_that_is_none_is_refused(tmp_path):
 
 def test_kinds_of_measured_collectives_are_those_of_the_cost_model():
     assert set(COLLECTIVES) == set(KINDS)
+
+
+def test_a_node_takes_what_follows_until_the_next_one():
+    step = [Span("compute", "add a", 0.0, 2.0), Span("compute", "mul b", 5.0, 6.0)]
+    assert [*_nodes(step, 0.5)] == [("a", 4.5), ("b", 1.0)]
+
+
+def test_processes_wait_for_each_other_by_a_skew():
+    collectives = [Measured(kind, 2, 4096, 1e-5) for kind in ("permute", "all_gather")]
+    peaks = Machine({"float32": 1e11}, 1e10, 2**30)
+    operators = {"add": [Sample(1.0, 4096.0, 1e-6)]}
+    found = of_machine("two", peaks, operators, collectives, 2, 3e-6)
+    assert Cluster.model_validate(found).levels[0].skew_seconds == 3e-6
