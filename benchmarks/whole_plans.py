@@ -316,6 +316,8 @@ def label(task: Task) -> str:
     row = rows()[task.row]
     changed = [f"{name}={value}" for name, value in task.ablation.items()]
     changed += [f"links x {task.links}"] if task.links != 1 else []
+    if row.options.get("micro_batches") == "search":
+        changed.insert(0, "one stage")
     return ", ".join([f"{row.model} on {row.devices:,} of {row.cluster}", *changed])
 
 
