@@ -126,7 +126,8 @@ class ProgramJudge:
         stages : collection of int
             Numbers of device groups of the configurations.
         """
-        known = self._is_bounded and self._is_in_seconds and self._is_one_program
+        is_one = self.options.micro_batches == 1 or self._is_one_program
+        known = self._is_bounded and self._is_in_seconds and is_one
         if not known or not isinstance(self.cluster, Cluster):
             return ComputationFloor(self.devices, 0.0)
         options = replace(
@@ -236,7 +237,7 @@ class ProgramJudge:
         all, by the roofline and by every algorithm of a collective. A plan on a mesh that merges
         axes of one level is one on the finer mesh, whose collectives over them cost the same.
         """
-        one = bounded == other or self._is_one_program
+        one = bounded.micro_batches == other.micro_batches or self._is_one_program
         return self._is_in_seconds and one and bounded.divides(other)
 
     @cached_property

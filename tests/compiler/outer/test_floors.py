@@ -1,7 +1,9 @@
 """Floors of configurations: no schedule of any stages is faster."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -107,7 +109,12 @@ def test_where_cuts_may_be_inside_of_blocks_the_share_is_not_used(schedule: str)
     assert within.of(configuration) < floor.of(configuration)
 
 
-def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
+SEARCHED = {"micro_batches": "search", "stages": "search"}
+
+
+def floor_of(
+    model: str, monkeypatch: pytest.MonkeyPatch, searched: Mapping[str, Any] = SEARCHED
+) -> ComputationFloor:
     """Return the floor of a model on four devices."""
 
     class SeenError(Exception):
@@ -122,7 +129,7 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
     with monkeypatch.context() as patched:
         patched.setattr(OuterRun, "run", seen)
         with pytest.raises(SeenError):
-            sw.compile(gpt, 4, mesh="search", micro_batches="search", stages="search", **ON_POD)
+            sw.compile(model, 4, mesh="search", **searched, **ON_POD)
     return judges[0].floor({1, 2, 4})
 
 
@@ -136,6 +143,16 @@ def test_one_stage_of_a_model_is_no_faster_than_its_launches(
         least = floor.of(Configuration(None, count))
         assert floor.step_seconds / 4 < floor.launches.of_step(count) < least
         assert least <= found.compiled.cost
+
+
+def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = "resnet18-cifar:batch=8,side=8,width=4"
+    assert not floor_of(model, monkeypatch, {"micro_batches": 2}).step_seconds
+    floor = floor_of(model, monkeypatch, {})
+    found = sw.compile(model, 4, **ON_POD)
+    assert 0 < floor.of(Configuration(None, 1)) <= found.compiled.cost
 
 
 @pytest.mark.parametrize(
