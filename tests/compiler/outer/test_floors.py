@@ -1,7 +1,6 @@
 """Floors of configurations: no schedule of any stages is faster."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -109,13 +108,10 @@ def test_where_cuts_may_be_inside_of_blocks_the_share_is_not_used(schedule: str)
     assert within.of(configuration) < floor.of(configuration)
 
 
-SEARCHED = {"micro_batches": "search", "stages": "search"}
-
-
-def floor_of(
-    model: str, monkeypatch: pytest.MonkeyPatch, searched: Mapping[str, Any] = SEARCHED
-) -> ComputationFloor:
-    """Return the floor of a model on four devices."""
+def judge_of(
+    model: str, devices: int, monkeypatch: pytest.MonkeyPatch, **searched: Any
+) -> ProgramJudge:
+    """Return what judges the meshes of a model."""
 
     class SeenError(Exception):
         pass
@@ -129,8 +125,14 @@ def floor_of(
     with monkeypatch.context() as patched:
         patched.setattr(OuterRun, "run", seen)
         with pytest.raises(SeenError):
-            sw.compile(model, 4, mesh="search", **searched, **ON_POD)
-    return judges[0].floor({1, 2, 4})
+            sw.compile(model, devices, mesh="search", **searched, **ON_POD)
+    return judges[0]
+
+
+def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
+    """Return the floor of a model on four devices."""
+    judge = judge_of(gpt, 4, monkeypatch, micro_batches="search", stages="search")
+    return judge.floor({1, 2, 4})
 
 
 def test_one_stage_of_a_model_is_no_faster_than_its_launches(
@@ -148,10 +150,10 @@ def test_one_stage_of_a_model_is_no_faster_than_its_launches(
 def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = "resnet18-cifar:batch=8,side=8,width=4"
-    assert not floor_of(model, monkeypatch, {"micro_batches": 2}).step_seconds
-    floor = floor_of(model, monkeypatch, {})
-    found = sw.compile(model, 4, **ON_POD)
+    model = "resnet18-cifar:batch=32,side=8,width=4"
+    assert not judge_of(model, 16, monkeypatch, micro_batches=2).floor({1}).step_seconds
+    floor = judge_of(model, 16, monkeypatch).floor({1})
+    found = sw.compile(model, 16, mode="data_parallel", **ON_POD)
     assert 0 < floor.of(Configuration(None, 1)) <= found.compiled.cost
 
 
