@@ -233,7 +233,12 @@ class AutoParallel:
         how = CompileOptions(mode=mode, search=search, **options)
         check_exact_only(how.changed, how.mode, how.search, how.plan)
         self.options = ParallelOptions(
-            how, devices, cluster, None, mesh, deterministic, frozenset(options)
+            how,
+            devices,
+            cluster,
+            mesh=mesh,
+            deterministic=deterministic,
+            given=frozenset(options),
         )
         self.session: Session | None = None
         self._sessions: ByShape[Session] = ByShape()
@@ -249,7 +254,8 @@ class AutoParallel:
 
     def _compile_with(self, **options: Any) -> None:
         """Change options of the compilation."""
-        self.options = replace(self.options, how=replace(self.options.how, **options))
+        how, given = replace(self.options.how, **options), self.options.given.union(options)
+        self.options = replace(self.options, how=how, given=given)
 
     def hsdp(
         self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1"

@@ -76,6 +76,9 @@ def test_one_stage_that_is_asked_for_is_not_searched(all_are_large):
     inputs = {"x": np.zeros((4, 6), np.float32)}
     options = AutoParallel(Net(), "auto_parallel", devices=2, stages=1, gap=0.9).options
     assert begin(Net(), inputs, options).compiled.trace is None
+    later = AutoParallel(Net(), "auto_parallel", devices=2, gap=0.9)
+    later.pipeline(stages=1)
+    assert begin(Net(), inputs, later.options).compiled.trace is None
 
 
 def test_a_model_is_large_that_takes_the_memory_of_eight_devices_and_fits_all():
