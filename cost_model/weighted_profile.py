@@ -72,6 +72,13 @@ class WeightedMoves:
         return levels, move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
 
 
+def computing_place(info: OperatorInfo, mesh: Mesh, kind: Kind) -> tuple[set[int], Kind]:
+    """Return the links that a computing operator occupies, and when; a ring's are not deferred."""
+    axes = info.axes if isinstance(info, RingOperator) else ()
+    levels = {axis.level for axis in map(mesh.axis, axes) if axis.size > 1}
+    return levels, Kind(kind.deferrable and not levels, kind.when)
+
+
 class WeightedPlanner(RedistributionPlanner):
     """Finds the cheapest paths by weighted seconds, of one kind of communication.
 
@@ -196,9 +203,7 @@ class WeightedProfile(TimeProfile):
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Return the weighted seconds of a computing operator; a ring occupies its links, too."""
-        axes = info.axes if isinstance(info, RingOperator) else ()
-        levels = {axis.level for axis in map(self.mesh.axis, axes) if axis.size > 1}
-        kind = Kind(self.kind.deferrable and not levels, self.kind.when)
+        levels, kind = computing_place(info, self.mesh, self.kind)
         return self.weights.of(levels, kind) * super().operator_cost(info, operands, results)
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:

@@ -185,21 +185,11 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
         "steps before, such as `0.1 * 0.5 ** floor(step / 100)`",
     )
     _add_precision(step)
-    step.add_argument(
-        "--micro-batches",
-        type=_number_or_word("micro_batches", "--micro-batches"),
-        metavar="M",
-        help=option_help("micro_batches"),
-    )
-    step.add_argument(
-        "--stages",
-        type=_number_or_word("stages", "--stages"),
-        metavar="S",
-        help=option_help("stages"),
-    )
-    chunks = OPTIONS["chunks"]
-    assert chunks.allowed is not None
-    add_number(step, "--chunks", chunks.allowed, option_help("chunks"), "V")
+    # Without a default: a large model is searched unless one of them is given, be it 1.
+    for name, metavar in (("micro_batches", "M"), ("stages", "S"), ("chunks", "V")):
+        flag = f"--{name.replace('_', '-')}"
+        read = _number_or_word(name, flag)
+        step.add_argument(flag, type=read, metavar=metavar, help=option_help(name))
     _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)

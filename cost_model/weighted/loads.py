@@ -10,7 +10,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
 from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
 from shardwright.cost_model.streams import node_levels
-from shardwright.cost_model.weighted.intervals import parts_of
+from shardwright.cost_model.weighted.intervals import Kind, Part, parts_of
 from shardwright.cost_model.weighted.kinds import kinds_of
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
@@ -69,12 +69,26 @@ def least_loads(program: Graph, cluster: Cluster, intervals: int = 1) -> Loads:
     rows = zip(program.nodes, every, kinds_of(program), times_run(program), strict=True)
     for node, seconds, kind, times in rows:
         levels = node_levels(node, program, cluster)
-        occupied = tuple(position[level] for level in levels)
-        occupied = occupied if kind.deferrable and occupied else (0, *occupied)
-        for share, among in parts_of(kind, intervals, mesh.passes) if seconds else ():
-            place = among, occupied
-            found[place] = found.get(place, 0.0) + share * times * seconds
+        if seconds:
+            links = tuple(position[level] for level in levels)
+            parts = parts_of(kind, intervals, mesh.passes)
+            add_seconds(found, links, kind, parts, seconds, times)
     return Loads(found, 1 + len(cluster.links), intervals)
+
+
+def add_seconds(
+    found: dict[Place, float],
+    links: tuple[int, ...],
+    kind: Kind,
+    parts: Iterable[Part],
+    seconds: float,
+    times: float = 1.0,
+) -> None:
+    """Add what occupies some links, by parts of it; the compute stream, too, if it is in line."""
+    occupied = links if kind.deferrable and links else (0, *links)
+    for share, among in parts:
+        place = among, occupied
+        found[place] = found.get(place, 0.0) + share * times * seconds
 
 
 def seconds_in_buckets(program: Graph, cluster: Cluster, seconds: Sequence[float]) -> list[float]:

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.roofline import second_prices
 from shardwright.cost_model.weighted.intervals import Kind, parts_of
-from shardwright.cost_model.weighted.loads import Place
-from shardwright.cost_model.weighted_profile import WeightedMoves
+from shardwright.cost_model.weighted.loads import Place, add_seconds
+from shardwright.cost_model.weighted_profile import WeightedMoves, computing_place
 from shardwright.ir.layout import Layout
-from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
@@ -36,12 +35,8 @@ class NotedPrices:
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Return the weighted seconds of a computing operator, and note them."""
-        mesh = self.moves.mesh
-        prices = second_prices(mesh, self.moves.cluster)
-        axes = info.axes if isinstance(info, RingOperator) else ()
-        levels = {axis.level for axis in map(mesh.axis, axes) if axis.size > 1}
-        own = self.moves.kind
-        kind = Kind(own.deferrable and not levels, own.when)
+        prices = second_prices(self.moves.mesh, self.moves.cluster)
+        levels, kind = computing_place(info, self.moves.mesh, self.moves.kind)
         return self.note(levels, kind, prices.operator_cost(info, operands, results))
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
@@ -53,8 +48,6 @@ class NotedPrices:
         """Note that the links of some levels are occupied, and return the weighted seconds."""
         weights = self.moves.weights
         links = tuple(1 + level for level in sorted(levels))
-        occupied = links if kind.deferrable and links else (0, *links)
-        for share, among in parts_of(kind, len(weights.intervals), weights.passes):
-            place = among, occupied
-            self.seconds[place] = self.seconds.get(place, 0.0) + share * seconds
+        parts = parts_of(kind, len(weights.intervals), weights.passes)
+        add_seconds(self.seconds, links, kind, parts, seconds)
         return weights.of(levels, kind) * seconds

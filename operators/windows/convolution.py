@@ -279,7 +279,7 @@ class TransposedConvolution(ConvolutionFamily):
         turns = self.windows.transposed(self.space, self.after) is not None
         if turns and y[1] <= _COPIES_FOR_A_SUM * x[1]:
             return float(y[0] * y[1] * self.windows.taps * prod(x[2:]))
-        return float(y[0] * x[1] * self.windows.taps * prod(y[2:])) * _COPIES_FOR_A_SUM
+        return super().copied_elements(shapes) * _COPIES_FOR_A_SUM
 
     def _turned(self, w: Array, view: ShardView) -> Array:
         """Return a flipped weight as a matrix for each group: ``[g, in, out kernel]``."""
