@@ -12,6 +12,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.search.named_plan import NamedPlan
 
 T = TypeVar("T")
+_SAME = 1.001  # times a bound: a higher one that is of little use
 PRICING = -1
 """The tier of what is to be priced with others."""
 
@@ -220,6 +221,8 @@ class Entry(Generic[T]):
         Whether the estimate is that of plans of its stages within the memory limit.
     has_no_draft : bool
         Whether no draft was found, in one stage.
+    is_covered : bool
+        Whether its plans are among those of a configuration that has a plan close to its bound.
     """
 
     configuration: Configuration
@@ -238,6 +241,7 @@ class Entry(Generic[T]):
     is_short_of_memory: bool = False
     is_sketched: bool = False
     has_no_draft: bool = False
+    is_covered: bool = False
     asked: int = PRICING  # the tier of the last task
     named_seconds: float = inf  # about what its named plan takes that is being built
 
@@ -277,6 +281,19 @@ class Entry(Generic[T]):
         one, self.is_priced = self.configuration, True
         self.estimate = None if prices is None else prices.estimate(one)
         self.is_short_of_memory = prices is not None and prices.is_short_of_memory(one)
+
+    def take_estimate_of_merged(self, merged: "Entry[T]", prices: Prices) -> None:
+        """Take the estimate of a mesh that merges axes of its own, where its own says no more.
+
+        Its own bound is no higher, and estimates are near the bound unless memory is short.
+        """
+        one, other = self.configuration, merged.configuration
+        finer = one.divides(other) and one.micro_batches == other.micro_batches
+        if self.is_priced or self.is_running or not finer or prices.is_short_of_memory(other):
+            return
+        estimate = prices.estimate(other)
+        if estimate is not None and prices.bound(other) <= _SAME * self.bound:
+            self.is_priced, self.estimate = True, estimate
 
     def tried(self) -> Tried:
         """Return the account of it."""

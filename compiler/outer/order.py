@@ -62,6 +62,11 @@ def _estimate(entry: Entry[T]) -> float:
     return inf if entry.estimate is None else entry.estimate
 
 
+def _finest(entry: Entry[T]) -> tuple[float, int]:
+    """Order by the estimate; the finest mesh of equal ones has the plans of the others, too."""
+    return _estimate(entry), -entry.configuration.axes
+
+
 def _first(pair: tuple[float, Configuration]) -> float:
     return pair[0]
 
@@ -272,7 +277,7 @@ class PricedOrder(Generic[T]):
             found, ready = [entry for entry in found if entry not in ready], []
         if not found:
             return None
-        least = min(ready if ready and self._has_sketched_enough else found, key=_estimate)
+        least = min(ready if ready and self._has_sketched_enough else found, key=_finest)
         if least.has_no_draft:
             return Chosen([least], self.compilation)
         if self._is_small_gain(least, best):
@@ -281,6 +286,8 @@ class PricedOrder(Generic[T]):
         if finer:
             waiting = [entry for entry in finer if not entry.is_running]
             return Chosen(waiting[:1], PRICING)
+        if least.configuration.stages == 1 and not least.is_short_of_memory:
+            return Chosen([least], self.compilation)
         return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
 
     def _is_small_gain(self, one: Entry[T], best: Entry[T] | None) -> bool:

@@ -56,6 +56,7 @@ _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FURTHER_AHEAD = 8  # the same, where configurations are priced
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
+WITHIN_LIMIT = "search within the memory limit"
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
 _CLOSE = 0.01  # of the best plan: how near to it the bounds of blocks are raised
 _SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
@@ -180,7 +181,7 @@ class OuterSearch(Generic[T]):
         self.wanted = self.plans
         for entry in self.entries:
             if entry.outcome == "cut":
-                entry.outcome = None
+                entry.outcome, entry.is_covered = None, False
 
     def _cut_left(self) -> None:
         """Cut what is left and cannot be better than the best plan."""
@@ -284,7 +285,8 @@ class OuterSearch(Generic[T]):
             return
         near, worst = max(self.gap, OPTIMALITY_GAP), found[self.wanted - 1]
         for entry in self.entries:
-            if entry.is_open and relative_gap(worst, entry.bound) <= near:
+            is_near = relative_gap(worst, entry.bound) <= near
+            if entry.is_open and (is_near or entry.is_covered):
                 entry.outcome = "cut" if entry.found is None else "compiled"
 
     def _task(self, chosen: Chosen[T]) -> Task:
@@ -365,13 +367,28 @@ class OuterSearch(Generic[T]):
         """Take a plan; of a draft, the configuration may be compiled later."""
         if entry.found is None or found.cost < entry.found.cost:
             entry.found = found
-        entry.raise_bound(found.lower_bound, "search within the memory limit")
+        entry.raise_bound(found.lower_bound, WITHIN_LIMIT)
         if tier == BUILDING:
             self._seeds.take_cost(entry, found.cost)
             entry.outcome = entry.outcome and "compiled"
         elif tier != DRAFTING:
             entry.outcome = "compiled"
             self.is_cut_short |= found.is_cut_short
+            self._take_merged(entry, found)
+
+    def _take_merged(self, entry: Entry[T], found: Found[T]) -> None:
+        """Take a plan for the meshes that merge axes of its own: all their plans are among its own.
+
+        They are not compiled where the plan is close to its bound.
+        """
+        is_close = relative_gap(found.cost, found.lower_bound) <= max(self.gap, _CLOSE)
+        for other in self.entries:
+            same = other.configuration.micro_batches == entry.configuration.micro_batches
+            if other is entry or not same:
+                continue
+            if self.judge.holds_for(entry.configuration, other.configuration):
+                other.raise_bound(found.lower_bound, f"{WITHIN_LIMIT}, of {entry.configuration}")
+                other.is_covered |= is_close
 
     def _take_prices(self, chosen: Sequence[Entry[T]], answers: Sequence[Prices | None]) -> None:
         """Take the prices of some configurations for all that they say something of."""
@@ -381,6 +398,7 @@ class OuterSearch(Generic[T]):
                     other.take_estimate(prices)
                 if prices is not None:
                     other.raise_bound(prices.bound(other.configuration), BLOCKS)
+                    other.take_estimate_of_merged(entry, prices)
 
     def _take_bound(self, entry: Entry[T], bound: Bound) -> None:
         self.is_cut_short |= bound.is_cut_short

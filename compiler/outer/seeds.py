@@ -56,7 +56,9 @@ class NamedSeeds(Generic[T]):
             return None
         cost = inf if best is None or best.found is None else best.found.cost
         entry = entries[self._seeds[0].configuration]
-        if self._ratio * self._seeds[0].seconds >= _BETTER * cost or entry.is_compiling:
+        if self._ratio * self._seeds[0].seconds >= _BETTER * cost:
+            return None
+        if best is not None and entry.is_compiling:
             return None
         self._running = self._seeds.pop(0)
         self._tried += 1

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardwright.compiler.outer.block_prices import BlockPrices
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import DRAFTING, PRICING, Entry, Found
 from shardwright.compiler.outer.order import PricedOrder
@@ -156,9 +157,34 @@ def test_finer_meshes_are_priced_before_a_draft() -> None:
     assert waits is not None
     assert not waits.entries
     first.is_running, first.is_priced, first.estimate = False, True, 1.1
-    drafted = order.next(best_of(tried), compiles=True)
-    assert drafted is not None
-    assert (drafted.tier, drafted.entries) == (DRAFTING, [first])
+    compiled = order.next(best_of(tried), compiles=True)
+    assert compiled is not None
+    assert (compiled.tier, compiled.entries) == (2, [first])  # memory is not short
+
+
+def test_a_finer_mesh_takes_the_estimate_of_the_one_that_merges_its_axes() -> None:
+    cases = (1.0, False, True), (1.1, False, False), (1.0, True, False)
+    for bound, is_short, is_taken in cases:
+        merged, finer, further, *_ = (
+            Entry[int](Configuration(mesh, count), 1.0, "computation")
+            for mesh, count in ((MESH, 1), (FINER, 1), (FINER, 2))
+        )
+        prices = BlockPrices(merged.configuration, bound, bound * (1.2 if is_short else 1.0))
+        for one in (finer, further):
+            one.take_estimate_of_merged(merged, prices)
+        assert finer.is_priced == is_taken
+        assert not further.is_priced
+        if is_taken:
+            assert finer.estimate == prices.estimate(merged.configuration)
+
+
+def test_of_equal_estimates_that_of_the_finest_mesh_is_compiled() -> None:
+    tried = staged(1.9, 1.2)
+    for entry in tried:
+        entry.is_priced, entry.estimate = True, 1.2
+    compiled = PricedOrder(tried, 2).next(best_of(tried), compiles=True)
+    assert compiled is not None
+    assert compiled.entries[0].configuration.mesh == FINER
 
 
 def test_a_draft_does_not_wait_for_prices_where_memory_is_short() -> None:

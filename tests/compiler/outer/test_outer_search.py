@@ -9,9 +9,10 @@ import pytest
 
 from shardwright.compiler.outer import search
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import Bound, Found
+from shardwright.compiler.outer.entries import BUILDING, NAMING, Bound, Entry, Found
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.search import OuterSearch
+from shardwright.compiler.outer.seeds import NamedSeeds
 from shardwright.ir.errors import (
     InfeasibleError,
     ModelError,
@@ -138,6 +139,24 @@ def test_a_bound_holds_for_more_micro_batches():
     assert entries[1].outcome == "cut"
     assert entries[1].proof == "free, of mesh 1, one micro-batch"
     assert (two, 2) not in judge.asked
+
+
+MERGED = Mesh((MeshAxis("x", 8, 0),))
+FINER = Mesh((MeshAxis("x", 2, 0), MeshAxis("y", 4, 0)))
+
+
+@pytest.mark.parametrize(("bound", "is_compiled"), [(1.19, False), (1.1, True)])
+def test_a_plan_near_its_bound_is_that_of_the_meshes_that_merge_axes(bound, is_compiled):
+    finer, merged = Configuration(FINER, 1), Configuration(MERGED, 1)
+    further = Configuration(MERGED, 2)
+    judge = DrawnJudge({one: Drawn((1.0, bound), 1.2) for one in (finer, merged, further)})
+    deadline = time.perf_counter() + 60
+    search = OuterSearch(judge, list(judge.drawn), lambda _: FLOOR, deadline, 0.0, seed=finer)
+    entries = search.run()
+    assert ((merged, 2) in judge.asked) == is_compiled
+    assert (further, 2) in judge.asked  # micro-batches take less memory
+    assert all(entry.tried().lower_bound == bound for entry in entries)
+    assert search.best.configuration == finer
 
 
 @pytest.mark.parametrize(("slow", "is_found"), [(0.6, True), (7.0, False)])
@@ -377,6 +396,17 @@ def test_a_named_plan_is_built_before_all_that_was_to_be_priced():
         setattr(judge, asked, noted)
     searched(seeded(judge, (1.0, 1.3), (1.4, 1.4)))
     assert order[:2] == ["build", "price"]
+
+
+def test_without_a_plan_a_named_one_is_built_beside_the_search_of_its_configuration():
+    (one,) = candidates(1, 1)
+    entry = Entry(one, 1.0, "computation", is_running=True, asked=2)  # which is being compiled
+    for best, tier in ((None, BUILDING), (entry, None)):
+        seeds = NamedSeeds([entry])
+        assert seeds.next(best).tier == NAMING
+        seeds.take([NamedSeed(NamedPlan(tensor=2), one, 1.0)])
+        chosen = seeds.next(best)
+        assert (chosen and chosen.tier) == tier
 
 
 @pytest.mark.parametrize("workers", [1, 2])
