@@ -4,7 +4,8 @@ OR-Tools would catch the signal itself: the search would end as at its time limi
 continue, and later interrupts would kill it.
 """
 
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from threading import Thread
 
 from ortools.sat.python import cp_model
 
@@ -18,14 +19,22 @@ def solve_model(
 ) -> cp_model.CpSolverStatus:
     """Solve a model in a thread, so that the calling thread receives interrupts."""
     solver.parameters.catch_sigint_signal = False
-    with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(solver.solve, model, callback)
-        try:
-            while not wait([result], _WAKING).done:
-                pass  # a waiting thread does not receive a signal that another thread got
-        except BaseException:
-            while not result.done():  # a search that is just starting ignores the first stop
-                solver.stop_search()
-                wait([result], _WAKING)
-            raise
-        return result.result()
+    result: Future[cp_model.CpSolverStatus] = Future()
+
+    def solve() -> None:
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(solver.solve(model, callback))
+            except BaseException as error:  # raised by the calling thread
+                result.set_exception(error)
+
+    try:
+        Thread(target=solve).start()  # which an interrupt may end, too
+        while not wait([result], _WAKING).done:
+            pass  # a waiting thread does not receive a signal that another thread got
+    except BaseException:
+        while not (result.cancel() or result.done()):
+            solver.stop_search()  # a search that is just starting ignores the first stop
+            wait([result], _WAKING)
+        raise
+    return result.result()

@@ -49,6 +49,36 @@ def test_an_interrupt_is_raised():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_an_interrupt_while_the_search_starts_is_raised(begins, monkeypatch):
+    started = []
+
+    def interrupted(thread):
+        started.append(thread)
+        if begins:
+            start(thread)
+        raise KeyboardInterrupt
+
+    start = threading.Thread.start
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_time_in_seconds = 300
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            solve_model(solver, hard_model())
+    (search,) = started
+    if not begins:
+        start(search)  # too late: nothing is searched
+    search.join(100)
+    assert not search.is_alive()
+
+
+def test_an_error_of_the_solver_is_raised():
+    with pytest.raises(AttributeError):
+        solve_model(cp_model.CpSolver(), "no model")
+
+
 def test_the_answer_is_that_of_the_solver():
     model = cp_model.CpModel()
     item = model.new_bool_var("item")
