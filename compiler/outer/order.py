@@ -286,9 +286,16 @@ class PricedOrder(Generic[T]):
         if finer:
             waiting = [entry for entry in finer if not entry.is_running]
             return Chosen(waiting[:1], PRICING)
-        if least.configuration.stages == 1 and not least.is_short_of_memory:
+        if self._needs_no_draft(least, best):
             return Chosen([least], self.compilation)
         return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
+
+    def _needs_no_draft(self, one: Entry[T], best: Entry[T] | None) -> bool:
+        """Return whether a plan is known that a draft of one stage makes little better at most."""
+        if best is None or best.found is None or one.is_short_of_memory:
+            return False
+        low = min(entry.bound for entry in self.entries if entry.outcome is None)
+        return one.configuration.stages == 1 and best.found.cost <= _HOPE * low
 
     def _is_small_gain(self, one: Entry[T], best: Entry[T] | None) -> bool:
         """Return whether others are to be priced before a draft that is little better at most.
