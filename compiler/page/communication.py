@@ -67,6 +67,10 @@ class _Facts:
         found = (self.lines.get(item.operator) for item in items)
         return list(dict.fromkeys(line for line in found if line))[:_MOST_LINES]
 
+    def _links(self, items: Sequence[Collective]) -> list[str]:
+        """Return the links of collectives: equal layers may be on devices of several kinds."""
+        return list(dict.fromkeys(link for i in items for link in self.placed[i.node.name].levels))
+
     def row(self, fold: Sequence[Sequence[Collective]]) -> dict[str, Any]:
         """Return the row of a redistribution in equal layers."""
         items = [item for steps in fold for item in steps]
@@ -78,7 +82,7 @@ class _Facts:
             "count": sum(times),
             "bytes": sum(n * item.nbytes for n, item in zip(times, items, strict=True)),
             "seconds": sum(n * item.seconds for n, item in zip(times, items, strict=True)),
-            "links": list(self.placed[first.node.name].levels),
+            "links": self._links(items),
             "queue": self.queue(first),
             "phase": first.node.provenance.phase,
             "reason": reason if len(fold) == 1 else pattern(reason),

@@ -7,14 +7,14 @@ const VIEWS = {
 };
 
 function factElements(report) {
-  const plan = report.plan, search = report.search, memory = report.memory;
+  const plan = report.plan, search = report.search, memory = report.memory, fullest = fullestGroup(memory);
   const facts = [
     ["step", secondsText(plan.overlapped_step_seconds), plan.software ? `as ${plan.software} runs it` : "overlapped"],
     ["serial step", secondsText(plan.serial_step_seconds), ""],
     ["MFU", percent(plan.model_flops_utilization), ""],
     ["samples", `${numberText(plan.samples_per_second)}/s`, ""],
     plan.tokens_per_second_per_device === null ? null : ["tokens", `${numberText(plan.tokens_per_second_per_device)}/s`, "on each device"],
-    ["memory", bytesText(memory.peak_bytes), memory.limit_bytes && !plan.device_by_group.length ? `of ${bytesText(memory.limit_bytes)}` : ""],
+    ["memory", bytesText(memory.series[fullest].peak_bytes), limitText(memory.series[fullest]) + (plan.device_by_group.length ? ` on ${plan.device_by_group[fullest]}` : "")],
     ["exposed communication", secondsText(report.timeline.exposed_communication_seconds), `of ${secondsText(report.timeline.communication_seconds)}`],
     plan.stages > 1 ? ["bubble", secondsText(report.timeline.bubble_seconds), ""] : null,
     ["plan", search.certificate, ""],

@@ -3,18 +3,26 @@
 
 function memoryView(report) {
   const memory = report.memory, place = make("div");
-  const peaks = memory.series.map((series) => series.peak_bytes), fullest = peaks.indexOf(Math.max(...peaks));
-  const show = (group) => place.replaceChildren(overTime(report, group), layersSection(memory, group));
+  const peaks = memory.series.map((series) => series.peak_bytes), fullest = fullestGroup(memory);
+  const show = (group) => place.replaceChildren(overTime(report, group), layersSection(report, group));
   show(fullest);
   if (memory.series.length < 2) return [place];
-  const choice = make("div", { class: "controls" }, "device group ",
+  const choice = make("div", { class: "controls" },
     make("select", { onchange: (event) => show(Number(event.target.value)) },
       ...memory.series.map((_, group) => make("option", { value: group, selected: group === fullest ? "" : null },
-        `${group}: ${bytesText(peaks[group])}${group === fullest ? ", the fullest" : ""}`))));
-  return [groupsSection(memory), choice, place];
+        `${groupText(report, group)}: ${bytesText(peaks[group])} ${limitText(memory.series[group])}${group === fullest ? ", the fullest" : ""}`))));
+  return [groupsSection(report), choice, place];
 }
 
-function ofGroup(memory, group) { return memory.series.length > 1 ? `, device group ${group}` : ""; }
+function ofGroup(report, group) { return report.memory.series.length > 1 ? `, ${groupText(report, group)}` : ""; }
+
+function limitText(series) { return series.limit_bytes ? `of ${bytesText(series.limit_bytes)}` : ""; }
+
+// The device group that takes most of its limit; without limits, most bytes.
+function fullestGroup(memory) {
+  const shares = memory.series.map((series) => series.peak_bytes / (series.limit_bytes || 1));
+  return shares.indexOf(Math.max(...shares));
+}
 
 // The bytes at the peak of a device group, by kind.
 function kindsAtPeak(memory, group) {
@@ -26,7 +34,7 @@ function kindsAtPeak(memory, group) {
 function overTime(report, group) {
   const memory = report.memory, series = memory.series[group], found = kindsAtPeak(memory, group);
   const kinds = memory.kinds.filter((kind) => found[kind] >= 0.5).map((kind) => `${kind} ${bytesText(found[kind])}`);
-  return section(`Memory over the step${ofGroup(memory, group)}`,
+  return section(`Memory over the step${ofGroup(report, group)}`,
     `${bytesText(series.peak_bytes)} at the peak, during \`${memory.peaks[group].at}\`: ${kinds.join(", ")}.`
     + (series.limit_bytes ? ` The limit is ${bytesText(series.limit_bytes)}.` : "")
     + (memory.host_bytes ? ` In host memory ${bytesText(memory.host_bytes)}.` : "")
@@ -61,21 +69,22 @@ function kindBars(kinds, bytesOf) {
   return kinds.map((kind) => ({ name: kind, type: "bar", stack: "bytes", itemStyle: { color: COLOURS[kind] }, data: bytesOf(kind) }));
 }
 
-function groupsSection(memory) {
-  const groups = memory.peaks.map((_, group) => kindsAtPeak(memory, group));
+function groupsSection(report) {
+  const memory = report.memory, groups = memory.peaks.map((_, group) => kindsAtPeak(memory, group));
+  const names = groups.map((_, group) => groupText(report, group));
   return section("Device groups", "What a rank of each device group takes at its own peak, by kind.", chart(110 + 18 * groups.length, {
-    legend: { top: 0 }, grid: { left: 130, right: 24, top: 36, bottom: 30 },
+    legend: { top: 0 }, grid: { left: sideWidth(names, 130), right: 24, top: 36, bottom: 30 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
     xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText, showMaxLabel: false } },
-    yAxis: { type: "category", inverse: true, data: groups.map((_, group) => `device group ${group}`) },
+    yAxis: { type: "category", inverse: true, data: names },
     series: kindBars(memory.kinds, (kind) => groups.map((found) => found[kind] || 0)),
   }));
 }
 
-function layersSection(memory, group) {
-  const layers = memory.peaks[group].layers;
+function layersSection(report, group) {
+  const memory = report.memory, layers = memory.peaks[group].layers;
   const highest = Math.max(...layers.map((layer) => Object.values(layer.bytes).reduce((a, b) => a + b, 0)));
-  return section(`Layers${ofGroup(memory, group)}`,
+  return section(`Layers${ofGroup(report, group)}`,
     "What each layer of the model takes at this peak, by kind. A tensor belongs to the layer whose operator makes it; a parameter, its states and its gradient to the layer that it is of.",
     chart(340, {
       legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 90 },

@@ -4,14 +4,14 @@
 function timelineView(report) {
   const timeline = report.timeline;
   const found = [];
-  if (timeline.segments.count) found.push(segmentsSection(timeline));
-  found.push(streamsSection(timeline));
+  if (timeline.segments.count) found.push(segmentsSection(report));
+  found.push(streamsSection(report));
   return found;
 }
 
 function ganttOptions(rows, items, step, text) {
   return {
-    grid: { left: 150, right: 24, top: 10, bottom: 70 },
+    grid: { left: sideWidth(rows, 150), right: 24, top: 10, bottom: 70 },
     tooltip: { formatter: (point) => text(point.value) },
     xAxis: { type: "value", min: 0, max: step, axisLabel: { formatter: secondsText } },
     yAxis: { type: "category", data: rows, inverse: true, axisTick: { show: false } },
@@ -32,14 +32,14 @@ function drawBar(parameters, api) {
   return shape && { type: "rect", shape, style: api.style() };
 }
 
-function segmentsSection(timeline) {
-  const segments = timeline.segments, entries = segments.entries;
+function segmentsSection(report) {
+  const timeline = report.timeline, segments = timeline.segments, entries = segments.entries;
   const groups = 1 + Math.max(...entries.map((entry) => entry[0]));
   const items = entries.map((entry) => {
     const [group, , part, , start, end, , count] = entry;
     return { value: [group, start, end, entry], itemStyle: { color: COLOURS[part], opacity: count > 1 ? 0.5 : 1, borderColor: "#ffffff", borderWidth: 0.4 } };
   });
-  const names = Array.from({ length: groups }, (_, group) => `device group ${group}`);
+  const names = Array.from({ length: groups }, (_, group) => groupText(report, group));
   const text = ([, , , [, stage, part, number, start, , busy, count]]) => (stage === null
     ? `${part} the micro-batches` : `stage ${stage}, ${part} of micro-batch ${number}`) + (count > 1 ? ` and ${count - 1} more` : "")
     + `<br>${secondsText(busy)} from ${secondsText(start)}`;
@@ -52,13 +52,14 @@ function segmentsSection(timeline) {
     chart(Math.min(90 + 26 * groups, 700), ganttOptions(names, items, timeline.step_seconds, text)));
 }
 
-function streamsSection(timeline) {
+function streamsSection(report) {
+  const timeline = report.timeline;
   const groups = [...new Set(timeline.rows.map((row) => row.group))];
   const place = make("div");
   const show = (group) => place.replaceChildren(...streamsOf(timeline, group));
   const controls = groups.length > 1
-    ? make("div", { class: "controls" }, "device group ", make("select", { onchange: (event) => show(Number(event.target.value)) },
-      ...groups.map((group) => make("option", { value: group }, String(group))))) : null;
+    ? make("div", { class: "controls" }, make("select", { onchange: (event) => show(Number(event.target.value)) },
+      ...groups.map((group) => make("option", { value: group }, groupText(report, group))))) : null;
   if (groups.length) show(groups[0]);
   return section("Streams",
     "Nodes of a rank: it computes on one stream, and has the links of each level. "

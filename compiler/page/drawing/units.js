@@ -33,6 +33,15 @@ function percent(share) {
 
 function numberText(number) { return number >= 1000 ? Math.round(number).toLocaleString("en") : short(number); }
 
+// A device group of a pipeline; its device, where there are several kinds.
+function groupText(report, group) {
+  const device = report.plan.device_by_group[group];
+  return device ? `device group ${group}, ${device}` : `device group ${group}`;
+}
+
+// The width of names at the side of a chart.
+function sideWidth(names, least) { return Math.max(least, 24 + 6.6 * Math.max(...names.map((name) => name.length))); }
+
 // Costs are seconds, but for cost models that have another unit.
 function costText(cost, inSeconds) {
   if (cost === null || cost === undefined) return "";

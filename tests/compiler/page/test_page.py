@@ -18,6 +18,11 @@ from shardwright.compiler.page.memory import highest, layer_of
 from shardwright.compiler.page.page import page_text
 from shardwright.compiler.page.timelines import Entry, rows_of, shortened
 from shardwright.cost_model.buffers import buffers
+from shardwright.cost_model.pipelines.mixed import MixedCluster, groups_on
+from shardwright.cost_model.roofline import node_seconds
+from shardwright.cost_model.streams import placements
+from shardwright.ir.liveness import times_run
+from shardwright.ir.mesh import Mesh
 
 GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64"
 CASES = {
@@ -29,14 +34,40 @@ CASES = {
     "recomputed": {"mode": "data_parallel", "recompute": "full"},
     "searched": {"mesh": "search", "gap": 0.1},
     "one device": {"mode": "stand_alone"},
+    "two kinds of devices": {"plan": "pipeline=4,tensor=2,micro_batch=2", "devices": 8},
 }
+MIXED = "two kinds of devices"
+
+
+def two_kinds(folder):
+    """Write a cluster whose halves differ in everything, the names of their links too."""
+    parts = [
+        {
+            "name": name,
+            "device": {
+                "name": f"{name} GPU",
+                "peak_flops": {"float32": 4e12 / slower},
+                "memory_bandwidth": 1e11 / slower,
+                "memory_bytes": 8_000_000_000 // slower,
+                "launch_seconds": 1e-7 * slower,
+            },
+            "levels": [{"name": link, "size": 4, "bandwidth": 2e10 / slower, "latency": 1e-6}],
+        }
+        for name, slower, link in (("fast", 1, "bridge"), ("slow", 2, "bus"))
+    ]
+    link = {"bandwidth": 5e9, "latency": 5e-6}
+    path = folder / "boxes.json"
+    path.write_text(json.dumps({"name": "boxes", "parts": parts, "link": link}))
+    return str(path)
 
 
 @pytest.fixture(scope="module", params=CASES)
-def compilation(request):
+def compilation(request, tmp_path_factory):
     options = dict(CASES[request.param])
-    devices = 1 if options.get("mode") == "stand_alone" else 4
-    return sw.compile(GPT, devices, cluster="cpu", **options)
+    devices = options.pop("devices", 1 if options.get("mode") == "stand_alone" else 4)
+    mixed = request.param == MIXED
+    cluster = two_kinds(tmp_path_factory.mktemp("mixed")) if mixed else "cpu"
+    return sw.compile(GPT, devices, cluster=cluster, **options)
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +221,41 @@ def test_the_communication_is_all_traffic_of_the_program(compilation, document):
     assert all(row["reason"] for row in rows)
 
 
+def test_a_row_of_communication_names_all_links_it_takes(compilation, document):
+    program = compilation.plan.program
+    groups = groups_on(compilation.cluster, program.mesh or Mesh(()))
+    links = set()
+    for i, node in enumerate(program.nodes):
+        links.update(placements(program, groups.of_node(node, program))[i].levels)
+    rows = document["communication"]
+    assert {link for row in rows for link in row["links"]} == links
+    if groups.is_mixed:  # equal layers of both parts are one row
+        sums = [row for row in rows if row["layers"] == 3 and "reduce" in row["collectives"]]
+        assert sums
+        assert all(set(row["links"]) == {"bridge", "bus"} for row in sums)
+
+
+def test_each_device_group_has_the_times_and_the_limit_of_its_own_devices(compilation, document):
+    if not isinstance(compilation.cluster, MixedCluster):
+        return
+    program, parts = compilation.plan.program, compilation.cluster.parts
+    expected = [0.0] * 4
+    placed = placements(program, parts[0])
+    for node, times, where in zip(program.nodes, times_run(program), placed, strict=True):
+        stage = program.stage_of(node)
+        if node.operator != "transfer" and not where.levels:
+            for group in range(4) if stage is None else (stage,):
+                expected[group] += times * node_seconds(node, program, parts[group // 2])
+    rows = {(r["group"], r["name"]): r["busy_seconds"] for r in document["timeline"]["rows"]}
+    assert [rows[group, "compute"] for group in range(4)] == pytest.approx(expected, rel=1e-6)
+    names = {name.split(":")[0]: group // 2 for group, name in rows if name != "compute"}
+    assert names == {"bridge": 0, "bus": 1}
+    assert document["plan"]["device_by_group"] == ["fast GPU"] * 2 + ["slow GPU"] * 2
+    limits = [0.94 * part.device.memory_bytes for part in parts for _ in range(2)]
+    assert [s["limit_bytes"] for s in document["memory"]["series"]] == pytest.approx(limits)
+    assert "has the parts" in document["no_alternatives"]
+
+
 MINE = """\
 import shardwright as sw
 from shardwright import nn
@@ -270,32 +336,61 @@ def test_a_shortened_series_keeps_its_peak_and_order():
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_chromium_draws_every_view(tmp_path):
-    compilation = sw.compile("mlp:batch=8", 4, cluster="cpu", mesh="search", micro_batches="search")
-    path = compilation.write_page(tmp_path / "page.html")
-    script = (
-        "<script>(() => { const said = []; for (const name of Object.keys(VIEWS)) {"
-        " try { said.push(VIEWS[name][1](JSON.parse(document.getElementById('document')"
-        ".textContent)).map((e) => e.querySelector('h2').textContent).join('+')); }"
-        " catch (error) { said.push(`${name}: ${error}`); } }"
-        " document.body.setAttribute('data-said', said.join('; ')); })();</script>"
-    )
-    path.write_text(path.read_text().replace("</body>", f"{script}</body>"))
+def in_chromium(page, folder, expression):
+    """Return what an expression of the page is, and the page as it is drawn."""
+    script = f"<script>document.body.setAttribute('data-said', {expression});</script>"
+    page.write_text(page.read_text().replace("</body>", f"{script}</body>"))
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu"]
-    command += ["--disable-dev-shm-usage", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    command += ["--disable-dev-shm-usage", f"--user-data-dir={folder}", "--dump-dom"]
     run = subprocess.run(
-        [*command, "--virtual-time-budget=2000", path.as_uri()],
+        [*command, "--virtual-time-budget=2000", page.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    said = re.search(r'data-said="([^"]*)"', run.stdout)[1]
+    return re.search(r'data-said="([^"]*)"', run.stdout)[1], run.stdout
+
+
+VIEWS = """(() => { const said = []; for (const name of Object.keys(VIEWS)) {
+ try { said.push(VIEWS[name][1](JSON.parse(document.getElementById('document')
+.textContent)).map((e) => e.querySelector('h2').textContent).join('+')); }
+ catch (error) { said.push(`${name}: ${error}`); } } return said.join('; '); })()"""
+GROUPS = """(() => { const report = JSON.parse(document.getElementById('document').textContent);
+ const said = [document.querySelector('#facts').textContent];
+ for (const view of [timelineView, memoryView]) for (const part of view(report)) for (const one
+ of part.querySelectorAll('option')) said.push(one.textContent);
+ return said.join('; '); })()"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_chromium_draws_every_view(tmp_path):
+    compilation = sw.compile("mlp:batch=8", 4, cluster="cpu", mesh="search", micro_batches="search")
+    page = compilation.write_page(tmp_path / "page.html")
+    said, drawn = in_chromium(page, tmp_path, VIEWS)
     views = [text.split("+") for text in said.split("; ")]
     assert views[0] == ["Model"]
     assert views[1][-1] == "Streams"
     assert views[2][0] == "Memory over the step"
     assert views[3:5] == [["Communication"], ["Strategies"]]
     assert views[5][:2] == ["Certificate", "Front"]
-    assert "<canvas" in run.stdout or 'class="row"' in run.stdout
+    assert "<canvas" in drawn or 'class="row"' in drawn
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_chromium_names_the_devices_and_limits_of_every_device_group(tmp_path):
+    plan = "pipeline=2,micro_batch=4"
+    compilation = sw.compile(GPT, 2, cluster=two_kinds(tmp_path), plan=plan)
+    head, *options = in_chromium(compilation.write_page(tmp_path / "a.html"), tmp_path, GROUPS)[
+        0
+    ].split("; ")
+    names = ["device group 0, fast GPU", "device group 1, slow GPU"]
+    assert options[:2] == names
+    memory = compilation.plan.document.memory
+    shares = [b / limit for b, limit in zip(memory.by_group, memory.limit_by_group, strict=True)]
+    for name, text in zip(names, options[2:], strict=True):
+        number = names.index(name)
+        assert text.startswith(f"{name}: ")
+        assert ("of 7.00 GiB", "of 3.50 GiB")[number] in text
+        assert ("the fullest" in text) == (shares[number] == max(shares))
+    assert f"on {('fast GPU', 'slow GPU')[shares.index(max(shares))]}" in head
