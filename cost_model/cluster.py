@@ -206,6 +206,23 @@ class Cluster(Description):
             raise ClusterError(what, hint=f"the nearest numbers that do are {below} and {above}")
         return counts
 
+    def levels_of(self, devices: int) -> tuple[Level, ...]:
+        """Return the levels whose links some devices use, and those inside of them.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster has no such number of devices.
+
+        Examples
+        --------
+        >>> [level.name for level in cluster("h100-pods").levels_of(16)]
+        ['node', 'pod']
+        """
+        counts = self.for_devices(devices)
+        used = max((i + 1 for i, count in enumerate(counts) if count > 1), default=0)
+        return self.levels[:used]
+
     def check_groups(self, devices: int, groups: int) -> None:
         """Check that groups of neighbouring devices, all of one size, lie alike in the levels.
 
@@ -231,6 +248,18 @@ class Cluster(Description):
         each = prod(counts) // groups
         sizes = tuple(level.size for level in self.levels)
         return _inside(each, counts) == _evenly(each, sizes) is not None
+
+    def for_programs_of(self, software: Software | None) -> Self:
+        """Return the cluster by which programs are made that a training software runs.
+
+        Training software sends to a group in one call. Where a ring of several devices of a node
+        attains less than others, the cheapest program would divide the call into one in nodes and
+        one between them, which the software does not.
+        """
+        if software is None:
+            return self
+        levels = tuple(level.with_rings_alike() for level in self.levels)
+        return self.model_copy(update={"levels": levels})
 
     def used_by(self, devices: int) -> Self:
         """Return the cluster with the links of the part that some devices use.

@@ -14,6 +14,7 @@ from benchmarks.measurements.rows import Row
 from shardwright.api import compile
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.efficiency.recipe import Recipe, Repetition, recipe_of
+from shardwright.cost_model.efficiency.software import software
 from shardwright.dataflow.placement import even_sizes
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph
@@ -35,6 +36,7 @@ class Small:
     reduce_type: str
     accumulate_type: str
     cluster: str
+    software: str
 
     @property
     def key(self) -> str:
@@ -46,7 +48,7 @@ class Small:
         compiled = compile(
             self.model,
             self.devices,
-            cluster=self.cluster,
+            cluster=cluster(self.cluster).for_programs_of(software(self.software)),
             plan=self.plan,
             batch=self.batch,
             precision=self.precision,
@@ -90,6 +92,7 @@ def at(row: Row, layers: int, stages: int, passes: int) -> Small:
         row.reduce_type,
         row.accumulate_type,
         row.cluster,
+        row.software,
     )
 
 

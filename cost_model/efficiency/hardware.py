@@ -174,6 +174,13 @@ class Level(Description):
         own = {"size": size, "bandwidth": rate, "shared_by": sharing}
         return self.model_copy(update=own)
 
+    def with_rings_alike(self) -> Self:
+        """Return the links where rings of several devices of a member attain what others do."""
+        if self.efficiency is None or self.efficiency.several is None:
+            return self
+        links = self.efficiency.model_copy(update={"several": None})
+        return self.model_copy(update={"efficiency": links})
+
     def with_skew(self, skew: Figure) -> Self:
         """Return the links with ranks that differ by a skew; links of no efficiency as they are."""
         if self.efficiency is None:

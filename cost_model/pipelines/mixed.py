@@ -95,6 +95,10 @@ class MixedCluster(Description):
             raise ClusterError(what, hint="leave it out, or use a cluster of one kind of device")
         return self
 
+    def for_programs_of(self, software: Software | None) -> Self:
+        """Return the cluster by which programs are made; a training software is refused."""
+        return self.run_by(software)
+
     def without_host(self) -> Self:
         """Return the cluster for programs that keep all tensors on the devices."""
         return self.model_copy(update={"parts": tuple(p.without_host() for p in self.parts)})
@@ -392,8 +396,7 @@ def _reduced(cluster: Cluster, devices: int) -> Cluster:
 
 def _outermost(cluster: Cluster, devices: int) -> int:
     """Return the outermost level that some devices span."""
-    counts = cluster.for_devices(devices)
-    return max((level for level, count in enumerate(counts) if count > 1), default=0)
+    return max(len(cluster.levels_of(devices)) - 1, 0)
 
 
 def _without_ones(counts: Sequence[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from math import prod
 from shardwright.compiler.page.page import check_page
 from shardwright.compiler.stages.places import limits_text
 from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text
 from shardwright.search.named_plan import NamedPlan
@@ -59,9 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
     if arguments.html is not None:
         check_page(arguments.html)
-    compilation = compile_named(arguments.model, arguments)
+    described = any_cluster(arguments.cluster).used_by(arguments.devices)
+    made_for = described.for_programs_of(run_by)
+    compilation = compile_named(arguments.model, arguments, cluster=made_for)
+    compilation = replace(compilation, cluster=described)
     limit = memory_limit_of_plan(arguments, compilation)
-    timed = replace(compilation, cluster=compilation.cluster.run_by(run_by))
+    timed = replace(compilation, cluster=described.run_by(run_by))
     timeline = timeline_of(timed, limit)
     if arguments.html is not None:
         timed.write_page(arguments.html, timeline)

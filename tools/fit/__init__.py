@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     answers = Answers(
         subject,
         arguments.devices[-1],
-        stated_errors(arguments, subject.cluster),
+        stated_errors(arguments, subject.cluster, arguments.devices[-1]),
     )
     money = Money(arguments.tokens, arguments.price_per_hour)
     several = on_several(answers.model, arguments.devices) if len(arguments.devices) > 1 else []

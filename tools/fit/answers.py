@@ -85,7 +85,7 @@ class Answers:
         """The robust choice, where it is asked for."""
         if self.stated is None:
             return None
-        levels = len(self.model.cluster.for_devices(self.devices))
+        levels = len(self.model.cluster.levels_of(self.devices))
         return robust(self.plans, errors_of(self.model.cluster, self.stated, levels))
 
     @property
@@ -114,7 +114,8 @@ class Answers:
     def step_seconds(self) -> float:
         """The step of the built plan, as the training software runs it."""
         assert self.built is not None
-        timed = replace(self.built[1], cluster=self.built[1].cluster.run_by(self.software))
+        cluster = self.subject.cluster.used_by(self.devices).run_by(self.software)
+        timed = replace(self.built[1], cluster=cluster)
         return timeline_of(timed, self.model.limit_bytes).step_seconds
 
     @property

@@ -36,19 +36,21 @@ def add_robust(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def stated_errors(arguments: argparse.Namespace, cluster: Cluster) -> Mapping[str, float] | None:
+def stated_errors(
+    arguments: argparse.Namespace, cluster: Cluster, devices: int
+) -> Mapping[str, float] | None:
     """Return the errors that the user states; None where no robust choice is asked for.
 
     Raises
     ------
     UsageError
-        If errors are stated without `--robust`.
+        If errors are stated without `--robust`, or of links that the devices do not use.
     """
     if not arguments.robust:
         if arguments.errors is not None:
             raise UsageError("`--errors` has no effect without `--robust`", hint="add `--robust`")
         return None
-    return {} if arguments.errors is None else read_errors(arguments.errors, cluster)
+    return {} if arguments.errors is None else read_errors(arguments.errors, cluster, devices)
 
 
 def choose_robust(arguments: argparse.Namespace) -> None:
@@ -75,7 +77,8 @@ def choose_robust(arguments: argparse.Namespace) -> None:
             )
     # Options of `fit` that `compile` has not.
     subject = Subject(with_options(arguments, sequence=None, software=IDEAL))
-    answers = Answers(subject, arguments.devices, stated_errors(arguments, subject.cluster))
+    devices = arguments.devices
+    answers = Answers(subject, devices, stated_errors(arguments, subject.cluster, devices))
     found = answers.built
     if found is None:
         raise NotFoundError(

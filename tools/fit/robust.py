@@ -15,21 +15,26 @@ _ERROR = Range(least=0, below=1)
 _SHARE = Range(least=0, below=1 + 1e-9)
 
 
-def read_errors(text: str, cluster: Cluster) -> Mapping[str, float]:
+def read_errors(text: str, cluster: Cluster, devices: int) -> Mapping[str, float]:
     """Return the errors that a text states: ``compute=0.1,pod=0.3,overlap=0.5``.
 
     Raises
     ------
     ShardwrightError
-        If a name is no figure of the cluster, or a number is out of range.
+        If a name is no figure of the cluster, or of links that the devices do not use, or a number
+        is out of range.
     """
     names = (COMPUTE, *(level.name for level in cluster.levels), OVERLAP)
+    unused = {level.name for level in cluster.levels[len(cluster.levels_of(devices)) :]}
     found: dict[str, float] = {}
     for item in text.split(","):
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise UsageError(f"`{item}` of `--errors` has no value", hint="write `compute=0.1`")
         check_names("`--errors` has no figure", [name], names)
+        if name in unused:
+            what = f"`--errors` gives `{name}`, and {devices} devices do not use these links"
+            raise UsageError(what, hint="leave it out")
         if name in found:
             raise UsageError(f"`--errors` gives `{name}` twice", hint="give it once")
         number = number_in(value)

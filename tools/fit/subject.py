@@ -83,7 +83,7 @@ class Subject:
                 found = compile(
                     self.definition,
                     one.devices,
-                    cluster=self.cluster,
+                    cluster=self.cluster.for_programs_of(self.software),
                     plan=one.plan,
                     **self._options,
                 )

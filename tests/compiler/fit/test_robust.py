@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwright.compiler.fit.estimates import Factors
 from shardwright.compiler.fit.family import family, fastest
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.robust import Error, errors_of, least_regret, robust
@@ -96,3 +97,16 @@ def test_slower_links_make_steps_no_shorter(plans):
         slow = replace(one, factors=replace(one.factors, links=(2.0, 2.0)))
         assert slow.seconds >= one.seconds
         assert replace(one, factors=replace(one.factors, compute=2.0)).seconds >= one.seconds
+
+
+def test_slower_rings_of_a_torus_make_steps_longer():
+    graph = training_definition(TEXT, 64, 1)[0].graph
+    options = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    model = FitModel(graph, cluster("tpu-v5e").without_host(), options, tells_links=True)
+    plans = {one.plan.text: one for one in family(model, 64, tensors=(1,))}
+    for text in ("data=64,micro_batch=1", "pipeline=4,data=16,micro_batch=1,schedule=1f1b"):
+        times = [
+            replace(plans[text], factors=Factors(links=links, exposed=1.0)).refined_seconds
+            for links in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0))
+        ]
+        assert min(times[1:]) > times[0] * (1 + 1e-6), text

@@ -35,6 +35,19 @@ def estimated(compilation, run_by="ideal"):
     return Estimated(compilation, cluster, timed.timeline_within(inf), inf)
 
 
+# Programs of training software
+
+
+def test_software_reduces_over_a_group_in_one_call(capsys):
+    # Rings of four devices of a node attain half between nodes here: a reduction in the node, and
+    # one between nodes of a part each, would be faster, and no training software does that.
+    large = "gpt:layers=1,hidden=4096,heads=32,batch=32,sequence=128,vocabulary=512"
+    given = ["--cluster", "a100-800g", "--plan", "tensor=2,data=8", "--json"]
+    assert main(["estimate", large, *given, "--software", "megatron-deepspeed"]) == 0
+    found = json.loads(capsys.readouterr().out)["communication"]
+    assert found.keys() == {"all_gather", "all_reduce"}  # the one of tokens at the head
+
+
 # Exposed communication
 
 

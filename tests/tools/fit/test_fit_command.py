@@ -23,6 +23,7 @@ def test_the_document_answers_all_questions(capsys):
     assert found["front"] == sorted(found["front"], key=lambda row: row["step_seconds"])
     assert found["largest_micro_batch"]["of_batch"] >= 1
     assert found["longest_sequence"]["of_family"] >= found["longest_sequence"]["of_plan"] >= 512
+    assert list(found["robust"]["intervals"]) == ["compute", "node", "overlap"]
     assert found["robust"]["worst_regret"] <= found["robust"]["worst_regret_of_fastest"]
     best = found["best"]
     assert best["money"] == pytest.approx(best["days"] * 24 * 8 * 2)
@@ -111,8 +112,12 @@ def test_what_was_not_found_is_not_said_to_be_impossible(capsys):
         (["--devices", "4", "--errors", "pod=0.1"], "`--errors` has no effect without"),
         (["--devices", "4", "--robust", "--errors", "rack=0.1"], "has no figure `rack`"),
         (["--devices", "4", "--robust", "--errors", "pod"], "`pod` of `--errors` has no value"),
-        (["--devices", "4", "--robust", "--errors", "pod=2"], "pod of --errors` is 2, expected"),
-        (["--devices", "4", "--robust", "--errors", "pod=0,pod=0"], "gives `pod` twice"),
+        (["--devices", "4", "--robust", "--errors", "node=2"], "node of --errors` is 2, expected"),
+        (["--devices", "4", "--robust", "--errors", "node=0,node=0"], "gives `node` twice"),
+        (
+            ["--devices", "4,8", "--robust", "--errors", "pod=0.3"],
+            "`--errors` gives `pod`, and 8 devices do not use these links; leave it out",
+        ),
         (["--devices", "4", "--sequence", "x"], "`--sequence` is the text `x`"),
         (["--devices", "4096"], "has 2048 devices, but 4096 were asked for"),
     ],
