@@ -1,15 +1,19 @@
 """The program of a row, compiled once at a small depth and kept as a recipe.
 
 A stage has at most three blocks and a pipeline the least stages that stand for all; the rest
-follows (`shardwright.cost_model.efficiency.recipe`). Recipes are cached in a folder.
+follows (`shardwright.cost_model.efficiency.recipe`). Recipes are cached in a folder, as long as no
+file of the package changes.
 """
 
 import hashlib
 import math
+import os
 import pickle
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+import shardwright
 from benchmarks.measurements.rows import Row
 from shardwright.api import compile
 from shardwright.cost_model.cluster import Cluster, cluster
@@ -22,6 +26,18 @@ from shardwright.operators.models.optimizer import Optimizer
 
 _BLOCKS, _STAGES, _PASSES = 3, 3, 2  # that stand for more
 CACHE = Path(".cache") / "measurements"
+
+
+@cache
+def _package() -> str:
+    """Return a hash of all files of the package: programs follow from its code and its figures."""
+    found = hashlib.sha256()
+    for folder, folders, files in os.walk(Path(shardwright.__file__).parent, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            found.update(f"{name}\n".encode())
+            found.update((Path(folder) / name).read_bytes())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -40,8 +56,8 @@ class Small:
 
     @property
     def key(self) -> str:
-        """A name for a file."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:24]
+        """A name for a file, another one after every change of the package or its figures."""
+        return hashlib.sha256(f"{self!r} {_package()}".encode()).hexdigest()[:24]
 
     def program(self) -> Graph:
         """Compile it."""
