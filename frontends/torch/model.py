@@ -19,6 +19,7 @@ from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.importer import Importer
+from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.table import is_known
 from shardwright.frontends.torch.tracing import plain_conversions
@@ -96,7 +97,7 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
-            with experts_in_slots(module), plain_conversions():
+            with experts_in_slots(module), experts_without_loops(module), plain_conversions():
                 program = torch.export.export(module, arguments, keywords, strict=False)
             return _decomposed(program)
     except Exception as error:  # PyTorch raises errors of many types

@@ -141,7 +141,10 @@ class NamedStrategies:
         self = NamedStrategies(plan, axes, {})
         self._check_batch(graph, mesh)
         scattered, ring = plan.sequence_parallel, plan.ring
-        found = walk(graph, mesh, axes, by_position=scattered, ring=ring, alike=alike)
+        storage = axes.storage if plan.zero else ()
+        found = walk(
+            graph, mesh, axes, by_position=scattered, ring=ring, storage=storage, alike=alike
+        )
         self._check_divided(found)
         return replace(self, strategies=found.strategies)
 

@@ -51,6 +51,8 @@ class Walk:
         Whether keys pass round the context ranks; else they are gathered.
     whole : frozenset of str
         Products whose columns stay whole.
+    storage : tuple of str
+        The axes over which parameters are divided further, and so is what is made of them.
     strategies : dict of str to Strategy
         The strategy of each operator.
     dropped : set of str
@@ -66,6 +68,7 @@ class Walk:
     by_position: bool
     ring: bool = False
     whole: frozenset[str] = frozenset()
+    storage: tuple[str, ...] = ()
     strategies: dict[str, Strategy] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     divided: bool = False
@@ -237,14 +240,35 @@ class Walk:
     # Operators on weights alone, such as casts
 
     def _make(self, node: Node) -> None:
-        """Split an operator that makes a weight as its reader takes it."""
+        """Split an operator that makes a weight as its reader takes it.
+
+        A dimension that the operator keeps whole, such as columns that it cuts in parts, gives its
+        axes to another one: ranks then exchange parts of the weight, and none makes all of it. The
+        axes of the storage divide it, too, so that its gradient is reduced into parts.
+        """
         info = info_of(self.graph, node)
-        wanted = self._layout_at_reader(node.results[0])
+        rule, wanted = info.rule, self._layout_at_reader(node.results[0])
         factors: Factors = {}
-        for dims, axes in zip(info.rule.results[0], wanted.splits, strict=True):
-            if len(dims) == 1 and axes:
+        left: list[tuple[str, ...]] = []
+        for dims, axes in zip(rule.results[0], wanted.splits, strict=True):
+            if len(dims) == 1 and rule.kinds[dims[0]] != "whole":
                 factors[dims[0]] = axes
+            else:
+                left.append(axes)
+        used = {axis for axes in wanted.splits for axis in axes}
+        if node.operator != "cast":  # casts are divided as their parameters
+            left.append(tuple(axis for axis in self.storage if axis not in used))
+        for axes in filter(None, left):
+            self._divide_further(rule, factors, axes)
         self.strategies[node.name] = legal_strategy(info, factors, self.mesh)
+
+    def _divide_further(self, rule: Rule, factors: Factors, axes: tuple[str, ...]) -> None:
+        """Let axes divide the largest parts that they divide evenly."""
+        parts = {f: rule.sizes[f] // self.mesh.extent(split) for f, split in factors.items()}
+        for factor in sorted(parts, key=parts.__getitem__, reverse=True):
+            if can_split(rule, factor, (*factors[factor], *axes), self.mesh):
+                factors[factor] = (*factors[factor], *axes)
+                return
 
     def _layout_at_reader(self, value: Value) -> Layout:
         for node, position in self.graph.uses[value.name]:
@@ -267,6 +291,7 @@ def walk(
     *,
     by_position: bool,
     ring: bool = False,
+    storage: tuple[str, ...] = (),
     alike: bool = False,
 ) -> Walk:
     """Return the walk in which every split of columns is followed.
@@ -275,7 +300,7 @@ def walk(
     """
     whole: frozenset[str] = frozenset()
     while True:
-        found = Walk(graph, mesh, axes, by_position, ring, whole)
+        found = Walk(graph, mesh, axes, by_position, ring, whole, storage)
         if found.dropped <= whole:
             return found
         whole |= _alike(graph, found.dropped) if alike else found.dropped

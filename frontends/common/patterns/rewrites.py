@@ -12,7 +12,10 @@ from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.attention import match_attention, match_repeated_heads
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.frontends.common.patterns.parts import match_turned_part
-from shardwright.frontends.common.patterns.products import match_turned_columns
+from shardwright.frontends.common.patterns.products import (
+    match_parted_columns,
+    match_turned_columns,
+)
 from shardwright.frontends.common.patterns.rotary import match_rotary
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.operators.info import Array
@@ -40,8 +43,13 @@ def _replacement(found: Matches, node: Node) -> list[Node]:
     found.build.nodes, found.build.scope = [], node.scope
     for pattern in _PATTERNS.get(node.operator, ()):
         made = pattern(found, node)
-        if made is not None:
-            return [renamed_result(n, made.name, node.name) for n in found.build.nodes]
+        if made is None:
+            continue
+        emitted = found.build.nodes
+        values = made if isinstance(made, tuple) else (made,)
+        for value, result in zip(values, node.results, strict=True):
+            emitted = [renamed_result(n, value.name, result.name) for n in emitted]
+        return emitted
     return [node]
 
 
@@ -142,11 +150,13 @@ def _is_tanh(m: Matches, name: str, x: str) -> bool:
     return False
 
 
-_PATTERNS: dict[str, tuple[Callable[[Matches, Node], Value | None], ...]] = {
+_Pattern = Callable[[Matches, Node], Value | tuple[Value, ...] | None]
+_PATTERNS: dict[str, tuple[_Pattern, ...]] = {
     "add": (_layer_norm, match_rotary),
     "matmul": (match_attention, match_turned_columns),
     "mul": (_rms_norm, _activation),
     "scale": (_activation,),
     "scaled_dot_product_attention": (match_repeated_heads,),
+    "split": (match_parted_columns,),
     "transpose": (match_turned_part,),
 }

@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers", reason="needs transformers")
 import torch_compare as compare  # noqa: E402
 from torch import nn  # noqa: E402
 
+import shardwright
 import shardwright.frontends.torch.experts  # noqa: E402, F401 - defines the operators
 from shardwright.frontends.torch import import_module  # noqa: E402
 from shardwright.ir.errors import ModelError  # noqa: E402
@@ -82,3 +83,90 @@ def test_an_expert_that_is_chosen_twice_counts_twice() -> None:
     ).values()
     factor = ((chosen + 1) * weights).sum(1, keepdim=True)
     assert compare.difference(found, (x * factor).numpy()) < 1e-6
+
+
+def test_tensor_ranks_divide_gates_and_inner_features_of_one_weight() -> None:
+    module, tokens = _mixtral()
+    module.config._experts_implementation = "eager"
+    wide = compare.Wide(module.double())
+    plan = "tensor=2,data=2,zero=1"
+    assert max(compare.on_ranks(wide, tokens, 4, plan=plan)) < 1e-9
+    program = shardwright.compile(module, 4, example_inputs=tokens, plan=plan).plan.program
+    (weight,) = (p for p in program.parameters if p.name.endswith("gate_up_proj"))
+    assert weight.value.layout is not None
+    assert {"tensor", "data"} <= {*weight.value.layout.split_axes}
+    inner = [n for n in program.nodes if n.scope.endswith("experts") and n.operator == "all_gather"]
+    assert not any("tensor" in node.attributes["axes"] for node in inner)
+
+
+@pytest.mark.parametrize("kind", ["dbrx", "jetmoe", "nllb-moe"])
+def test_experts_in_loops_are_computed_for_every_token(kind: str) -> None:
+    torch.manual_seed(0)
+    module, inputs = _LOOPS[kind]()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)  # no equal scores of experts
+    before = [type(part).forward for part in module.modules()]
+    found = compare.gradients_differ(compare.Wide(module.double().eval()), inputs)
+    assert max(found.loss, found.gradient) < 1e-9
+    assert not found.missing
+    assert [type(part).forward for part in module.modules()] == before
+
+
+def _tokens() -> dict[str, Any]:
+    return {name: torch.randint(3, 32, (2, 5)) for name in ("input_ids", "labels")}
+
+
+def _dbrx() -> Any:
+    config = transformers.DbrxConfig(
+        d_model=16,
+        n_heads=4,
+        n_layers=1,
+        vocab_size=32,
+        use_cache=False,
+        attn_config={"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
+        ffn_config={
+            "ffn_hidden_size": 8,
+            "hidden_size": 16,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+        },
+    )
+    return transformers.DbrxForCausalLM(config), _tokens()
+
+
+def _jetmoe() -> Any:
+    config = transformers.JetMoeConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_key_value_heads=2,
+        kv_channels=4,
+        intermediate_size=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        use_cache=False,
+    )
+    return transformers.JetMoeForCausalLM(config), _tokens()
+
+
+def _nllb() -> Any:
+    config = transformers.NllbMoeConfig(
+        vocab_size=32,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        encoder_sparse_step=1,
+        decoder_sparse_step=1,
+        num_experts=4,
+        max_position_embeddings=16,
+        use_cache=False,
+    )
+    return transformers.NllbMoeForConditionalGeneration(config), _tokens()
+
+
+_LOOPS = {"dbrx": _dbrx, "jetmoe": _jetmoe, "nllb-moe": _nllb}
