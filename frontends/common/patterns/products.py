@@ -5,7 +5,6 @@ from typing import Any
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.ir.graph import Node, Value
 
-
 _EXPERTS = 3  # dimensions of the weights of experts
 
 

@@ -10,8 +10,8 @@ transformers = pytest.importorskip("transformers", reason="needs transformers")
 import torch_compare as compare  # noqa: E402
 from torch import nn  # noqa: E402
 
-import shardwright
-import shardwright.frontends.torch.experts  # noqa: E402, F401 - defines the operators
+import shardwright  # noqa: E402
+import shardwright.frontends.torch.experts  # noqa: E402 - defines the operators
 from shardwright.frontends.torch import import_module  # noqa: E402
 from shardwright.ir.errors import ModelError  # noqa: E402
 
