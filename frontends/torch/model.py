@@ -22,7 +22,7 @@ from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.table import is_known
-from shardwright.frontends.torch.tracing import plain_conversions
+from shardwright.frontends.torch.tracing import noted_gradients, plain_conversions
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 
@@ -61,7 +61,9 @@ def import_module(
     ModelError
         If PyTorch cannot export the module, or our IR cannot express it.
     """
-    program = exported(module, inputs)
+    gradients: set[str] = set()
+    with noted_gradients(gradients):
+        program = exported(module, inputs)
     tensors, names = _tensors(module, program)
     importer = Importer(names, tensors)
     try:
@@ -80,7 +82,12 @@ def import_module(
     name = re.sub(r"\W", "_", type(module).__name__).lower()
     graph = importer.emission.build.graph(name, tuple(value.name for value in returned))
     imported = finished(graph, importer.emission.data)
-    return replace(imported, warnings=tuple(_warnings(module, program, imported)))
+    own = (
+        f"the module gives `{one}` a gradient of its own; the program has the gradient of its "
+        "forward pass, which can differ"
+        for one in sorted(gradients)
+    )
+    return replace(imported, warnings=(*own, *_warnings(module, program, imported)))
 
 
 def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:

@@ -137,4 +137,6 @@ def _applied(target: OpOverload, arguments: Sequence[Any], keywords: dict[str, A
 def _all_compressed(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return compressed(result)
-    return [_all_compressed(part) for part in result]
+    if isinstance(result, (tuple, list)):
+        return [_all_compressed(part) for part in result]
+    return result  # a number, such as that of `item()`

@@ -1,4 +1,4 @@
-"""Modules that convert their parts while they run, which PyTorch's export cannot trace."""
+"""What an export cannot trace: parts that convert themselves, functions with own gradients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,4 +27,21 @@ def plain_conversions() -> Iterator[None]:
         return module
 
     with patch.object(torch.nn.Module, "to", to):
+        yield
+
+
+@contextmanager
+def noted_gradients(names: set[str]) -> Iterator[None]:
+    """Add the names of functions that the module gives a gradient of its own.
+
+    An export has the operators of their forward pass alone.
+    """
+    original: Any = torch.autograd.Function.__dict__["apply"].__func__
+
+    def apply(function: type, *args: Any, **keywords: Any) -> Any:
+        if not function.__module__.startswith("torch."):
+            names.add(function.__name__)
+        return original(function, *args, **keywords)
+
+    with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield

@@ -15,7 +15,9 @@ from shardwright.ir.graph import Node, Value
 from shardwright.operators.info import Array
 from shardwright.operators.rule import Shape
 
-Masked = tuple[str, Value | None, bool]  # scores, their mask, and whether it is the causal one
+# Scores, their mask, whether it is the causal one, and the queries that read some key, if others
+# may read none.
+Masked = tuple[str, Value | None, bool, Value | None]
 
 
 def match_attention(m: Matches, node: Node) -> Value | None:
@@ -31,7 +33,7 @@ def match_attention(m: Matches, node: Node) -> Value | None:
     masked = _unmasked(m, m.rounded(before))
     if masked is None:
         return None
-    scores, mask, causal = masked
+    scores, mask, causal, reading = masked
     scale, rest = m.factors(m.rounded(scores), whole=False)
     product = m.made(rest[0], "matmul") if len(rest) == 1 else None
     if product is None or attribute_of(product, "transpose_a"):
@@ -41,7 +43,18 @@ def match_attention(m: Matches, node: Node) -> Value | None:
     if m.value(queries).type.rank != values.type.rank or found is None:
         return None
     scale *= factor * found[0]
-    return _emitted(m, node, (m.value(queries), found[1], values), mask, causal, scale, before)
+    taken = m.value(queries) if reading is None else _zeroed(m, queries, reading)
+    return _emitted(m, node, (taken, found[1], values), mask, causal, scale, before)
+
+
+def _zeroed(m: Matches, queries: str, reading: Value) -> Value:
+    """Return queries that are zero where they read no key.
+
+    All their scores are one number then, whatever the keys are, and no gradient enters them.
+    """
+    x = m.value(queries)
+    zero = m.build.emit("fill", shape=(), dtype=x.type.dtype, value=0.0)
+    return m.build.emit("where", reading, x, zero)
 
 
 def match_repeated_heads(m: Matches, node: Node) -> Value | None:
@@ -222,9 +235,9 @@ def _unmasked(m: Matches, name: str) -> Masked | None:
             continue
         known = None if mask in m.trained else m.data.get(mask)
         if known is not None and is_mask(known) and _is_causal(known == 0, shape):
-            return scores, None, True
-        return scores, _condition(m, mask) or value, False
-    return name, None, False
+            return scores, None, True, None
+        return scores, _condition(m, mask) or value, False, None
+    return name, None, False, None
 
 
 def _condition(m: Matches, mask: str) -> Value | None:
@@ -270,13 +283,23 @@ def _chosen(m: Matches, node: Node, shape: Shape) -> Masked | None:
         return None
     known = m.data.get(condition)
     if known is None:
-        return scores, _chosen_mask(m, mask, below[0], number, scores), False
+        reading = _reading(m, mask, below[0]) if number != -np.inf else None
+        return scores, _chosen_mask(m, mask, below[0], number, scores), False, reading
     read = ~known if below[0] else known  # where keys are read
     if number != -np.inf and not read.any(axis=-1).all():
         return None  # a query without keys reads all keys equally there
     if _is_causal(read, shape):
-        return scores, None, True
-    return scores, m.build.emit("logical_not", mask) if below[0] else mask, False
+        return scores, None, True, None
+    return scores, m.build.emit("logical_not", mask) if below[0] else mask, False, None
+
+
+def _reading(m: Matches, mask: Value, is_below: bool) -> Value:
+    """Return which queries read some key, by the condition of the mask."""
+    axis = (mask.type.rank - 1,)
+    if not is_below:
+        return m.build.emit("reduce_any", mask, axis=axis, keep_dims=True)
+    none = m.build.emit("reduce_all", mask, axis=axis, keep_dims=True)
+    return m.build.emit("logical_not", none)
 
 
 def _chosen_mask(

@@ -405,3 +405,56 @@ def test_conversions_assertions_and_overwritten_inputs_do_not_hinder() -> None:
     names = list(imported.graph.outputs)
     (found,) = compare.run(imported.graph, imported.initial, feed, names).values()
     assert compare.difference(found, module(x, at).detach().numpy()) < 1e-6
+
+
+class Padded(nn.Module):
+    """Attention whose scores are filled with the least number where a sample has no key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any, counts: Any) -> Any:
+        q, k, v = (layer(x)[:, None] for layer in (self.query, self.key, self.value))
+        present = counts[:, None] > torch.arange(torch.tensor(x.shape[1]).item())
+        read = (present[:, None, :, None] & present[:, None, None]).bool()
+        scores = (q @ k.transpose(-1, -2)).masked_fill(~read, torch.finfo(x.dtype).min)
+        return (scores.softmax(-1) @ v).square().mean()
+
+
+def test_queries_that_read_no_key_have_no_gradient() -> None:
+    found = compare.gradients_differ(
+        Padded().double(), (torch.randn(2, 4, 8).double(), torch.tensor([2, 4]))
+    )
+    operators = {node.operator for node in found.imported.graph.nodes}
+    assert "scaled_dot_product_attention" in operators
+    assert max(found.loss, found.gradient) < 1e-9
+
+
+class Doubled(torch.autograd.Function):
+    """A function with a gradient of its own, which is not that of its forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return cotangents[0] * 2
+
+
+class Surrogate(nn.Linear):
+    """A layer with such a function."""
+
+    def forward(self, x: Any) -> Any:
+        return Doubled.apply(super().forward(x)).square().mean()  # type: ignore[no-untyped-call]
+
+
+def test_a_gradient_of_the_modules_own_is_warned_of() -> None:
+    before = torch.autograd.Function.apply
+    (said,) = import_module(Surrogate(4, 2), torch.randn(3, 4)).warnings
+    assert said == (
+        "the module gives `Doubled` a gradient of its own; the program has the gradient of its "
+        "forward pass, which can differ"
+    )
+    assert torch.autograd.Function.apply == before
