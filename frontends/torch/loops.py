@@ -11,9 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
-
-Tensor = torch.Tensor
 
 
 @contextmanager
