@@ -99,7 +99,7 @@ def test_tensor_ranks_divide_gates_and_inner_features_of_one_weight() -> None:
     assert not any("tensor" in node.attributes["axes"] for node in inner)
 
 
-@pytest.mark.parametrize("kind", ["dbrx", "jetmoe", "nllb-moe"])
+@pytest.mark.parametrize("kind", ["dbrx", "jetmoe", "nllb-moe", "switch"])
 def test_experts_in_loops_are_computed_for_every_token(kind: str) -> None:
     torch.manual_seed(0)
     module, inputs = _LOOPS[kind]()
@@ -169,4 +169,28 @@ def _nllb() -> Any:
     return transformers.NllbMoeForConditionalGeneration(config), _tokens()
 
 
-_LOOPS = {"dbrx": _dbrx, "jetmoe": _jetmoe, "nllb-moe": _nllb}
+def _switch() -> Any:
+    config = transformers.SwitchTransformersConfig(
+        vocab_size=32,
+        d_model=16,
+        d_kv=8,
+        d_ff=8,
+        num_layers=1,
+        num_sparse_encoder_layers=1,
+        num_decoder_layers=1,
+        num_sparse_decoder_layers=1,
+        num_heads=2,
+        num_experts=2,
+        expert_capacity=2,  # others are dropped
+        use_cache=False,
+        decoder_start_token_id=0,
+        router_z_loss_coef=0.0,
+        router_aux_loss_coef=0.0,
+    )
+    inputs = _tokens()
+    inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])}
+    inputs |= {f"decoder_{name}": inputs[name] for name in ("input_ids", "attention_mask")}
+    return transformers.SwitchTransformersForConditionalGeneration(config), inputs
+
+
+_LOOPS = {"dbrx": _dbrx, "jetmoe": _jetmoe, "nllb-moe": _nllb, "switch": _switch}
