@@ -27,7 +27,8 @@ EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "parallelize": (
         "shardwright.exports.parallelize",
-        "a function that calls `parallelize_module` and `fully_shard` of PyTorch for the module",
+        "a function that calls `parallelize_module` and `fully_shard` of PyTorch for the module, "
+        "the nearest plan that has this form",
     ),
     "pipelining": (
         "shardwright.exports.pipelining",

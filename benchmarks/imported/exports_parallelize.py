@@ -4,7 +4,8 @@
 
 For each model of transformers and each plan: loss and every gradient in float64 against autograd on
 one device, and the collectives that `CommDebugMode` counts in a step against those of the plan.
-Writes the rows of the models that were asked for, or all, into the table of `docs/export.md`.
+Where another plan stands for one without this form, its degrees are in the row. Writes the rows of
+the models that were asked for, or all, into the table of `docs/export.md`.
 Needs `torch` and `transformers`.
 """
 
@@ -33,6 +34,8 @@ from torch.multiprocessing.spawn import start_processes
 from torch_compare import WideFloats
 
 import shardwright
+from shardwright.exports.degrees.nearest import nearest
+from shardwright.exports.parallelize import WORDS, refusal_of_built
 from shardwright.exports.table import export, write_export
 from shardwright.ir.errors import ShardwrightError
 
@@ -71,10 +74,14 @@ def row(name: str, plan: str) -> str:
         write_export(Path(folder) / "exported", exported)
         start_processes(_worker, (folder, module, inputs), nprocs=RANKS, start_method="fork")
         found = torch.load(Path(folder) / "found.pt", weights_only=False)
-    volumes = compilation.plan.document.communication
+    exported_plan, instead = compilation.plan, ""
+    if refusal_of_built(exported_plan):
+        stands = nearest(exported_plan, WORDS)
+        exported_plan, instead = stands.built, f"`{stands.plan}`: "
+    volumes = exported_plan.document.communication
     expected = {kind: volume.count for kind, volume in volumes.items()}
     errors = f"{found['loss']:.0e} | {found['gradients']:.0e}"
-    return f"| {name} | {plan} | {errors} | {_counts(expected)} | {found['counts']} |"
+    return f"| {name} | {plan} | {errors} | {instead}{_counts(expected)} | {found['counts']} |"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

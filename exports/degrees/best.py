@@ -13,6 +13,7 @@ from typing import Any
 from shardwright.api import compile
 from shardwright.compilation import Compilation
 from shardwright.compiler.options import DEFAULTS
+from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.streams import loads
@@ -44,6 +45,8 @@ class BestNamedPlan:
         How many combinations of degrees there are, and how many of them were tried.
     built, fitting : int
         How many plans could be built, and how many of them fit.
+    declined : int
+        How many others were built and fit, but are not wanted as they are built.
     """
 
     plan: NamedPlan | None = None
@@ -53,13 +56,15 @@ class BestNamedPlan:
     tried: int = 0
     built: int = 0
     fitting: int = 0
+    declined: int = 0
 
     @property
     def account(self) -> str:
         """How many plans were tried, in words."""
         left = self.candidates - self.tried
         rest = f"; the time limit left out {left} combinations of degrees" if left else ""
-        return f"{self.fitting} of {self.built} named plans fit{rest}"
+        others = f"; {self.declined} without such a form" if self.declined else ""
+        return f"{self.fitting} of {self.built} named plans fit{others}{rest}"
 
 
 def best_named_plan(
@@ -71,6 +76,7 @@ def best_named_plan(
     time_limit: float = inf,
     among: Callable[[Graph], Sequence[NamedPlan]] | None = None,
     allowed: Callable[[NamedPlan], bool] = lambda plan: True,
+    accepted: Callable[[Plan], bool] = lambda plan: True,
     **options: Any,
 ) -> BestNamedPlan:
     """Build every candidate and return the fastest by the overlapped step that fits.
@@ -92,6 +98,8 @@ def best_named_plan(
         The combinations of degrees for a program; by default `candidate_plans`.
     allowed : callable, optional
         Whether a plan is wanted; by default all are.
+    accepted : callable, optional
+        The same of a plan that was built.
     **options
         Further options of `CompileOptions`, such as the memory limit.
     """
@@ -109,7 +117,7 @@ def best_named_plan(
 
     levels = list(recomputations(definition.graph))
     start = BestNamedPlan(candidates=len(candidates))
-    enumeration = _Enumeration(build, allowed, levels, start)
+    enumeration = _Enumeration(build, allowed, accepted, levels, start)
     for base in candidates:
         if time.perf_counter() - begin > time_limit:
             break
@@ -151,6 +159,8 @@ class _Enumeration:
         Compiles a plan.
     allowed : callable
         Whether a plan is wanted.
+    accepted : callable
+        Whether a plan that was built is wanted.
     levels : sequence of str
         Levels of recomputation, the least first.
     best : BestNamedPlan
@@ -159,6 +169,7 @@ class _Enumeration:
 
     build: Callable[[NamedPlan], Compilation]
     allowed: Callable[[NamedPlan], bool]
+    accepted: Callable[[Plan], bool]
     levels: Sequence[str]
     best: BestNamedPlan
 
@@ -188,7 +199,7 @@ class _Enumeration:
                 high = middle
 
     def _fits(self, plan: NamedPlan) -> bool | None:
-        """Build a plan and return whether it fits; None if the model cannot be divided so."""
+        """Build a plan and return whether it fits; None if there is none, or it is not wanted."""
         best = self.best
         if not self.allowed(plan):
             return None
@@ -198,6 +209,9 @@ class _Enumeration:
             self.best = replace(best, built=best.built + 1)
             return False
         except (OptionError, StrategyError):
+            return None
+        if not self.accepted(compilation.plan):
+            self.best = replace(best, declined=best.declined + 1)
             return None
         best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
         program, limit = compilation.plan.program, compilation.plan.document.memory.limit

@@ -26,6 +26,7 @@ from shardwright.tracing import Definition, InputSpec
 
 _ALIKE = "the nearest plan of another system is found on one kind of device"
 _BY_NAME = "named_plan"
+_TYPES = ("precision", "reduce_type", "accumulate_type")
 _SAYABLE = {1: 2}  # the ZeRO stage next to one that a system has no word for
 
 
@@ -39,10 +40,14 @@ class Words:
         Its name.
     refusal : callable
         Why it cannot say a plan, in words after "it cannot say"; empty if it can.
+    refusal_of_built : callable, optional
+        Why it cannot say a plan that was built, in a clause; empty if it can. By default, no plan
+        is refused for what its words do not show.
     """
 
     system: str
     refusal: Callable[[NamedPlan], str]
+    refusal_of_built: Callable[[Plan], str] = lambda plan: ""
 
     def can_say(self, plan: NamedPlan) -> bool:
         """Return whether the system has words for a plan."""
@@ -66,7 +71,7 @@ class Nearest:
     plan : NamedPlan
         The named plan, with its data ranks and the samples of a micro-batch.
     built : Plan
-        The same, compiled.
+        The same, compiled. Its model has the casts of the plan, so its document says its types.
     own, projected : Figures
         Those of the plan, and of the named one.
     reason : str
@@ -98,7 +103,7 @@ class Nearest:
         change = other.step_seconds / own.step_seconds - 1
         return (
             f"not the plan itself: {self.reason}",
-            f"the nearest that it can say: {self.plan} (the fastest: {self.account})",
+            f"the nearest that can be said: {self.plan} (the fastest: {self.account})",
             f"what that costs, estimated: step {step} -> {seconds_text(other.step_seconds)} "
             f"({change:+.1%}), memory of a device {memory} -> {bytes_text(other.memory_bytes)}",
         )
@@ -170,12 +175,9 @@ def nearest(plan: Plan, words: Words) -> Nearest:
         If no plan that it can say fits.
     """
     own, by_name = figures(plan), named(plan)
-    if by_name is not None and words.can_say(by_name):
+    reason = _reason(plan, by_name, words)
+    if by_name is not None and not reason:
         return Nearest(by_name, plan, own, own)
-    if by_name is None:
-        reason = f"it was searched, and {words.system} names plans by their degrees"
-    else:
-        reason = f"{words.system} cannot say {words.refusal(by_name)}"
     _check_again(plan, words)
     best = BestNamedPlan()
     for candidates in _in_turn(plan, by_name, words):
@@ -183,13 +185,31 @@ def nearest(plan: Plan, words: Words) -> Nearest:
         if best.plan is not None:
             break
     if best.plan is None or best.compilation is None:
-        raise OptionError(
-            f"{reason}, and no plan that it can say fits: {best.account}",
-            hint="export `placements`, which says any plan",
-        )
+        raise _none_fits(reason, words, best)
     found = in_full(best.plan, samples(plan), plan.document.devices)
     built = best.compilation.plan
-    return Nearest(found, built, own, figures(built), reason, best.account)
+    types = {name: getattr(plan.document, name) for name in _TYPES}
+    typed = replace(built, document=built.document.model_copy(update=types))
+    return Nearest(found, typed, own, figures(built), reason, best.account)
+
+
+def _none_fits(reason: str, words: Words, best: BestNamedPlan) -> OptionError:
+    """Return the error of a plan that no other stands for."""
+    none = f"no plan that {words.system} can say fits: {best.account}"
+    if best.declined and not best.built:
+        none = f"none of {best.declined} named plans on these devices has such a form"
+    return OptionError(f"{reason}, and {none}", hint="export `placements`, which says any plan")
+
+
+def _reason(plan: Plan, by_name: NamedPlan | None, words: Words) -> str:
+    """Return why a plan has no words, in a clause; empty if it has."""
+    if by_name is not None and not words.can_say(by_name):
+        return f"{words.system} cannot say {words.refusal(by_name)}"
+    if refusal := words.refusal_of_built(plan):
+        return refusal
+    if by_name is None:
+        return f"it was searched, and {words.system} names plans by their degrees"
+    return ""
 
 
 def _best(plan: Plan, words: Words, candidates: Sequence[NamedPlan]) -> BestNamedPlan:
@@ -205,6 +225,7 @@ def _best(plan: Plan, words: Words, candidates: Sequence[NamedPlan]) -> BestName
         document.devices,
         among=lambda graph: candidates,
         allowed=is_allowed,
+        accepted=lambda built: not words.refusal_of_built(built),
         memory_limit=inf if document.memory.limit is None else document.memory.limit,
         cost_model=document.cost_model,
     )
@@ -235,7 +256,7 @@ def _definition(plan: Plan) -> Definition:
 def _in_turn(plan: Plan, by_name: NamedPlan | None, words: Words) -> Iterator[Sequence[NamedPlan]]:
     """Yield combinations of degrees, the nearest first: of other words, then of all degrees."""
     if by_name is not None:
-        variants = [one for one in _variants(by_name) if words.can_say(one)]
+        variants = [one for one in _variants(by_name) if one != by_name and words.can_say(one)]
         changes = {one: _changes(one, by_name) for one in variants}
         for count in sorted(set(changes.values())):
             yield [one for one in variants if changes[one] == count]

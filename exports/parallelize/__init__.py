@@ -1,20 +1,46 @@
 """A function that parallelizes the user's module by PyTorch's own calls.
 
-A plan has that form, or is refused: `parallelize_module` with a style for each module that the
-tensor ranks divide, checkpoints of the blocks that are computed again, and `fully_shard` over the
-ranks that have samples of their own.
+A plan has that form, or the nearest one that has it stands for it: `parallelize_module` with a
+style for each module that the tensor ranks divide, checkpoints of the blocks that are computed
+again, and `fully_shard` over the ranks that have samples of their own.
 """
 
+from typing import Final
+
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles
 from shardwright.exports.parallelize.text import Writer
 from shardwright.exports.table import Exported
-from shardwright.ir.graph import Graph
+from shardwright.ir.errors import PlanError
 from shardwright.operators.models.precision import MASTER
+from shardwright.search.named_plan import NamedPlan
 
-_PRECISIONS = (MASTER, "bfloat16")
+_PRECISIONS: Final = (MASTER, "bfloat16")
+
+
+def refusal(plan: NamedPlan) -> str:
+    """Return why no program of a named plan has the form; empty if its program decides."""
+    for name in ("pipeline", "context", "expert"):
+        if getattr(plan, name) > 1:
+            return f"`{name}={getattr(plan, name)}` by `parallelize_module` and `fully_shard`"
+    if plan.recompute not in ("none", "full"):
+        return f"`recompute={plan.recompute}` by checkpoints of whole blocks"
+    return ""
+
+
+def refusal_of_built(plan: Plan) -> str:
+    """Return why a plan has not the form; empty if it has."""
+    try:
+        writer_of(plan)
+    except PlanError as error:
+        return error.what
+    return ""
+
+
+WORDS: Final = Words("PyTorch", refusal, refusal_of_built)
 
 
 def export(plan: Plan) -> Exported:
@@ -23,9 +49,29 @@ def export(plan: Plan) -> Exported:
     Raises
     ------
     PlanError
-        If the plan has no such form.
+        If no plan of this model, or of this precision, has the form.
+    OptionError
+        If the plan has not the form, and no other that fits has it.
     """
-    _check(plan, plan.program)
+    _check_model(plan)
+    said: tuple[str, ...] = ()
+    try:
+        writer = writer_of(plan)
+    except PlanError:
+        found = nearest(plan, WORDS)
+        writer, said = writer_of(found.built), found.sentences
+    return Exported({"parallelize.py": writer.text(said)}, (*said, *writer.notes))
+
+
+def writer_of(plan: Plan) -> Writer:
+    """Return what writes a plan that has the form.
+
+    Raises
+    ------
+    PlanError
+        If it has not.
+    """
+    _check(plan)
     axes = Axes.of(plan)
     ranks = DataRanks(plan.program, plan.model, axes.data)
     ranks.check()
@@ -33,19 +79,14 @@ def export(plan: Plan) -> Exported:
     styles = Styles(plan.program, plan.mesh.of_ranks, axes.tensor, ranks.constants)
     if axes.tensor:
         styles.find()
-    writer = Writer(plan, axes, styles, blocks)
-    return Exported({"parallelize.py": writer.text()}, writer.notes)
+    blocks.check()
+    return Writer(plan, axes, styles, blocks)
 
 
-def _check(plan: Plan, program: Graph) -> None:
-    """Refuse plans of other forms than one stage with layouts."""
-    if program.stages > 1 or plan.mesh.of_stages:
-        count = max(program.stages, plan.mesh.stages)
-        raise refused(
-            f"the plan has {count} pipeline stages, `export --to parallelize` writes plans of one",
-            "compile it without `--stages`",
-        )
-    if plan.mesh.size > 1 and any(value.layout is None for value in program.values.values()):
+def _check_model(plan: Plan) -> None:
+    """Refuse what all plans of the same model and precision have."""
+    values, is_one_stage = plan.program.values.values(), plan.program.stages == 1
+    if is_one_stage and plan.mesh.size > 1 and any(value.layout is None for value in values):
         raise refused(
             "the plan is of a program that calls collectives itself, `export --to parallelize` "
             "writes plans whose tensors have layouts",
@@ -53,5 +94,16 @@ def _check(plan: Plan, program: Graph) -> None:
         )
     if plan.document.precision not in _PRECISIONS:
         raise refused(f"`fully_shard` scales no loss for the precision {plan.document.precision}")
+
+
+def _check(plan: Plan) -> None:
+    """Refuse plans of several stages, and those that keep tensors in host memory."""
+    program = plan.program
+    if program.stages > 1 or plan.mesh.of_stages:
+        count = max(program.stages, plan.mesh.stages)
+        raise refused(
+            f"the plan has {count} pipeline stages, `export --to parallelize` writes plans of one",
+            "compile it without `--stages`",
+        )
     if program.offloaded:
         raise refused(f"`{program.offloaded[0]}` is kept in host memory, which no style does")

@@ -49,37 +49,45 @@ class Blocks:
             for node in self.program.nodes
         )
 
-    @cached_property
+    @property
     def recomputed(self) -> tuple[str, ...]:
-        """The blocks that are computed again from their input.
+        """The blocks that are computed again from their input."""
+        return tuple(block.replace("/", ".") for block in self._blocks_again)
+
+    def check(self) -> None:
+        """Refuse what checkpoints of blocks do not compute again.
 
         Raises
         ------
         PlanError
-            If something else is computed again.
+            If something else than whole blocks, one after the other, is computed again.
         """
-        again = [node for node in self.program.nodes if self._is_again(node)]
-        blocks = dict.fromkeys(self._block(node) for node in again)
-        for node in again:
-            block = self._block(node)
-            if not block:
+        for node in self._again:
+            if not self._block(node):
                 raise refused(
                     f"`{node.operator}` in `{node.scope or node.name}` is computed again for the "
                     "gradient, and checkpoints are of whole blocks"
                 )
-        for block in blocks:
+        for block in self._blocks_again:
             for kept in self._kept(block):
                 raise refused(
                     f"`{block}` is computed again in part: `{kept.name}` of `{kept.scope}` is kept "
                     "for the gradient, and checkpoints are of whole blocks"
                 )
-        self._check_in_turn(tuple(blocks))
-        return tuple(block.replace("/", ".") for block in blocks)
+        self._check_in_turn()
 
-    def _check_in_turn(self, blocks: tuple[str, ...]) -> None:
+    @cached_property
+    def _again(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.program.nodes if self._is_again(node))
+
+    @cached_property
+    def _blocks_again(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._block(node) for node in self._again))
+
+    def _check_in_turn(self) -> None:
         """Refuse blocks that do not follow one another."""
         for name in self.lists:
-            own = [b.rpartition("/") for b in blocks]
+            own = [block.rpartition("/") for block in self._blocks_again]
             mine = sorted(int(one[2]) for one in own if one[0].replace("/", ".") == name)
             if mine and mine != list(range(mine[0], mine[-1] + 1)):
                 raise refused(f"blocks {mine} of `{name}` are computed again, not all in turn")

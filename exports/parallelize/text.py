@@ -1,5 +1,6 @@
 """The text of ``parallelize.py``."""
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from shardwright.operators.models.precision import MASTER
 
 _WIDTH: Final = 98  # columns
 _HEAD = '''"""{title}
-
+{said}
 Call `parallelize(module, make_mesh(){example})` on each of {count} processes;
 {samples}
 """
@@ -144,10 +145,10 @@ class Writer:
     styles: Styles
     blocks: Blocks
 
-    def text(self) -> str:
-        """Return the file."""
+    def text(self, said: tuple[str, ...] = ()) -> str:
+        """Return the file, with what a person must know of the plan at its head."""
         body = self._mesh() + self._parallelize() + self._rest()
-        return self._head() + self._imports(body) + body
+        return self._head(said) + self._imports(body) + body
 
     # ---- the mesh
 
@@ -303,7 +304,7 @@ class Writer:
 
     # ---- the head, and what compares
 
-    def _head(self) -> str:
+    def _head(self, said: tuple[str, ...]) -> str:
         document = self.plan.document
         title = (
             f"For PyTorch: a plan of {document.model} on {document.devices} devices of "
@@ -311,6 +312,7 @@ class Writer:
         )
         return _HEAD.format(
             title=title,
+            said="".join(f"\n{_sentence(one)}" for one in said) + "\n" * bool(said),
             count=self.plan.mesh.size,
             samples=self._samples,
             example=", example" * self._has_rows,
@@ -419,6 +421,11 @@ class Writer:
                 "divided"
             )
         yield from optimizer_notes(self.plan, "PyTorch")
+
+
+def _sentence(said: str) -> str:
+    """Return a note as a sentence of a docstring."""
+    return textwrap.fill(f"{said[0].upper()}{said[1:]}.", _WIDTH, break_on_hyphens=False)
 
 
 def _quoted(names: str | tuple[str, ...]) -> str:

@@ -111,6 +111,7 @@ def _llama():
 
 MODELS = {"perceptron": _perceptron, "decoder": _decoder, "counted": _counted, "llama": _llama}
 CASES = {
+    "decoder_found": ("decoder", None),
     "counted": ("counted", "tensor=4"),
     "perceptron_copies": ("perceptron", "data=4"),
     "perceptron_parts": ("perceptron", "tensor=2,data=2"),
@@ -123,7 +124,7 @@ WRONG = ("counted",)
 
 
 def made(name):
-    """Return a module in float64, its inputs, and its named plan."""
+    """Return a module in float64, its inputs, and its named plan; None for one that is found."""
     torch.manual_seed(0)
     model, plan = CASES[name]
     module, inputs = MODELS[model]()

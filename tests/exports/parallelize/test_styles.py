@@ -1,5 +1,6 @@
-"""Plans as calls of PyTorch: their styles, and what is refused."""
+"""Plans as calls of PyTorch: their styles, what has no such form, and what stands for it."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,21 +15,30 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import shardwright as sw  # noqa: E402
+from shardwright.exports.parallelize import refusal_of_built  # noqa: E402
 from shardwright.exports.readings import merged  # noqa: E402
 from shardwright.exports.table import export  # noqa: E402
-from shardwright.ir.errors import PlanError  # noqa: E402
+from shardwright.ir.errors import OptionError, PlanError  # noqa: E402
+from shardwright.tools.main import main  # noqa: E402
 
 LLAMA = "llama:layers=2,hidden=64,heads=4,kv_heads=2,batch=8,sequence=16,vocabulary=96"
 MIXTRAL = LLAMA.replace("llama:", "mixtral:") + ",experts=4"
 
 
+def compiled(model, inputs=None, **options):
+    return sw.compile(model, 4, example_inputs=inputs, cluster="cpu", **options)
+
+
 def exported(model, inputs=None, **options):
-    plan = sw.compile(model, 4, example_inputs=inputs, cluster="cpu", **options).plan
-    return export(plan, "parallelize")
+    return export(compiled(model, inputs, **options).plan, "parallelize")
+
+
+def sentences():
+    return {"ids": tokens(), "labels": tokens()}
 
 
 def decoder(plan, **options):
-    return exported(Decoder(2), {"ids": tokens(), "labels": tokens()}, plan=plan, **options)
+    return exported(Decoder(2), sentences(), plan=plan, **options)
 
 
 def vectors():
@@ -99,9 +109,44 @@ def test_layers_that_differ_have_lines_of_their_own():
     assert merged(styles) == styles
 
 
-def test_blocks_of_which_a_part_is_computed_again_are_refused():
-    with pytest.raises(PlanError, match=r"`blocks/1` is computed again in part: `.*` of `blocks/1"):
-        decoder("data=4,recompute=operators")
+def test_a_plan_that_was_found_is_written_as_the_nearest_with_what_that_costs(tmp_path, capsys):
+    compiled(Decoder(2), sentences(), optimizer="sgd").write(tmp_path / "plan")
+    arguments = ["export", str(tmp_path / "plan"), "--to", "parallelize", "--out"]
+    assert main([*arguments, str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "parallelize.py").read_text()
+    compile(text, "parallelize.py", "exec")
+    for where in (capsys.readouterr().out, " ".join(text.split())):
+        assert re.search(r"not the plan itself: `.*`fully_shard` exchanges", where, re.IGNORECASE)
+        assert re.search(r"he nearest that can be said: \w+=\d", where)
+        assert re.search(r"step .* us -> .* us \(\+.*%\), memory of a device .* KiB -> ", where)
+
+
+def test_the_fastest_plan_is_not_taken_where_its_program_has_not_the_form():
+    notes = exported(Weighted(), vectors(), plan="data=4").notes
+    assert "`cross_entropy_loss` ends in `div`" in notes[0]
+    assert re.search(r"tensor=4,data=1.*: 1 of 1 named plans fit; \d without such", notes[1])
+    made = decoder("data=4,recompute=operators")
+    assert "PyTorch cannot say `recompute=operators`" in made.notes[0]
+    assert made.notes[1].startswith("the nearest that can be said: data=4,")
+
+
+def test_types_of_what_stands_for_a_plan_are_those_of_the_plan():
+    text = decoder(None, precision="bfloat16").files["parallelize.py"]
+    assert "\n\nNot the plan itself: " in text
+    assert "param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16" in text
+
+
+def test_where_no_plan_has_the_form_it_is_refused_in_a_sentence():
+    with pytest.raises(OptionError, match=r"^`div` in .*, and none of \d named plans .* has such"):
+        exported(Between(Scaled()), vectors(), plan="data=4")
+    with pytest.raises(PlanError, match="scales no loss for the precision float16"):
+        exported(Perceptron(), vectors(), plan="data=4", precision="float16")
+
+
+def test_blocks_of_which_a_part_is_computed_again_have_not_the_form():
+    plan = compiled(Decoder(2), sentences(), plan="data=4,recompute=operators").plan
+    message = r"`blocks/1` is computed again in part: `.*` of `blocks/1"
+    assert re.match(message, refusal_of_built(plan))
 
 
 @pytest.mark.filterwarnings("ignore:.*dropout draws other random numbers")
@@ -118,7 +163,6 @@ def test_blocks_of_which_a_part_is_computed_again_are_refused():
         (Between(nn.Dropout(0.1)), "tensor=4", "`dropout` in `between` draws random numbers"),
     ],
 )
-def test_what_has_no_such_form_is_refused_by_name(model, plan, message):
+def test_what_has_not_the_form_is_told_by_name(model, plan, message):
     inputs = None if isinstance(model, str) else vectors()
-    with pytest.raises(PlanError, match=message):
-        exported(model, inputs, plan=plan)
+    assert re.search(message, refusal_of_built(compiled(model, inputs, plan=plan).plan))
