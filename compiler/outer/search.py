@@ -56,7 +56,7 @@ _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FURTHER_AHEAD = 8  # the same, where configurations are priced
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
-WITHIN_LIMIT = "search within the memory limit"
+COMPILED = "search within the memory limit"  # of a compilation
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
 _CLOSE = 0.01  # of the best plan: how near to it the bounds of blocks are raised
 _SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
@@ -367,7 +367,7 @@ class OuterSearch(Generic[T]):
         """Take a plan; of a draft, the configuration may be compiled later."""
         if entry.found is None or found.cost < entry.found.cost:
             entry.found = found
-        entry.raise_bound(found.lower_bound, WITHIN_LIMIT)
+        entry.raise_bound(found.lower_bound, COMPILED)
         if tier == BUILDING:
             self._seeds.take_cost(entry, found.cost)
             entry.outcome = entry.outcome and "compiled"
@@ -387,7 +387,7 @@ class OuterSearch(Generic[T]):
             if other is entry or not same:
                 continue
             if self.judge.holds_for(entry.configuration, other.configuration):
-                other.raise_bound(found.lower_bound, f"{WITHIN_LIMIT}, of {entry.configuration}")
+                other.raise_bound(found.lower_bound, f"{COMPILED}, of {entry.configuration}")
                 other.is_covered |= is_close
 
     def _take_prices(self, chosen: Sequence[Entry[T]], answers: Sequence[Prices | None]) -> None:
