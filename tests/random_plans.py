@@ -1,5 +1,7 @@
 """Training steps in which every operator has a random strategy."""
 
+from functools import cache
+
 import numpy as np
 
 from shardwright.cost_model.cluster import cluster, mesh_for
@@ -20,6 +22,7 @@ from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 
 
+@cache  # equal operators and redistributions are priced once for all tests
 def profile_for(devices: int) -> TimeProfile:
     """Return the costs on so many devices of the cluster `cpu`."""
     described = cluster("cpu")
