@@ -6,6 +6,8 @@ import pkgutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -66,10 +68,34 @@ def sources():
                 yield str(name), path.read_text(encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Function:
+    """What the tests ask of a function."""
+
+    name: str
+    line: int
+    length: int
+    import_lines: tuple[int, ...]
+    names: frozenset[str]
+
+
+@cache  # several tests ask for all of them, and a syntax tree is large
 def functions(source):
     """Return every function of a module, methods and nested ones included."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return [described(node) for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
+def described(function):
+    """Return what the tests ask of a function."""
+    inside = list(ast.walk(function))
+    return Function(
+        function.name,
+        function.lineno,
+        length(function),
+        tuple(node.lineno for node in inside if isinstance(node, ast.Import | ast.ImportFrom)),
+        frozenset(node.id for node in inside if isinstance(node, ast.Name)),
+    )
 
 
 def product():
@@ -95,11 +121,10 @@ def test_importing_a_layer_imports_only_layers_below(layer):
 
 def test_imports_stand_at_the_top_of_a_module():
     inside = {
-        f"{name}:{node.lineno}"
+        f"{name}:{line}"
         for name, source in sources()
         for function in functions(source)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line in function.import_lines
     }
     assert inside == set()
 
@@ -113,8 +138,7 @@ def test_imports_by_name_have_their_places():
         name
         for name, source in product()
         for function in functions(source)
-        for node in ast.walk(function)
-        if (isinstance(node, ast.Name) and node.id in ("importlib", "import_module", "__import__"))
+        if function.names & {"importlib", "import_module", "__import__"}
     }
     assert by_name - PENDING == IMPORT_BY_NAME
 
@@ -131,12 +155,12 @@ def test_no_folder_has_too_many_modules():
 
 def test_functions_are_short():
     lines = {
-        f"{name}:{function.lineno} {function.name}": length(function)
+        f"{name}:{function.line} {function.name}": function.length
         for name, source in sources()
         for function in functions(source)
     }
     assert {name: n for name, n in lines.items() if n > LONGEST_FUNCTION} == {}
-    of_the_product = [length(f) for _, source in product() for f in functions(source)]
+    of_the_product = [f.length for _, source in product() for f in functions(source)]
     assert median(of_the_product) <= LONGEST_MEDIAN
 
 

@@ -1,6 +1,7 @@
 """What devices, links and training software attain: figures, work, host time, recipes, fitting."""
 
 from dataclasses import replace
+from functools import cache
 from math import inf, log2
 
 import numpy as np
@@ -58,6 +59,7 @@ def profile(**values: object) -> Software:
     return found.model_copy(update=values)
 
 
+@cache  # programs do not depend on how a software runs them
 def program(model: str, plan: str, devices: int, batch: int) -> Graph:
     """Return the program of a named plan."""
     options = {"memory_limit": inf, "objective": "serial"}

@@ -60,7 +60,7 @@ MODELS = {
     "long": lambda: multilayer_perceptron(batch=4096, width=32, layers=12),
     "recurrent": lambda: recurrent(6),
     "gpt": lambda: zoo.load("gpt:layers=2,hidden=64,heads=4,batch=8,sequence=32").graph,
-    "bert": lambda: zoo.load("bert:layers=2,hidden=64,heads=4,batch=8,sequence=32").graph,
+    "bert": lambda: zoo.load("bert:layers=1,hidden=64,heads=4,batch=8,sequence=32").graph,
 }
 
 

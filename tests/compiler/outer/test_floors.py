@@ -158,15 +158,16 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "chunks"), [("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2)]
+    ("schedule", "chunks", "counts"),
+    [("1f1b", 1, (2, 4)), ("zero_bubble", 1, (2, 4)), ("interleaved", 2, (4,))],
 )
 def test_no_pipeline_of_a_model_is_faster_than_its_floor(
-    schedule: str, chunks: int, monkeypatch: pytest.MonkeyPatch
+    schedule: str, chunks: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpt = "gpt:layers=4,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    gpt = f"gpt:layers={2 * chunks},hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
     floor = floor_of(gpt, monkeypatch)
     assert 0.2 < floor.forward_share < 0.5
-    for count in (2, 4):
+    for count in counts:
         how = {"stages": 2, "chunks": chunks, "schedule": schedule}
         found = sw.compile(gpt, 4, micro_batches=count, **how, **ON_POD)
         least = floor.of(Configuration(None, count, 2, chunks, schedule))
