@@ -105,7 +105,7 @@ def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
     return all(size % count == 0 for size, count in zip(shape, counts, strict=True))
 
 
-@pytest.mark.parametrize(("on", "step"), zip(CLUSTERS, (1, 4, 4), strict=True))
+@pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (1, 4, 4), strict=True)])
 def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster, step: int) -> None:
     tensor = TensorType("float32", (8, 8))
     planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)

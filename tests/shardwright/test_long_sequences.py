@@ -13,6 +13,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.proof import prove_program
 from shardwright.proof.step import UpdateRule
 from shardwright.zoo.loading import load
+from tests.extent import first
 
 MODELS = {
     "gpt": "gpt:layers=2,hidden=8,heads=2,batch=2,sequence={},vocabulary=20,dropout=0.1",
@@ -62,16 +63,22 @@ def test_keys_gathered(model: str, ranks: int, length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"micro_batches": 2},
-        {"recompute": "full"},
-        {"recompute": "selective"},
-        {"micro_batches": 2, "recompute": "full", "optimizer": "adam"},
-    ],
+    ("model", "options"),
+    first(
+        4,
+        [
+            ("gpt", {"micro_batches": 2}),
+            ("gpt", {"recompute": "full"}),
+            ("llama", {"recompute": "selective"}),
+            ("llama", {"micro_batches": 2, "recompute": "full", "optimizer": "adam"}),
+            ("llama", {"micro_batches": 2}),
+            ("llama", {"recompute": "full"}),
+            ("gpt", {"recompute": "selective"}),
+            ("gpt", {"micro_batches": 2, "recompute": "full", "optimizer": "adam"}),
+        ],
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_rings_with_recomputation_and_micro_batches(model: str, options: dict[str, object]) -> None:
     check(split(MODELS[model].format(7), 3, 3, gap=0.1, **options))
 
