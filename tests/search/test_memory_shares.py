@@ -13,7 +13,7 @@ from shardwright.operators.models.optimizer import Optimizer
 @pytest.mark.parametrize(
     ("model", "most"),
     [
-        ("gpt:layers=2,hidden=64,heads=4,batch=32,sequence=64,vocabulary=64", "2x blocks."),
+        ("gpt:layers=4,hidden=64,heads=4,batch=32,sequence=64,vocabulary=64", "4x blocks."),
         ("mlp:hidden=64", "layer1.weight"),
     ],
 )

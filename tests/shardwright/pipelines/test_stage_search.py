@@ -11,7 +11,7 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 GPT = "gpt:layers=2,hidden=32,heads=4,batch=4,sequence=8,vocabulary=64"
 WIDE = "gpt:layers=2,hidden=64,heads=2,batch=4,sequence=32,vocabulary=256"
 WIDE_MEMORY = 1.38e6
-GAP = 1e-3
+GAP = 1e-4
 DEEP = "mlp:batch=2,layers=4"
 
 
