@@ -248,7 +248,8 @@ def test_plans_cost_what_the_search_says_on_a_measured_machine(tmp_path, curved)
             points = [[256, 7e-6], [4096, 8e-6], [6144, 2e-5], [10**6, 1e-3]]
             rate["messages"] = {"points": points, "tag": "measured", "source": "a test"}
             if kind != "all_reduce":
-                rate["packing"] = {"points": [[1e3, 2e-6]], "tag": "measured", "source": "a test"}
+                # So little that plans pack, and so much that a price without it is refused.
+                rate["packing"] = {"points": [[1e3, 1e-7]], "tag": "measured", "source": "a test"}
     path.write_text(yaml.safe_dump(content))
     for model in ("mlp:batch=32", "lenet5:batch=8"):
         flat = sw.compile(model, 4, cluster=str(path), objective="serial").plan.document
