@@ -18,6 +18,7 @@ import numpy as np
 from shardwright.api import compile, run
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.roofline import operator_work
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -167,7 +168,7 @@ def slices(steps: int, together: Together = lambda least: least) -> list[Sample]
     least, amounts = dict[str, float](), dict[str, float]()
     for shape, dimension in _CUT:
         whole = np.ones(shape, np.float32)
-        attributes = {"axes": ("x",), "dimension": dimension}
+        attributes: Attributes = {"axes": ("x",), "dimension": dimension}
         info = operator_info("local_slice", (TensorType("float32", whole.shape),), attributes)
         assert isinstance(info, Communication)
         name = f"{shape} {dimension}"
