@@ -15,9 +15,8 @@ inside calls of MPI alone. Plans run over MPI, on one BLAS thread, in turn. Prin
 rank correlation, the median relative error of the predicted serial step, and how much longer the
 chosen plan is than the best measured.
 
-A measured step is the least of `--steps` in several starts. `--busy` is for a machine with other
-work: then it is the sum of the least times of its nodes, of collectives those of the rank that
-comes last.
+Plans are measured in rounds, in each of which all run in another order; see `in_rounds`. `Again` is
+the rank correlation of one half of the rounds with the other: what predictions can reach.
 """
 
 import argparse
@@ -27,11 +26,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import Counter, deque
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import shardwright as sw
 from shardwright.api import as_plan
@@ -40,13 +40,14 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.optional import optional
 from shardwright.operators.info import info_of
 from shardwright.runtime import MpiCommunicator
-from shardwright.runtime.flat.timeline import RunTimeline
 
 _PAGE = Path(__file__).with_suffix(".md")
 _STARTS = 5
+_STEPS = 3  # of a plan in a round; the fastest counts
 _HEAD = """\
-| model | processes | plans | measured ms | predicted ms | Spearman | error | chosen over best |
-|---|---|---|---|---|---|---|---|"""
+| model | processes | plans | measured ms | predicted ms | Spearman | again | error | over best |
+|---|---|---|---|---|---|---|---|---|"""
+Floats = NDArray[np.float64]
 MODELS = (
     "mlp:batch=96,hidden=768",
     "gpt:layers=2,hidden=128,heads=4,batch=8,sequence=48,vocabulary=512",
@@ -104,15 +105,26 @@ def _variant(chosen: Compilation, draw: random.Random) -> dict[str, object]:
     }
 
 
-def measured(folders: list[Path], processes: int, steps: int, busy: bool) -> list[float]:
-    """Return the least seconds of a step of each plan over several starts of as many processes."""
-    command = [sys.executable, __file__, "--worker", *map(str, folders), "--steps", str(steps)]
-    command = [*_mpiexec(processes), *command, *["--busy"] * busy]
+def measured(folders: list[Path], processes: int, rounds: int) -> Floats:
+    """Return the seconds of a step of each plan in every round of several starts, as a table."""
+    command = [sys.executable, __file__, "--worker", *map(str, folders), "--rounds", str(rounds)]
+    command = [*_mpiexec(processes), *command]
     starts = [
         subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(_STARTS)
     ]
-    found: list[list[float]] = [json.loads(start.stdout.splitlines()[-1]) for start in starts]
-    return [min(of_plan) for of_plan in zip(*found, strict=True)]
+    return np.hstack([json.loads(start.stdout.splitlines()[-1]) for start in starts])
+
+
+def in_rounds(table: Floats) -> list[float]:
+    """Return the seconds of each plan as if all had run in the fastest round.
+
+    A core is slow for seconds at a time, since others share it: for one plan, then for the next.
+    So plans are compared within a round: a plan counts by its ratio to the mean of the round, in
+    the median over all rounds.
+    """
+    means = np.exp(np.log(table).mean(axis=0))
+    seconds: list[float] = (np.median(table / means, axis=1) * means.min()).tolist()
+    return seconds
 
 
 def _mpiexec(processes: int) -> list[str]:
@@ -120,36 +132,22 @@ def _mpiexec(processes: int) -> list[str]:
     return [str(mpiexec), "-n", str(processes)] if processes > 1 else []
 
 
-def work(folders: list[str], steps: int, busy: bool) -> None:
-    """Run plans in turn as one of the processes; the first prints their seconds."""
-    seconds = [_seconds(folder, steps, busy) for folder in folders]
-    if _mpi().COMM_WORLD.rank == 0:
-        print(json.dumps(seconds))
-
-
-def _mpi() -> Any:
-    return optional("mpi4py.MPI", extra="mpi", need="comparing plans")
-
-
-def _seconds(folder: str, steps: int, busy: bool) -> float:
-    plan, timeline = as_plan(folder), RunTimeline() if busy else None
-    if timeline is not None:
-        timeline.steps = deque(maxlen=steps)
-    with MpiCommunicator(plan.mesh) as communicator:
-        records = list(sw.run(plan, steps + 1, communicator=communicator, timeline=timeline))
-    if timeline is None:
-        return min(record.seconds for record in records[1:])
-    least: dict[tuple[str, str], float] = {}
-    for step in timeline.steps:
-        taken: Counter[tuple[str, str]] = Counter()
-        for span in step:
-            taken[span.kind, span.name] += span.end - span.begin
-        for key, seconds in taken.items():
-            least[key] = min(least.get(key, seconds), seconds)
-    everywhere = _mpi().COMM_WORLD.allgather(least)
-    computed = [sum(v for (kind, _), v in own.items() if kind == "compute") for own in everywhere]
-    others = {key for own in everywhere for key in own if key[0] not in ("compute", "under way")}
-    return max(computed) + sum(min(own.get(key, 0.0) for own in everywhere) for key in others)
+def work(folders: list[str], rounds: int) -> None:
+    """Run plans in turn as one of the processes; the first prints the seconds of each round."""
+    plans, draw = [as_plan(folder) for folder in folders], random.Random(0)
+    table = np.full((len(plans), rounds), np.inf)
+    with ExitStack() as stack:
+        groups = [stack.enter_context(MpiCommunicator(plan.mesh)) for plan in plans]
+        steps = 1 + rounds * (1 + _STEPS)
+        runs = [sw.run(p, steps, communicator=c) for p, c in zip(plans, groups, strict=True)]
+        for run in runs:
+            next(run)
+        for number in range(rounds):
+            for i in draw.sample(range(len(plans)), len(plans)):
+                next(runs[i])  # the first one finds the caches of another plan
+                table[i, number] = min(next(runs[i]).seconds for _ in range(_STEPS))
+    if optional("mpi4py.MPI", extra="mpi", need="comparing plans").COMM_WORLD.rank == 0:
+        print(json.dumps(table.tolist()))
 
 
 def spearman(a: list[float], b: list[float]) -> float:
@@ -164,14 +162,17 @@ class Row(NamedTuple):
     model: str
     predicted: list[float]
     real: list[float]
+    halves: tuple[list[float], list[float]]
 
     def line(self, processes: int) -> str:
         """Return its line of the table."""
         errors = [abs(p / r - 1) for p, r in zip(self.predicted, self.real, strict=True)]
-        rank = f"{spearman(self.predicted, self.real):.2f}" if len(self.real) > 2 else "-"
+        ranks = "- | -"
+        if len(self.real) > 2:
+            ranks = f"{spearman(self.predicted, self.real):.2f} | {spearman(*self.halves):.2f}"
         return (
             f"| {self.model} | {processes} | {len(self.real)} | {_span(self.real)} "
-            f"| {_span(self.predicted)} | {rank} | {statistics.median(errors):.1%} "
+            f"| {_span(self.predicted)} | {ranks} | {statistics.median(errors):.1%} "
             f"| {self.real[0] / min(self.real) - 1:.1%} |"
         )
 
@@ -185,8 +186,10 @@ def row(model: str, cluster: str, processes: int, arguments: argparse.Namespace)
     plans = plans_of(model, cluster, processes, arguments.plans)
     with tempfile.TemporaryDirectory() as folder:
         places = [plan.write(Path(folder, str(i))) for i, plan in enumerate(plans)]
-        real = measured(places, processes, arguments.steps, arguments.busy)
-    return Row(model, [plan.plan.document.predicted_step_seconds for plan in plans], real)
+        table = measured(places, processes, arguments.rounds)
+    predicted = [plan.plan.document.predicted_step_seconds for plan in plans]
+    halves = in_rounds(table[:, ::2]), in_rounds(table[:, 1::2])
+    return Row(model, predicted, in_rounds(table), halves)
 
 
 def table(cluster: str, processes: int, arguments: argparse.Namespace) -> list[str]:
@@ -197,7 +200,8 @@ def table(cluster: str, processes: int, arguments: argparse.Namespace) -> list[s
         lines.append(rows[-1].line(processes))
         print(lines[-1], flush=True)
     predicted = [seconds for r in rows for seconds in r.predicted]
-    every = Row("all", predicted, [seconds for r in rows for seconds in r.real])
+    first, second = ([seconds for r in rows for seconds in r.halves[i]] for i in (0, 1))
+    every = Row("all", predicted, [seconds for r in rows for seconds in r.real], (first, second))
     cells = every.line(processes).split("|")
     cells[-2] = f" {max(r.real[0] / min(r.real) - 1 for r in rows):.1%} at most "
     print("|".join(cells), flush=True)
@@ -218,14 +222,13 @@ def main() -> None:
     parser.add_argument("--cluster")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--plans", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--models", nargs="*", default=MODELS)
-    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--worker", nargs="*")
     arguments = parser.parse_args()
     if arguments.worker:
-        work(arguments.worker, arguments.steps, arguments.busy)
+        work(arguments.worker, arguments.rounds)
         return
     print(_HEAD)
     lines = [_HEAD]

@@ -29,12 +29,16 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
+from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for
 from shardwright.cost_model.efficiency.figures import (
+    COLLECTIVES,
+    PACKED,
+    CollectiveRate,
     Count,
     DeviceEfficiency,
     Figure,
     LinkEfficiency,
+    MessageTimes,
     Protocol,
     Rate,
 )
@@ -189,6 +193,7 @@ def attaining(described: Cluster, random: np.random.Generator) -> Cluster:
                         )
                         if random.random() < 0.7
                     ),
+                    collectives=_collectives(level, random),
                 )
             }
         )
@@ -196,6 +201,30 @@ def attaining(described: Cluster, random: np.random.Generator) -> Cluster:
     )
     device = described.device.model_copy(update={"efficiency": efficiency})
     return described.model_copy(update={"device": device, "levels": levels})
+
+
+def _collectives(level: Level, random: np.random.Generator) -> dict[str, CollectiveRate]:
+    """Return random figures of some kinds, with steps between messages, on half of the levels."""
+    if level.shared_by > 1 or random.random() < 0.5:
+        return {}
+    return {
+        kind: CollectiveRate(
+            latency=_figure(level.latency * float(random.uniform(0, 2))),
+            bandwidth=_figure(level.bandwidth * float(random.uniform(0.1, 1))),
+            messages=_messages(level, random),
+            packing=_messages(level, random) if kind in PACKED else None,
+        )
+        for kind in COLLECTIVES
+        if kind != "send" and random.random() < 0.7
+    }
+
+
+def _messages(level: Level, random: np.random.Generator) -> MessageTimes:
+    """Return messages of random sizes that take random times, larger ones no less."""
+    sizes = np.sort(np.unique(np.exp(random.uniform(3, 16, 6))))
+    seconds = np.maximum.accumulate(sizes / level.bandwidth * random.uniform(0.5, 20, len(sizes)))
+    points = tuple(zip(sizes.tolist(), seconds.tolist(), strict=True))
+    return MessageTimes(points=points, tag="assumed", source="at random")
 
 
 def launching(random: np.random.Generator) -> Software:

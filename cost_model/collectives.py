@@ -26,9 +26,11 @@ level by level on all bytes. A ring that spans levels has the speed of its slowe
 The links of a level attain a share of their bandwidth where the cluster file gives one, and may
 send in several ways (``Protocol``), of which every message takes the fastest: few bytes attain less
 of the bandwidth; or they have a latency and a bandwidth of each kind of collective that was
-measured. A ring through several devices of a node, but not all, may attain less of the bandwidth
-between nodes (``LinkEfficiency.several``). Every collective takes the skew of its ranks too:
-log2(n) times that of a pair, in each level.
+measured. Where its messages were measured by their bytes (``MessageTimes``), an algorithm of k
+latencies and c bytes in a group of one level takes k messages of c/k bytes. A ring through several
+devices of a node, but not all, may attain less of the bandwidth between nodes
+(``LinkEfficiency.several``). Every collective takes the skew of its ranks too: log2(n) times that
+of a pair, in each level.
 ``Level.bandwidth`` is the rate of a device while all others send too, so concurrent groups of a
 mesh on one level do not slow each other further.
 
@@ -52,6 +54,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster, Level
+from shardwright.cost_model.efficiency.figures import MessageTimes
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
 
@@ -127,24 +130,63 @@ def collective_seconds(
     ClusterError
         If there is no such collective, or an axis belongs to a level that the cluster lacks.
     """
-    algorithms = collective_model(kind, axes, cluster)
+    size = np.array([float(nbytes)])
+    prices = [(name, float(found[0])) for name, found in _prices(kind, size, axes, cluster)]
     if not nbytes:
-        return CollectiveCost(0.0, algorithms[0].name)
-    return min(
-        CollectiveCost(latency + nbytes * slope, name) for name, latency, slope in algorithms
-    )
+        return CollectiveCost(0.0, prices[0][0])
+    return min(CollectiveCost(seconds, name) for name, seconds in prices)
 
 
 def collective_seconds_array(
     kind: str, nbytes: NDArray[np.generic], axes: Sequence[MeshAxis], cluster: Cluster
 ) -> NDArray[np.float64]:
     """Return the times of a collective for many sizes; see `collective_seconds`."""
-    algorithms = collective_model(kind, axes, cluster)
     sizes = np.asarray(nbytes, dtype=np.float64)
     seconds = np.full(sizes.shape, np.inf)
-    for _, latency, slope in algorithms:
-        np.minimum(seconds, latency + sizes * slope, out=seconds)
+    for _, found in _prices(kind, sizes, axes, cluster):
+        np.minimum(seconds, found, out=seconds)
     return np.where(sizes > 0, seconds, 0.0)
+
+
+def least_seconds_per_byte(kind: str, axes: Iterable[MeshAxis], cluster: Cluster) -> float:
+    """Return seconds per byte that a collective never falls below, whatever its bytes."""
+    axes = tuple(axes)
+    messages = _messages(kind, axes, cluster.levels)
+    if messages is None:
+        return collective_model(kind, axes, cluster)[-1].seconds_per_byte
+    return _counts(kind, axes)[-1].seconds_per_byte * messages.least_per_byte
+
+
+def packing_seconds_array(
+    kind: str, nbytes: NDArray[np.generic], axes: Sequence[MeshAxis], cluster: Cluster
+) -> NDArray[np.float64]:
+    """Return the further times of a collective whose parts are split along a later dimension.
+
+    They are those of `CollectiveRate.packing`; without it copies are not counted.
+    """
+    sizes = np.asarray(nbytes, dtype=np.float64)
+    level = _only_level(axes, cluster.levels)
+    rate = None if level is None else level.measured(kind)
+    if rate is None or rate.packing is None:
+        return np.zeros(sizes.shape)
+    count, amount = _counts(kind, tuple(axes))[-1][1:]
+    return np.where(sizes > 0, count * rate.packing.seconds(sizes * amount / count), 0.0)
+
+
+def _prices(
+    kind: str, sizes: NDArray[np.float64], axes: Iterable[MeshAxis], cluster: Cluster
+) -> list[tuple[str, NDArray[np.float64]]]:
+    """Return the algorithms of a collective, with the seconds of each for many sizes."""
+    axes = tuple(axes)
+    messages = _messages(kind, axes, cluster.levels)
+    if messages is None:
+        algorithms = collective_model(kind, axes, cluster)
+        return [(name, latency + sizes * slope) for name, latency, slope in algorithms]
+    wait = _wait(kind, _stages(kind, axes, cluster.levels))
+    return [
+        (name, count * messages.seconds(sizes * (amount / count)) + wait)
+        for name, count, amount in _counts(kind, axes)
+    ]
 
 
 def collective_model(
@@ -165,10 +207,42 @@ def _model(
         return (Algorithm("none", 0.0, 0.0),)
     ways = product(*(stage.ways for stage in stages))
     cheapest = _cheapest(algorithm for way in ways for algorithm in _ALGORITHMS[kind](way))
-    wait = 0.0 if kind in _PAIRWISE else sum(log2(s.size) * s.skew for s in stages)
+    wait = _wait(kind, stages)
     if not wait:
         return cheapest
     return tuple(a._replace(latency_seconds=a.latency_seconds + wait) for a in cheapest)
+
+
+def _wait(kind: str, stages: Iterable[_Links]) -> float:
+    """Return the seconds for which the ranks of a group wait for the last."""
+    return 0.0 if kind in _PAIRWISE else sum(log2(s.size) * s.skew for s in stages)
+
+
+@lru_cache(maxsize=4096)
+def _counts(kind: str, axes: tuple[MeshAxis, ...]) -> tuple[Algorithm, ...]:
+    """Return how many latencies, and which part of the bytes, each algorithm of a group takes.
+
+    The group is in one level, so these are its times where a latency and a byte take a second each.
+    """
+    unit = _Stage(prod(axis.size for axis in axes), 1.0, 1.0)
+    return _cheapest(_ALGORITHMS[kind]((unit,)))
+
+
+def _messages(
+    kind: str, axes: Sequence[MeshAxis], levels: tuple[Level, ...]
+) -> MessageTimes | None:
+    """Return the measured messages of a group; None where it takes latencies and bandwidths."""
+    level = _only_level(axes, levels)
+    rate = None if level is None else level.measured(kind)
+    return None if rate is None else rate.messages
+
+
+def _only_level(axes: Iterable[MeshAxis], levels: tuple[Level, ...]) -> Level | None:
+    """Return the level that connects a group; None for a group of one rank, or of several."""
+    found = {axis.level for axis in axes if axis.size > 1}
+    if len(found) != 1 or not 0 <= min(found) < len(levels):
+        return None
+    return levels[found.pop()]
 
 
 def is_measured(kind: str, axes: Iterable[MeshAxis], cluster: Cluster) -> bool:

@@ -74,7 +74,9 @@ class ProgramProfile(CostProfile):
         emissions: Emissions | None = None,
     ) -> None:
         self.mesh, self.cluster, self.update_rule = mesh, cluster, update_rule
-        self.planner = planner or RedistributionPlanner(mesh, cluster, self._checked_moves)
+        self.planner = planner or RedistributionPlanner(
+            mesh, cluster, self._checked_moves, self.packing_costs
+        )
         self.orbit_planner = self.planner if by_orbit else None
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
         back = self.planner.of_gradients
@@ -107,6 +109,13 @@ class ProgramProfile(CostProfile):
 
         ``local_copy``, ``local_slice`` and ``to_partial`` stay on the rank.
         """
+
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further cost of an operator whose parts are copied (`moves.is_packed`).
+
+        Those are gathered or reduced along a later dimension than the first. Nothing by default.
+        """
+        return np.zeros(len(local_bytes))
 
     def _checked_moves(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         with explained(self, f"the cost profile `{self.name}`", PassError):

@@ -18,7 +18,8 @@ from shardwright.cost_model.efficiency.work import (
     work_seconds,
 )
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
-from shardwright.cost_model.redistribution.planner import move_seconds
+from shardwright.cost_model.redistribution.moves import is_packed
+from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates, times_run
@@ -247,6 +248,10 @@ class NodePrices(Protocol):
         """Return the cost of a communication operator, for operands of several sizes."""
         ...
 
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further cost of one whose parts are copied (`moves.is_packed`)."""
+        ...
+
 
 @dataclass(frozen=True)
 class SecondPrices:
@@ -272,6 +277,10 @@ class SecondPrices:
         if key not in self.moves:
             self.moves[key] = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
         return self.moves[key].copy()
+
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further seconds of one whose parts are copied."""
+        return packing_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
 
 
 @lru_cache(maxsize=32)
@@ -337,12 +346,23 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     if info.groups and info.is_collective:
         return _group_cost(info, axes, size, mesh, prices)
     if not isinstance(info, OverHalo):
-        return float(prices.move_costs(node.operator, axes, np.array([size]))[0])
+        return _move_cost(info, axes, size, prices)
     copied = (size + local_bytes(node.results[0].type, left[0], mesh)) / 2  # read and written
     cost = float(prices.move_costs("local_copy", (), np.array([copied]))[0])
     sent = np.array([size * info.sent_share(mesh)])
     if sent[0]:
         cost += float(prices.move_costs(node.operator, axes, sent)[0])
+    return cost
+
+
+def _move_cost(
+    info: Communication, axes: tuple[str, ...], size: float, prices: NodePrices
+) -> float:
+    """Return the cost of a communication operator whose operand has so many bytes on a rank."""
+    sizes = np.array([size])
+    cost = float(prices.move_costs(info.name, axes, sizes)[0])
+    if is_packed(info.name, info.attributes):
+        cost += float(prices.packing_costs(info.name, axes, sizes)[0])
     return cost
 
 
@@ -357,7 +377,7 @@ def _group_cost(
     level = max((mesh.axis(axis).level for axis in axes), default=0)
     group = Mesh((MeshAxis("group", max(map(len, info.groups)), level),))
     moved = second_prices(group, prices.cluster)
-    return float(moved.move_costs(info.name, group.names, np.array([size]))[0])
+    return _move_cost(info, group.names, size, moved)
 
 
 def _transfer_cost(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.program_profile import ProgramProfile
-from shardwright.cost_model.redistribution.planner import move_seconds
+from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import second_prices
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import OperatorInfo
@@ -19,6 +19,12 @@ class TimeProfile(ProgramProfile):
 
     name = "time"
 
+    def __init_subclass__(cls, **options: object) -> None:
+        """Take no seconds of packing in a subclass that has other prices of moves."""
+        super().__init_subclass__(**options)
+        if "move_costs" in vars(cls) and "packing_costs" not in vars(cls):
+            cls.packing_costs = ProgramProfile.packing_costs  # type: ignore[method-assign]
+
     def operator_cost(
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
@@ -28,3 +34,7 @@ class TimeProfile(ProgramProfile):
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator, for operands of several sizes."""
         return move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further seconds of an operator whose parts are copied."""
+        return packing_seconds(operator, axes, local_bytes, self.mesh, self.cluster)

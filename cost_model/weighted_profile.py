@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner, move_seconds
+from shardwright.cost_model.redistribution.planner import (
+    RedistributionPlanner,
+    move_seconds,
+    packing_seconds,
+)
 from shardwright.cost_model.roofline import node_costs
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.cost_model.weighted.intervals import Kind, ResourceWeights
@@ -58,6 +62,18 @@ class WeightedMoves:
         levels, seconds = self.occupied(operator, axes, local_bytes)
         return self.weights.of(levels, self.kind) * seconds
 
+    def packing(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further costs of one whose parts are copied while its links are occupied."""
+        levels, seconds = self.packed(operator, axes, local_bytes)
+        return self.weights.of(levels, self.kind) * seconds
+
+    def packed(
+        self, operator: str, axes: tuple[str, ...], local_bytes: Floats
+    ) -> tuple[set[int], Floats]:
+        """Return what `occupied` does, of the further seconds of one whose parts are copied."""
+        levels = {axis.level for axis in map(self.mesh.axis, axes) if axis.size > 1}
+        return levels, packing_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
+
     def occupied(
         self, operator: str, axes: tuple[str, ...], local_bytes: Floats
     ) -> tuple[set[int], Floats]:
@@ -93,7 +109,7 @@ class WeightedPlanner(RedistributionPlanner):
     def __init__(
         self, moves: WeightedMoves, planners: "dict[Kind, WeightedPlanner] | None" = None
     ) -> None:
-        super().__init__(moves.mesh, moves.cluster, moves)
+        super().__init__(moves.mesh, moves.cluster, moves, moves.packing)
         self.moves = moves
         self._planners = {} if planners is None else planners
         self._planners[moves.kind] = self
@@ -209,6 +225,10 @@ class WeightedProfile(TimeProfile):
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the weighted seconds of a communication operator, for several sizes."""
         return self._moves(operator, axes, local_bytes)
+
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further weighted seconds of an operator whose parts are copied."""
+        return self._moves.packing(operator, axes, local_bytes)
 
     def host_copy(self, operator: str, local_bytes: Floats) -> Floats:
         """Return the weighted seconds of a copy to or from host memory, for several sizes."""

@@ -205,6 +205,8 @@ class _Account:
         for move in planner.plan(tensor, source, target):
             size = np.array([local_bytes(tensor, here, planner.mesh)])
             cost += float(own.move_costs(move.operator, move.axes, size)[0])
+            if move.is_packed:
+                cost += float(own.packing_costs(move.operator, move.axes, size)[0])
             here = move.target
         _add(prices.seconds, own.seconds, times)
         return times * cost

@@ -4,9 +4,16 @@ A figure says where it is from: measured on the device, fitted to measured steps
 or assumed, where measured steps do not tell it from others.
 """
 
+from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Floats = NDArray[np.float64]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Tag = Literal["measured", "fitted", "datasheet", "assumed"]
 COLLECTIVES = (
@@ -19,6 +26,8 @@ COLLECTIVES = (
     "send",
 )
 """The kinds of collectives."""
+PACKED = ("all_gather", "reduce_scatter")
+"""Those whose parts are copied where they are split along another dimension than the first."""
 
 
 class Description(BaseModel):
@@ -140,6 +149,54 @@ class DeviceEfficiency(Description):
         return (*super().figures, *own)
 
 
+class MessageTimes(Description):
+    """Measured seconds of messages by their bytes.
+
+    Between two sizes seconds are linear in the bytes; smaller messages take as long as the smallest
+    one, larger ones have the bandwidth of the largest.
+
+    Parameters
+    ----------
+    points : tuple of (float, float)
+        Bytes and seconds; bytes rise from point to point, and seconds do not fall.
+    tag, source
+        As of a figure.
+    """
+
+    points: Annotated[tuple[tuple[_Positive, _Positive], ...], Field(min_length=1)]
+    tag: Tag
+    source: Annotated[str, Field(min_length=1)]
+
+    @field_validator("points")
+    @classmethod
+    def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        for (size, seconds), (larger, later) in pairwise(points):
+            if larger <= size:
+                raise ValueError(f"the bytes of points must rise, and {larger:g} follows {size:g}")
+            if later < seconds:
+                raise ValueError(
+                    f"{larger:g} bytes take {later:g} seconds, and {size:g} bytes {seconds:g}: "
+                    "the seconds of points must not fall"
+                )
+        return points
+
+    def seconds(self, nbytes: Floats) -> Floats:
+        """Return the seconds of messages of several sizes."""
+        sizes, seconds = _columns(self.points)
+        return np.interp(nbytes, sizes, seconds) * np.maximum(nbytes / sizes[-1], 1.0)
+
+    @property
+    def least_per_byte(self) -> float:
+        """The greatest seconds per byte that no message falls below, whatever its size."""
+        return min(seconds / size for size, seconds in self.points)
+
+
+@lru_cache(maxsize=256)
+def _columns(points: tuple[tuple[float, float], ...]) -> tuple[Floats, Floats]:
+    sizes, seconds = np.array(points).T
+    return sizes, seconds
+
+
 class CollectiveRate(Description):
     """What one kind of collective attains of the links of a level, measured by itself.
 
@@ -149,10 +206,28 @@ class CollectiveRate(Description):
         Seconds of an empty message, all that starting the collective takes included.
     bandwidth : Figure
         Bytes per second of a device.
+    messages : MessageTimes, optional
+        Seconds by the bytes of a message, where a latency and a bandwidth do not describe them.
+        They hold for groups of this level; groups of several levels take latency and bandwidth.
+    packing : MessageTimes, optional
+        Further seconds where the parts of an all-gather or a reduce-scatter are split along another
+        dimension than the first, since they are copied there.
     """
 
     latency: Figure
     bandwidth: Figure
+    messages: MessageTimes | None = None
+    packing: MessageTimes | None = None
+
+    def without_latency(self) -> Self:
+        """Return a rate by which no message takes longer than by this one, linear in its bytes."""
+        bandwidth = self.bandwidth
+        if self.messages is not None:
+            fastest = max(bandwidth.value, 1 / self.messages.least_per_byte)
+            bandwidth = bandwidth.with_value(fastest)
+        empty = self.latency.with_value(0.0)
+        none = {"messages": None, "packing": None}
+        return self.model_copy(update={"latency": empty, "bandwidth": bandwidth, **none})
 
 
 class Protocol(Description):
@@ -208,6 +283,11 @@ class LinkEfficiency(Description):
     def _known_kinds(cls, collectives: dict[str, CollectiveRate]) -> dict[str, CollectiveRate]:
         if unknown := sorted(set(collectives) - set(COLLECTIVES)):
             raise ValueError(f"no collective is called `{unknown[0]}`")
+        for kind, rate in collectives.items():
+            if rate.packing is not None and kind not in PACKED:
+                raise ValueError(f"`{kind}` has `packing`, which {' and '.join(PACKED)} alone have")
+        if "send" in collectives and collectives["send"].messages is not None:
+            raise ValueError("`send` has `messages`, but it takes a latency and a bandwidth alone")
         return collectives
 
     def __hash__(self) -> int:
@@ -216,10 +296,7 @@ class LinkEfficiency(Description):
 
     def without_latency(self) -> Self:
         """Return what is attained of the bandwidth by messages of any size alike: no latencies."""
-        collectives = {
-            kind: rate.model_copy(update={"latency": rate.latency.with_value(0.0)})
-            for kind, rate in self.collectives.items()
-        }
+        collectives = {kind: rate.without_latency() for kind, rate in self.collectives.items()}
         none = {"skew": None, "protocols": ()}
         return self.model_copy(update={**none, "collectives": collectives})
 

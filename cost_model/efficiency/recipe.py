@@ -21,7 +21,7 @@ from shardwright.cost_model.efficiency.as_run import in_float8, is_linear, run_b
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
-from shardwright.cost_model.redistribution.planner import move_seconds
+from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import (
     RingWork,
     node_cost,
@@ -48,11 +48,15 @@ _SIMULATED = 4  # passes over micro-batches, where communication runs concurrent
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that a communication operator moves over some axes."""
+    """Bytes that a communication operator moves over some axes.
+
+    `further`: what it takes further where its parts are copied, not the move itself.
+    """
 
     operator: str
     axes: tuple[str, ...]
     nbytes: float
+    further: bool = False
 
 
 Call = Work | RingWork | Moved
@@ -251,7 +255,8 @@ class RecipeTimes:
         if isinstance(call, RingWork):
             return ring_seconds(call, self.recipe.mesh, cluster)
         sizes, mesh = np.array([call.nbytes]), self.recipe.mesh
-        return float(move_seconds(call.operator, call.axes, sizes, mesh, cluster)[0])
+        priced = packing_seconds if call.further else move_seconds
+        return float(priced(call.operator, call.axes, sizes, mesh, cluster)[0])
 
     def _line(self, entries: Integers) -> float:
         """Return the end of tasks in line, each no earlier than the host has launched it."""
@@ -383,6 +388,11 @@ class _Recorder:
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Record a move."""
         self.calls += [Moved(operator, axes, float(nbytes)) for nbytes in local_bytes]
+        return np.zeros_like(local_bytes)
+
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Record what a move takes further."""
+        self.calls += [Moved(operator, axes, float(nbytes), further=True) for nbytes in local_bytes]
         return np.zeros_like(local_bytes)
 
 

@@ -140,10 +140,14 @@ class LayoutGraph:
 
     @cached_property
     def groups(self) -> list[tuple[Move, Integers]]:
-        """Positions of the moves that are the same collective over axes of the same kinds."""
-        found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        """Positions of the moves that are the same collective over axes of the same kinds.
+
+        Those whose parts are copied are apart.
+        """
+        found: dict[tuple[str, tuple[int, ...], bool], list[int]] = {}
         for position, (_, _, move) in enumerate(self.moves):
-            found.setdefault((move.operator, self.kinds_over(move.axes)), []).append(position)
+            key = move.operator, self.kinds_over(move.axes), move.is_packed
+            found.setdefault(key, []).append(position)
         return [(self.moves[where[0]][2], np.array(where)) for where in found.values()]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, takewhile
 
+from shardwright.cost_model.efficiency.figures import PACKED
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -32,6 +33,16 @@ class Move:
     axes: tuple[str, ...]
     attributes: tuple[tuple[str, Attribute], ...]
     target: Layout
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether its parts are copied; see `is_packed`."""
+        return is_packed(self.operator, dict(self.attributes))
+
+
+def is_packed(operator: str, attributes: Mapping[str, Attribute]) -> bool:
+    """Return whether a collective copies its parts: they are slices of a later dimension."""
+    return operator in PACKED and bool(attributes.get("dimension"))
 
 
 def replaced(layout: Layout, dimension: int, axes: tuple[str, ...]) -> Layout:

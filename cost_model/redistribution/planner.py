@@ -16,7 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import HOST_LINKS, Cluster, Device
-from shardwright.cost_model.collectives import collective_seconds_array, is_measured
+from shardwright.cost_model.collectives import (
+    collective_seconds_array,
+    is_measured,
+    packing_seconds_array,
+)
 from shardwright.cost_model.redistribution.layout_graph import (
     Integers,
     LayoutGraph,
@@ -68,10 +72,28 @@ def move_seconds(
         return _copy_seconds(operator, moved, device)
     if kind in HOST_LINKS:
         return device.launch_seconds + local_bytes / _host_bandwidth(kind, cluster)
-    nbytes = local_bytes * count if kind == "all_gather" else local_bytes
+    nbytes = _counted_bytes(kind, local_bytes, count)
     members = [mesh.axis(axis) for axis in axes]
     seconds = collective_seconds_array(kind, nbytes, members, cluster)
     return seconds if is_measured(kind, members, cluster) else device.launch_seconds + seconds
+
+
+def packing_seconds(
+    operator: str,
+    axes: tuple[str, ...],
+    local_bytes: Floats,
+    mesh: Mesh,
+    cluster: Cluster,
+) -> Floats:
+    """Return the further seconds of one that `is_packed`; see `move_seconds`."""
+    kind, members = priced_as(operator), [mesh.axis(axis) for axis in axes]
+    nbytes = _counted_bytes(kind, local_bytes, mesh.extent(axes))
+    return packing_seconds_array(kind, nbytes, members, cluster)
+
+
+def _counted_bytes(kind: str, local_bytes: Floats, count: int) -> Floats:
+    """Return the bytes of a collective as the cost model counts them, by those of its operand."""
+    return local_bytes * count if kind == "all_gather" else local_bytes
 
 
 def _copy_seconds(operator: str, moved: Floats, device: Device) -> Floats:
@@ -123,6 +145,8 @@ class RedistributionPlanner:
         Its links.
     move_costs : callable, optional
         Prices a single collective; in seconds if not given.
+    packing_costs : callable, optional
+        Prices what a collective that `is_packed` takes further; see `move_costs`.
     """
 
     def __init__(
@@ -130,9 +154,13 @@ class RedistributionPlanner:
         mesh: Mesh,
         cluster: Cluster,
         move_costs: MoveCosts | None = None,
+        packing_costs: MoveCosts | None = None,
     ) -> None:
         self.mesh = mesh
         self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
+        if packing_costs is None:
+            packing_costs = partial(packing_seconds, mesh=mesh, cluster=cluster)
+        self._packing_costs = packing_costs
         self.axis_permutations = tuple(few_axis_permutations(mesh))
         self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
         self._orbits: dict[tuple[tuple[int, ...], int], OrbitPaths] = {}
@@ -248,7 +276,14 @@ class RedistributionPlanner:
     def _move_cost(self, tensor: TensorType, here: Layout, move: Move) -> float:
         elements = prod(here.slice_shape(tensor.shape, self.mesh))
         size = np.array([elements * item_bytes(tensor.dtype)])
-        return float(self._move_costs(move.operator, move.axes, size)[0])
+        return float(self._costs_of(move, size)[0])
+
+    def _costs_of(self, move: Move, sizes: Floats) -> Floats:
+        """Return the costs of a move, for several sizes of its operand in bytes."""
+        costs = self._move_costs(move.operator, move.axes, sizes)
+        if not move.is_packed:
+            return costs
+        return costs + self._packing_costs(move.operator, move.axes, sizes)
 
     def _plan_alone(self, tensor: TensorType, source: Layout, target: Layout) -> list[Move]:
         """Search for one path; on a fine mesh only the axes that differ move.
@@ -277,7 +312,8 @@ class RedistributionPlanner:
                     continue
                 if not _is_possible(tensor, here, move, self.mesh):
                     continue
-                kind = (place, move.operator, paths.graph.kinds_over(move.axes))
+                over = paths.graph.kinds_over(move.axes)
+                kind = (place, move.operator, over, move.is_packed)
                 if kind not in prices:  # equal for all moves of a kind from one orbit
                     prices[kind] = self._move_cost(tensor, here, move)
                 further = cost + prices[kind]
@@ -317,7 +353,7 @@ class RedistributionPlanner:
         weights = np.zeros(len(graph.edges))
         for move, positions in graph.groups:
             sizes = local[starts[positions]]
-            weights[positions] = self._move_costs(move.operator, move.axes, sizes)
+            weights[positions] = self._costs_of(move, sizes)
         fits = possible(graph, tensor)
         weights[~(fits[starts] & fits[ends])] = np.inf
         weights[uneven_permutes(graph, tensor)] = np.inf

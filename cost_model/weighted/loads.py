@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.collectives import collective_model
+from shardwright.cost_model.collectives import least_seconds_per_byte
 from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
 from shardwright.cost_model.streams import node_levels
 from shardwright.cost_model.weighted.intervals import Kind, Part, parts_of
@@ -106,4 +106,4 @@ def seconds_in_buckets(program: Graph, cluster: Cluster, seconds: Sequence[float
 
 def least_slope(members: Iterable[MeshAxis], cluster: Cluster) -> float:
     """Return the seconds per byte of an all-reduce without its latency."""
-    return collective_model("all_reduce", members, cluster)[-1].seconds_per_byte
+    return least_seconds_per_byte("all_reduce", members, cluster)

@@ -44,6 +44,11 @@ class NotedPrices:
         levels, seconds = self.moves.occupied(operator, axes, local_bytes)
         return np.array([self.note(levels, self.moves.kind, each) for each in seconds.tolist()])
 
+    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
+        """Return the further weighted seconds of one whose parts are copied, and note them."""
+        levels, seconds = self.moves.packed(operator, axes, local_bytes)
+        return np.array([self.note(levels, self.moves.kind, each) for each in seconds.tolist()])
+
     def note(self, levels: set[int], kind: Kind, seconds: float) -> float:
         """Note that the links of some levels are occupied, and return the weighted seconds."""
         weights = self.moves.weights

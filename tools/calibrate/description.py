@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import yaml
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.tools.calibrate.fitting import Line, Sample, fitted
+from shardwright.tools.calibrate.fitting import Line, Sample, fitted, rising
 from shardwright.tools.calibrate.kernels import Machine
 from shardwright.tools.calibrate.links import Measured
 
 MARK = "# A cluster file of `shardwright calibrate`.\n"
 _CONVOLUTION = "convolution"
+_LEAST = 1e-8  # seconds: what is measured as less takes no time
 
 
 def of_machine(
@@ -65,9 +67,11 @@ def of_machine(
 def _level(collectives: Sequence[Measured], skew: float) -> dict[str, Any]:
     """Return the links between processes: messages, and every kind of collective by itself."""
     kinds = dict.fromkeys(item.kind for item in collectives)
-    lines = {kind: fitted([c.sample for c in collectives if c.kind == kind]) for kind in kinds}
+    found = {kind: [item for item in collectives if item.kind == kind] for kind in kinds}
+    plain = {kind: [item for item in found[kind] if not item.is_packed] for kind in kinds}
+    lines = {kind: fitted([item.sample for item in plain[kind]]) for kind in kinds}
     message = lines["permute"]
-    rates = {kind: _collective(line) for kind, line in lines.items()}
+    rates = {kind: _collective(line) | _messages(found[kind]) for kind, line in lines.items()}
     return {
         "bandwidth": message.rate,
         "latency": message.fixed,
@@ -84,6 +88,39 @@ def _collective(line: Line) -> dict[str, Any]:
         "latency": _figure(line.fixed, "measured", line.text),
         "bandwidth": _figure(line.rate, "measured", line.text),
     }
+
+
+def _messages(collectives: Sequence[Measured]) -> dict[str, Any]:
+    """Return the messages of one kind by their bytes, and what parts that are copied take more."""
+    points = rising(item.message for item in collectives if not item.is_packed)
+    found = {"messages": _points(points, "the bytes of a message and its seconds")}
+    sizes, seconds = np.array(points).T
+    packed = [
+        (size, max(taken - float(np.interp(size, sizes, seconds)), _LEAST))
+        for size, taken in (item.message for item in collectives if item.is_packed)
+    ]
+    if packed:
+        found["packing"] = _points(rising(packed), "along the second dimension, less the first")
+    return found
+
+
+def _points(points: Sequence[tuple[float, float]], source: str) -> dict[str, Any]:
+    pairs = [_Pair(pair) for pair in points]
+    return {"points": pairs, "tag": "measured", "source": source}
+
+
+class _Pair(list[float]):
+    """Two numbers that a file has in one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes pairs of numbers in one line."""
+
+
+_Dumper.add_representer(
+    _Pair,
+    lambda dumper, pair: dumper.represent_sequence("tag:yaml.org,2002:seq", pair, flow_style=True),
+)
 
 
 def of_base(
@@ -163,12 +200,16 @@ def _figure(value: float, tag: str, source: str) -> dict[str, Any]:
 def as_text(content: Mapping[str, Any], notes: Sequence[str]) -> str:
     """Return a description as YAML, with notes on its top."""
     lines = "".join(f"# {note}\n" for note in notes)
-    return MARK + lines + yaml.safe_dump(_rounded(content), sort_keys=False, width=120)
+    text = yaml.dump(_rounded(content), Dumper=_Dumper, sort_keys=False, width=120)
+    return MARK + lines + text
 
 
 def _rounded(item: Any) -> Any:
     if isinstance(item, dict | Mapping):
         return {key: _rounded(value) for key, value in item.items()}
+    if isinstance(item, _Pair):
+        first, second = item
+        return _Pair([first, _rounded(second)])
     if isinstance(item, list | tuple):
         return [_rounded(value) for value in item]
     return float(f"{item:.6g}") if isinstance(item, float) else item

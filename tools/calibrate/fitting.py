@@ -5,9 +5,10 @@ of the time: what takes long counts more, since times are added up, but small wo
 coefficient is negative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -64,6 +65,23 @@ class Line:
     def seconds(self, sample: Sample) -> float:
         """Return the time of the work of a sample."""
         return self.fixed * sample.fixed + sample.amount / self.rate + sample.traffic / self.traffic
+
+
+def rising(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return points by rising first numbers, the nearest ones whose second numbers do not fall.
+
+    Points of one first number become their mean. Neighbours that fall become their mean, too: that
+    is the fit of least squares (pool adjacent violators).
+    """
+    pools: list[tuple[list[float], float, int]] = []  # first numbers, the sum and the count
+    for first, group in groupby(sorted(points), key=itemgetter(0)):
+        seconds = [second for _, second in group]
+        pool = [first], sum(seconds), len(seconds)
+        while pools and pools[-1][1] / pools[-1][2] > pool[1] / pool[2]:
+            firsts, total, count = pools.pop()
+            pool = [*firsts, *pool[0]], total + pool[1], count + pool[2]
+        pools.append(pool)
+    return [(first, total / count) for firsts, total, count in pools for first in firsts]
 
 
 def fitted(samples: Sequence[Sample]) -> Line:

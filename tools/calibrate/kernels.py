@@ -18,6 +18,7 @@ import numpy as np
 from shardwright.api import compile, run
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.roofline import operator_work
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -37,6 +38,8 @@ MODELS = (
     "lenet5:batch=64",
     "resnet18-cifar:batch=4,side=16,width=8",
     "resnet18-cifar:batch=16,side=16,width=16",
+    "resnet18-cifar:batch=8,side=32,width=4",
+    "resnet18-cifar:batch=4,side=16,width=16",
     "gpt:layers=1,hidden=64,heads=2,batch=4,sequence=32,vocabulary=256",
     "gpt:layers=1,hidden=64,heads=4,batch=4,sequence=64,vocabulary=256",
     "gpt:layers=1,hidden=128,heads=2,batch=4,sequence=32,vocabulary=512",
@@ -47,6 +50,11 @@ MODELS = (
 
 ROUNDS = 4
 """How often everything is measured anew: a core that others share is slow for seconds at a time."""
+_CUT = (
+    *(((rows, rows), dimension) for rows in (4, 32, 256, 1024) for dimension in (0, 1)),
+    *(((8, size, size, size), dimension) for size in (8, 16, 32) for dimension in (1, 3)),
+)
+"""The shapes that are cut, and along which dimension: along the last in short runs."""
 _BETWEEN = 2**18  # numbers that are copied between two measurements: more than a core's own caches
 
 
@@ -158,17 +166,16 @@ def measured_operators(
 def slices(steps: int, together: Together = lambda least: least) -> list[Sample]:
     """Return the times of cutting the own half out of a tensor, by the bytes read and written."""
     least, amounts = dict[str, float](), dict[str, float]()
-    for rows in (4, 32, 256, 1024):
-        for dimension in (0, 1):
-            whole = np.ones((rows, rows), np.float32)
-            attributes = {"axes": ("x",), "dimension": dimension}
-            info = operator_info("local_slice", (TensorType("float32", whole.shape),), attributes)
-            assert isinstance(info, Communication)
-            name = f"{rows} {dimension}"
-            cut = partial(_cut, info, whole)
-            together({})
-            least[name] = least_seconds(cut, max(steps, 20), work_between([whole]))
-            amounts[name] = float(whole.nbytes)
+    for shape, dimension in _CUT:
+        whole = np.ones(shape, np.float32)
+        attributes: Attributes = {"axes": ("x",), "dimension": dimension}
+        info = operator_info("local_slice", (TensorType("float32", whole.shape),), attributes)
+        assert isinstance(info, Communication)
+        name = f"{shape} {dimension}"
+        cut = partial(_cut, info, whole)
+        together({})
+        least[name] = least_seconds(cut, max(steps, 20), work_between([whole]))
+        amounts[name] = float(whole.nbytes)
     return [Sample(1.0, amounts[name], seconds) for name, seconds in together(least).items()]
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright.cost_model.cluster import Cluster, Device, Level
 from shardwright.cost_model.collectives import collective_model
+from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -29,7 +30,9 @@ from shardwright.runtime import MpiCommunicator
 from shardwright.tools.calibrate.fitting import Sample
 from shardwright.tools.calibrate.kernels import ROUNDS, least_seconds, work_between
 
-SIZES = tuple(2**power for power in range(10, 24, 2))  # bytes
+_FINE = range(9, 18)  # where the algorithms and protocols of a library change
+SIZES = (*(n * 2**power for power in _FINE for n in (1, 1.5)), 2**18, 2**20, 2**22)
+"""Bytes of the operand of a rank."""
 _ATTRIBUTES: Mapping[str, Sequence[Mapping[str, Attribute]]] = {
     "all_reduce": [{}],
     "all_gather": [{"dimension": 0}, {"dimension": 1}],
@@ -71,12 +74,21 @@ class Measured:
         Bytes, as the cost model counts them.
     seconds : float
         The time.
+    is_packed : bool
+        Whether it includes copies of parts (`redistribution.moves.is_packed`).
     """
 
     kind: str
     ranks: int
     nbytes: float
     seconds: float
+    is_packed: bool = False
+
+    @property
+    def message(self) -> tuple[float, float]:
+        """The bytes and the seconds of one of its messages."""
+        sample = self.sample
+        return sample.amount / sample.fixed, self.seconds / sample.fixed
 
     @property
     def sample(self) -> Sample:
@@ -116,14 +128,14 @@ def measured_over_mpi(repeats: int, *, deterministic: bool = True) -> list[Measu
         kind = priced_as(operator)
         for attributes in _ATTRIBUTES[operator]:
             rows = _ROWS * world.size
-            columns = max(size // 4 // rows // world.size, 1) * world.size
+            columns = max(int(size) // 4 // rows // world.size, 1) * world.size
             part = np.ones((rows, columns), np.float32)
             info = operator_info(
                 operator, (TensorType("float32", part.shape),), {"axes": ("x",), **attributes}
             )
             assert isinstance(info, Communication)
             whole = part.nbytes * world.size if kind == "all_gather" else part.nbytes
-            what = Measured(kind, world.size, whole, np.inf)
+            what = Measured(kind, world.size, whole, np.inf, is_packed(operator, attributes))
             measured.append((what, part, _call(communicator, info, part)))
     repeats = max(-(-repeats // ROUNDS), _FEW)
     for _ in range(ROUNDS):

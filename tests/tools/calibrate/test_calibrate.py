@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.cost_model.cluster import Cluster
@@ -15,8 +17,8 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.info import info_of
 from shardwright.runtime.flat.timeline import Span
 from shardwright.tools.calibrate.csv_file import of_csv
-from shardwright.tools.calibrate.description import of_machine
-from shardwright.tools.calibrate.fitting import Sample, fitted
+from shardwright.tools.calibrate.description import as_text, of_machine
+from shardwright.tools.calibrate.fitting import Sample, fitted, rising
 from shardwright.tools.calibrate.kernels import Machine, _nodes
 from shardwright.tools.calibrate.links import Measured, of_nccl_tests
 from shardwright.tools.main import main
@@ -220,7 +222,8 @@ def test_traffic_is_found_beside_flops():
     assert line.seconds(samples[0]) == pytest.approx(samples[0].seconds)
 
 
-def test_plans_cost_what_the_search_says_on_a_measured_machine(tmp_path):
+@pytest.mark.parametrize("curved", [False, True])
+def test_plans_cost_what_the_search_says_on_a_measured_machine(tmp_path, curved):
     path, rates = tmp_path / "two.yaml", {"matmul": (1e11, 5e-6), "local_slice": (1e10, 2e-6)}
     rates |= {"add": (1e10, 1e-6), "relu": (2e10, 2e-6), "sgd_update": (1e10, 2e-6)}
 
@@ -240,6 +243,13 @@ def test_plans_cost_what_the_search_says_on_a_measured_machine(tmp_path):
             for kind, rate in collectives.items()
         },
     }
+    if curved:
+        for kind, rate in content["levels"][0]["efficiency"]["collectives"].items():
+            points = [[256, 7e-6], [4096, 8e-6], [6144, 2e-5], [10**6, 1e-3]]
+            rate["messages"] = {"points": points, "tag": "measured", "source": "a test"}
+            if kind != "all_reduce":
+                # So little that plans pack, and so much that a price without it is refused.
+                rate["packing"] = {"points": [[1e3, 1e-7]], "tag": "measured", "source": "a test"}
     path.write_text(yaml.safe_dump(content))
     for model in ("mlp:batch=32", "lenet5:batch=8"):
         flat = sw.compile(model, 4, cluster=str(path), objective="serial").plan.document
@@ -249,7 +259,7 @@ def test_plans_cost_what_the_search_says_on_a_measured_machine(tmp_path):
         assert 0 < flat.predicted_step_seconds < looped.predicted_step_seconds
     found = Cluster.load(path)
     seconds = collective_seconds_array("all_gather", np.array([4e6]), (MeshAxis("x", 4),), found)
-    assert seconds[0] == pytest.approx(3 * 9e-6 + 4e6 * 0.75 / 3e9)
+    assert seconds[0] == pytest.approx(3 * (1e-3 if curved else 9e-6 + 1e6 / 3e9))
     without = found.without_latencies().levels[0].efficiency.collectives
     assert {rate.latency.value for rate in without.values()} == {0.0}
 
@@ -267,6 +277,32 @@ def test_a_collective_that_is_none_is_refused(tmp_path):
 
 def test_kinds_of_measured_collectives_are_those_of_the_cost_model():
     assert set(COLLECTIVES) == set(KINDS)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0.1, 9.0)), min_size=1, max_size=8))
+def test_rising_points_are_the_nearest_that_do_not_fall(points):
+    found = rising(points)
+    assert [first for first, _ in found] == sorted({first for first, _ in points})
+    for first, second in found:  # the formula of minima of maxima of means
+        low = [a for a, _ in found if a <= first]
+        high = [b for b, _ in found if b >= first]
+        means = [[np.mean([y for x, y in points if a <= x <= b]) for b in high] for a in low]
+        assert second == pytest.approx(max(min(row) for row in means))
+
+
+def test_messages_and_packing_are_written_as_measured():
+    collectives = [Measured("permute", 2, size, size * 1e-9 + 1e-5) for size in (1000, 3000)]
+    for size, first, second in ((2000, 8e-6, 9e-6), (16000, 2e-5, 3e-5)):
+        collectives += [Measured("all_gather", 2, size, first)]
+        collectives += [Measured("all_gather", 2, size, second, is_packed=True)]
+    peaks = Machine({"float32": 1e11}, 1e10, 2**30)
+    found = of_machine("two", peaks, {"add": [Sample(1.0, 4096.0, 1e-6)]}, collectives, 2)
+    on = Cluster.model_validate(yaml.safe_load(as_text(found, [])))
+    rate = on.levels[0].measured("all_gather")
+    assert rate.messages.points == ((1000, 8e-6), (8000, 2e-5))
+    assert rate.packing.points == ((1000, pytest.approx(1e-6)), (8000, pytest.approx(1e-5)))
+    assert on.levels[0].measured("send").messages is None
+    assert on.levels[0].measured("permute").packing is None
 
 
 def test_a_node_takes_what_follows_until_the_next_one():
