@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import fx
@@ -89,9 +90,8 @@ def _is_plain(node: fx.Node) -> bool:
 
 def _is_mode(node: fx.Node) -> bool:
     """Return whether a node runs a function with gradients, or without."""
-    return isinstance(node.target, torch._ops.HigherOrderOperator) and (
-        node.target.name() == NO_GRADIENT
-    )
+    is_mode = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return is_mode and str(node.target) == NO_GRADIENT
 
 
 # Decompositions run functions inside of modes in line, and forget that gradients stop there.
@@ -111,7 +111,7 @@ def _detach(graph: fx.Graph, mode: fx.Node) -> None:
         with graph.inserting_after(result):
             stopped = graph.call_function(torch.ops.aten.detach.default, (result,))
         stopped.meta = dict(result.meta)
-        result.replace_all_uses_with(stopped, lambda user, last=stopped: user is not last)
+        result.replace_all_uses_with(stopped, partial(operator.is_not, stopped))
 
 
 def _check_writes(graph: fx.Graph, mode: fx.Node) -> None:
