@@ -1,8 +1,9 @@
 """Exports without writes, of operators that have converters."""
 
-import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
+from operator import getitem, is_not
+from typing import Any
 
 import torch
 from torch import fx
@@ -41,10 +42,11 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     """
     if all(_is_plain(node) for graph in _graphs(program) for node in graph.nodes):
         return program
+    trained = program.graph_signature.inputs_to_parameters
     for graph in _graphs(program):
         for node in list(graph.nodes):
             if _stops_gradients(node):
-                _detach(graph, node)
+                _detach(graph, node, trained)
     return _decomposed(program)
 
 
@@ -78,7 +80,7 @@ def _is_plain(node: fx.Node) -> bool:
     if isinstance(value, torch.Tensor) and value.is_complex():
         return False
     if not isinstance(target, torch._ops.OpOverload):
-        return target is operator.getitem or _is_mode(node)
+        return target is getitem or _is_mode(node)
     if str(target).startswith(CHECKS):
         return True
     packet = str(target).rpartition(".")[0]
@@ -101,36 +103,61 @@ def _stops_gradients(node: fx.Node) -> bool:
     return node.op == "call_function" and _is_mode(node) and not node.args[0]
 
 
-def _detach(graph: fx.Graph, mode: fx.Node) -> None:
-    """Let the results of a function without gradients be constants to gradients."""
-    _check_writes(graph, mode)
+def _detach(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:
+    """Let results of a function without gradients, and what it writes, be constants to them."""
+    _detach_written(graph, mode, trained)
     for result in list(mode.users):
-        value = result.meta["val"]
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            continue
-        with graph.inserting_after(result):
-            stopped = graph.call_function(torch.ops.aten.detach.default, (result,))
-        stopped.meta = dict(result.meta)
-        result.replace_all_uses_with(stopped, partial(operator.is_not, stopped))
+        if _is_float(result):
+            result.replace_all_uses_with(stopped := _detached(result), partial(is_not, stopped))
 
 
-def _check_writes(graph: fx.Graph, mode: fx.Node) -> None:
-    """Refuse a function without gradients that writes to what was computed with them."""
-    assert graph.owning_module is not None
-    body = getattr(graph.owning_module, str(mode.args[1].target))  # type: ignore[union-attr]
-    inner = [node for node in body.graph.nodes if node.op == "placeholder"]
+def _detached(node: fx.Node) -> fx.Node:
+    """Return a node that stops gradients of another one, behind it."""
+    with node.graph.inserting_after(node):
+        stopped = node.graph.call_function(torch.ops.aten.detach.default, (node,))
+    stopped.meta = dict(node.meta)
+    return stopped
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:
+    """Detach what a function writes; refuse if it writes to what may have a gradient."""
+    function: Any = mode.args[1]
+    body: fx.Graph = getattr(graph.owning_module, str(function.target)).graph
+    inner = [node for node in body.nodes if node.op == "placeholder"]
     given = dict(zip(inner, mode.args[2:], strict=True))
-    for node in body.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            written = node
-            while written.args and isinstance(written.args[0], fx.Node):  # through views
-                written = written.args[0]
-            outer, value = given.get(written), written.meta.get("val")
-            is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if isinstance(outer, fx.Node) and outer.op != "placeholder" and is_float:
-                raise ModelError(
-                    f"`{outer.name}` is written to where gradients are off, so its gradient is not "
-                    "that of what is computed",
-                    place(node),
-                    "write where gradients are on, or to a copy",
-                )
+    for node in list(body.nodes):
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+            continue
+        written = node
+        while written.args and isinstance(written.args[0], fx.Node):  # through views
+            written = written.args[0]
+        outer = given.get(written)
+        if isinstance(outer, fx.Node) and _is_float(outer) and _may_have_gradient(outer, trained):
+            raise ModelError(
+                f"`{outer.name}` is written to where gradients are off, so its gradient is not "
+                "that of what is computed",
+                place(node),
+                "write where gradients are on, or to a copy",
+            )
+        for read in node.all_input_nodes:
+            if read is not node.args[0] and _is_float(read):
+                node.replace_input_with(read, _detached(read))
+
+
+def _may_have_gradient(node: fx.Node, trained: Collection[str]) -> bool:
+    """Return whether a node depends on a parameter; of what a function is given, none is known."""
+    seen, todo = {node}, [node]
+    is_whole = any(one.name in trained for one in node.graph.nodes)
+    while todo:
+        one = todo.pop()
+        if one.op == "placeholder" and (one.name in trained or not is_whole):
+            return True
+        found = {*one.all_input_nodes} - seen
+        seen |= found
+        todo += found
+    return False

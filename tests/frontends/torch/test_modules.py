@@ -408,48 +408,6 @@ def test_lookups_of_every_position_in_order_are_reshapes(
     assert any(node.operator.startswith("gather") for node in graph.nodes) == is_looked_up
 
 
-class Stopped(nn.Module):
-    """A layer that is computed without gradients too, in a program with writes or without."""
-
-    def __init__(self, mode: Any, writes: bool) -> None:
-        super().__init__()
-        self.layer, self.mode, self.writes = nn.Linear(4, 4), mode, writes
-
-    def forward(self, x: Any) -> Any:
-        with self.mode():
-            y = self.layer(x) * 2
-            with torch.enable_grad():
-                y = y * self.layer(x).tanh()
-            y = y.exp()
-        y = y.clone()  # a tensor with gradients, after the mode for inference
-        if self.writes:
-            y[:, 0] = x[:, 1]
-        return (y * self.layer(x)).square().mean()
-
-
-@pytest.mark.parametrize("writes", [False, True])
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_gradients_stop_where_they_are_off(mode: Any, writes: bool) -> None:
-    x = torch.randn(3, 4, dtype=torch.float64)
-    found = compare.gradients_differ(Stopped(mode, writes).double(), (x,))
-    assert max(found.loss, found.gradient) < 1e-12
-
-
-class Clamped(nn.Linear):
-    """A layer whose results are changed in place, without a gradient of that."""
-
-    def forward(self, x: Any) -> Any:
-        y = super().forward(x)
-        with torch.no_grad():
-            y[:, 0].clamp_(0)
-        return y.square().mean()
-
-
-def test_writes_where_gradients_are_off_are_refused_with_their_line() -> None:
-    with pytest.raises(ModelError, match=r"`linear` is written to where .*clamp_.*; write where"):
-        import_module(Clamped(4, 4), torch.randn(3, 4))
-
-
 class Converted(nn.Module):
     """A part that is converted to the type that it has, and an input that is overwritten."""
 
