@@ -76,10 +76,13 @@ class Exported:
         Content by name; all files are in one folder.
     notes : tuple of str
         What a person must know: how to run it, and what of the plan it cannot say. A sentence each.
+    instead : Plan, optional
+        The nearest plan, where the files have that one; not every export gives it.
     """
 
     files: Mapping[str, str | bytes]
     notes: tuple[str, ...] = ()
+    instead: Plan | None = None
 
 
 def first_of(names: Sequence[str]) -> str:

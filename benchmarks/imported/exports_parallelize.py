@@ -34,8 +34,7 @@ from torch.multiprocessing.spawn import start_processes
 from torch_compare import WideFloats
 
 import shardwright
-from shardwright.exports.degrees.nearest import nearest
-from shardwright.exports.parallelize import WORDS, refusal_of_built
+from shardwright.exports.degrees.nearest import named
 from shardwright.exports.table import export, write_export
 from shardwright.ir.errors import ShardwrightError
 
@@ -74,11 +73,9 @@ def row(name: str, plan: str) -> str:
         write_export(Path(folder) / "exported", exported)
         start_processes(_worker, (folder, module, inputs), nprocs=RANKS, start_method="fork")
         found = torch.load(Path(folder) / "found.pt", weights_only=False)
-    exported_plan, instead = compilation.plan, ""
-    if refusal_of_built(exported_plan):
-        stands = nearest(exported_plan, WORDS)
-        exported_plan, instead = stands.built, f"`{stands.plan}`: "
-    volumes = exported_plan.document.communication
+    written = exported.instead or compilation.plan
+    instead = f"`{named(written)}`: " if exported.instead else ""
+    volumes = written.document.communication
     expected = {kind: volume.count for kind, volume in volumes.items()}
     errors = f"{found['loss']:.0e} | {found['gradients']:.0e}"
     return f"| {name} | {plan} | {errors} | {instead}{_counts(expected)} | {found['counts']} |"

@@ -159,7 +159,7 @@ def samples(plan: Plan) -> int:
     return found
 
 
-def nearest(plan: Plan, words: Words) -> Nearest:
+def nearest(plan: Plan, words: Words, refusal: str = "") -> Nearest:
     """Return the named plan of a system that stands for a plan.
 
     Parameters
@@ -168,6 +168,8 @@ def nearest(plan: Plan, words: Words) -> Nearest:
         A compiled training step.
     words : Words
         What the system can say.
+    refusal : str
+        What `words.refusal_of_built` says of the plan; empty where it has not been asked.
 
     Raises
     ------
@@ -175,7 +177,7 @@ def nearest(plan: Plan, words: Words) -> Nearest:
         If no plan that it can say fits.
     """
     own, by_name = figures(plan), named(plan)
-    reason = _reason(plan, by_name, words)
+    reason = _reason(plan, by_name, words, refusal)
     if by_name is not None and not reason:
         return Nearest(by_name, plan, own, own)
     _check_again(plan, words)
@@ -201,11 +203,11 @@ def _none_fits(reason: str, words: Words, best: BestNamedPlan) -> OptionError:
     return OptionError(f"{reason}, and {none}", hint="export `placements`, which says any plan")
 
 
-def _reason(plan: Plan, by_name: NamedPlan | None, words: Words) -> str:
+def _reason(plan: Plan, by_name: NamedPlan | None, words: Words, refusal: str) -> str:
     """Return why a plan has no words, in a clause; empty if it has."""
     if by_name is not None and not words.can_say(by_name):
         return f"{words.system} cannot say {words.refusal(by_name)}"
-    if refusal := words.refusal_of_built(plan):
+    if refusal := refusal or words.refusal_of_built(plan):
         return refusal
     if by_name is None:
         return f"it was searched, and {words.system} names plans by their degrees"

@@ -55,12 +55,14 @@ def export(plan: Plan) -> Exported:
     """
     _check_model(plan)
     said: tuple[str, ...] = ()
+    instead: Plan | None = None
     try:
         writer = writer_of(plan)
-    except PlanError:
-        found = nearest(plan, WORDS)
-        writer, said = writer_of(found.built), found.sentences
-    return Exported({"parallelize.py": writer.text(said)}, (*said, *writer.notes))
+    except PlanError as error:
+        found = nearest(plan, WORDS, error.what)
+        instead, said = found.built, found.sentences
+        writer = writer_of(instead)
+    return Exported({"parallelize.py": writer.text(said)}, (*said, *writer.notes), instead)
 
 
 def writer_of(plan: Plan) -> Writer:

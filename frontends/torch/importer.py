@@ -28,9 +28,9 @@ _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking",
 # Names of arguments that functions here cannot have.
 _NAMES = {"self": "x", "input": "x", "from": "begin"}
 # Operators without a result.
-_CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert")
+CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert")
 # Operators of PyTorch that run a graph inside of a mode.
-_NO_GRADIENT, _AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+NO_GRADIENT, _AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
 
 class Importer:
@@ -148,7 +148,7 @@ class Importer:
     def _inlined(self, node: fx.Node, arguments: list[Any]) -> Any:
         """Convert the graph that a mode is on for."""
         name = str(node.target.name() if callable(node.target.name) else node.target)
-        position = {_NO_GRADIENT: 1, _AUTOCAST: 4}.get(name)
+        position = {NO_GRADIENT: 1, _AUTOCAST: 4}.get(name)
         if position is None:
             raise UnsupportedError(f"the operator {name}, which runs functions of the module,")
         if name == _AUTOCAST and arguments[2]:
@@ -157,7 +157,7 @@ class Importer:
         graph: fx.Graph = body.graph
         inner = [n for n in graph.nodes if n.op == "placeholder"]
         results = self.run(graph, dict(zip(inner, taken, strict=True)), body)
-        if name == _NO_GRADIENT and not arguments[0]:
+        if name == NO_GRADIENT and not arguments[0]:
             results = [self._stopped(item) for item in results]
         return results
 
@@ -295,11 +295,13 @@ def _all_known(arguments: Sequence[Any]) -> bool:
 
 
 def _plain(item: Any) -> Any:
-    """Return arguments with tensors of PyTorch for constants."""
+    """Return arguments with tensors of PyTorch for constants, which are on the CPU."""
     if isinstance(item, list):
         return [_plain(part) for part in item]
     if isinstance(item, dict):
         return {key: _plain(part) for key, part in item.items()}
+    if isinstance(item, torch.device):
+        return torch.device("cpu")
     if isinstance(item, Constant):
         return item.data.tensor if isinstance(item.data, ModuleTensor) else torch.tensor(item.array)
     return item
@@ -341,7 +343,7 @@ def _checks(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "call_function":
-            is_check = str(node.target).startswith(_CHECKS)
+            is_check = str(node.target).startswith(CHECKS)
             if is_check or (node.users and all(user in found for user in node.users)):
                 found.add(node)
     return found

@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram, default_decompositions
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from shardwright.frontends.common.errors import UnsupportedError
@@ -18,15 +18,14 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.experts import experts_in_slots
+from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
-from shardwright.frontends.torch.table import is_known
-from shardwright.frontends.torch.tracing import noted_gradients, plain_conversions
+from shardwright.frontends.torch.tracing import noted_gradients, plain_modes
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 
-_ROUNDS = 4  # of decomposition
 # What converters raise on arguments that they do not expect.
 _UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
 
@@ -104,28 +103,15 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
-            with experts_in_slots(module), experts_without_loops(module), plain_conversions():
+            with experts_in_slots(module), experts_without_loops(module), plain_modes():
                 program = torch.export.export(module, arguments, keywords, strict=False)
-            return _decomposed(program)
+            return functional(program)
+    except ModelError:
+        raise
     except Exception as error:  # PyTorch raises errors of many types
         raise ModelError(
             f"PyTorch cannot export the module ({_reason(error)})", line_of(error), _hint(error)
         ) from error
-
-
-def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """Return a functional program in which operators without a converter are composed of others.
-
-    Each round traces the whole program again; the first one makes it functional, too.
-    """
-    for done in range(_ROUNDS + 1):
-        unknown = {node.target for node in program.graph.nodes if not is_known(node.target)}
-        table = default_decompositions() if unknown else {}
-        chosen = {target: table[target] for target in unknown if target in table}
-        if done and not chosen:
-            break
-        program = program.run_decompositions(chosen)
-    return program
 
 
 def _reason(error: Exception) -> str:

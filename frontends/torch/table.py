@@ -65,9 +65,15 @@ def converts(*operators: str) -> Callable[[Function], Function]:
 
 
 def is_known(target: object) -> bool:
-    """Return whether an operator of PyTorch has a converter, or is none."""
+    """Return whether an operator of PyTorch has a converter, is run at import, or is none."""
     if not isinstance(target, torch._ops.OpOverload):
+        return True
+    if not _takes_tensors(target) and torch.Tag.nondeterministic_seeded not in target.tags:
         return True
     name = str(target)
     packet = name.rpartition(".")[0]
     return name in CONVERTERS or packet in CONVERTERS
+
+
+def _takes_tensors(target: torch._ops.OpOverload) -> bool:
+    return any("Tensor" in str(argument.type) for argument in target._schema.arguments)

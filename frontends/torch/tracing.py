@@ -1,6 +1,6 @@
 """What an export cannot trace: parts that convert themselves, functions with own gradients."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -9,11 +9,30 @@ import torch
 
 
 @contextmanager
-def plain_conversions() -> Iterator[None]:
-    """Let `Module.to` return modules as they are that have the type already.
+def plain_modes() -> Iterator[None]:
+    """Let conversions of modules to their own type, and the inference mode, be traced.
 
-    Some routers of experts convert themselves in every call, for types that differ.
+    Some routers of experts convert themselves in every call, for types that differ. Exports know
+    where gradients are off, but not where the mode for inference is on.
     """
+    with (
+        patch.object(torch.nn.Module, "to", _converting()),
+        patch.object(torch.inference_mode, "__enter__", _inference),
+        patch.object(torch.inference_mode, "__exit__", _end_inference),
+    ):
+        yield
+
+
+def _inference(mode: Any) -> None:
+    mode.grad_mode = torch.set_grad_enabled(not mode.mode)
+
+
+def _end_inference(mode: Any, *error: Any) -> None:
+    torch.set_grad_enabled(mode.grad_mode.prev)
+
+
+def _converting() -> Callable[..., torch.nn.Module]:
+    """Return `Module.to`, for which a module that has the type already is as it is."""
     original: Any = torch.nn.Module.to
 
     def to(module: torch.nn.Module, *args: Any, **keywords: Any) -> torch.nn.Module:
@@ -26,8 +45,7 @@ def plain_conversions() -> Iterator[None]:
             module = original(module, *args, **keywords)
         return module
 
-    with patch.object(torch.nn.Module, "to", to):
-        yield
+    return to
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def _is_causal(mask: Constant, query: Value, key: Value) -> bool:
     if tensor.shape[-2:] != (queries, keys) or tensor.numel() != queries * keys:
         return False
     plane = tensor.reshape(queries, keys)
-    read = torch.ones(queries, keys, dtype=torch.bool).tril()
+    read = torch.arange(keys) <= torch.arange(queries)[:, None]
     if plane.dtype == torch.bool:
         return bool((plane == read).all())
     lowest = torch.finfo(plane.dtype).min

@@ -1,5 +1,6 @@
 """Operators that look up and write elements by position."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -106,13 +107,30 @@ def _index(call: Call, x: Value, indices: Item) -> Value:
     used = [d for d, item in enumerate(places) if item is not None]
     if any(_dtype(places[d]) == "bool" for d in used):
         raise UnsupportedError("a selection by a mask, whose shape depends on data,")
-    if len(used) == 1:
-        axis = used[0]
-        return call.emit("gather", x, positions(call, places[axis], x.type.shape[axis]), axis=axis)
     if used != list(range(used[0], used[-1] + 1)):  # their dimensions come first
         x, places = _in_front(call, x, places, used)
         used = list(range(len(used)))
+    if _are_all_in_order([places[d] for d in used], [x.type.shape[d] for d in used]):
+        return call.reshape(x, call.result.shape)
+    if len(used) == 1:
+        axis = used[0]
+        return call.emit("gather", x, positions(call, places[axis], x.type.shape[axis]), axis=axis)
     return _of_several(call, x, places, used)
+
+
+def _are_all_in_order(places: Sequence[Any], sizes: Sequence[int]) -> bool:
+    """Return whether positions in dimensions are known, and each element is looked up in turn."""
+    if not all(isinstance(item, Constant) and not item.is_absent for item in places):
+        return False
+    shape = np.broadcast_shapes(*(item.shape for item in places))
+    if prod(shape) != prod(sizes):
+        return False
+    for d, (item, size) in enumerate(zip(places, sizes, strict=True)):
+        place = np.broadcast_to(item.array, shape).reshape(*sizes)
+        place = np.where(place < 0, place + size, place)
+        if (np.moveaxis(place, d, -1) != np.arange(size)).any():
+            return False
+    return True
 
 
 def _dtype(item: Any) -> str:

@@ -382,6 +382,32 @@ def test_parts_that_are_moved_alike_are_moved_as_one(moved: bool, count: int) ->
     assert len(transposes) == count - 1
 
 
+@pytest.mark.parametrize(
+    ("function", "is_looked_up"),
+    [
+        (lambda m, i, j: m[i[:, None, None, None], j], False),  # as masks of transformers are read
+        (lambda m, i, j: m[i[:, None], j[None, :] - 4].T, False),
+        (lambda m, i, j: m[None].expand(2, 2, 4)[:, i[:, None], j], False),
+        (lambda m, i, j: m[i[:, None], None, j], False),
+        (lambda m, i, j: m[:, j][i], False),
+        (lambda m, i, j: m[i.repeat_interleave(4), j.repeat(2)], False),
+        (lambda m, i, j: m.view(4, 2)[j.repeat(2), i.repeat_interleave(4)], True),
+        (lambda m, i, j: m[i[:, None], j[:-1]], True),
+        (lambda m, i, j: m[i[:, None, None], j[:, None].expand(2, 4, 3)], True),
+        (lambda m, i, j: m[i[None], j[:, None]], True),
+        (lambda m, i, j: m.view(4, 2)[j, i[:1]], True),
+    ],
+)
+def test_lookups_of_every_position_in_order_are_reshapes(
+    function: Function, is_looked_up: bool
+) -> None:
+    x = torch.randn(2, 4, dtype=torch.float64)
+    module = Lambda(lambda w, x: function(w[:4] * x, torch.arange(2), torch.arange(4)))
+    assert compare.outputs_differ(module, (x,)) < 1e-12
+    graph = import_module(module, (x,), loss="mean").graph
+    assert any(node.operator.startswith("gather") for node in graph.nodes) == is_looked_up
+
+
 class Converted(nn.Module):
     """A part that is converted to the type that it has, and an input that is overwritten."""
 

@@ -102,6 +102,10 @@ def positions(w: Any, x: Any) -> Many:
         yield w.scatter_reduce(0, later, (x * w)[:, :2], how, include_self=False)
     cube = w.view(2, 3, 4)
     yield from (cube[[1, 0], :, [2, 3]], cube[:, [[1], [2]], [0, 3]], cube[1, [[0], [2]]])
+    two, three, four = map(torch.arange, (2, 3, 4))
+    yield from (cube[two[:, None, None, None], three[:, None]].exp(), w[four[None]], cube[:, three])
+    yield from (cube[two[:, None], :, four], cube[two, three[:2]], w[four - 4], w[four, four])
+    yield (cube[two, three[:, None]])
     later_rows, between = cube.clone(), cube.clone()
     later_rows[:, [2, 0], [1, 3]] = x[:2, :2]
     between[[1, 0], :, [1, 3]] = x[:2, :3]

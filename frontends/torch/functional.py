@@ -1,0 +1,163 @@
+"""Exports without writes, of operators that have converters."""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from operator import getitem, is_not
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram, default_decompositions
+
+from shardwright.frontends.torch.importer import CHECKS, NO_GRADIENT
+from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.table import is_known
+from shardwright.ir.errors import ModelError
+
+_ROUNDS = 4  # of decomposition
+# Operators that write to statistics, which their schemas do not say.
+_WRITING = ("aten.batch_norm", "aten._batch_norm_impl_index", "aten.instance_norm")
+# Composed operators whose results may be their arguments, and whose converters take all forms.
+_PLAIN = {
+    f"aten.{name}"
+    for name in ("to", "type_as", "contiguous", "reshape", "flatten", "view_as", "expand_as")
+}
+_COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """Return a program without writes, in which unknown operators are composed of known ones.
+
+    PyTorch traces the whole program again for that, so one that has this form is left as it is.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+        What `torch.export.export` returns; its graph is changed.
+
+    Raises
+    ------
+    ModelError
+        If its gradient is not that of a program without writes.
+    """
+    if all(_is_plain(node) for graph in _graphs(program) for node in graph.nodes):
+        return program
+    trained = program.graph_signature.inputs_to_parameters
+    for graph in _graphs(program):
+        for node in list(graph.nodes):
+            if _stops_gradients(node):
+                _detach(graph, node, trained)
+    return _decomposed(program)
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Return a program in which operators without a converter are composed of others.
+
+    Each round traces the whole program again; the first one makes it functional, too.
+    """
+    for done in range(_ROUNDS + 1):
+        unknown = {node.target for node in program.graph.nodes if not is_known(node.target)}
+        table = default_decompositions() if unknown else {}
+        chosen = {target: table[target] for target in unknown if target in table}
+        if done and not chosen:
+            break
+        program = program.run_decompositions(chosen)
+    return program
+
+
+def _graphs(program: ExportedProgram) -> Iterator[fx.Graph]:
+    """Yield the graph of a program, and those of the functions that it runs inside of modes."""
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            yield module.graph
+
+
+def _is_plain(node: fx.Node) -> bool:
+    """Return whether a node writes to no tensor, and can be imported."""
+    if node.op != "call_function":
+        return True
+    target, value = node.target, node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return target is getitem or _is_mode(node)
+    if str(target).startswith(CHECKS):
+        return True
+    packet = str(target).rpartition(".")[0]
+    if not is_known(target) or target._schema.is_mutable or packet in _WRITING:
+        return False
+    may_alias = any(argument.alias_info for argument in target._schema.arguments)
+    return packet in _PLAIN or not (may_alias and target.has_kernel_for_dispatch_key(_COMPOSED))
+
+
+def _is_mode(node: fx.Node) -> bool:
+    """Return whether a node runs a function with gradients, or without."""
+    is_mode = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return is_mode and str(node.target) == NO_GRADIENT
+
+
+# Decompositions run functions inside of modes in line, and forget that gradients stop there.
+
+
+def _stops_gradients(node: fx.Node) -> bool:
+    return node.op == "call_function" and _is_mode(node) and not node.args[0]
+
+
+def _detach(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:
+    """Let results of a function without gradients, and what it writes, be constants to them."""
+    _detach_written(graph, mode, trained)
+    for result in list(mode.users):
+        if _is_float(result):
+            result.replace_all_uses_with(stopped := _detached(result), partial(is_not, stopped))
+
+
+def _detached(node: fx.Node) -> fx.Node:
+    """Return a node that stops gradients of another one, behind it."""
+    with node.graph.inserting_after(node):
+        stopped = node.graph.call_function(torch.ops.aten.detach.default, (node,))
+    stopped.meta = dict(node.meta)
+    return stopped
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:
+    """Detach what a function writes; refuse if it writes to what may have a gradient."""
+    function: Any = mode.args[1]
+    body: fx.Graph = getattr(graph.owning_module, str(function.target)).graph
+    inner = [node for node in body.nodes if node.op == "placeholder"]
+    given = dict(zip(inner, mode.args[2:], strict=True))
+    for node in list(body.nodes):
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+            continue
+        written = node
+        while written.args and isinstance(written.args[0], fx.Node):  # through views
+            written = written.args[0]
+        outer = given.get(written)
+        if isinstance(outer, fx.Node) and _is_float(outer) and _may_have_gradient(outer, trained):
+            raise ModelError(
+                f"`{outer.name}` is written to where gradients are off, so its gradient is not "
+                "that of what is computed",
+                place(node),
+                "write where gradients are on, or to a copy",
+            )
+        for read in node.all_input_nodes:
+            if read is not node.args[0] and _is_float(read):
+                node.replace_input_with(read, _detached(read))
+
+
+def _may_have_gradient(node: fx.Node, trained: Collection[str]) -> bool:
+    """Return whether a node depends on a parameter; of what a function is given, none is known."""
+    seen, todo = {node}, [node]
+    is_whole = any(one.name in trained for one in node.graph.nodes)
+    while todo:
+        one = todo.pop()
+        if one.op == "placeholder" and (one.name in trained or not is_whole):
+            return True
+        found = {*one.all_input_nodes} - seen
+        seen |= found
+        todo += found
+    return False

@@ -1,0 +1,80 @@
+"""Modules of PyTorch that compute, or write, where gradients are off."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+import torch_compare as compare  # noqa: E402
+from torch import nn  # noqa: E402
+
+from shardwright.frontends.torch import import_module  # noqa: E402
+from shardwright.ir.errors import ModelError  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Stopped(nn.Module):
+    """A layer that is computed without gradients too, in a program with writes or without."""
+
+    def __init__(self, mode: Any, writes: bool) -> None:
+        super().__init__()
+        self.layer, self.mode, self.writes = nn.Linear(4, 4), mode, writes
+
+    def forward(self, x: Any) -> Any:
+        with self.mode():
+            y = self.layer(x) * 2
+            with torch.enable_grad():
+                y = y * self.layer(x).tanh()
+            y = y.exp()
+        y = y.clone()  # a tensor with gradients, after the mode for inference
+        if self.writes:
+            y[:, 0] = x[:, 1]
+        return (y * self.layer(x)).square().mean()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_gradients_stop_where_they_are_off(mode: Any, writes: bool) -> None:
+    x = torch.randn(3, 4, dtype=torch.float64)
+    found = compare.gradients_differ(Stopped(mode, writes).double(), (x,))
+    assert max(found.loss, found.gradient) < 1e-12
+
+
+class Averaged(nn.BatchNorm1d):
+    """A mean that is updated, and a table that is written, where gradients are off."""
+
+    def forward(self, x: Any) -> Any:
+        y, table = x * self.weight, x + 1
+        with torch.no_grad():
+            self.running_mean.mul_(0.9).add_(y.mean(0))
+            table[:, 0] = y[:, 1]
+        return (y * table - self.running_mean).square().mean()
+
+
+def test_what_is_written_where_gradients_are_off_has_none() -> None:
+    module, x = Averaged(4).double(), torch.randn(3, 4, dtype=torch.float64)
+    imported = import_module(module, (x,))
+    found = compare.gradients_differ(deepcopy(module), (x,), imported)
+    assert max(found.loss, found.gradient) < 1e-12
+    assert "running_mean" in dict(imported.graph.updates)
+
+
+class Clamped(nn.Linear):
+    """A layer whose results are changed in place, without a gradient of that."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        with torch.no_grad():
+            y[:, 0].clamp_(0)
+        return y.square().mean()
+
+
+def test_writes_where_gradients_are_off_are_refused_with_their_line() -> None:
+    with pytest.raises(ModelError, match=r"`linear` is written to where .*clamp_.*; write where"):
+        import_module(Clamped(4, 4), torch.randn(3, 4))
