@@ -262,9 +262,11 @@ class SecondPrices:
     ) -> float:
         """Return the seconds of a computing operator; see `operator_seconds`."""
         key = (info, tuple(operands), tuple(results))
-        if key not in self.known:
-            self.known[key] = operator_seconds(info, operands, results, self.mesh, self.cluster)
-        return self.known[key]
+        known = self.known.get(key)
+        if known is None:
+            known = operator_seconds(info, operands, results, self.mesh, self.cluster)
+            self.known[key] = known
+        return known
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator; see `move_seconds`."""
