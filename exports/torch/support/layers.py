@@ -307,8 +307,8 @@ def scaled_dot_product_attention(
         else:
             mask = torch.where(seen, mask, float("-inf"))
         causal = False
-    if mask is not None and q.is_cuda:  # the fast kernels take no mask that is to be broadcast
-        mask = mask.expand(*q.shape[:-1], k.shape[-2])
+    if mask is not None and mask.stride(-1) != 1:  # PyTorch has no fast kernel for these
+        mask = mask.contiguous()
     return functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -325,7 +325,6 @@ def scaled_dot_product_attention_gradient(
     return found
 
 
-@widened
 def rotary_embedding(
     x: Tensor,
     *,
@@ -340,16 +339,17 @@ def rotary_embedding(
     features = whole_d * 2 if interleaved else whole_d
     pairs = (start_d if interleaved else 0, x.shape[-1] // 2)
     positions = (start + start_s, x.shape[-2])
-    cos, sin = _turns(base, features, pairs, positions, x.dtype, x.device)
+    wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits are turned in float32
+    cos, sin = _turns(base, features, pairs, positions, wide, x.device)
     if reverse:
         sin = -sin
     if interleaved:
         first, second = x[..., ::2], x[..., 1::2]
         turned = torch.stack([first * cos - second * sin, second * cos + first * sin], -1)
-        return turned.flatten(-2)
+        return turned.flatten(-2).to(x.dtype)
     first, second = x.chunk(2, -1)
     cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
-    return torch.addcmul(x * cos, torch.cat([second, first], -1), sin)
+    return torch.addcmul(x * cos, torch.cat([second, first], -1), sin).to(x.dtype)
 
 
 @lru_cache(maxsize=16)  # every layer turns queries and keys by the same angles
