@@ -1,6 +1,6 @@
 """The roofline time of single operators: the maximum of compute time and memory time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -28,7 +28,7 @@ from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator, Round
-from shardwright.operators.info import OperatorInfo, operator_class, operator_info
+from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
 
@@ -43,7 +43,7 @@ def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
 
 def value_bytes(value: Value, mesh: Mesh) -> float:
     """Return the bytes of a value on one rank."""
-    return local_bytes(value.type, value.layout or Layout.replicated(value.type.rank), mesh)
+    return local_bytes(value.type, _layout_of(value), mesh)
 
 
 def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
@@ -120,6 +120,21 @@ def operator_work(
     products = products_of(info, flops, shapes)
     scores, item = scores_of(info, products), item_bytes(dtype)
     return Work(kind, dtype, flops, moved, products, scores, item, info.name)
+
+
+def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:
+    """Yield the nodes of a partitioned program that compute, each with its work on one rank."""
+    mesh, values = program.mesh or Mesh(()), program.values
+    for node in program.nodes:
+        info = info_of(program, node)
+        if not (info.is_view or isinstance(info, Communication | RingOperator)):
+            operands = [_layout_of(values[name]) for name in node.operands]
+            work = operator_work(info, operands, [_layout_of(v) for v in node.results], mesh)
+            yield node, work
+
+
+def _layout_of(value: Value) -> Layout:
+    return value.layout or Layout.replicated(value.type.rank)
 
 
 @dataclass(frozen=True)
@@ -267,9 +282,11 @@ class SecondPrices:
     ) -> float:
         """Return the seconds of a computing operator; see `operator_seconds`."""
         key = (info, tuple(operands), tuple(results))
-        if key not in self.known:
-            self.known[key] = operator_seconds(info, operands, results, self.mesh, self.cluster)
-        return self.known[key]
+        known = self.known.get(key)
+        if known is None:
+            known = operator_seconds(info, operands, results, self.mesh, self.cluster)
+            self.known[key] = known
+        return known
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator; see `move_seconds`."""
@@ -330,8 +347,8 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     time, an all-reduce adds to an accumulator and an all-gather writes the part of a pass.
     """
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
-    taken = [value.layout or Layout.replicated(value.type.rank) for value in operands]
-    left = [value.layout or Layout.replicated(value.type.rank) for value in node.results]
+    taken = [_layout_of(value) for value in operands]
+    left = [_layout_of(value) for value in node.results]
     if not isinstance(info, Communication):
         return prices.operator_cost(info, taken, left)
     if info.is_free:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.program_profile import ProgramProfile
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
-from shardwright.cost_model.roofline import second_prices
+from shardwright.cost_model.roofline import SecondPrices, second_prices
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import OperatorInfo
 
@@ -18,6 +18,14 @@ class TimeProfile(ProgramProfile):
     """Seconds of the emitted program on a cluster, without any overlap."""
 
     name = "time"
+    _known: SecondPrices | None = None
+
+    @property
+    def _seconds(self) -> SecondPrices:
+        """The seconds on the mesh; `_on` changes it."""
+        if self._known is None or self._known.mesh is not self.mesh:
+            self._known = second_prices(self.mesh, self.cluster)
+        return self._known
 
     def __init_subclass__(cls, **options: object) -> None:
         """Take no seconds of packing in a subclass that has other prices of moves."""
@@ -29,7 +37,7 @@ class TimeProfile(ProgramProfile):
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Return the seconds of a computing operator, by the roofline."""
-        return second_prices(self.mesh, self.cluster).operator_cost(info, operands, results)
+        return self._seconds.operator_cost(info, operands, results)
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the seconds of a communication operator, for operands of several sizes."""

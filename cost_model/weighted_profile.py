@@ -176,7 +176,7 @@ class WeightedProfile(TimeProfile):
     ) -> None:
         super().__init__(planner.mesh, cluster, update_rule, by_orbit, planner, emissions)
         self.weights, self.kind, self._paths = weights, planner.moves.kind, planner
-        self._moves = planner.moves
+        self._moves, self._of_compute = planner.moves, weights.of(set(), planner.moves.kind)
         self._others: dict[Kind, WeightedProfile] = {self.kind: self}
 
     @property
@@ -219,8 +219,10 @@ class WeightedProfile(TimeProfile):
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Return the weighted seconds of a computing operator; a ring occupies its links, too."""
-        levels, kind = computing_place(info, self.mesh, self.kind)
-        return self.weights.of(levels, kind) * super().operator_cost(info, operands, results)
+        seconds = super().operator_cost(info, operands, results)
+        if not isinstance(info, RingOperator):
+            return self._of_compute * seconds
+        return self.weights.of(*computing_place(info, self.mesh, self.kind)) * seconds
 
     def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the weighted seconds of a communication operator, for several sizes."""

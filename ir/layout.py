@@ -41,6 +41,20 @@ class Layout:
     def __hash__(self) -> int:
         return self._hash
 
+    def __eq__(self, other: object) -> bool:
+        # Equal ones are often the same object; most others differ in their hash.
+        if self is other:
+            return True
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return (
+            self._hash == other._hash
+            and self.splits == other.splits
+            and self.partial == other.partial
+            and self.reduction == other.reduction
+            and self.stage == other.stage
+        )
+
     @staticmethod
     def replicated(rank: int) -> "Layout":
         """Return the replicated layout of a tensor with `rank` dimensions."""

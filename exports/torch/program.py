@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.cost_model.roofline import computing_nodes
 from shardwright.exports.emission.program import DESCRIPTION, ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.placements import placements
@@ -60,8 +61,15 @@ class TorchProgram(ProgramWriter):
         """Yield the lines of the tables, placements among them."""
         yield f"GROUPS = {self.expressions.groups!r}"
         yield from super().tables()
+        yield "# What the operator in the line of a variable is, its work, and bytes moved besides."
+        yield from table("WORK", self._work(), ": dict[str, tuple[str, float, float]]")
         yield "# How DTensor holds parameters and states; those with uneven parts are left out."
         yield from table("PLACEMENTS", self._placements(), ": dict[str, tuple[Placement, ...]]")
+
+    def _work(self) -> Iterator[str]:
+        for node, work in computing_nodes(self.program):
+            variable = self.expressions.name(node.results[0].name)
+            yield f"{variable!r}: ({work.operator!r}, {work.amount!r}, {work.traffic!r})"
 
     def _placements(self) -> Iterator[str]:
         ranks = self.plan.mesh.of_ranks

@@ -11,6 +11,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import state_type
 from shardwright.search.space.casts import pinned_storages
 from shardwright.search.space.context import BuildContext
+from shardwright.search.space.distinct import DistinctLayouts
 from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import connect, reader_conversions
 from shardwright.search.space.gradients import GradientTypes
@@ -107,7 +108,7 @@ class ParameterChoices:
             self._connect_all(value, EdgeEnd(variable, key, layouts, 0))
             return
         table = context.intern(
-            ("stored", key), lambda: self._stored(value, options, layouts, reader)
+            ("stored", key), lambda: self._stored(value, options, trained, reader)
         )
         writer = EdgeEnd(variable, key, layouts, 0)
         context.draft.connect(
@@ -212,30 +213,29 @@ class ParameterChoices:
         self,
         value: Value,
         options: Sequence[Storage],
-        layouts: tuple[EdgeLayout, ...],
+        trained: bool,
         reader: EdgeEnd,
     ) -> Floats:
         """Price a parameter between its storage and its reader.
 
         A parameter gathered for several readers has the layout of the first that saves it.
         """
-        self.context.check_tables(len(layouts), len(reader.layouts))
+        self.context.check_tables(len(options), len(reader.layouts))
         used = self.context.representatives(reader)
         profile = self.context.prices_of(value.name)
         passes = self._passes(reader)
         types = self.context.gradient_types(value.name)
-        table = storage_edges(types, options, layouts, reader.layouts, used, profile, passes)
+        table = storage_edges(types, options, trained, reader.layouts, used, profile, passes)
         if types.is_converted:
             prices = profile.in_step(reader.gradient_passes, of_parameters=True)
             table = table + reader_conversions(prices, types, reader)[None, :]
         if reader.gradient_passes > passes and reader.has_cotangent:
-            cotangents = [edge.cotangent or edge.layout for edge in reader.layouts]
+            cotangents = DistinctLayouts([edge.cotangent or edge.layout for edge in reader.layouts])
             times = reader.gradient_passes
-            sums = [
-                types.accumulation(profile, layout, times, of_parameters=True)
-                for layout in cotangents
-            ]
-            table = table + np.array(sums)[None, :]
+            sums = cotangents.each(
+                lambda layout: types.accumulation(profile, layout, times, of_parameters=True)
+            )
+            table = table + sums[None, :]
         states = sharing_states(self.context.draft, reader)
         if states:
             gathered = np.array([option.layout != option.used for option in options])

@@ -322,20 +322,28 @@ class _Copies:
 
     def bytes(self, sizes: Floats) -> Floats:
         """Return the bytes that are saved with each option."""
-        places = np.array([self.at.index(layout) for layout in self.layouts])
+        places = self._places(self.layouts)
         copied = [sizes[places == i].min() for i in range(len(self.at))]
         others = len(self.again) + (self.end.saved is None)
         return np.array([0.0] * len(self.at) + copied + [0.0] * others)
 
     def used(self) -> Floats:
         """Constrain a copy to the layout that its reader uses."""
-        same = np.array([[one == other for other in self.layouts] for one in self.at])
+        same = self._same(self.layouts)
         again = self.end.recomputed if self.end.saved is None else None
         needed = np.ones(len(self.layouts), dtype=bool) if again is None else again > 0
         rows = [same & needed, same & needed]
         rows += [~needed[None, :]] if again is not None else []
         rows += [(needed & self._holds(option))[None, :] for option in self.again]
         return np.where(np.concatenate(rows), 0.0, np.inf)
+
+    def _same(self, layouts: Sequence[Layout]) -> Booleans:
+        """Return which of some layouts each of the distinct ones at the end is."""
+        return np.arange(len(self.at))[:, None] == self._places(layouts)
+
+    def _places(self, layouts: Sequence[Layout]) -> Integers:
+        index = {layout: i for i, layout in enumerate(self.at)}
+        return np.array([index.get(layout, -1) for layout in layouts])
 
     def _holds(self, option: _Remade | None) -> Booleans:
         """Return with which options of the end a recomputed tensor takes so many bytes."""
@@ -348,7 +356,7 @@ class _Copies:
         self, shared: EdgeEnd, met: Sequence[Layout], shareable: Booleans, sizes: Floats
     ) -> Floats:
         """Allow to share a buffer only if the layouts match, and the first saver shares it too."""
-        same = np.array([[one == other for other in met] for one in self.at]) & shareable
+        same = self._same(met) & shareable
         remade = np.zeros(len(met), dtype=np.int64) if shared.remade is None else shared.remade
         rows = [same & (remade == 0), np.ones_like(same) & (remade == 0)]
         rows += [np.ones((1, len(met)), dtype=bool)] if self.end.saved is None else []

@@ -10,7 +10,7 @@ References
 Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.search.space.distinct import DistinctLayouts
 from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.search.space.space import Storage
@@ -134,13 +135,18 @@ def storage_costs(
     profile : CostProfile
         The prices.
     """
-    costs = np.zeros(len(options))
+    costs, stored = np.zeros(len(options)), stored_layouts(options)
     if trained:
-        costs += [profile.update(tensor, option.layout, copy.reduced.dtype) for option in options]
+        costs += stored.each(lambda layout: profile.update(tensor, layout, copy.reduced.dtype))
     if copy.tensor != tensor:
         prices = profile.in_step(1, of_parameters=True)
-        costs += [prices.cast(tensor, copy.tensor.dtype, o.layout) for o in options]
+        costs += stored.each(lambda layout: prices.cast(tensor, copy.tensor.dtype, layout))
     return costs
+
+
+def stored_layouts(options: Sequence[Storage]) -> DistinctLayouts:
+    """Return the distinct layouts in which a parameter may be stored."""
+    return DistinctLayouts([option.layout for option in options])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,15 +183,22 @@ def storage_bytes(
     tensor: TensorType, options: Sequence[Storage], mesh: Mesh, passes: float = 1
 ) -> StorageBytes:
     """Return the bytes of a parameter for each storage option."""
-    sizes = np.zeros((5, len(options)))
-    for i, option in enumerate(options):
-        sizes[0, i] = sizes[4, i] = local_bytes(tensor, option.layout, mesh)
-        if option.used is not None and option.used != option.layout:
-            used = local_bytes(tensor, option.used, mesh)
-            lasts = passes > 1 and not (option.in_passes or option.regathered)
-            sizes[3 if lasts else 2 if option.regathered else 1, i] = used
-            sizes[4, i] = sizes[0, i] if option.reduced_in_passes else used
-    return StorageBytes(*sizes)
+    read = DistinctLayouts([option.used or option.layout for option in options])
+    stored, used = (
+        layouts.each(lambda layout: local_bytes(tensor, layout, mesh))
+        for layouts in (stored_layouts(options), read)
+    )
+    gathers = np.array([option.used not in (None, option.layout) for option in options])
+    again = np.array([option.regathered for option in options])
+    lasts = ~np.array([option.in_passes or option.regathered for option in options]) & (passes > 1)
+    reduced = np.array([option.reduced_in_passes for option in options])
+    return StorageBytes(
+        stored,
+        np.where(gathers & ~again & ~lasts, used, 0.0),
+        np.where(gathers & again, used, 0.0),
+        np.where(gathers & lasts, used, 0.0),
+        np.where(gathers & ~reduced, used, stored),
+    )
 
 
 def gradient_bytes(
@@ -202,7 +215,7 @@ def gradient_bytes(
 def storage_edges(
     types: GradientTypes,
     options: Sequence[Storage],
-    sources: Sequence[EdgeLayout],
+    trained: bool,
     targets: Sequence[EdgeLayout],
     used: Sequence[Layout],
     profile: CostProfile,
@@ -214,25 +227,37 @@ def storage_edges(
     representatives of the reader's layouts.
     """
     if passes > 1:
-        table = _in_passes(types, options, sources, targets, profile, passes)
+        table = _in_passes(types, options, trained, targets, profile, passes)
     else:
-        table = types.edges(profile.in_step(passes, of_parameters=True), sources, targets)
-        regathered = np.array([option.regathered for option in options])
-        if regathered.any():
-            stored = [EdgeLayout(option.layout, None) for option in options]
-            wanted = [EdgeLayout(target.layout, None) for target in targets]
-            second = profile.second.edges(types.tensor, stored, wanted)
-            table = table + np.where(regathered[:, None], second, 0.0)
-    index = {layout: i for i, layout in enumerate(dict.fromkeys(used))}
-    wants = np.array([index[layout] for layout in used])
-    gives = np.array([-1 if option.used is None else index[option.used] for option in options])
-    return np.where(gives[:, None] == wants[None, :], table, np.inf)
+        table = _in_one_pass(types, options, trained, targets, profile)
+    reads = DistinctLayouts(used)
+    gives = reads.places([option.used for option in options])
+    return np.where(gives[:, None] == reads.place[None, :], table, np.inf)
+
+
+def _in_one_pass(
+    types: GradientTypes,
+    options: Sequence[Storage],
+    trained: bool,
+    targets: Sequence[EdgeLayout],
+    profile: CostProfile,
+) -> Floats:
+    """Return the cost of gathering a parameter once or twice, and of reducing its gradient."""
+    stored = stored_layouts(options)
+    ends = [EdgeLayout(layout, layout if trained else None) for layout in stored.layouts]
+    table = types.edges(profile.in_step(1, of_parameters=True), ends, targets)[stored.place]
+    regathered = np.array([option.regathered for option in options])
+    if regathered.any():
+        ends, wanted = _values(stored.layouts), _values(target.layout for target in targets)
+        second = profile.second.edges(types.tensor, ends, wanted)[stored.place]
+        table += np.where(regathered[:, None], second, 0.0)
+    return table
 
 
 def _in_passes(
     types: GradientTypes,
     options: Sequence[Storage],
-    sources: Sequence[EdgeLayout],
+    trained: bool,
     targets: Sequence[EdgeLayout],
     profile: CostProfile,
     passes: float,
@@ -242,32 +267,38 @@ def _in_passes(
     The gradient is accumulated as the reader returns it and reduced once, or reduced in every pass
     and accumulated as it is stored.
     """
-    stored = [EdgeLayout(option.layout, None) for option in options]
-    wanted = [EdgeLayout(target.layout, None) for target in targets]
+    stored = stored_layouts(options)
+    ends, wanted = _values(stored.layouts), _values(target.layout for target in targets)
     first, second = (
         np.array([gathers(option, passes) for option in options])[:, None]
         for gathers in (Storage.first_gathers, Storage.second_gathers)
     )
-    table = first * _frequent(first, profile, lambda p: p.edges(types.tensor, stored, wanted))
+    table = first * _frequent(
+        first, profile, lambda p: p.edges(types.tensor, ends, wanted)[stored.place]
+    )
     if second.any():
-        table += second * profile.second.edges(types.tensor, stored, wanted)
-    cotangents = [EdgeLayout(t.cotangent, None) for t in targets if t.cotangent is not None]
-    if len(cotangents) < len(targets) or any(source.cotangent is None for source in sources):
+        table += second * profile.second.edges(types.tensor, ends, wanted)[stored.place]
+    cotangents = [target.cotangent for target in targets if target.cotangent is not None]
+    if len(cotangents) < len(targets) or not trained:
         return table
-    reductions = np.array([option.reductions(passes) for option in options])
-    table += reductions[:, None] * _frequent(
-        reductions[:, None],
+    returned = _values(cotangents)
+    reductions = np.array([option.reductions(passes) for option in options])[:, None]
+    table += reductions * _frequent(
+        reductions,
         profile,
-        lambda p: p.of_gradients.edges(types.reduced, cotangents, stored).T,
+        lambda p: p.of_gradients.edges(types.reduced, returned, ends).T[stored.place],
     )
     whole, own = (
-        np.array(
-            [types.accumulation(profile, edge.layout, passes, of_parameters=True) for edge in edges]
-        )
-        for edges in (cotangents, stored)
+        layouts.each(lambda at: types.accumulation(profile, at, passes, of_parameters=True))
+        for layouts in (DistinctLayouts(cotangents), stored)
     )
     in_passes = np.array([option.reduced_in_passes for option in options])[:, None]
     return table + np.where(in_passes, own[:, None], whole[None, :])
+
+
+def _values(layouts: Iterable[Layout]) -> list[EdgeLayout]:
+    """Return the layouts of values without a gradient."""
+    return [EdgeLayout(layout, None) for layout in layouts]
 
 
 def _frequent(

@@ -1,4 +1,4 @@
-"""Reading measured operators from a CSV file: ``operator,amount,seconds``."""
+"""Reading measured operators from a CSV file: ``operator,amount,seconds``, and ``traffic``."""
 
 import csv
 import math
@@ -10,6 +10,7 @@ from shardwright.operators.info import operator_names
 from shardwright.tools.calibrate.fitting import Sample
 
 _COLUMNS = ["operator", "amount", "seconds"]
+_TRAFFIC = "traffic"
 
 
 def of_csv(path: Path) -> dict[str, list[Sample]]:
@@ -19,7 +20,8 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
     ----------
     path : Path
         A line for each measurement: the operator, by our name; its work, which is flops for
-        products, attention and convolutions, and bytes read and written for all others; seconds.
+        products, attention and convolutions, and bytes read and written for all others; seconds;
+        in a fourth column, which may be absent, the bytes that those three move besides.
 
     Raises
     ------
@@ -29,7 +31,7 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
-            if rows.fieldnames is None or list(rows.fieldnames) != _COLUMNS:
+            if list(rows.fieldnames or ()) not in (_COLUMNS, [*_COLUMNS, _TRAFFIC]):
                 raise ClusterError(
                     f"the first line is `{','.join(rows.fieldnames or ())}`, expected "
                     f"`{','.join(_COLUMNS)}`",
@@ -47,17 +49,25 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
             hint = suggestion(name, operator_names())
             raise ClusterError(f"no operator is called `{name}`", where, hint)
         amount, seconds = (_positive(row[column], column, where) for column in _COLUMNS[1:])
-        found.setdefault(name, []).append(Sample(1.0, amount, seconds))
+        traffic = _number(row[_TRAFFIC], _TRAFFIC, where) if row.get(_TRAFFIC) else 0.0
+        found.setdefault(name, []).append(Sample(1.0, amount, seconds, traffic))
     if not found:
         raise ClusterError("the file has no measurements", str(path))
     return found
 
 
 def _positive(text: str | None, column: str, where: str) -> float:
+    number = _number(text, column, where)
+    if not number:
+        raise ClusterError(f"`{column}` is `{text}`, expected a positive number", where)
+    return number
+
+
+def _number(text: str | None, column: str, where: str) -> float:
     try:
         number = float(text or "")
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
+    if not 0 <= number < math.inf:
         raise ClusterError(f"`{column}` is `{text or ''}`, expected a positive number", where)
     return number

@@ -17,14 +17,12 @@ import numpy as np
 
 from shardwright.api import compile, run
 from shardwright.compiler.plans.plan import Plan
-from shardwright.cost_model.roofline import operator_work
+from shardwright.cost_model.roofline import computing_nodes
 from shardwright.ir.attributes import Attributes
-from shardwright.ir.graph import Graph, Value
-from shardwright.ir.layout import Layout
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.graph import Graph
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
-from shardwright.operators.info import Array, info_of, operator_info
+from shardwright.operators.info import Array, operator_info
 from shardwright.runtime.flat.timeline import RunTimeline, Span
 from shardwright.tools.calibrate.fitting import Sample
 
@@ -223,18 +221,8 @@ def _recording(repeats: int) -> float:
 
 def _samples(program: Graph, least: Mapping[str, float]) -> list[tuple[str, Sample]]:
     """Return the operator, the work and the time of every node that computes."""
-    mesh, values, found = program.mesh or Mesh(()), program.values, []
-    for node in program.nodes:
-        info = info_of(program, node)
-        if node.name not in least or info.is_view or isinstance(info, Communication):
-            continue
-        operands = [_layout(values[name]) for name in node.operands]
-        results = [_layout(value) for value in node.results]
-        work = operator_work(info, operands, results, mesh)
-        sample = Sample(1.0, work.amount, least[node.name], work.traffic)
-        found.append((info.name, sample))
-    return found
-
-
-def _layout(value: Value) -> Layout:
-    return value.layout or Layout.replicated(value.type.rank)
+    return [
+        (work.operator, Sample(1.0, work.amount, least[node.name], work.traffic))
+        for node, work in computing_nodes(program)
+        if node.name in least
+    ]

@@ -1,6 +1,7 @@
 """Operators of a plan that are layers of networks: products, normalizations, losses, attention."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,47 +30,47 @@ def einsum(*tensors: Tensor, equation: str = "") -> Tensor:
 # Normalizations
 
 
-def _standardized(
-    x: Tensor, axes: Sizes, epsilon: float, centred: bool = True
-) -> tuple[Tensor, Tensor]:
-    if centred:
-        x = x - x.mean(tuple(axes), keepdim=True)
+def _standardized(x: Tensor, axes: Sizes, epsilon: float) -> tuple[Tensor, Tensor]:
+    x = x - x.mean(tuple(axes), keepdim=True)
     deviation = torch.sqrt(torch.square(x).mean(tuple(axes), keepdim=True) + epsilon)
     return x / deviation, deviation
 
 
-def _standardized_gradient(
-    dy: Tensor, y: Tensor, deviation: Tensor, axes: Sizes, centred: bool = True
-) -> Tensor:
+def _standardized_gradient(dy: Tensor, y: Tensor, deviation: Tensor, axes: Sizes) -> Tensor:
     dx = dy - y * (dy * y).mean(tuple(axes), keepdim=True)
-    if centred:
-        dx = dx - dy.mean(tuple(axes), keepdim=True)
-    return dx / deviation
+    return (dx - dy.mean(tuple(axes), keepdim=True)) / deviation
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     return functional.layer_norm(x, (x.shape[-1],), gamma, beta, epsilon)
 
 
-@widened
 def rms_norm(x: Tensor, gamma: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    return _standardized(x, (-1,), epsilon, False)[0] * gamma
+    return functional.rms_norm(x, (x.shape[-1],), gamma, epsilon)
 
 
-@widened
 def row_norm_gradient(
     dy: Tensor, x: Tensor, gamma: Tensor, *, epsilon: float = 1e-5, centred: bool = True
 ) -> Tensor:
-    y, deviation = _standardized(x, (-1,), epsilon, centred)
-    return _standardized_gradient(dy * gamma, y, deviation, (-1,), centred)
+    with torch.enable_grad():
+        own = x.detach().requires_grad_()
+        y = _row_norm(own, gamma, epsilon, centred)
+    return torch.autograd.grad(y, own, dy)[0]
 
 
-@widened
 def row_norm_gamma_gradient(
     dy: Tensor, x: Tensor, *, epsilon: float = 1e-5, centred: bool = True
 ) -> Tensor:
-    product = dy * _standardized(x, (-1,), epsilon, centred)[0]
-    return product.sum(tuple(range(x.ndim - 1)))
+    with torch.enable_grad():
+        gamma = torch.ones_like(x[(0,) * (x.ndim - 1)]).requires_grad_()
+        y = _row_norm(x, gamma, epsilon, centred)
+    return torch.autograd.grad(y, gamma, dy)[0]
+
+
+def _row_norm(x: Tensor, gamma: Tensor, epsilon: float, centred: bool) -> Tensor:
+    if centred:
+        return functional.layer_norm(x, gamma.shape, gamma, None, epsilon)
+    return functional.rms_norm(x, gamma.shape, gamma, epsilon)
 
 
 def group_norm(
@@ -182,24 +183,43 @@ def batch_normalize_gradient(
 
 
 def softmax(x: Tensor, *, axis: int | Sizes = -1) -> Tensor:
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    if len(axes) == 1:
-        return functional.softmax(x, axes[0])
-    return torch.exp(x - torch.logsumexp(x, axes, keepdim=True))
+    if (alone := _alone(axis)) is not None:
+        return functional.softmax(x, alone)
+    return torch.exp(x - torch.logsumexp(x, tuple(axis), keepdim=True))
+
+
+def softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes = -1) -> Tensor:
+    if (alone := _alone(axis)) is not None:
+        return torch.ops.aten._softmax_backward_data(dy, y, alone, y.dtype)
+    return _softmax_gradient(dy, y, axis=axis)
 
 
 @widened
-def softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes = -1) -> Tensor:
+def _softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes) -> Tensor:
     return y * (dy - (dy * y).sum(axis, keepdim=True))
 
 
 def log_softmax(x: Tensor, *, axis: int | Sizes = -1) -> Tensor:
+    if (alone := _alone(axis)) is not None:
+        return functional.log_softmax(x, alone)
     return x - torch.logsumexp(x, axis, keepdim=True)
 
 
-@widened
 def log_softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes = -1) -> Tensor:
+    if (alone := _alone(axis)) is not None:
+        return torch.ops.aten._log_softmax_backward_data(dy, y, alone, y.dtype)
+    return _log_softmax_gradient(dy, y, axis=axis)
+
+
+@widened
+def _log_softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes) -> Tensor:
     return dy - torch.exp(y) * dy.sum(axis, keepdim=True)
+
+
+def _alone(axis: int | Sizes) -> int | None:
+    """Return the one axis; None where there are several, for which PyTorch has no kernel."""
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    return axes[0] if len(axes) == 1 else None
 
 
 def row_max(x: Tensor) -> Tensor:
@@ -287,6 +307,8 @@ def scaled_dot_product_attention(
         else:
             mask = torch.where(seen, mask, float("-inf"))
         causal = False
+    if mask is not None and mask.stride(-1) != 1:  # PyTorch has no fast kernel for these
+        mask = mask.contiguous()
     return functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -303,7 +325,6 @@ def scaled_dot_product_attention_gradient(
     return found
 
 
-@widened
 def rotary_embedding(
     x: Tensor,
     *,
@@ -315,20 +336,38 @@ def rotary_embedding(
     start_d: int = 0,
     whole_d: int,
 ) -> Tensor:
-    features, half = whole_d * 2 if interleaved else whole_d, x.shape[-1] // 2
-    wide = {"dtype": torch.float64, "device": x.device}
-    pairs = torch.arange(half, **wide) + (start_d if interleaved else 0)
-    positions = torch.arange(x.shape[-2], **wide) + (start + start_s)
-    angles = positions[:, None] * base ** (-2.0 * pairs / features)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    features = whole_d * 2 if interleaved else whole_d
+    pairs = (start_d if interleaved else 0, x.shape[-1] // 2)
+    positions = (start + start_s, x.shape[-2])
+    wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits are turned in float32
+    cos, sin = _turns(base, features, pairs, positions, wide, x.device)
     if reverse:
         sin = -sin
     if interleaved:
         first, second = x[..., ::2], x[..., 1::2]
         turned = torch.stack([first * cos - second * sin, second * cos + first * sin], -1)
-        return turned.flatten(-2)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+        return turned.flatten(-2).to(x.dtype)
+    first, second = x.chunk(2, -1)
+    cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+    return torch.addcmul(x * cos, torch.cat([second, first], -1), sin).to(x.dtype)
+
+
+@lru_cache(maxsize=16)  # every layer turns queries and keys by the same angles
+def _turns(
+    base: float,
+    features: int,
+    pairs: tuple[int, int],
+    positions: tuple[int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine at each position, for each pair of features."""
+    pair, position = (
+        torch.arange(first, first + count, dtype=torch.float64, device=device)
+        for first, count in (pairs, positions)
+    )
+    angles = position[:, None] * base ** (-2.0 * pair / features)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 # Convolutions: [n, channel, *space], with a padding before and after each dimension

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _LOW = (torch.float16, torch.bfloat16)
+_backward = torch.ops.aten  # PyTorch's own gradients, each one kernel
 
 
 def widened(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,12 +48,17 @@ identity = stop_gradient = lambda x: x
 zeros_like, ones_like = torch.zeros_like, torch.ones_like
 
 
+def _number(value: float, like: Tensor) -> Tensor:
+    """Return a number of the type of a tensor; on the CPU, since a GPU would be waited for."""
+    return torch.tensor(value, dtype=like.dtype, device="cpu")
+
+
 def scale(x: Tensor, *, factor: float = 1.0) -> Tensor:
-    return x * torch.tensor(factor, dtype=x.dtype, device=x.device)
+    return x * _number(factor, x)
 
 
 def add_scalar(x: Tensor, *, value: float = 0.0) -> Tensor:
-    return x + torch.tensor(value, dtype=x.dtype, device=x.device)
+    return x + _number(value, x)
 
 
 def bias_add(x: Tensor, bias: Tensor, *, axis: int = 1) -> Tensor:
@@ -195,9 +201,8 @@ def cos_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return -dy * torch.sin(x)
 
 
-@widened
 def tanh_gradient(dy: Tensor, y: Tensor) -> Tensor:
-    return dy * (1 - y * y)
+    return _backward.tanh_backward(dy, y)
 
 
 @widened
@@ -240,9 +245,8 @@ def pow_gradient(dy: Tensor, x: Tensor, *, exponent: float = 1.0) -> Tensor:
     return dy * exponent * torch.pow(x, exponent - 1)
 
 
-@widened
 def sigmoid_gradient(dy: Tensor, y: Tensor) -> Tensor:
-    return dy * y * (1 - y)
+    return _backward.sigmoid_backward(dy, y)
 
 
 def relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
@@ -273,10 +277,8 @@ def softplus_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return dy * torch.sigmoid(x)
 
 
-@widened
 def silu_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    gate = torch.sigmoid(x)
-    return dy * gate * (1 + x * (1 - gate))
+    return _backward.silu_backward(dy, x)
 
 
 @widened
@@ -285,14 +287,8 @@ def fast_gelu_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return dy * gate * (1 + 1.702 * x * (1 - gate))
 
 
-@widened
 def gelu_gradient(dy: Tensor, x: Tensor, *, approximate: bool = True) -> Tensor:
-    if approximate:
-        inner = torch.tanh((2 / pi) ** 0.5 * (x + 0.044715 * x * x * x))
-        steepness = (2 / pi) ** 0.5 * (1 + 3 * 0.044715 * x * x)
-        return dy * (0.5 * (1 + inner) + 0.5 * x * (1 - inner * inner) * steepness)
-    density = torch.exp(-0.5 * x * x) / (2 * pi) ** 0.5
-    return dy * (0.5 * (1 + torch.erf(x / 2**0.5)) + x * density)
+    return _backward.gelu_backward(dy, x, approximate="tanh" if approximate else "none")
 
 
 @widened

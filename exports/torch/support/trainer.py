@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from .mesh import Mesh
+from .timing import OperatorTimes
 
 _CONSTANTS = Path(__file__).with_name("constants.npz")
 
@@ -102,6 +103,17 @@ class Trainer:
         """Run a training step on whole inputs, and return its first output: the loss."""
         self.update(*self.gradients(**inputs))
         return next(iter(self.outputs.values()))
+
+    def operator_times(self, steps: int = 5, **inputs: Tensor) -> str:
+        """Run steps, and return the time of each operator: what `calibrate --csv` reads.
+
+        Of all steps, and of all micro-batches of a step, the least time counts.
+        """
+        times = OperatorTimes(self.program, self.device)
+        for _ in range(steps):
+            with times.of_a_step():
+                self.step(**inputs)
+        return "\n".join([*times.rows(self.program.WORK), ""])
 
     def _check(self, inputs: Mapping[str, Tensor]) -> None:
         expected = self.program.INPUTS

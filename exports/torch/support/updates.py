@@ -26,7 +26,7 @@ def learning_rate(step: Tensor, *, rate: str | Sequence[float]) -> Tensor:
         found = eval(rate, {"__builtins__": {}, **_FUNCTIONS}, {"step": float(number)})
     else:
         found = rate[min(number, len(rate) - 1)]
-    return torch.tensor(float(found), dtype=torch.float64)
+    return torch.tensor(float(found), dtype=torch.float64, device="cpu")
 
 
 def _updated(
@@ -104,7 +104,30 @@ def adam_update(
             return after
         return [torch.where(idle, old, new) for old, new in zip(before, after, strict=True)]
 
+    plain = bias_correction == "moments" and not lazy and 0.0 in (weight_decay, l2)
+    if plain and len(tensors) <= 6 and tensors[0].is_cuda:
+        rate = float(tensors[5]) if len(tensors) > 5 else learning_rate
+        kernel = torch._fused_adam_ if l2 else torch._fused_adamw_
+        return _in_one_kernel(
+            kernel,
+            tensors[:5],
+            lr=rate,
+            beta1=beta1,
+            beta2=beta2,
+            eps=epsilon,
+            weight_decay=weight_decay + l2,
+        )
     return _updated(rule, 2, True, learning_rate, tensors)
+
+
+def _in_one_kernel(
+    kernel: Callable[..., None], tensors: Sequence[Tensor], **settings: float
+) -> tuple[Tensor, ...]:
+    """Run Adam as PyTorch's optimizers do on GPUs: parameter and states change where they are."""
+    p, g, m, v, step = tensors
+    steps = [step.to(torch.float32)]
+    kernel([p], [g.to(p.dtype)], [m], [v], [], steps, amsgrad=False, maximize=False, **settings)
+    return p, m, v
 
 
 def adagrad_update(

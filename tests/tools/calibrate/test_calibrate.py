@@ -95,7 +95,7 @@ def test_a_cluster_of_logs_prices_as_was_measured(tmp_path, monkeypatch, capsys)
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(node))
     (tmp_path / "log").write_text(log_of(3e-6, 2e11))
     (tmp_path / "ops.csv").write_text(
-        "operator,amount,seconds\nmatmul,1e12,0.004\nmatmul,1e9,6e-6\nadd,1e9,0.001\n"
+        "operator,amount,seconds,traffic\nmatmul,1e12,0.004,\nmatmul,1e9,6e-6,0\nadd,1e9,0.001,0\n"
     )
     options = ["--cluster", "base.yaml", "--nccl", "log", "--csv", "ops.csv", "--out", "a.yaml"]
     assert main(["calibrate", *options]) == 0
@@ -145,6 +145,10 @@ def _four():
         (
             "operator,amount,seconds\nadd,1,-2\n",
             "`seconds` is `-2`, expected a positive number (in {path}, line 2)",
+        ),
+        (
+            "operator,amount,seconds,traffic\nadd,1,2,-3\n",
+            "`traffic` is `-3`, expected a positive number (in {path}, line 2)",
         ),
         (
             "operator,amount,seconds\nadd,1\n",
