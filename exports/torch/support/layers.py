@@ -183,43 +183,45 @@ def batch_normalize_gradient(
 
 
 def softmax(x: Tensor, *, axis: int | Sizes = -1) -> Tensor:
-    if (alone := _alone(axis)) is not None:
-        return functional.softmax(x, alone)
-    return torch.exp(x - torch.logsumexp(x, tuple(axis), keepdim=True))
+    axes = _axes(axis)
+    if len(axes) == 1:
+        return functional.softmax(x, axes[0])
+    return torch.exp(x - torch.logsumexp(x, axes, keepdim=True))
 
 
 def softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes = -1) -> Tensor:
-    if (alone := _alone(axis)) is not None:
-        return torch.ops.aten._softmax_backward_data(dy, y, alone, y.dtype)
-    return _softmax_gradient(dy, y, axis=axis)
+    axes = _axes(axis)
+    if len(axes) == 1:
+        return torch.ops.aten._softmax_backward_data(dy, y, axes[0], y.dtype)
+    return _softmax_gradient(dy, y, axis=axes)
 
 
 @widened
-def _softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes) -> Tensor:
+def _softmax_gradient(dy: Tensor, y: Tensor, *, axis: Sizes) -> Tensor:
     return y * (dy - (dy * y).sum(axis, keepdim=True))
 
 
 def log_softmax(x: Tensor, *, axis: int | Sizes = -1) -> Tensor:
-    if (alone := _alone(axis)) is not None:
-        return functional.log_softmax(x, alone)
-    return x - torch.logsumexp(x, axis, keepdim=True)
+    axes = _axes(axis)
+    if len(axes) == 1:
+        return functional.log_softmax(x, axes[0])
+    return x - torch.logsumexp(x, axes, keepdim=True)
 
 
 def log_softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes = -1) -> Tensor:
-    if (alone := _alone(axis)) is not None:
-        return torch.ops.aten._log_softmax_backward_data(dy, y, alone, y.dtype)
-    return _log_softmax_gradient(dy, y, axis=axis)
+    axes = _axes(axis)
+    if len(axes) == 1:
+        return torch.ops.aten._log_softmax_backward_data(dy, y, axes[0], y.dtype)
+    return _log_softmax_gradient(dy, y, axis=axes)
 
 
 @widened
-def _log_softmax_gradient(dy: Tensor, y: Tensor, *, axis: int | Sizes) -> Tensor:
+def _log_softmax_gradient(dy: Tensor, y: Tensor, *, axis: Sizes) -> Tensor:
     return dy - torch.exp(y) * dy.sum(axis, keepdim=True)
 
 
-def _alone(axis: int | Sizes) -> int | None:
-    """Return the one axis; None where there are several, for which PyTorch has no kernel."""
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    return axes[0] if len(axes) == 1 else None
+def _axes(axis: int | Sizes) -> tuple[int, ...]:
+    return (axis,) if isinstance(axis, int) else tuple(axis)
 
 
 def row_max(x: Tensor) -> Tensor:
