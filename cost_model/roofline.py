@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.figures import ALIGNED
 from shardwright.cost_model.efficiency.work import (
     Work,
+    alignment_of,
     kind_of,
     products_of,
     scores_of,
@@ -119,7 +121,9 @@ def operator_work(
         return Work(kind, dtype, flops, moved, operator=info.name, copied=copied)
     products = products_of(info, flops, shapes)
     scores, item = scores_of(info, products), item_bytes(dtype)
-    return Work(kind, dtype, flops, moved, products, scores, item, info.name)
+    is_short = kind == "product" and item == 2
+    alignment = alignment_of(shapes) if is_short else ALIGNED
+    return Work(kind, dtype, flops, moved, products, scores, item, info.name, alignment=alignment)
 
 
 def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:

@@ -12,13 +12,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 MODELS = (
-    *("llama", "gpt2_padded", "llama_wide", "qwen", "bert_padded", "vit"),
-    *("gpt2_medium", "bert"),
+    *("llama", "gpt2_medium", "bert"),
+    *("llama_wide", "qwen", "gpt2_padded", "bert_padded", "vit"),
 )
-CALIBRATED = ("llama", "gpt2_padded")
+CALIBRATED = ("llama", "gpt2_medium", "bert")
 HERE = Path(__file__).parent
 OPTIONS = ("--precision", "bfloat16", "--optimizer", "adam", "--recompute", "none")
 
@@ -36,8 +37,7 @@ def main() -> None:
 def make(folder: Path, cluster: str) -> None:
     """Write a plan and a package for each model."""
     for name in MODELS:
-        planned(name, cluster, folder / "plans" / name)
-        shardwright("export", folder / "plans" / name, "--to", "torch", "--out", folder / name)
+        planned(name, cluster, folder / name)
 
 
 def compare(folder: Path, cluster: str) -> None:
@@ -51,8 +51,7 @@ def compare(folder: Path, cluster: str) -> None:
     print("| model | step | operators | data sheet | calibrated | PyTorch | memory | plan |")
     print("|---|---|---|---|---|---|---|---|")
     for name in (name for name in MODELS if name in measured):
-        sheet = planned(name, cluster, folder / "sheet" / name)
-        ours = planned(name, str(file), folder / "calibrated" / name)
+        sheet, ours = planned(name, cluster), planned(name, str(file))
         print(f"| {' | '.join(cells(name, folder, measured[name], sheet, ours))} |")
 
 
@@ -73,14 +72,18 @@ def cells(
     ]
 
 
-def planned(name: str, cluster: str, out: Path) -> dict[str, Any]:
-    """Compile a model, and return what the command says of it."""
+def planned(name: str, cluster: str, package: Path | None = None) -> dict[str, Any]:
+    """Compile a model, and return what the command says of it; export it where a folder is given.
+
+    Plans have the weights, some 10 GB in all, so they are not kept.
+    """
     source = f"{HERE / 'models.py'}:{name}"
-    text = shardwright(
-        *("compile", source, "--devices", 1, "--cluster", cluster, *OPTIONS),
-        *("--out", out, "--json"),
-    )
-    document: dict[str, Any] = json.loads(text)
+    with TemporaryDirectory() as folder:
+        plan = Path(folder, "plan")
+        options = ("--devices", 1, "--cluster", cluster, *OPTIONS, "--out", plan, "--json")
+        document: dict[str, Any] = json.loads(shardwright("compile", source, *options))
+        if package is not None:
+            shardwright("export", plan, "--to", "torch", "--out", package)
     return document
 
 

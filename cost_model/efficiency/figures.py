@@ -26,6 +26,8 @@ COLLECTIVES = (
     "send",
 )
 """The kinds of collectives."""
+ALIGNED = 8
+"""Numbers of 16 bits that a tensor core reads at once."""
 PACKED = ("all_gather", "reduce_scatter")
 """Those whose parts are copied where they are split along another dimension than the first."""
 
@@ -105,6 +107,31 @@ class OperatorRate(Description):
         return seconds if self.traffic is None else seconds + moved / self.traffic.value
 
 
+class Unaligned(Description):
+    """What matrix products of 16-bit numbers keep of their rate where tensors are not aligned.
+
+    Tensor cores read 16 bytes at once, so the last dimensions of operands and result should be
+    multiples of 8.
+
+    Parameters
+    ----------
+    even : Rate, optional
+        Where all of them are even, and one is no multiple of 8.
+    odd : Rate, optional
+        Where one is odd; by default as where one is even.
+    """
+
+    even: Rate | None = None
+    odd: Rate | None = None
+
+    def share(self, alignment: int) -> float:
+        """Return the share of the rate for the greatest of 1, 2, 4, 8 that divides all of them."""
+        if alignment == ALIGNED:
+            return 1.0
+        found = self.odd if alignment == 1 and self.odd is not None else self.even
+        return 1.0 if found is None else found.value
+
+
 class DeviceEfficiency(Description):
     """What a device attains of its peaks, by class of operator.
 
@@ -125,6 +152,8 @@ class DeviceEfficiency(Description):
         Rows and columns of a tile of a product; 128 by default.
     depth : Figure, optional
         Contracted length k at which a product attains half of its rate: k / (k + depth).
+    unaligned : Unaligned, optional
+        What products of 16-bit numbers keep where dimensions are no multiples of 8; else all.
     operators : mapping of str to OperatorRate
         Operators that were measured by themselves, by name; they take none of the shares above.
     """
@@ -136,6 +165,7 @@ class DeviceEfficiency(Description):
     multiprocessors: Count | None = None
     tile: Count | None = None
     depth: Figure | None = None
+    unaligned: Unaligned | None = None
     operators: dict[str, OperatorRate] = {}
 
     def __hash__(self) -> int:
@@ -145,8 +175,8 @@ class DeviceEfficiency(Description):
     @property
     def figures(self) -> tuple[Figure, ...]:
         """Its own figures, and those of operators."""
-        own = (figure for rate in self.operators.values() for figure in rate.figures)
-        return (*super().figures, *own)
+        parts = [*self.operators.values(), *([self.unaligned] if self.unaligned else [])]
+        return (*super().figures, *(figure for part in parts for figure in part.figures))
 
 
 class MessageTimes(Description):

@@ -23,11 +23,11 @@ last of which may be partly used; a short k does not fill the pipeline of a tile
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import Literal
 
 from shardwright.cost_model.cluster import Cluster, Device
-from shardwright.cost_model.efficiency.figures import Figure
+from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.operators.elementwise.conversion import Cast, Convert
 from shardwright.operators.indexing.shape import Transpose
@@ -94,6 +94,9 @@ class Work:
         The name of the operator.
     copied : float
         Bytes of the windows that a convolution copies.
+    alignment : int
+        Of products of 16-bit numbers, the greatest of 1, 2, 4, 8 that divides the last dimension of
+        every tensor; else 8.
     """
 
     kind: Kind
@@ -105,6 +108,7 @@ class Work:
     item_bytes: float = 0.0
     operator: str = ""
     copied: float = 0.0
+    alignment: int = ALIGNED
 
     @property
     def amount(self) -> float:
@@ -122,6 +126,11 @@ class Work:
         if not self.counts_flops:
             return 0.0
         return self.nbytes + self.copied + self.scores * self.item_bytes
+
+
+def alignment_of(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return the greatest of 1, 2, 4, 8 that divides the last dimension of every shape."""
+    return gcd(ALIGNED, *(shape[-1] for shape in shapes if shape))
 
 
 def kind_of(info: OperatorInfo) -> Kind:
@@ -187,7 +196,8 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     """Return the seconds of some work on a device of a cluster, as its software runs it."""
     device, software = cluster.device, cluster.software
     if device.efficiency is not None and work.operator in device.efficiency.operators:
-        return device.efficiency.operators[work.operator].seconds(work.amount, work.traffic)
+        own = device.efficiency.operators[work.operator]
+        return own.seconds(work.amount / _aligned(work, device.efficiency), work.traffic)
     if work.kind == "attention" and software is not None and software.attention == "separate":
         moved = work.scores * software.scores.value / device.achieved_bandwidth
         return sum(_product(p, work, device) for p in work.products) + moved
@@ -210,7 +220,7 @@ def _product(product: Product, work: Work, device: Device) -> float:
     efficiency = device.efficiency
     if efficiency is None:
         return max(product.flops / peak, moved) + device.launch_seconds
-    rate = peak * efficiency.matmul.value
+    rate = peak * efficiency.matmul.value * _aligned(work, efficiency)
     if efficiency.depth is not None:
         rate *= product.k / (product.k + efficiency.depth.value)
     if efficiency.multiprocessors is not None:
@@ -219,6 +229,11 @@ def _product(product: Product, work: Work, device: Device) -> float:
         processors = efficiency.multiprocessors.value
         rate *= tiles / (ceil(tiles / processors) * processors)
     return max(product.flops / max(rate, 1e-30), moved) + device.launch_seconds
+
+
+def _aligned(work: Work, efficiency: DeviceEfficiency) -> float:
+    """Return the share of its rate that a product keeps with such dimensions."""
+    return 1.0 if efficiency.unaligned is None else efficiency.unaligned.share(work.alignment)
 
 
 def _share(kind: Kind, device: Device) -> float:

@@ -61,15 +61,16 @@ class TorchProgram(ProgramWriter):
         """Yield the lines of the tables, placements among them."""
         yield f"GROUPS = {self.expressions.groups!r}"
         yield from super().tables()
-        yield "# What the operator in the line of a variable is, its work, and bytes moved besides."
-        yield from table("WORK", self._work(), ": dict[str, tuple[str, float, float]]")
+        yield "# The operator in the line of a variable, its work, bytes moved besides, and alignment."
+        yield from table("WORK", self._work(), ": dict[str, tuple[str, float, float, int]]")
         yield "# How DTensor holds parameters and states; those with uneven parts are left out."
         yield from table("PLACEMENTS", self._placements(), ": dict[str, tuple[Placement, ...]]")
 
     def _work(self) -> Iterator[str]:
         for node, work in computing_nodes(self.program):
             variable = self.expressions.name(node.results[0].name)
-            yield f"{variable!r}: ({work.operator!r}, {work.amount!r}, {work.traffic!r})"
+            row = (work.operator, work.amount, work.traffic, work.alignment)
+            yield f"{variable!r}: {row!r}"
 
     def _placements(self) -> Iterator[str]:
         ranks = self.plan.mesh.of_ranks

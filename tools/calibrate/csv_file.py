@@ -1,16 +1,17 @@
-"""Reading measured operators from a CSV file: ``operator,amount,seconds``, and ``traffic``."""
+"""Reading measured operators from a CSV file: ``operator,amount,seconds``, and more."""
 
 import csv
 import math
 from pathlib import Path
 
+from shardwright.cost_model.efficiency.figures import ALIGNED
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import suggestion
 from shardwright.operators.info import operator_names
 from shardwright.tools.calibrate.fitting import Sample
 
 _COLUMNS = ["operator", "amount", "seconds"]
-_TRAFFIC = "traffic"
+_MORE = ["traffic", "alignment"]
 
 
 def of_csv(path: Path) -> dict[str, list[Sample]]:
@@ -21,7 +22,8 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
     path : Path
         A line for each measurement: the operator, by our name; its work, which is flops for
         products, attention and convolutions, and bytes read and written for all others; seconds;
-        in a fourth column, which may be absent, the bytes that those three move besides.
+        in further columns, which may be absent, the bytes that those three move besides, and of
+        products the greatest of 1, 2, 4, 8 that divides the last dimension of every tensor.
 
     Raises
     ------
@@ -31,7 +33,8 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
-            if list(rows.fieldnames or ()) not in (_COLUMNS, [*_COLUMNS, _TRAFFIC]):
+            given = list(rows.fieldnames or ())
+            if len(given) < len(_COLUMNS) or given != [*_COLUMNS, *_MORE][: len(given)]:
                 raise ClusterError(
                     f"the first line is `{','.join(rows.fieldnames or ())}`, expected "
                     f"`{','.join(_COLUMNS)}`",
@@ -49,8 +52,9 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
             hint = suggestion(name, operator_names())
             raise ClusterError(f"no operator is called `{name}`", where, hint)
         amount, seconds = (_positive(row[column], column, where) for column in _COLUMNS[1:])
-        traffic = _number(row[_TRAFFIC], _TRAFFIC, where) if row.get(_TRAFFIC) else 0.0
-        found.setdefault(name, []).append(Sample(1.0, amount, seconds, traffic))
+        traffic = _number(row[_MORE[0]], _MORE[0], where) if row.get(_MORE[0]) else 0.0
+        alignment = _alignment(row.get(_MORE[1]), where)
+        found.setdefault(name, []).append(Sample(1.0, amount, seconds, traffic, alignment))
     if not found:
         raise ClusterError("the file has no measurements", str(path))
     return found
@@ -61,6 +65,14 @@ def _positive(text: str | None, column: str, where: str) -> float:
     if not number:
         raise ClusterError(f"`{column}` is `{text}`, expected a positive number", where)
     return number
+
+
+def _alignment(text: str | None, where: str) -> int:
+    if not text:
+        return ALIGNED
+    if text not in ("1", "2", "4", "8"):
+        raise ClusterError(f"`alignment` is `{text}`, expected 1, 2, 4 or 8", where)
+    return int(text)
 
 
 def _number(text: str | None, column: str, where: str) -> float:

@@ -145,9 +145,12 @@ def of_base(
     )
     device = base.device
     if operators:
-        rates = {operator: fitted(samples) for operator, samples in operators.items()}
+        aligned = {name: [s for s in found if s.is_aligned] for name, found in operators.items()}
+        rates = {name: fitted(aligned[name] or found) for name, found in operators.items()}
         peak = max(device.peak_flops.values())
-        content["device"]["efficiency"] = _shares(rates, peak, device.memory_bandwidth)
+        shares = _shares(rates, peak, device.memory_bandwidth)
+        compared = {name: found for name, found in operators.items() if aligned[name]}
+        content["device"]["efficiency"] = shares | _unaligned(rates, compared)
     if collectives:
         link, level = fitted([item.sample for item in collectives]), content["levels"][0]
         share = min(1.0, link.rate / base.levels[0].bandwidth)
@@ -171,6 +174,23 @@ def _shares(rates: Mapping[str, Line], peak: float, bandwidth: float) -> dict[st
     if convolution is not None:
         found[_CONVOLUTION] = convolution
     return {**found, "operators": {name: _rate(line) for name, line in sorted(rates.items())}}
+
+
+def _unaligned(
+    rates: Mapping[str, Line], operators: Mapping[str, Sequence[Sample]]
+) -> dict[str, Any]:
+    """Return what products keep of their rates where dimensions are no multiples of 8."""
+    kept: dict[str, list[float]] = {"even": [], "odd": []}
+    for name, samples in operators.items():
+        for sample in (sample for sample in samples if not sample.is_aligned):
+            share = min(1.0, rates[name].seconds(sample) / sample.seconds)
+            kept["odd" if sample.alignment == 1 else "even"].append(share)
+    found = {
+        parity: _figure(float(np.median(shares)), "measured", f"{len(shares)} products")
+        for parity, shares in kept.items()
+        if shares
+    }
+    return {"unaligned": found} if found else {}
 
 
 def _rate(line: Line) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from operator import itemgetter
 
 import numpy as np
 
+from shardwright.cost_model.efficiency.figures import ALIGNED
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -25,12 +27,20 @@ class Sample:
         The time.
     traffic : float
         Bytes that are moved besides.
+    alignment : int
+        As of the work (`cost_model.efficiency.work`).
     """
 
     fixed: float
     amount: float
     seconds: float
     traffic: float = 0.0
+    alignment: int = ALIGNED
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the dimensions of a product are multiples of 8."""
+        return self.alignment == ALIGNED
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-COLUMNS = "operator,amount,seconds,traffic"
+COLUMNS = "operator,amount,seconds,traffic,alignment"
 _MODULES = ("layers", "pointwise", "routing", "tensors", "updates", "windows")
 _AHEAD = 64  # calls that are queued while a GPU sleeps
 _SLEEP = 20_000_000  # cycles: about 10 ms, longer than such calls take to be queued
@@ -55,13 +55,13 @@ class OperatorTimes:
             seconds = sum(self._seconds(begin, end) for _, begin, end in calls)
             self.least[variable] = min(seconds, self.least.get(variable, seconds))
 
-    def rows(self, work: Mapping[str, tuple[str, float, float]]) -> Iterator[str]:
+    def rows(self, work: Mapping[str, tuple[str, float, float, int]]) -> Iterator[str]:
         """Yield the lines of the file: those of operators that take time."""
         yield COLUMNS
         for variable, seconds in self.least.items():
-            operator, amount, traffic = work.get(variable, ("", 0.0, 0.0))
+            operator, amount, traffic, alignment = work.get(variable, ("", 0.0, 0.0, 0))
             if amount > 0 and seconds > 0:
-                yield f"{operator},{amount!r},{seconds!r},{traffic!r}"
+                yield f"{operator},{amount!r},{seconds!r},{traffic!r},{alignment}"
 
     def _timed(self, function: Callable[..., Any], *operands: Any, **attributes: Any) -> Any:
         frame = sys._getframe(2)

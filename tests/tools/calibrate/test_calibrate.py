@@ -14,7 +14,8 @@ from shardwright.cost_model.roofline import operator_work, second_prices
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
-from shardwright.operators.info import info_of
+from shardwright.ir.types import TensorType
+from shardwright.operators.info import info_of, operator_info
 from shardwright.runtime.flat.timeline import Span
 from shardwright.tools.calibrate.csv_file import of_csv
 from shardwright.tools.calibrate.description import as_text, of_machine
@@ -118,6 +119,33 @@ def test_a_cluster_of_logs_prices_as_was_measured(tmp_path, monkeypatch, capsys)
     assert sw.compile("mlp:batch=64", 4, cluster="a.yaml").plan.document.status
 
 
+def test_products_whose_dimensions_are_no_multiples_of_8_are_slower(tmp_path):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(_four()))
+    rows = ["operator,amount,seconds,traffic,alignment"]
+    rows += ["matmul,1e12,0.002,0,8", "matmul,1e10,2e-5,0,8"]
+    rows += ["matmul,1e12,0.01,0,1", "matmul,1e12,0.005,0,2", "matmul,1e12,0.005,0,4", ""]
+    (tmp_path / "ops.csv").write_text("\n".join(rows))
+    options = ["--cluster", str(tmp_path / "base.yaml"), "--csv", str(tmp_path / "ops.csv")]
+    assert main(["calibrate", *options, "--out", str(tmp_path / "a.yaml")]) == 0
+    found, mesh = Cluster.load(str(tmp_path / "a.yaml")), Mesh(())
+    assert {figure.value for figure in found.device.efficiency.unaligned.figures} == {0.2, 0.4}
+    assert 0.2 in {figure.value for figure in found.device.efficiency.figures}
+
+    def seconds(m, n, k, dtype="bfloat16"):
+        operands = (TensorType(dtype, (m, k)), TensorType(dtype, (k, n)))
+        info = operator_info("matmul", operands, {})
+        layouts = [Layout.replicated(2)] * 3
+        return second_prices(mesh, found).operator_cost(info, layouts[:2], layouts[2:])
+
+    whole = seconds(512, 512, 512)
+    for size, share in ((509, 0.2), (510, 0.4), (508, 0.4), (520, 1.0)):
+        flops = size / 512
+        assert seconds(512, size, 512) == pytest.approx(whole * flops / share)
+        assert seconds(512, 512, size) == pytest.approx(whole * flops / share)
+        assert seconds(size, 512, 512) == pytest.approx(whole * flops)
+        assert seconds(512, size, 512, "float32") == pytest.approx(whole * flops)
+
+
 def _four():
     return {
         "name": "four",
@@ -149,6 +177,10 @@ def _four():
         (
             "operator,amount,seconds,traffic\nadd,1,2,-3\n",
             "`traffic` is `-3`, expected a positive number (in {path}, line 2)",
+        ),
+        (
+            "operator,amount,seconds,traffic,alignment\nadd,1,2,3,3\n",
+            "`alignment` is `3`, expected 1, 2, 4 or 8 (in {path}, line 2)",
         ),
         (
             "operator,amount,seconds\nadd,1\n",
