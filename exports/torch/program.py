@@ -61,7 +61,7 @@ class TorchProgram(ProgramWriter):
         """Yield the lines of the tables, placements among them."""
         yield f"GROUPS = {self.expressions.groups!r}"
         yield from super().tables()
-        yield "# The operator in the line of a variable, its work, bytes moved besides, and alignment."
+        yield "# The operator in the line of a variable: its work, bytes moved besides, alignment."
         yield from table("WORK", self._work(), ": dict[str, tuple[str, float, float, int]]")
         yield "# How DTensor holds parameters and states; those with uneven parts are left out."
         yield from table("PLACEMENTS", self._placements(), ": dict[str, tuple[Placement, ...]]")
