@@ -272,14 +272,14 @@ BUGS = {
         "the update of a parameter costs nothing where it is stored split",
         "search.space.storage:storage_costs",
         (
-            "copy.reduced.dtype) for option in options]",
-            "copy.reduced.dtype) * (not option.layout.split_axes) for option in options]",
+            "layout, copy.reduced.dtype))",
+            "layout, copy.reduced.dtype) * (not layout.split_axes))",
         ),
     ),
     "storage_kept": bug(
         "parameters that are regathered are taken to be saved for backward",
         "search.space.storage:storage_bytes",
-        ("2 if option.regathered else 1", "1"),
+        ("again = np.array([option.regathered for", "again = np.array([False for"),
     ),
 }
 
