@@ -42,14 +42,13 @@ class Layout:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        # Equal ones are often the same object; most others differ in their hash.
+        # Equal ones are often the same object; the generated method would make two tuples.
         if self is other:
             return True
         if not isinstance(other, Layout):
             return NotImplemented
         return (
-            self._hash == other._hash
-            and self.splits == other.splits
+            self.splits == other.splits
             and self.partial == other.partial
             and self.reduction == other.reduction
             and self.stage == other.stage
