@@ -1,8 +1,8 @@
-"""Measure exported packages on a GPU: ``python measure.py FOLDER MODEL ...``, beside `models.py`.
+"""Measure packages on a GPU: ``python measure.py FOLDER RESULTS MODEL ...``, beside `models.py`.
 
-The folder has a package for each model. Needs PyTorch and transformers alone. Writes for each model
-the times of its operators, and ``measured.json``: the step of the package, and that of the same
-module with PyTorch's own automatic mixed precision and fused Adam.
+The folder has a package for each model. Needs PyTorch and transformers alone. Writes to the folder
+of the results the times of each model's operators, and ``measured.json``: the step of the package,
+and that of the same module with PyTorch's own automatic mixed precision and fused Adam.
 """
 
 import importlib

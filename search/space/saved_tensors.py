@@ -21,6 +21,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.views import buffer_roots
 from shardwright.search.space.context import BuildContext
+from shardwright.search.space.distinct import DistinctLayouts
 from shardwright.search.space.draft import EdgeEnd, is_freed
 from shardwright.search.space.space import Choice
 
@@ -243,9 +244,10 @@ class SavedTensors:
         with so many bytes held.
         """
         context = self.context
-        layouts, met = context.representatives(end), context.representatives(shared)
+        met, layouts = context.representatives(shared), context.representatives(end)
         again = tuple(remade) or ((None,) if shared.remade is not None else ())
-        copies = _Copies(end, tuple(dict.fromkeys(layouts)), tuple(layouts), again)
+        at = context.intern(("distinct layouts", end.key), lambda: DistinctLayouts(layouts))
+        copies = _Copies(end, at, again)
         key = ("copy bytes", end.key, again)
         sizes = context.bytes_at(value.type, end) if end.saved is None else end.saved
         size = context.intern(key, lambda: copies.bytes(sizes))
@@ -303,52 +305,46 @@ class _Copies:
     ----------
     end : EdgeEnd
         The saving end.
-    at : tuple of Layout
-        The distinct layouts there.
-    layouts : tuple of Layout
-        The layout of each of its options.
+    at : DistinctLayouts
+        The layouts of its options.
     again : tuple of _Remade or None
         The options in which the tensor is recomputed; None for any bytes.
     """
 
     end: EdgeEnd
-    at: tuple[Layout, ...]
-    layouts: tuple[Layout, ...]
+    at: DistinctLayouts
     again: tuple[_Remade | None, ...]
 
     def options(self, count: int) -> tuple[Layout, ...]:
         """Return so many options; those without a copy have any layout."""
-        return (*self.at, *self.at, *self.at[:1] * (count - 2 * len(self.at)))
+        at = self.at.layouts
+        return (*at, *at, *at[:1] * (count - 2 * len(at)))
 
     def bytes(self, sizes: Floats) -> Floats:
         """Return the bytes that are saved with each option."""
-        places = self._places(self.layouts)
-        copied = [sizes[places == i].min() for i in range(len(self.at))]
+        count = len(self.at.layouts)
+        copied = [sizes[self.at.place == i].min() for i in range(count)]
         others = len(self.again) + (self.end.saved is None)
-        return np.array([0.0] * len(self.at) + copied + [0.0] * others)
+        return np.array([0.0] * count + copied + [0.0] * others)
 
     def used(self) -> Floats:
         """Constrain a copy to the layout that its reader uses."""
-        same = self._same(self.layouts)
+        same = self._same(self.at.place)
         again = self.end.recomputed if self.end.saved is None else None
-        needed = np.ones(len(self.layouts), dtype=bool) if again is None else again > 0
+        needed = np.ones(len(self.at.place), dtype=bool) if again is None else again > 0
         rows = [same & needed, same & needed]
         rows += [~needed[None, :]] if again is not None else []
         rows += [(needed & self._holds(option))[None, :] for option in self.again]
         return np.where(np.concatenate(rows), 0.0, np.inf)
 
-    def _same(self, layouts: Sequence[Layout]) -> Booleans:
+    def _same(self, places: Integers) -> Booleans:
         """Return which of some layouts each of the distinct ones at the end is."""
-        return np.arange(len(self.at))[:, None] == self._places(layouts)
-
-    def _places(self, layouts: Sequence[Layout]) -> Integers:
-        index = {layout: i for i, layout in enumerate(self.at)}
-        return np.array([index.get(layout, -1) for layout in layouts])
+        return np.arange(len(self.at.layouts))[:, None] == places
 
     def _holds(self, option: _Remade | None) -> Booleans:
         """Return with which options of the end a recomputed tensor takes so many bytes."""
         if option is None or self.end.saved is None:
-            return np.ones(len(self.layouts), dtype=bool)
+            return np.ones(len(self.at.place), dtype=bool)
         saved = self.end.saved
         return saved == option.size if option.of_end else saved > option.size
 
@@ -356,7 +352,7 @@ class _Copies:
         self, shared: EdgeEnd, met: Sequence[Layout], shareable: Booleans, sizes: Floats
     ) -> Floats:
         """Allow to share a buffer only if the layouts match, and the first saver shares it too."""
-        same = self._same(met) & shareable
+        same = self._same(self.at.places(met)) & shareable
         remade = np.zeros(len(met), dtype=np.int64) if shared.remade is None else shared.remade
         rows = [same & (remade == 0), np.ones_like(same) & (remade == 0)]
         rows += [np.ones((1, len(met)), dtype=bool)] if self.end.saved is None else []

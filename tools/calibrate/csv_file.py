@@ -11,7 +11,7 @@ from shardwright.operators.info import operator_names
 from shardwright.tools.calibrate.fitting import Sample
 
 _COLUMNS = ["operator", "amount", "seconds"]
-_MORE = ["traffic", "alignment"]
+_TRAFFIC, _ALIGNMENT = "traffic", "alignment"
 
 
 def of_csv(path: Path) -> dict[str, list[Sample]]:
@@ -34,7 +34,10 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             given = list(rows.fieldnames or ())
-            if len(given) < len(_COLUMNS) or given != [*_COLUMNS, *_MORE][: len(given)]:
+            if (
+                len(given) < len(_COLUMNS)
+                or given != [*_COLUMNS, _TRAFFIC, _ALIGNMENT][: len(given)]
+            ):
                 raise ClusterError(
                     f"the first line is `{','.join(rows.fieldnames or ())}`, expected "
                     f"`{','.join(_COLUMNS)}`",
@@ -52,8 +55,8 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
             hint = suggestion(name, operator_names())
             raise ClusterError(f"no operator is called `{name}`", where, hint)
         amount, seconds = (_positive(row[column], column, where) for column in _COLUMNS[1:])
-        traffic = _number(row[_MORE[0]], _MORE[0], where) if row.get(_MORE[0]) else 0.0
-        alignment = _alignment(row.get(_MORE[1]), where)
+        traffic = _number(row[_TRAFFIC], _TRAFFIC, where) if row.get(_TRAFFIC) else 0.0
+        alignment = _alignment(row.get(_ALIGNMENT), where)
         found.setdefault(name, []).append(Sample(1.0, amount, seconds, traffic, alignment))
     if not found:
         raise ClusterError("the file has no measurements", str(path))

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 COLUMNS = "operator,amount,seconds,traffic,alignment"
-_MODULES = ("layers", "pointwise", "routing", "tensors", "updates", "windows")
 _AHEAD = 64  # calls that are queued while a GPU sleeps
 _SLEEP = 20_000_000  # cycles: about 10 ms, longer than such calls take to be queued
 
@@ -39,7 +38,8 @@ class OperatorTimes:
     @contextmanager
     def of_a_step(self) -> Iterator[None]:
         """Take the times of the calls inside; of all steps the least time of a line counts."""
-        own = {name: getattr(self._program, name) for name in _MODULES}
+        parts = vars(self._program).items()
+        own = {name: part for name, part in parts if isinstance(part, ModuleType)}
         self._begun.clear()
         try:
             for name, module in own.items():

@@ -105,7 +105,7 @@ def adam_update(
         return [torch.where(idle, old, new) for old, new in zip(before, after, strict=True)]
 
     plain = bias_correction == "moments" and not lazy and 0.0 in (weight_decay, l2)
-    if plain and len(tensors) <= 6 and tensors[0].is_cuda:
+    if plain and len(tensors) <= 6 and tensors[0].is_cuda and _are_alike(tensors):
         rate = float(tensors[5]) if len(tensors) > 5 else learning_rate
         kernel = torch._fused_adam_ if l2 else torch._fused_adamw_
         return _in_one_kernel(
@@ -120,13 +120,20 @@ def adam_update(
     return _updated(rule, 2, True, learning_rate, tensors)
 
 
+def _are_alike(tensors: Sequence[Tensor]) -> bool:
+    """Return whether parameter and states have the one form that PyTorch's kernel takes."""
+    own = (tensors[0], *tensors[2:4])
+    return all(t.dtype == own[0].dtype and t.is_contiguous() for t in own)
+
+
 def _in_one_kernel(
     kernel: Callable[..., None], tensors: Sequence[Tensor], **settings: float
 ) -> tuple[Tensor, ...]:
     """Run Adam as PyTorch's optimizers do on GPUs: parameter and states change where they are."""
     p, g, m, v, step = tensors
     steps = [step.to(torch.float32)]
-    kernel([p], [g.to(p.dtype)], [m], [v], [], steps, amsgrad=False, maximize=False, **settings)
+    g = g.to(p.dtype).contiguous()
+    kernel([p], [g], [m], [v], [], steps, amsgrad=False, maximize=False, **settings)
     return p, m, v
 
 

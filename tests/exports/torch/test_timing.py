@@ -51,6 +51,19 @@ def test_calibrate_reads_the_time_of_every_operator(tmp_path, monkeypatch, alone
         del sys.modules[name]
 
 
+def test_the_kernel_of_adam_takes_tensors_of_one_form_alone():
+    p, g, step = torch.ones(2, 3), torch.ones(3, 2).T, torch.tensor(5)
+    assert updates._are_alike([p, g, p, p, step])
+    assert not updates._are_alike([p.bfloat16(), g, p, p, step])
+    assert not updates._are_alike([g, g, p, p, step])
+    kernel, settings = torch._fused_adamw_, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    before = [p.clone(), 2 * g, torch.zeros(2, 3), torch.zeros(2, 3)]
+    right = updates.adam_update(*before, step)
+    found = updates._in_one_kernel(kernel, [*before, step], lr=1e-3, weight_decay=0.0, **settings)
+    for ours, theirs in zip(found, right, strict=True):
+        assert float((ours - theirs).abs().max()) < 1e-6
+
+
 @pytest.mark.parametrize(("decay", "l2"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.05)])
 def test_adam_in_one_kernel_is_adam(decay, l2):
     torch.manual_seed(0)
