@@ -4,6 +4,7 @@
     python benchmarks/whole_plans.py run llama3-70b-64 gpt3-175b-1024
     python benchmarks/whole_plans.py run llama3-70b-64 --only search --ablation recompute=none
     python benchmarks/whole_plans.py run gpt3-175b-1024 --links 0.5
+    python benchmarks/whole_plans.py run gpt3-175b-1024 --exposed 0.5
     python benchmarks/whole_plans.py table
     python benchmarks/whole_plans.py ablations
 
@@ -38,6 +39,7 @@ import shardwright
 from shardwright.compilation import Compilation
 from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster, cluster
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.exports.degrees.best import best_named_plan
 from shardwright.ir.errors import NoPlanError, ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
@@ -177,23 +179,28 @@ class Task:
         Options that differ from those of the row.
     links : float
         Factor on the bandwidth of every link.
+    exposed : float
+        Share of the communication of parameters and gradients for which computation waits.
     """
 
     row: str
     plan: str | None
     ablation: dict[str, Any]
     links: float
+    exposed: float = 0.0
 
     @property
     def key(self) -> str:
         """What tells tasks apart."""
-        return json.dumps([self.row, self.plan, self.ablation, self.links], sort_keys=True)
+        exposed = [self.exposed] if self.exposed else []
+        told = [self.row, self.plan, self.ablation, self.links, *exposed]
+        return json.dumps(told, sort_keys=True)
 
 
 def measured(task: Task, seconds: float) -> dict[str, Any]:
     """Return the figures of a task; a plan that does not fit has some, too."""
     row = rows()[task.row]
-    where = scaled(cluster(row.cluster), task.links)
+    where = waiting(scaled(cluster(row.cluster), task.links), task.exposed)
     common = {**TRAINED, **task.ablation}
     if task.plan == BEST:
         found = best_named_plan(
@@ -236,6 +243,29 @@ def scaled(described: Cluster, factor: float) -> Cluster:
         for level in described.levels
     ]
     return described.model_copy(update={"levels": tuple(levels)})
+
+
+def waiting(described: Cluster, exposed: float) -> Cluster:
+    """Return the cluster where computation waits for a share of the parameters' communication."""
+    if not exposed:
+        return described
+
+    def figure(value: float) -> dict[str, Any]:
+        return {"value": value, "tag": "assumed", "source": "whole_plans.py"}
+
+    none = dict.fromkeys(("softmax", "host", "collective", "skew", "transfer", "step"), figure(0))
+    same = dict.fromkeys(("pointwise", "copies", "updates", "scores"), figure(1))
+    told = {
+        **none,
+        **same,
+        "name": f"{exposed:.0%} exposed",
+        "attention": "fused",
+        "recompute": "reads",
+        "transfers": "whole",
+        "exposed_parameters": figure(exposed),
+        "exposed_activations": figure(1),
+    }
+    return described.run_by(Software.model_validate(told))
 
 
 def run(task: Task, arguments: argparse.Namespace) -> None:
@@ -281,7 +311,9 @@ def variants(results: dict[str, dict[str, Any]]) -> Iterator[tuple[Task, list[Ta
     tasks = [Task(*json.loads(key)) for key in results]
     order = [*rows()]
     searches = [task for task in tasks if task.plan is None]
-    searches.sort(key=lambda task: (order.index(task.row), bool(task.ablation), -task.links))
+    searches.sort(
+        key=lambda task: (order.index(task.row), bool(task.ablation), -task.links, task.exposed)
+    )
     for search in searches:
         yield search, [task for task in tasks if task.plan and replace(task, plan=None) == search]
 
@@ -316,6 +348,7 @@ def label(task: Task) -> str:
     row = rows()[task.row]
     changed = [f"{name}={value}" for name, value in task.ablation.items()]
     changed += [f"links x {task.links}"] if task.links != 1 else []
+    changed += [f"{task.exposed:.0%} exposed"] if task.exposed else []
     if row.options.get("micro_batches") == "search":
         changed.insert(0, "one stage")
     return ", ".join([f"{row.model} on {row.devices:,} of {row.cluster}", *changed])
@@ -394,6 +427,9 @@ def main() -> None:
         "--ablation", action="append", default=[], metavar="OPTION=VALUE", help="repeatable"
     )
     measure.add_argument("--links", type=float, default=1.0, help="factor on bandwidths (1)")
+    measure.add_argument(
+        "--exposed", type=float, default=0.0, help="share of communication that is not hidden (0)"
+    )
     measure.add_argument("--only", choices=("search", "named"), help="one part of each row (both)")
     measure.add_argument("--again", action="store_true", help="also what was measured before")
     write = commands.add_parser("table", help="write the page")
@@ -424,7 +460,7 @@ def run_rows(arguments: argparse.Namespace) -> None:
     for name in arguments.row:
         named = () if arguments.only == "search" else rows()[name].plans
         for plan in named if arguments.only == "named" else (None, *named):
-            task = Task(name, plan, ablation, arguments.links)
+            task = Task(name, plan, ablation, arguments.links, arguments.exposed)
             if arguments.again or task.key not in read(arguments.results):
                 run(task, arguments)
 
