@@ -42,7 +42,7 @@ _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before 
 _STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
 _SOME = (1, 2)  # micro-batches of seeds of one stage
-_BESIDE = {BUILDING: 0, DRAFTING: 6}  # answers of short tasks that are taken before a long one's
+_BESIDE = {BUILDING: 0, DRAFTING: 3}  # answers of short tasks that are taken before a long one's
 _BESIDE_SEARCH = 16  # the same of one that is searched
 
 
@@ -148,6 +148,11 @@ class Chosen(Generic[T]):
         return self.tier in (NAMING, BUILDING)
 
     @property
+    def is_urgent(self) -> bool:
+        """Whether it finds a plan soon, which cuts what waits."""
+        return self.tier in (BUILDING, DRAFTING)
+
+    @property
     def beside(self) -> int:
         """How many later short tasks are answered before it: about as many as take as long."""
         return _BESIDE.get(self.tier, _BESIDE_SEARCH)
@@ -158,6 +163,12 @@ class Chosen(Generic[T]):
             others = [other.tier for other in running if any(entry is one for one in other.entries)]
             entry.is_running = bool(others)
             entry.asked = others[0] if others else entry.asked
+
+
+def enqueue(running: list[Chosen[T]], chosen: Chosen[T]) -> None:
+    """Add a task to those that run, before the tasks that are to be answered after it."""
+    urgent = sum(one.is_urgent for one in running) if chosen.tier == DRAFTING else 0
+    running.insert(urgent if chosen.is_urgent else len(running), chosen)
 
 
 def first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:

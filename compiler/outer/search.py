@@ -38,7 +38,13 @@ from shardwright.compiler.outer.entries import (
     cost_of,
 )
 from shardwright.compiler.outer.named_family import NamedSeed
-from shardwright.compiler.outer.order import Chosen, PricedOrder, first_taken, shares_prices
+from shardwright.compiler.outer.order import (
+    Chosen,
+    PricedOrder,
+    enqueue,
+    first_taken,
+    shares_prices,
+)
 from shardwright.compiler.outer.processes import Answering, OutOfTimeError, answering
 from shardwright.compiler.outer.seeds import NamedSeeds
 from shardwright.ir.errors import (
@@ -217,12 +223,11 @@ class OuterSearch(Generic[T]):
         return begun
 
     def _submit(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
-        """Submit a task; a named plan comes before all that wait, and its answer is taken first."""
+        """Submit a task; one that finds a plan soon comes before all that wait."""
         for entry in chosen.entries:
             entry.is_running, entry.asked = True, chosen.tier
-        first = chosen.tier == BUILDING
-        self.running.insert(0 if first else len(self.running), chosen)
-        chosen.number = tasks.submit(self._task(chosen), first=first)
+        enqueue(self.running, chosen)
+        chosen.number = tasks.submit(self._task(chosen), first=chosen.is_urgent)
 
     def _next(self) -> Chosen[T]:
         """Return the configuration to judge next, or several to be priced; none to wait.

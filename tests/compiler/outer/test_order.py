@@ -4,8 +4,8 @@ import pytest
 
 from shardwright.compiler.outer.block_prices import BlockPrices
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import DRAFTING, PRICING, Entry, Found
-from shardwright.compiler.outer.order import PricedOrder
+from shardwright.compiler.outer.entries import BUILDING, DRAFTING, PRICING, Entry, Found
+from shardwright.compiler.outer.order import Chosen, PricedOrder, enqueue, first_taken
 from shardwright.compiler.outer.run import check_bounds
 from shardwright.compiler.outer.trace import Outcome, Tried
 from shardwright.ir.errors import PassError
@@ -211,3 +211,17 @@ def test_a_draft_that_gains_little_waits_for_prices_where_memory_is_short() -> N
         chosen = PricedOrder(tried, 2).next(best_of(tried), compiles=True)
         assert chosen is not None
         assert chosen.tier == tier
+
+
+def test_plans_that_come_soon_are_answered_before_what_waits() -> None:
+    running: list[Chosen[int]] = []
+    tiers = [*(PRICING,) * 5, DRAFTING, DRAFTING, BUILDING, PRICING]
+    for number, tier in enumerate(tiers):
+        chosen: Chosen[int] = Chosen([], tier, number=number)
+        enqueue(running, chosen)
+    taken = []
+    while running:
+        taken.append(first_taken(running))
+        running.remove(taken[-1])
+    # a named plan at once, a draft after three prices, which another process finds beside it
+    assert [one.number for one in taken] == [7, 0, 1, 2, 5, 3, 4, 8, 6]
