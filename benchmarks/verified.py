@@ -90,8 +90,8 @@ class Verified:
         Largest difference from one device, relative to the largest number of a tensor.
     left_out, swapped : int
         Programs without one communication, and with two transfers swapped.
-    accepted : int
-        How many of these are proven.
+    equal, accepted : int
+        How many of these are proven: those whose numbers are the same, and the others.
     processes : dict of int to float
         The largest difference by number of MPI processes.
     """
@@ -101,6 +101,7 @@ class Verified:
     error: float
     left_out: int
     swapped: int
+    equal: int
     accepted: int
     processes: dict[int, float]
 
@@ -118,24 +119,33 @@ def steps(models: Sequence[str], seeds: int) -> Iterator[Verified]:
     """Yield random training steps of every model."""
     policies = ("float32", "bfloat16", "float16")
     for seed, model, passes, policy in product(range(seeds), models, (1, 2, 4), policies):
-        definition = load(MODELS[model].format(1))
-        graph = ApplyPrecision(PRECISIONS[policy]).run(definition.graph)
-        graph = GroupStatistics(passes).run(graph) if passes > 1 else graph
-        random = np.random.default_rng((seed, passes, len(model)))
-        graph = _offloading(Canonicalize().run(graph), random)
-        program = _random_program(graph, passes, random)
-        proof = partial(_proof, graph)
-        alone = CompileOptions(mode="stand_alone", optimizer=SGD)
-        whole = compile_graph(replace(graph, offloaded=()), CPU, 1, alone).program
-        highs = {spec.name: spec.high for spec in definition.inputs if spec.high}
-        found, expected = (trained(p, 2, highs, definition.initial) for p in (program, whole))
-        yield Verified(
-            f"{model}, {passes} micro-batches, {policy}, draw {seed}",
-            bool(proof(program).proven),
-            max(_difference(found[name], expected[name]) for name in expected),
-            *_refused(program, proof),
-            {},
-        )
+        yield _random_step(seed, model, passes, policy)
+
+
+def _random_step(seed: int, model: str, passes: int, policy: str) -> Verified:
+    definition = load(MODELS[model].format(1))
+    graph = ApplyPrecision(PRECISIONS[policy]).run(definition.graph)
+    graph = GroupStatistics(passes).run(graph) if passes > 1 else graph
+    random = np.random.default_rng((seed, passes, len(model)))
+    graph = _offloading(Canonicalize().run(graph), random)
+    program = _random_program(graph, passes, random)
+    alone = CompileOptions(mode="stand_alone", optimizer=SGD)
+    whole = compile_graph(replace(graph, offloaded=()), CPU, 1, alone).program
+    highs = {spec.name: spec.high for spec in definition.inputs if spec.high}
+    expected = trained(whole, 2, highs, definition.initial)
+
+    def error(other: Graph) -> float:
+        found = trained(other, 2, highs, definition.initial)
+        return max(_difference(found[name], expected[name]) for name in expected)
+
+    proof = partial(_proof, graph)
+    return Verified(
+        f"{model}, {passes} micro-batches, {policy}, draw {seed}",
+        bool(proof(program).proven),
+        error(program),
+        *_refused(program, proof, lambda other: error(other) <= TOLERANCE),
+        {},
+    )
 
 
 def _offloading(graph: Graph, random: np.random.Generator) -> Graph:
@@ -211,7 +221,11 @@ def _verified(name: str, plan: Plan, devices: int, folder: Path | None) -> Verif
         name,
         bool(verdict.proof.proven),
         verdict.max_relative_error if verdict.equal else np.inf,
-        *_refused(plan.program, lambda program: shardwright.prove(replace(plan, program=program))),
+        *_refused(
+            plan.program,
+            lambda program: shardwright.prove(replace(plan, program=program)),
+            lambda program: shardwright.verify(replace(plan, program=program)).equal is True,
+        ),
         processes,
     )
 
@@ -244,11 +258,18 @@ def _proof(graph: Graph, program: Graph) -> Proof:
     return prove_program(graph, program, UpdateRule(SGD.kind, SGD.settings))
 
 
-def _refused(program: Graph, proof: Callable[[Graph], Proof]) -> tuple[int, int, int]:
-    """Return how many programs with a fault were tried, of both kinds, and how many are proven."""
+def _refused(
+    program: Graph, proof: Callable[[Graph], Proof], is_right: Callable[[Graph], bool]
+) -> tuple[int, int, int, int]:
+    """Return how many programs with a fault were tried, of both kinds, and how many are proven.
+
+    Those whose numbers are right all the same, such as of terms of a sum that are swapped, are
+    counted apart.
+    """
     without, swapped = list(_left_out(program)), list(_swapped(program))
-    accepted = sum(_is_accepted(wrong, proof) for wrong in (*without, *swapped))
-    return len(without), len(swapped), accepted
+    proven = [wrong for wrong in (*without, *swapped) if _is_accepted(wrong, proof)]
+    equal = sum(is_right(one) for one in proven)
+    return len(without), len(swapped), equal, len(proven) - equal
 
 
 def _is_accepted(program: Graph, proof: Callable[[Graph], Proof]) -> bool:
@@ -309,7 +330,7 @@ def main() -> None:
             said = "right" if one.is_right else "WRONG"
             print(f"{said}: {one}", flush=True)
             made.update({"plans": 1, said: 1, "left out": one.left_out, "swapped": one.swapped})
-            made["accepted"] += one.accepted
+            made.update({"equal, accepted": one.equal, "wrong, accepted": one.accepted})
             worst["one process"] = max(worst["one process"], one.error)
             for count, error in one.processes.items():
                 made[f"by {count} processes"] += 1

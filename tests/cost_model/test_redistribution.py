@@ -10,6 +10,7 @@ from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.cost_model.redistribution.moves import Move, moves
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner, move_seconds
+from shardwright.cost_model.redistribution.shortest_paths import ShortestPaths
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -288,3 +289,13 @@ def test_axes_of_one_rank_do_not_make_a_mesh_fine() -> None:
     found = planner.costs(tensor, possible, possible)
     expected = RedistributionPlanner(SQUARE, CPU).costs(tensor, possible, possible)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_paths_do_not_depend_on_what_memory_held_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def same(array: Array) -> Array:
+        return array.copy()
+
+    edges, weights = np.array([[0, 1], [1, 2], [2, 0]]), np.array([1.0, 2.0, 3.0])
+    monkeypatch.setattr(np, "empty_like", same)  # freed memory may hold the very same numbers
+    found = ShortestPaths(edges, weights, 3).distances(np.arange(3))
+    assert found.tolist() == [[0.0, 1.0, 3.0], [5.0, 0.0, 2.0], [3.0, 4.0, 0.0]]
