@@ -6,14 +6,12 @@ All numbers are lower bounds: a tensor that may share its buffer with another is
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.buffers import workspaces
-from shardwright.cost_model.roofline import value_bytes
 from shardwright.ir.graph import Node, Value
-from shardwright.ir.mesh import Mesh
 from shardwright.ir.reachability import live
 from shardwright.operators.views import buffer_roots, buffers_of
 from shardwright.operators.windows.halo_exchange import SplitGradient, SplitOperator
@@ -127,10 +125,46 @@ class Work:
     separate: tuple[bool, ...]
 
 
-def work_of(
-    split: SplitOperator, gradient: SplitGradient, wanted: Sequence[bool], mesh: Mesh
-) -> Work:
-    """Return the memory of the gradient of an emitted operator.
+T = TypeVar("T")
+
+
+class Turn(NamedTuple, Generic[T]):
+    """The buffers that one node of a gradient changes.
+
+    Parameters
+    ----------
+    made, freed : sequence of tensors
+        What is allocated before it runs, and freed after it.
+    saved : frozenset of int
+        As in `Moment`.
+    """
+
+    made: Sequence[T]
+    freed: Sequence[T]
+    saved: frozenset[int]
+
+
+@dataclass(frozen=True)
+class GradientWork:
+    """The buffers of an emitted gradient.
+
+    Parameters
+    ----------
+    cotangents : sequence of Value
+        Those that count.
+    turns : mapping of str to Turn of Value
+        The changes at each node, by its name.
+    separate : tuple of bool
+        As in `BackwardMemory`.
+    """
+
+    cotangents: Sequence[Value]
+    turns: Mapping[str, Turn[Value]]
+    separate: tuple[bool, ...]
+
+
+def work_of(split: SplitOperator, gradient: SplitGradient, wanted: Sequence[bool]) -> GradientWork:
+    """Return the buffers of the gradient of an emitted operator.
 
     Halo exchanges around the gradient are not counted. Neither are cotangents of scalars, and of
     operators with several results, which may lack some.
@@ -143,8 +177,6 @@ def work_of(
         Its gradient as it was emitted.
     wanted : sequence of bool
         For each operand, whether its gradient is wanted.
-    mesh : Mesh
-        The mesh.
     """
     cotangents = gradient.cotangents
     gradients = [v if want else None for v, want in zip(gradient.returned, wanted, strict=True)]
@@ -158,39 +190,28 @@ def work_of(
         v is not None and (root := roots.get(v.name, v.name)) in made and readers[root] == 1
         for v in gradients
     )
-    given = (*split.read, *split.made)
-    values = {value.name: value for value in (*given, *cotangents)}
-    values |= {result.name: result for node in nodes for result in node.results}
-    working = workspaces(nodes, values, mesh)
-    names = [value.name for value in given]
-    return Work(_moments(nodes, counted, names, ends, roots, mesh, working), separate)
+    names = [value.name for value in (*split.read, *split.made)]
+    return GradientWork(counted, _turns(nodes, counted, names, ends, roots), separate)
 
 
-def _moments(
+def _turns(
     nodes: Sequence[Node],
     cotangents: Sequence[Value],
     given: Sequence[str],
     ends: Sequence[str],
     roots: dict[str, str],
-    mesh: Mesh,
-    working: Mapping[str, float],
-) -> tuple[Moment, ...]:
-    """Return the live tensors at each node: cotangents, intermediates and saved tensors.
-
-    `working` are the bytes that a node holds beside them while it runs.
-    """
-    made = [result for node in nodes for result in node.results if result.name not in roots]
-    sizes = {value.name: value_bytes(value, mesh) for value in (*cotangents, *made)}
+) -> dict[str, Turn[Value]]:
+    """Return the changes at each node, of cotangents and intermediate tensors, by its name."""
+    own = {node.name: [r for r in node.results if r.name not in roots] for node in nodes}
+    counted = {value.name: value for value in cotangents}
+    counted |= {result.name: result for results in own.values() for result in results}
     last = {roots.get(name, name): i for i, node in enumerate(nodes) for name in node.operands}
     reads = {name: last[name] for name in given if name in last}
     last |= {roots.get(name, name): len(nodes) for name in ends}
-    now, found = sum(sizes[value.name] for value in cotangents), []
+    turns = {}
     for i, node in enumerate(nodes):
-        now += sum(sizes.get(result.name, 0.0) for result in node.results)
-        work = working.get(node.name, 0.0)
+        touched = [name for name in buffers_of(node, roots) if last.get(name, i) == i]
+        freed = [counted[name] for name in touched if name in counted]
         alive = frozenset(p for p, name in enumerate(given) if reads.get(name, -1) >= i)
-        found.append(Moment(now + work, alive))
-        for name in buffers_of(node, roots):
-            if last.get(name, i) == i:
-                now -= sizes.get(name, 0.0)
-    return tuple(found)
+        turns[node.name] = Turn(own[node.name], freed, alive)
+    return turns

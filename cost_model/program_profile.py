@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.backward_memory import BackwardMemory
 from shardwright.cost_model.cluster import HOST_LINKS, Cluster
-from shardwright.cost_model.emission import Emission, emit
+from shardwright.cost_model.emission import Emission, OperatorEmitter, Placed
 from shardwright.cost_model.profile import (
     CostProfile,
     EdgeLayout,
@@ -23,15 +23,15 @@ from shardwright.cost_model.profile import (
     check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.roofline import local_bytes, node_cost, node_costs
+from shardwright.cost_model.roofline import local_bytes, node_costs, placed_cost
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import explained
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import OperatorInfo, operator_class, operator_info
+from shardwright.operators.info import OperatorInfo, operator_info
 from shardwright.operators.models.optimizer import state_type
 
 Floats = NDArray[np.float64]
@@ -187,11 +187,12 @@ class ProgramProfile(CostProfile):
         """
         costs = [0.0] * (2 + len(emission.operands))
         priced = self._forward[id(emission.forward)]
-        for (node, _), (cost, of_parameters) in zip(emission.forward, priced, strict=True):
-            exchanged = node.operator == "halo_exchange"
-            at = 2 + int(node.provenance.tensor.removeprefix("operand.")) if exchanged else 1
-            costs[at] += cost
-            costs[0] += 0.0 if exchanged else of_parameters
+        for placed, (cost, of_parameters) in zip(emission.forward, priced, strict=True):
+            if placed.exchanged is not None:
+                costs[2 + placed.exchanged] += cost
+                continue
+            costs[1] += cost
+            costs[0] += of_parameters
         return costs
 
     def _priced(
@@ -212,6 +213,7 @@ class ProgramProfile(CostProfile):
     ) -> list[tuple[Emission, int]]:
         first: dict[object, int] = {}
         emitted: list[tuple[Emission, int]] = []
+        emitter = OperatorEmitter(info, wanted, self.mesh)
         for position, strategy in enumerate(strategies):
             key = tuple(
                 (factor, tuple((axis.size, axis.level) for axis in map(self.mesh.axis, axes)))
@@ -219,7 +221,7 @@ class ProgramProfile(CostProfile):
             )
             twin = first.setdefault(key, position)
             if twin == position:
-                emission = emit(info, strategy, wanted, self.mesh)
+                emission = emitter.emit(strategy)
             else:
                 factors = info.rule.sizes
                 ends = strategies[twin].of_factors(factors), strategy.of_factors(factors)
@@ -229,9 +231,9 @@ class ProgramProfile(CostProfile):
         return emitted
 
     def _emission_cost(self, emission: Emission) -> float:
-        forward = [self._node_cost(node, operands) for node, operands in emission.forward]
+        forward = [self._placed_cost(placed) for placed in emission.forward]
         prices = self.of_gradients
-        backward = [prices._node_cost(node, operands) for node, operands in emission.backward]
+        backward = [prices._placed_cost(placed) for placed in emission.backward]
         self._forward[id(emission.forward)] = self._second_costs(emission, forward)
         return sum(forward) + sum(backward)
 
@@ -244,16 +246,16 @@ class ProgramProfile(CostProfile):
         if prices is self:
             return [(cost, cost) for cost in forward]
         found = []
-        for node, operands in emission.forward:
-            cost = least = prices._node_cost(node, operands)
-            if not operator_class(node.operator).is_collective:
-                least = early._node_cost(node, operands)
+        for placed in emission.forward:
+            cost = least = prices._placed_cost(placed)
+            if not placed.info.is_collective:
+                least = early._placed_cost(placed)
             found.append((cost, least))
         return found
 
-    def _node_cost(self, node: Node, operands: Sequence[Value]) -> float:
-        cost = node_cost(node, operands, self.mesh, self)
-        return check_cost(self.name, node.operator, cost)
+    def _placed_cost(self, placed: Placed) -> float:
+        cost = placed_cost(placed.info, placed.operands, placed.results, self.mesh, self)
+        return check_cost(self.name, placed.info.name, cost)
 
     # Tensors
 

@@ -24,7 +24,7 @@ from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
-from shardwright.ir.liveness import accumulates, times_run
+from shardwright.ir.liveness import accumulates_over, times_run
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
@@ -353,26 +353,42 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     taken = [_layout_of(value) for value in operands]
     left = [_layout_of(value) for value in node.results]
+    bare = node.results[0].layout is None
+    return placed_cost(info, taken, left, mesh, prices, bare=bare)
+
+
+def placed_cost(
+    info: OperatorInfo,
+    taken: Sequence[Layout],
+    left: Sequence[Layout],
+    mesh: Mesh,
+    prices: NodePrices,
+    *,
+    bare: bool = False,
+) -> float:
+    """Return the cost of an operator on operands and with results in some layouts.
+
+    `bare` says that the values have none; see `node_cost`.
+    """
     if not isinstance(info, Communication):
         return prices.operator_cost(info, taken, left)
     if info.is_free:
         return 0.0
-    if mesh.in_time and accumulates(node, mesh.in_time):
+    if mesh.in_time and accumulates_over(info.name, info.stated, mesh.in_time):
         return _accumulation_cost(info, taken[0], mesh, prices)
-    size = local_bytes(operands[0].type, taken[0], mesh)
+    size = local_bytes(info.operand_types[0], taken[0], mesh)
     if isinstance(info, Transfer):
         return _transfer_cost(taken[0], left[0], size, mesh, prices)
-    bare = node.results[0].layout is None
     axes = info.axes or (mesh.names if bare and info.is_collective else ())
     if info.groups and info.is_collective:
         return _group_cost(info, axes, size, mesh, prices)
     if not isinstance(info, OverHalo):
         return _move_cost(info, axes, size, prices)
-    copied = (size + local_bytes(node.results[0].type, left[0], mesh)) / 2  # read and written
+    copied = (size + local_bytes(info.result_types[0], left[0], mesh)) / 2  # read and written
     cost = float(prices.move_costs("local_copy", (), np.array([copied]))[0])
     sent = np.array([size * info.sent_share(mesh)])
     if sent[0]:
-        cost += float(prices.move_costs(node.operator, axes, sent)[0])
+        cost += float(prices.move_costs(info.name, axes, sent)[0])
     return cost
 
 

@@ -103,6 +103,12 @@ class Layout:
         partial = mesh.ordered(names[a] for a in self.partial)
         return Layout(splits, partial, self.reduction, self.stage)
 
+    def replacing(self, axes: Mapping[str, tuple[str, ...]], mesh: Mesh) -> "Layout":
+        """Return the layout with several axes, or none, in the place of each."""
+        splits = tuple([tuple([a for own in dim for a in axes[own]]) for dim in self.splits])
+        partial = mesh.ordered(a for own in self.partial for a in axes[own])
+        return Layout(splits, partial, self.reduction if partial else "sum", self.stage)
+
     def counts(self, mesh: Mesh) -> tuple[int, ...]:
         """Return the number of slices of each dimension."""
         return tuple([mesh.extent(axes) for axes in self.splits])

@@ -9,6 +9,7 @@ which several values may share, are in `dataflow.liveness`.
 from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.text import node_text
@@ -106,9 +107,14 @@ def execution_order(graph: Graph, passes: int | None = None) -> list[tuple[int, 
 
 def accumulates(node: Node, axes: tuple[str, ...]) -> bool:
     """Return whether a node reduces or concatenates over axes that are run in time."""
-    over = node.attributes.get("axes", ())
+    return accumulates_over(node.operator, node.attributes, axes)
+
+
+def accumulates_over(operator: str, attributes: Attributes, axes: tuple[str, ...]) -> bool:
+    """Return whether an operator with some attributes does; see `accumulates`."""
+    over = attributes.get("axes", ())
     return (
-        node.operator in _ACCUMULATING
+        operator in _ACCUMULATING
         and isinstance(over, tuple)
         and not set(axes).isdisjoint(map(str, over))
     )

@@ -231,6 +231,7 @@ class OperatorInfo:
 
         The cotangents have the layouts of the results without partial axes. A gradient has the
         split of its operand, and is partial over the axes that split factors the operand lacks.
+        What is emitted must not depend on layouts: a search emits it once for all strategies.
         """
         return (None,) * len(at.operands)
 

@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwright.cost_model.emission import emit
-from shardwright.cost_model.roofline import local_bytes, node_cost
+from shardwright.cost_model.emission import Placed, emit
+from shardwright.cost_model.roofline import local_bytes, placed_cost
 from shardwright.cost_model.streams import parameter_tensors
 from shardwright.cost_model.weighted.intervals import Kind
 from shardwright.cost_model.weighted.loads import Loads, Place
@@ -23,7 +23,7 @@ from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.graph import Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.types import TensorType
-from shardwright.operators.info import info_of, operator_class
+from shardwright.operators.info import info_of
 from shardwright.search.space.space import (
     Choice,
     Edge,
@@ -127,19 +127,22 @@ class _Account:
         emission = emit(info_of(graph, node), strategy, wanted, mesh)
         forward = NotedPrices(self.planner.moves)
         backward = NotedPrices(self.planner.of_gradients.moves, forward.seconds)
-        priced = sum(node_cost(*pair, mesh, forward) for pair in emission.forward)
-        priced += sum(node_cost(*pair, mesh, backward) for pair in emission.backward)
+
+        def price(placed: Placed, prices: NotedPrices) -> float:
+            return placed_cost(placed.info, placed.operands, placed.results, mesh, prices)
+
+        priced = sum(price(placed, forward) for placed in emission.forward)
+        priced += sum(price(placed, backward) for placed in emission.backward)
         if isinstance(option, RecomputedStrategy) and option.when in _RECOMPUTED:
-            for pair in emission.forward:
-                if pair[0].operator != "halo_exchange":  # the tensor is priced with it
-                    prices = self._again(node, pair[0], forward.seconds)
-                    priced += node_cost(*pair, mesh, prices)
+            for placed in emission.forward:
+                if placed.exchanged is None:  # else the tensor is priced with it
+                    priced += price(placed, self._again(node, placed, forward.seconds))
         return _if_equal(forward.seconds, priced, cost)
 
-    def _again(self, node: Node, emitted: Node, seconds: dict[Place, float]) -> NotedPrices:
+    def _again(self, node: Node, emitted: Placed, seconds: dict[Place, float]) -> NotedPrices:
         """Return the prices of the second computation: what reads parameters alone may be early."""
         early = bool(node.operands) and self._of_parameters.issuperset(node.operands)
-        early = early and not operator_class(emitted.operator).is_collective
+        early = early and not emitted.info.is_collective
         planner = self.planner.of_parameters.second if early else self.planner.of_gradients
         return NotedPrices(planner.moves, seconds)
 
