@@ -73,7 +73,7 @@ def _fit(prepared: Prepared, figures: Sequence[Fitted]) -> Sequence[float]:
     for keep, own in parts(prepared.rows, figures):
         first = fitted(prepared, own, keep)
         triples = zip(own, first.values, first.sigmas, strict=True)
-        held = [f for f, value, sigma in triples if not _is_told(f, value, sigma)]
+        held = [f for f, value, sigma in triples if not is_told(f, value, sigma)]
         found = fitted(prepared, own, keep, held=held)
         for figure, value, sigma in zip(own, found.values, found.sigmas, strict=True):
             _write(prepared, figure, value, None if figure in held else sigma)
@@ -81,7 +81,7 @@ def _fit(prepared: Prepared, figures: Sequence[Fitted]) -> Sequence[float]:
     return [values[figure.name] for figure in figures]
 
 
-def _is_told(figure: Fitted, value: float, sigma: float) -> bool:
+def is_told(figure: Fitted, value: float, sigma: float) -> bool:
     """Return whether rows tell a figure: they narrow it, or move it by more than a deviation.
 
     One that is driven far below its prior matters less there, so it is not narrowed any more.

@@ -1,9 +1,11 @@
 """The rows of ``benchmarks/measurements``, and how figures are read, changed and written."""
 
+import math
 from collections import Counter
 
 import pytest
 
+from benchmarks.measurements.__main__ import is_told
 from benchmarks.measurements.figures import ALL, Rates, read, rewritten
 from benchmarks.measurements.recipes import at, repetition, small
 from benchmarks.measurements.rows import PUBLISHED, read_rows
@@ -43,6 +45,15 @@ def test_every_fitted_figure_stands_in_all_of_its_files_alike():
             assert read(place) == pytest.approx(figure.value * scale, rel=1e-3)
         assert 0 < figure.value <= figure.most * (1 + 1e-3)
     assert len({figure.name for figure in ALL}) == len(ALL)
+
+
+def test_rows_tell_a_figure_that_they_narrow_or_drive_away():
+    """One that is driven far below its prior hardly matters there, so it is not narrowed."""
+    figure = ALL[0]
+    wide, far = figure.sigma, figure.prior * math.exp(-2 * figure.sigma)
+    assert not is_told(figure, figure.prior, wide)
+    assert is_told(figure, figure.prior, 0.5 * wide)
+    assert is_told(figure, far, wide)
 
 
 def test_rates_change_their_figures_alone():
