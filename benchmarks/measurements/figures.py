@@ -145,6 +145,9 @@ ALL: tuple[Fitted, ...] = (
     ),
 )
 
+MEASURED: tuple[Fitted, ...] = tuple(_of("A100", _OF_NODES, *_A100))
+"""Figures that are measured by themselves, which rows are not fitted to."""
+
 
 _OPTION = "options."
 
