@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measurements.figures import ALL, Fitted, concerns
+from benchmarks.measurements.figures import ALL, MEASURED, Fitted, concerns
 from benchmarks.measurements.predictions import Prepared, Steps
 from benchmarks.measurements.rows import PUBLISHED, Row, read_rows
 from shardwright.compiler.fit.robust import least_regret
@@ -32,7 +32,8 @@ def main() -> int:
         return 2
     rows = [row for row in read_rows(PUBLISHED)[0] if row.source in _SOURCES]
     prepared = Prepared.of(rows)
-    figures = [f for f in ALL if any(concerns(f, r.cluster, r.software) for r in rows)]
+    known = (*ALL, *MEASURED)
+    figures = [f for f in known if any(concerns(f, r.cluster, r.software) for r in rows)]
     lines = [
         "# The robust choice on measured groups",
         "",

@@ -7,6 +7,7 @@ and its pictures. Each takes minutes, the first time to compile the rows.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,13 +72,21 @@ def _fit(prepared: Prepared, figures: Sequence[Fitted]) -> Sequence[float]:
     values: dict[str, float] = {}
     for keep, own in parts(prepared.rows, figures):
         first = fitted(prepared, own, keep)
-        pairs = zip(own, first.sigmas, strict=True)
-        held = [figure for figure, sigma in pairs if sigma > _TOLD * figure.sigma]
+        triples = zip(own, first.values, first.sigmas, strict=True)
+        held = [f for f, value, sigma in triples if not is_told(f, value, sigma)]
         found = fitted(prepared, own, keep, held=held)
         for figure, value, sigma in zip(own, found.values, found.sigmas, strict=True):
             _write(prepared, figure, value, None if figure in held else sigma)
             values[figure.name] = value
     return [values[figure.name] for figure in figures]
+
+
+def is_told(figure: Fitted, value: float, sigma: float) -> bool:
+    """Return whether rows tell a figure: they narrow it, or move it by more than a deviation.
+
+    One that is driven far below its prior matters less there, so it is not narrowed any more.
+    """
+    return sigma <= _TOLD * figure.sigma or abs(math.log(value / figure.prior)) > figure.sigma
 
 
 def _fit_memory(published: Path, profile: str) -> None:

@@ -131,7 +131,7 @@ ALL: tuple[Fitted, ...] = (
     *_of("H100 and B200, per joule", _PER_JOULE, *_POWER, scales=_WATTS_OVER_PEAK),
     *_of("H100", _ATTENTION, *_H100, _H100_500W),
     *_of("B200", _ATTENTION, _B200),
-    *_of("NVSwitch", _OF_NODES, *_A100, *_POWER),
+    *_of("H100 and B200", _OF_NODES, *_POWER),
     *_of("h100-3200g", _OF_NETWORKS, *_H100, _H100_500W),
     *_of("a100-selene", _OF_NETWORKS, _A100[0]),
     *_of("a100-800g", _OF_NETWORKS | _OF_SHARED_CARDS, _A100[1]),
@@ -144,6 +144,9 @@ ALL: tuple[Fitted, ...] = (
         for figure in _of(name, {f"options.{option}.{key}": prior}, ("software", name))
     ),
 )
+
+MEASURED: tuple[Fitted, ...] = tuple(_of("A100", _OF_NODES, *_A100))
+"""Figures that are measured by themselves, which rows are not fitted to."""
 
 
 _OPTION = "options."

@@ -88,6 +88,25 @@ def test_a_product_takes_its_share_of_the_peak_in_waves_of_tiles() -> None:
     assert work_seconds(work, short) - launch == pytest.approx((exact - launch) * 2)
 
 
+@pytest.mark.parametrize("name", ["h100-3200g", "h100-96gb-3200g", "h200-3200g"])
+def test_an_h100_is_slow_where_a_last_dimension_is_not_aligned(name: str) -> None:
+    """An aligned product takes as long as without these figures."""
+    found = cluster(name)
+    efficiency = found.device.efficiency
+    assert efficiency is not None
+    device = found.device.model_copy(
+        update={"efficiency": efficiency.model_copy(update={"unaligned": None})}
+    )
+    without = found.model_copy(update={"device": device})
+    product = Work("product", "bfloat16", 0, 0, (Product(8192, 8192, 4096),), item_bytes=2)
+    aligned = work_seconds(product, found)
+    assert aligned == work_seconds(product, without)
+    launch = device.launch_seconds
+    for alignment, kept in ((1, 0.2), (2, 0.38), (4, 0.38)):
+        slow = work_seconds(replace(product, alignment=alignment), found)
+        assert slow - launch == pytest.approx((aligned - launch) / kept)
+
+
 def test_a_thin_product_is_bound_by_its_traffic() -> None:
     product = Product(1, 8192, 8192)
     work = Work("product", "float16", product.flops, product.elements * 2, (product,), 0.0, 2)

@@ -1,10 +1,12 @@
 """The rows of ``benchmarks/measurements``, and how figures are read, changed and written."""
 
+import math
 from collections import Counter
 
 import pytest
 
-from benchmarks.measurements.figures import ALL, Rates, read, rewritten
+from benchmarks.measurements.__main__ import is_told
+from benchmarks.measurements.figures import ALL, MEASURED, Rates, read, rewritten
 from benchmarks.measurements.recipes import at, repetition, small
 from benchmarks.measurements.rows import PUBLISHED, read_rows
 from shardwright.cost_model.cluster import cluster
@@ -38,11 +40,20 @@ def test_a_figure_is_written_where_it_stands_and_nowhere_else(key, line):
 
 
 def test_every_fitted_figure_stands_in_all_of_its_files_alike():
-    for figure in ALL:
+    for figure in (*ALL, *MEASURED):
         for place, scale in figure.at_places:
             assert read(place) == pytest.approx(figure.value * scale, rel=1e-3)
         assert 0 < figure.value <= figure.most * (1 + 1e-3)
     assert len({figure.name for figure in ALL}) == len(ALL)
+
+
+def test_rows_tell_a_figure_that_they_narrow_or_drive_away():
+    """One that is driven far below its prior hardly matters there, so it is not narrowed."""
+    figure = ALL[0]
+    wide, far = figure.sigma, figure.prior * math.exp(-2 * figure.sigma)
+    assert not is_told(figure, figure.prior, wide)
+    assert is_told(figure, figure.prior, 0.5 * wide)
+    assert is_told(figure, far, wide)
 
 
 def test_rates_change_their_figures_alone():
