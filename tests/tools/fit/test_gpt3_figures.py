@@ -19,7 +19,7 @@ TOKENS, BATCH, SEQUENCE, DAY, YEAR = 300e9, 1536, 2048, 86400.0, 365.25
         [
             (1024, "a100-selene", "tensor=8,pipeline=16", "32 days"),
             (512, "v100-pod", "tensor=8,pipeline=16", "114 days"),
-            (8, "v100-pod", "tensor=8", "17.8 years"),
+            (8, "v100-pod", "tensor=8", "17.7 years"),
         ],
     ),
 )
