@@ -66,7 +66,7 @@ MODELS = {
     "gpt": f"gpt:{SMALL},dropout=0.1",  # its embedding is its head, too
     "llama": f"llama:{SMALL},kv_heads=2,inner=8,tied=true",
     "mixtral": f"mixtral:{SMALL},kv_heads=2,inner=8,experts=4",
-    "resnet": "resnet18-cifar:batch=8,side=8,width=2",
+    "resnet": "resnet18-cifar:batch=32,side=8,width=2",
 }
 HOST = Host(memory_bytes=2**32, to_host=2e9, from_host=3e9)
 CPU = cluster("cpu").model_copy(update={"host": HOST})
