@@ -40,13 +40,10 @@ from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.search_request import SearchRequest
-from shardwright.cost_model.cluster import Host, cluster
 from shardwright.ir.errors import ShardwrightError
-from shardwright.ir.graph import Graph, Node
-from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.graph import Graph
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
@@ -56,6 +53,8 @@ from shardwright.passes.manager import PassManager
 from shardwright.proof import Proof, UpdateRule, prove_program
 from shardwright.zoo.loading import load
 from tests.equivalence import trained
+from tests.proof.test_stages import swapped
+from tests.search.test_offloading import CPU, MESH, SGD, marked_at_random
 from tests.search.test_recomputed_memory import random_assignment
 from tests.shardwright.test_long_sequences import MODELS as LONG
 from tests.shardwright.test_long_sequences import split
@@ -68,10 +67,6 @@ MODELS = {
     "mixtral": f"mixtral:{SMALL},kv_heads=2,inner=8,experts=4",
     "resnet": "resnet18-cifar:batch=32,side=8,width=2",
 }
-HOST = Host(memory_bytes=2**32, to_host=2e9, from_host=3e9)
-CPU = cluster("cpu").model_copy(update={"host": HOST})
-MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2, 1)))
-SGD = Optimizer()
 TOLERANCE = 1e-9
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
@@ -127,7 +122,7 @@ def _random_step(seed: int, model: str, passes: int, policy: str) -> Verified:
     graph = ApplyPrecision(PRECISIONS[policy]).run(definition.graph)
     graph = GroupStatistics(passes).run(graph) if passes > 1 else graph
     random = np.random.default_rng((seed, passes, len(model)))
-    graph = _offloading(Canonicalize().run(graph), random)
+    graph = marked_at_random(Canonicalize().run(graph), random)
     program = _random_program(graph, passes, random)
     alone = CompileOptions(mode="stand_alone", optimizer=SGD)
     whole = compile_graph(replace(graph, offloaded=()), CPU, 1, alone).program
@@ -146,12 +141,6 @@ def _random_step(seed: int, model: str, passes: int, policy: str) -> Verified:
         *_refused(program, proof, lambda other: error(other) <= TOLERANCE),
         {},
     )
-
-
-def _offloading(graph: Graph, random: np.random.Generator) -> Graph:
-    """Return a program with some marks of what is sent to the host."""
-    marked = [node.name for node in graph.nodes if node.operands and random.random() < 0.1]
-    return replace(graph, offloaded=tuple(marked))
 
 
 def _random_program(graph: Graph, passes: int, random: np.random.Generator) -> Graph:
@@ -266,10 +255,11 @@ def _refused(
     Those whose numbers are right all the same, such as of terms of a sum that are swapped, are
     counted apart.
     """
-    without, swapped = list(_left_out(program)), list(_swapped(program))
-    proven = [wrong for wrong in (*without, *swapped) if _is_accepted(wrong, proof)]
+    without = list(_left_out(program))
+    exchanged = [wrong for *_, wrong in swapped(program)]
+    proven = [wrong for wrong in (*without, *exchanged) if _is_accepted(wrong, proof)]
     equal = sum(is_right(one) for one in proven)
-    return len(without), len(swapped), equal, len(proven) - equal
+    return len(without), len(exchanged), equal, len(proven) - equal
 
 
 def _is_accepted(program: Graph, proof: Callable[[Graph], Proof]) -> bool:
@@ -285,28 +275,6 @@ def _left_out(program: Graph) -> Iterator[Graph]:
         communicates = issubclass(operator_class(node.operator), Communication)
         if communicates and operator_class(node.operator).is_collective:
             yield program.replacing({node.name: node.operands[0]})
-
-
-def _swapped(program: Graph) -> Iterator[Graph]:
-    """Yield the programs in which two transfers bring each other's tensor."""
-    order = {value.name: i for i, node in enumerate(program.nodes) for value in node.results}
-    found = [node for node in program.nodes if node.operator == "transfer"]
-    for i, one in enumerate(found):
-        for other in found[i + 1 :]:
-            early = all(order.get(name, -1) < order[one.name] for name in other.operands)
-            same = _kind(program, one) == _kind(program, other)
-            if same and one.operands != other.operands and early:
-                changed = {one.name: other.operands, other.name: one.operands}
-                nodes = (
-                    replace(node, operands=changed.get(node.name, node.operands))
-                    for node in program.nodes
-                )
-                yield program.with_nodes(tuple(nodes))
-
-
-def _kind(program: Graph, node: Node) -> tuple[object, object, object]:
-    source = program.values[node.operands[0]]
-    return source.type, source.layout, node.attributes["stage"]
 
 
 def main() -> None:

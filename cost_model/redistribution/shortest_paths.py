@@ -46,7 +46,8 @@ class ShortestPaths:
         """Return the distances from a few sources; nodes by falling number of edges into."""
         reached = np.full((len(self.position), len(sources)), np.inf)
         reached[self.position[sources], np.arange(len(sources))] = 0.0
-        before, further = np.full_like(reached, -1.0), np.empty_like(reached)
+        before = np.full_like(reached, -1.0)  # no distance: the first round is never left out
+        further = np.empty_like(reached)
         while not np.array_equal(before, reached):
             before[:] = reached
             for starts, prices in self.arriving:
