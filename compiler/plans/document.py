@@ -269,9 +269,8 @@ class PlanDocument(_Part):
 
     @property
     def _certified_seconds(self) -> float:
-        """The step: the serial one, or with stages that of the schedule, as their sum is none."""
-        of_schedule = bool(self.memory.by_group) and self.cost_model == "time"
-        return self.objective if of_schedule else self.predicted_step_seconds
+        """The step that the certificate is of, where what was minimised is one."""
+        return self.objective if self.cost_model == "time" else self.predicted_step_seconds
 
     @property
     def certificate(self) -> str:
@@ -288,11 +287,12 @@ class PlanDocument(_Part):
         kinds = self.memory.by_kind.items()
         memory = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in kinds if round(size))
         sent = ", ".join(f"{volume.count} {kind}" for kind, volume in self.communication.items())
+        is_step = self.objective_is == "overlapped step"
         return {
             "model": self.model,
             "devices": f"{self.devices} of {self.cluster.name}, mesh {self.device_mesh}",
             "mode": f"{self.mode}, search {self.search}",
-            "serial step": seconds_text(self.predicted_step_seconds),
+            self.objective_is if is_step else "serial step": seconds_text(self._certified_seconds),
             "plan": f"{self.certificate} ({self.how})",
             "peak memory": f"{bytes_text(self.memory.peak_bytes)}: {memory}",
             "collectives": sent or "none",

@@ -102,6 +102,22 @@ def _whole_gradients(info: OperatorInfo, operands: list[Array], seed: int) -> li
     return [None if value is None else found[value.name][2][0] for value in gradients]
 
 
+def _check_same_nodes(info: OperatorInfo, split: Builder) -> None:
+    """Check that the gradient is of the same nodes whatever the layouts: it is emitted once."""
+    one = Mesh(())
+    whole, _, _ = _emitted(info, one, info.infer_tensor_layouts(Strategy(), one))
+    found, expected = (
+        [(node.operator, node.operands, dict(node.attributes)) for node in build.nodes]
+        for build in (split, whole)
+    )
+    what = f"the gradient is {_named(found)} where it is split, {_named(expected)} where it is not"
+    expect(found == expected, f"{what}; it must not depend on layouts", info.name)
+
+
+def _named(nodes: Sequence[tuple[str, object, object]]) -> str:
+    return ", ".join(f"`{name}`" for name, *_ in nodes) or "no operator"
+
+
 def _numeric_gradient(
     info: OperatorInfo, operands: list[Array], position: int, seed: int, step: float = 1e-5
 ) -> Array:
@@ -175,6 +191,7 @@ def check_gradients(
     else:
         build, inputs, gradients = _emitted(info, mesh, layouts)
         results = run_shards(info, strategy, mesh, shards)
+        _check_same_nodes(info, build)
     reduced = [layout.reduced() for layout in left]
     pulled = [
         scatter(x, layout, mesh) for x, layout in zip(cotangents(info, seed), reduced, strict=True)

@@ -58,6 +58,12 @@ def not_as_the_operand_lies(self, build, at):
     return [build.emit("spread", g, axis=(0,), keep_dims=False, shape=shape)]
 
 
+def longer_where_it_is_split(self, build, at):
+    (gradient,) = ColumnMean.gradient(self, build, at)
+    lying = at.operands[0].layout
+    return [gradient if lying is None or not lying.split_axes else build.emit("neg", gradient)]
+
+
 def two_gradients(self, build, at):
     return [*ColumnMean.gradient(self, build, at), None]
 
@@ -84,6 +90,10 @@ BROKEN = {
     "a_gradient_that_lies_otherwise": (
         {"gradient": not_as_the_operand_lies},
         "the gradient of operand 0 is f64[6, 4] [*, *], expected f64[6, 4] [x@y, *]",
+    ),
+    "a_gradient_that_depends_on_layouts": (
+        {"gradient": longer_where_it_is_split},
+        "the gradient is `scale`, `spread`, `neg` where it is split, `scale`, `spread` where it is",
     ),
     "a_gradient_too_many": ({"gradient": two_gradients}, "the gradient returns 2 values for 1"),
     "linear_but_not_said": ({"linear": ()}, "it is linear in the operands (0,), which `linear`"),

@@ -10,10 +10,12 @@ import shardwright as sw
 from shardwright import nn, ops
 from shardwright.compiler.options import CompileOptions
 from shardwright.ir.graph import Graph
+from shardwright.ir.units import seconds_text
 from shardwright.solver import Problem, Variable, solve
 from shardwright.zoo import load
 
 SMALL = "mlp:hidden=16,batch=8"
+GPT = "gpt:layers=1,hidden=256,heads=2,sequence=64,vocabulary=64,batch=8"
 LONGEST = 300
 
 
@@ -87,6 +89,14 @@ def test_the_line_of_a_compilation(compilation):
         f"{document.predicted_step_seconds * 1e6:.3g} us, proven optimal, "
         f"{document.memory.peak_bytes / 1024:.2f} KiB>"
     )
+
+
+def test_the_line_and_the_table_tell_the_step_that_was_minimised():
+    document = sw.compile(GPT, 4, cluster="h100-pod").plan.document
+    step = seconds_text(document.objective)
+    assert step != seconds_text(document.predicted_step_seconds)
+    assert f": {step}, " in repr(document)
+    assert document.table["overlapped step"] == step
 
 
 def test_the_line_of_a_plan_says_how_good_it_is(large):
