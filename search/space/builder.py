@@ -52,6 +52,7 @@ def build_search_space(
     input_layouts: Mapping[str, Layout] | None = None,
     sharding: OptimizerSharding | None = None,
     time_limit: float = math.inf,
+    asked_seconds: float | None = None,
     recompute: bool = False,
     regather: bool = False,
     micro: MicroBatches | None = None,
@@ -79,6 +80,8 @@ def build_search_space(
         How finely parameters must be divided; by default the search chooses.
     time_limit : float
         Seconds that building may take.
+    asked_seconds : float, optional
+        The time limit of the user, for messages, where only a part of it is left.
     recompute : bool
         Whether operators that are not marked may be recomputed, too.
     regather : bool
@@ -97,10 +100,13 @@ def build_search_space(
     Raises
     ------
     StrategyError
-        If a pin names no operator, or is not supported; if the mesh is too fine for the time.
+        If a pin names no operator, or is not supported.
+    TimeLimitError
+        If no time is left, or the mesh is too fine for it.
     """
+    limits, shared = (time_limit, asked_seconds), interner or Interner()
     builder = _SpaceBuilder(
-        BuildContext(graph, profile, time_limit, micro, part, host, interner or Interner()),
+        BuildContext(graph, profile, *limits, micro, part, host, shared),
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),
