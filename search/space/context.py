@@ -197,8 +197,10 @@ class BuildContext:
 
         It is alive at other moments than those at which the operators of a micro-batch run.
         """
+        if self.micro is None:
+            return False
         producer = self.graph.producers.get(value)
-        return self.micro is not None and producer is not None and self.times(producer.name) == 1
+        return producer is not None and self.times(producer.name) == 1
 
     def is_of_pass(self, value: str) -> bool:
         """Return whether every micro-batch computes a value, or receives it from another stage."""
