@@ -310,8 +310,8 @@ class Attempts:
 
     @property
     def is_fine(self) -> bool:
-        """Whether the problem is small enough to search every limit."""
-        return sum(self.space.problem.sizes) <= (_FINE_RECOMPUTING if self.recomputes else _FINE)
+        """Whether the problem is small enough to search every limit; see `built`."""
+        return sum(self.built().problem.sizes) <= (_FINE_RECOMPUTING if self.recomputes else _FINE)
 
     def built(self) -> SearchSpace:
         """Return the problem that is searched.

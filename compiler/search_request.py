@@ -199,7 +199,8 @@ class SearchRequest:
             result_pins=self.options.result_pins,
             input_layouts=self._input_layouts(),
             sharding=self.options.sharding,
-            time_limit=min(self.options.time_limit, self.deadline - time.perf_counter()),
+            time_limit=min(self.options.time_limit, self._left()),
+            asked_seconds=self.options.time_limit,
             recompute=recompute and self.options.recompute == "search",
             regather=regather or recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,
@@ -207,6 +208,9 @@ class SearchRequest:
             interner=self._interner(recompute, regather),
             host=self._host_memory(recompute),
         )
+
+    def _left(self) -> float:
+        return max(self.deadline - time.perf_counter(), 0.0)
 
     def _interner(self, recompute: bool, regather: bool) -> Interner:
         """Return what the problem shares with others of as many passes and the same choices."""

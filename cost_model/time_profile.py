@@ -9,6 +9,7 @@ from shardwright.cost_model.program_profile import ProgramProfile
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import SecondPrices, second_prices
 from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
@@ -18,14 +19,17 @@ class TimeProfile(ProgramProfile):
     """Seconds of the emitted program on a cluster, without any overlap."""
 
     name = "time"
-    _known: SecondPrices | None = None
+    _known: tuple[Mesh, SecondPrices] | None = None
 
     @property
     def _seconds(self) -> SecondPrices:
-        """The seconds on the mesh; `_on` changes it."""
-        if self._known is None or self._known.mesh is not self.mesh:
-            self._known = second_prices(self.mesh, self.cluster)
-        return self._known
+        """The seconds on the mesh; `_on` changes it.
+
+        They may be those of an equal mesh, of another compilation.
+        """
+        if self._known is None or self._known[0] is not self.mesh:
+            self._known = self.mesh, second_prices(self.mesh, self.cluster)
+        return self._known[1]
 
     def __init_subclass__(cls, **options: object) -> None:
         """Take no seconds of packing in a subclass that has other prices of moves."""

@@ -59,10 +59,10 @@ def _cotangent_flow(graph: Graph) -> CotangentFlow:
     reached = {p.name for p in graph.parameters if p.trainable and p.value.type.is_float}
     entering: dict[str, tuple[bool, ...]] = {}
     for node in graph.nodes:
-        flags = tuple(name in reached for name in node.operands)
+        flags = tuple([name in reached for name in node.operands])
         if any(flags) and any(result.name in relevant for result in node.results):
             pairs = zip(flags, _differentiable(graph, node), strict=True)
-            flags = tuple(flag and differentiable for flag, differentiable in pairs)
+            flags = tuple([flag and differentiable for flag, differentiable in pairs])
         entering[node.name] = flags
         if any(flags):
             reached.update(result.name for result in node.results if result.type.is_float)

@@ -61,6 +61,11 @@ class Node:
         How it is split, once that is decided.
     provenance : Provenance, optional
         The operator it belongs to and its role; by default it is an operator of the model itself.
+
+    Attributes
+    ----------
+    name : str
+        The name of the first result.
     """
 
     operator: str
@@ -70,8 +75,11 @@ class Node:
     scope: str = ""
     strategy: Strategy | None = None
     provenance: Provenance = _OWN
+    name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Names are read often: a property would be slower.
+        object.__setattr__(self, "name", self.results[0].name if self.results else "")
         if type(self.attributes) is not FrozenAttributes:
             object.__setattr__(self, "attributes", FrozenAttributes(self.attributes))
         if not self.provenance.operator and self.provenance == _OWN and self.results:
@@ -80,11 +88,6 @@ class Node:
     def __repr__(self) -> str:
         results = ", ".join(result.name for result in self.results)
         return f"<Node {results} = {self.operator}({', '.join(self.operands)})>"
-
-    @property
-    def name(self) -> str:
-        """The name of the first result."""
-        return self.results[0].name
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,8 @@ class Graph:
 
     def operand_values(self, node: Node) -> tuple[Value, ...]:
         """Return the values that `node` reads."""
-        return tuple(self.values[name] for name in node.operands)
+        values = self.values
+        return tuple([values[name] for name in node.operands])
 
     def copied_tensor(self, name: str) -> str:
         """Return the tensor of the model that a forward value is, in whatever layout."""

@@ -1,6 +1,6 @@
 """Tensor types: an element type and a shape."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import ml_dtypes
@@ -51,8 +51,32 @@ class TensorType:
     dtype: str
     shape: tuple[int, ...]
     in_host: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check()
+        # Types are hashed often, as layouts are.
+        object.__setattr__(self, "_hash", hash((self.dtype, self.shape, self.in_host)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        # Equal ones are often the same object; the generated method would make two tuples.
+        if self is other:
+            return True
+        if not isinstance(other, TensorType):
+            return NotImplemented
+        return (
+            self.dtype == other.dtype
+            and self.shape == other.shape
+            and self.in_host == other.in_host
+        )
+
+    def __reduce__(self) -> tuple[type["TensorType"], tuple[str, tuple[int, ...], bool]]:
+        return TensorType, (self.dtype, self.shape, self.in_host)  # another process hashes anew
+
+    def _check(self) -> None:
         if self.dtype not in _DTYPES:
             raise IRError(f"no element type is called `{self.dtype}`", hint=f"use one of {DTYPES}")
         if not all(isinstance(size, int | np.integer) for size in self.shape):

@@ -193,7 +193,7 @@ class Elimination:
     ) -> list[int]:
         """Form the groups of one variable; return its former neighbours."""
         groups = []
-        for members, scope in self._split(index, list(waiting[index])):
+        for members, scope in self._split(index, list(waiting[index]), neighbours[index]):
             group = self._add_group(index, members, scope)
             groups.append(group)
             for variable in scope:
@@ -219,13 +219,13 @@ class Elimination:
         return Group((index, *scope), factors, message)
 
     def _split(
-        self, index: int, factors: list[Factor]
+        self, index: int, factors: list[Factor], neighbours: Iterable[int]
     ) -> list[tuple[list[Factor], tuple[int, ...]]]:
         """Group the factors so that no message is too large, in one group if possible.
 
-        Each group comes with the scope of its message.
+        Each group comes with the scope of its message; that of one is all neighbours.
         """
-        scope = self._scope_without(index, factors)
+        scope = tuple(sorted(neighbours))
         if self._fits(index, scope):
             return [(factors, scope)]
         self.exact = False
@@ -283,32 +283,40 @@ class Elimination:
         values = [*unary, *tables]
         keys = list(map(Identity, unary) if unary_keys is None else unary_keys)
         keys += map(Identity, tables) if table_keys is None else table_keys
-        self._compute_messages(values, keys)
+        messages = self._compute_messages(values, keys)
         self.values = values
         constant = sum(float(self.array(root.message)) for root in self.roots)
-        return Relaxed(constant, self._decode(values))
+        return Relaxed(constant, self._decode(values, messages))
 
-    def _compute_messages(self, values: list[Array], keys: list[Hashable]) -> None:
-        """Append every message to ``values``; those of the previous call are reused."""
+    def _compute_messages(self, values: list[Array], keys: list[Hashable]) -> list[_Message]:
+        """Append every message to ``values``; those of the previous call are reused.
+
+        Returns the messages, one object for each distinct group of factors.
+        """
         memo: dict[Hashable, _Message] = {}
+        messages: list[_Message] = []
         entries = 0
         self._interned = {message.content: message for message in self._memo.values()}
         self.offsets = [0.0] * len(values)
         for groups in self.groups:
             for group in groups:
-                key = tuple((keys[factor], axes) for factor, axes in group.factors)
-                message = memo.get(key) or self._memo.get(key)
+                key = tuple([(keys[factor], axes) for factor, axes in group.factors])
+                message = memo.get(key)
                 if message is None:
-                    entries += self.entries(group.scope[1:])
-                    self._check_space(entries, memo)
-                    message = self._relative(self._message(group, values))
-                    self.messages_computed += 1
-                memo[key] = message
+                    message = self._memo.get(key)
+                    if message is None:
+                        entries += self.entries(group.scope[1:])
+                        self._check_space(entries, memo)
+                        message = self._relative(self._message(group, values))
+                        self.messages_computed += 1
+                    memo[key] = message
+                messages.append(message)
                 keys.append(message.key)
                 values.append(message.array)
-                before = sum(self.offsets[factor] for factor, _ in group.factors)
+                before = sum([self.offsets[factor] for factor, _ in group.factors])
                 self.offsets.append(before + message.least)
         self._memo = memo
+        return messages
 
     def _check_space(self, entries: int, memo: dict[Hashable, _Message]) -> None:
         """Forget the messages of the previous call, or give up, where new ones take the space."""
@@ -388,20 +396,37 @@ class Elimination:
             total = total + _broadcast(self.array(factor), axes, dimensions)
         return total
 
-    def _decode(self, values: list[Array]) -> list[int]:
-        """Decide the variables in reverse order; ties go to the lowest index."""
-        choice = [0] * len(self.sizes)
+    def _decode(self, values: list[Array], messages: list[_Message]) -> list[int]:
+        """Decide the variables in reverse order; ties go to the lowest index.
+
+        Variables with the same messages, as in equal layers, are decided once for each choice of
+        their neighbours.
+        """
+        choice, first = [0] * len(self.sizes), len(self.sizes) + len(self.edges)
+        decided: dict[Hashable, int] = {}
         for groups in reversed(self.groups):
             index = groups[0].scope[0]
             if self.sizes[index] == 1:
                 continue
-            factors = [factor for group in groups for factor, _ in group.factors]
-            slices = [self._slice(values[factor], factor, index, choice) for factor in factors]
-            total = slices[0]
-            for part in slices[1:]:
-                total = total + part
-            choice[index] = int(total.argmin())
+            key: list[int] = []
+            for group in groups:
+                key.append(id(messages[group.message - first]))
+                key += [choice[variable] for variable in group.scope[1:]]
+            known = decided.get(tuple(key))
+            if known is None:
+                known = decided[tuple(key)] = self._best(groups, values, choice)
+            choice[index] = known
         return choice
+
+    def _best(self, groups: list[Group], values: list[Array], choice: list[int]) -> int:
+        """Return the best strategy of the variable of some groups, the others as chosen."""
+        index = groups[0].scope[0]
+        factors = [factor for group in groups for factor, _ in group.factors]
+        slices = [self._slice(values[factor], factor, index, choice) for factor in factors]
+        total = slices[0]
+        for part in slices[1:]:
+            total = total + part
+        return int(total.argmin())
 
     def _slice(self, value: Array, factor: Factor, index: int, choice: list[int]) -> Array:
         """Return a factor over one variable, the others as chosen."""

@@ -53,8 +53,7 @@ def evaluate(problem: Problem, assignment: Sequence[int]) -> Evaluation:
     terms = _terms(problem, assignment)
     peak = _peak_usage(problem, assignment)
     within = problem.memory_limit is None or float(peak) <= problem.memory_limit
-    allowed = all(term < FORBIDDEN for term in terms)
-    return Evaluation(_sum(terms), float(peak), within and allowed)
+    return Evaluation(_sum(terms), float(peak), within and _are_allowed(terms))
 
 
 def cost_of(problem: Problem, assignment: Sequence[int]) -> float:
@@ -63,14 +62,31 @@ def cost_of(problem: Problem, assignment: Sequence[int]) -> float:
     return _sum(_terms(problem, assignment))
 
 
+def cost_if_feasible(problem: Problem, assignment: Sequence[int]) -> float | None:
+    """Return the cost of ``assignment`` if it is feasible, else None; see `evaluate`.
+
+    Memory is looked at only where it has a limit.
+    """
+    _check(problem, assignment)
+    terms, limit = _terms(problem, assignment), problem.memory_limit
+    if not _are_allowed(terms):
+        return None
+    within = limit is None or float(_peak_usage(problem, assignment)) <= limit
+    return _sum(terms) if within else None
+
+
 def _terms(problem: Problem, assignment: Sequence[int]) -> list[float]:
     terms = [
-        variable.cost[choice].item()
+        variable.cost.item(choice)
         for variable, choice in zip(problem.variables, assignment, strict=True)
     ]
     return terms + [
-        pair.table[assignment[pair.first], assignment[pair.second]].item() for pair in problem.pairs
+        pair.table.item(assignment[pair.first], assignment[pair.second]) for pair in problem.pairs
     ]
+
+
+def _are_allowed(terms: Sequence[float]) -> bool:
+    return all(term < FORBIDDEN for term in terms)
 
 
 def _sum(terms: Sequence[float]) -> float:
@@ -97,9 +113,10 @@ def _peak_usage(problem: Problem, assignment: Sequence[int]) -> Fraction | int:
     change: dict[int, Fraction | int] = {}
     for variable, choice in zip(problem.variables, assignment, strict=True):
         for use in variable.memory:
-            if use.start < use.end:
-                amount = use.usage[choice].item()
-                exact = int(amount) if amount == int(amount) else Fraction(amount)
+            amount = use.usage.item(choice)
+            if amount and use.start < use.end:
+                whole = int(amount)
+                exact = whole if whole == amount else Fraction(amount)
                 change[use.start] = change.get(use.start, 0) + exact
                 change[use.end] = change.get(use.end, 0) - exact
     peak: Fraction | int = 0

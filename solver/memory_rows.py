@@ -117,7 +117,9 @@ class MemoryRows:
         total = np.concatenate([[0.0], np.cumsum(prices)])
         per_use = total[self.last] - total[self.first]
         unary = [weight * cost if weight != 1.0 else cost for cost in network.unary]
-        keys: list[Hashable] = [(weight, key) for key in network.unary_keys]
+        keys: list[Hashable] = list(network.unary_keys)
+        if weight != 1.0:
+            keys = [(weight, key) for key in keys]
         priced: dict[Hashable, Array] = {}
         for position in np.flatnonzero(per_use):
             variable, price = int(self.variables[position]), float(per_use[position])

@@ -199,8 +199,9 @@ def _transposed(arrays: Interner, table: Array) -> Array:
 def _memory(
     converted: Callable[[Array], Array], memory: tuple[MemoryUse, ...]
 ) -> tuple[MemoryUse, ...]:
+    uses = [(use, converted(use.usage)) for use in memory if use.start < use.end]
     return tuple(
-        MemoryUse(converted(use.usage), use.start, use.end) for use in memory if use.start < use.end
+        [use if usage is use.usage else MemoryUse(usage, use.start, use.end) for use, usage in uses]
     )
 
 

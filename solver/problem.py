@@ -11,7 +11,7 @@ keyed by its `Identity`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -156,7 +156,7 @@ class Problem:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of strategies of each variable."""
-        return tuple(len(variable.cost) for variable in self.variables)
+        return tuple([len(variable.cost) for variable in self.variables])
 
     def limited(self, memory_limit: float | None, role: PairRole | None = None) -> Problem:
         """Return the problem with another memory limit, and only the pairs of a role if given.
@@ -180,9 +180,10 @@ def check_problem(problem: Problem) -> None:
             _check_variable(variable, checked)
         except SolverError as error:
             raise SolverError(error.what, f"variable `{variable.name}`", error.hint) from None
+    sizes = problem.sizes
     for position, pair in enumerate(problem.pairs):
         try:
-            _check_pair(problem, pair, checked)
+            _check_pair(sizes, pair, checked)
         except SolverError as error:
             where = _ends_text(problem, position, pair)
             raise SolverError(error.what, where, error.hint) from None
@@ -206,43 +207,45 @@ def _check_variable(variable: Variable, checked: set[Identity]) -> None:
     if variable.cost.ndim != 1 or variable.cost.size == 0:
         shape = variable.cost.shape
         raise SolverError(f"the cost has shape {shape}, expected one entry a strategy")
-    _check_numbers(variable.cost, "cost", checked)
+    if id(variable.cost) not in checked:
+        _check_numbers(variable.cost, "cost", checked)
+    shape = variable.cost.shape
     for use in variable.memory:
-        _check_use(use, variable.cost.size, checked)
+        _check_use(use, shape, checked)
 
 
-def _check_use(use: MemoryUse, strategies: int, checked: set[Identity]) -> None:
-    if use.usage.shape != (strategies,):
-        raise SolverError(f"the memory use has shape {use.usage.shape}, expected ({strategies},)")
+def _check_use(use: MemoryUse, shape: tuple[int, ...], checked: set[Identity]) -> None:
+    if use.usage.shape != shape:
+        raise SolverError(f"the memory use has shape {use.usage.shape}, expected {shape}")
     if use.start > use.end:
         raise SolverError(
             f"the interval [{use.start}, {use.end}) ends before it starts",
             hint="an empty interval is [t, t)",
         )
-    unchecked = _check_numbers(use.usage, "memory use", checked)
-    if unchecked and (use.usage.min() < 0 or use.usage.max() == np.inf):
+    if id(use.usage) in checked:
+        return
+    _check_numbers(use.usage, "memory use", checked)
+    if use.usage.min() < 0 or use.usage.max() == np.inf:
         extreme = use.usage.min() if use.usage.min() < 0 else use.usage.max()
         raise SolverError(f"the memory use holds {extreme}, expected finite numbers of at least 0")
 
 
-def _check_pair(problem: Problem, pair: Pair, checked: set[Identity]) -> None:
-    count = len(problem.variables)
+def _check_pair(sizes: Sequence[int], pair: Pair, checked: set[Identity]) -> None:
+    count = len(sizes)
     for end in (pair.first, pair.second):
         if not 0 <= end < count:
             raise SolverError(
                 f"the pair joins variable {end}, expected a number from 0 to {count - 1}"
             )
-    first, second = problem.variables[pair.first], problem.variables[pair.second]
-    expected = (first.cost.size, second.cost.size)
+    expected = (sizes[pair.first], sizes[pair.second])
     if pair.table.shape != expected:
         raise SolverError(f"the table has shape {pair.table.shape}, expected {expected}")
-    _check_numbers(pair.table, "table", checked)
+    if id(pair.table) not in checked:
+        _check_numbers(pair.table, "table", checked)
 
 
-def _check_numbers(array: Array, what: str, checked: set[Identity]) -> bool:
-    """Check the numbers of each distinct array once; return whether this was the first time."""
-    if id(array) in checked:
-        return False
+def _check_numbers(array: Array, what: str, checked: set[Identity]) -> None:
+    """Check the numbers of an array, and note that they are checked."""
     checked.add(Identity(array))
     if array.dtype.kind not in "if":
         raise SolverError(f"the {what} holds {array.dtype}, expected float64 or int64")
@@ -251,7 +254,6 @@ def _check_numbers(array: Array, what: str, checked: set[Identity]) -> bool:
         raise SolverError(
             f"the {what} holds {number}, expected numbers", hint="use `inf` for what is forbidden"
         )
-    return True
 
 
 def memory_uses(problem: Problem) -> Iterator[tuple[int, MemoryUse]]:

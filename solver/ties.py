@@ -16,19 +16,26 @@ def settled(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
     Each variable in turn takes its lowest strategy that costs no more and uses no more memory,
     until none changes.
     """
+    due = [choice > 0 for choice in assignment]  # others cannot take a lower strategy
     neighbours: list[list[tuple[int, Array]]] = [[] for _ in problem.variables]
     for pair in problem.pairs:
-        neighbours[pair.first].append((pair.second, pair.table))
-        neighbours[pair.second].append((pair.first, pair.table.T))
+        if due[pair.first]:
+            neighbours[pair.first].append((pair.second, pair.table))
+        if due[pair.second]:
+            neighbours[pair.second].append((pair.first, pair.table.T))
     chosen, total = list(assignment), 0.0
     for variable, choice in zip(problem.variables, chosen, strict=True):
         total += abs(float(variable.cost[choice]))
     for _ in range(_SWEEPS):
-        before = list(chosen)
         for i, variable in enumerate(problem.variables):
-            if chosen[i]:
-                chosen[i] = _lowest(variable, neighbours[i], chosen, chosen[i], TIE * total)
-        if chosen == before:
+            if not due[i]:
+                continue
+            due[i], current = False, chosen[i]
+            chosen[i] = _lowest(variable, neighbours[i], chosen, current, TIE * total)
+            if chosen[i] != current:  # it may take a lower one still, and so may its neighbours
+                for other in (i, *(other for other, _ in neighbours[i])):
+                    due[other] = chosen[other] > 0
+        if not any(due):
             break
     return tuple(chosen)
 
@@ -47,6 +54,8 @@ def _lowest(
     if total[current] >= FORBIDDEN:
         return current
     good = total <= total[current] + tie
+    if good.argmax() == current:  # whatever memory it uses
+        return current
     for use in variable.memory:
         good &= use.usage[: current + 1] <= use.usage[current]
     return int(good.argmax())

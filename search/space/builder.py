@@ -52,6 +52,7 @@ def build_search_space(
     input_layouts: Mapping[str, Layout] | None = None,
     sharding: OptimizerSharding | None = None,
     time_limit: float = math.inf,
+    asked_seconds: float | None = None,
     recompute: bool = False,
     regather: bool = False,
     micro: MicroBatches | None = None,
@@ -79,6 +80,8 @@ def build_search_space(
         How finely parameters must be divided; by default the search chooses.
     time_limit : float
         Seconds that building may take.
+    asked_seconds : float, optional
+        The time limit of the user, for messages, where only a part of it is left.
     recompute : bool
         Whether operators that are not marked may be recomputed, too.
     regather : bool
@@ -97,10 +100,13 @@ def build_search_space(
     Raises
     ------
     StrategyError
-        If a pin names no operator, or is not supported; if the mesh is too fine for the time.
+        If a pin names no operator, or is not supported.
+    TimeLimitError
+        If no time is left, or the mesh is too fine for it.
     """
+    limits, shared = (time_limit, asked_seconds), interner or Interner()
     builder = _SpaceBuilder(
-        BuildContext(graph, profile, time_limit, micro, part, host, interner or Interner()),
+        BuildContext(graph, profile, *limits, micro, part, host, shared),
         dict(pins or {}),
         dict(result_pins or {}),
         dict(input_layouts or {}),
@@ -242,32 +248,30 @@ class _SpaceBuilder:
             self.context.kept[variable] = kept
         self.variable[node.name] = variable
         self.offloading.hold(variable, table)
+        moment, entered = self.moment[node.name], self.recomputable.entered(node, self.memory)
         for position, name in enumerate(node.operands):
-            self.context.readers[name].append(self._operand(node, position))
+            end = self._operand(table, position, times)
+            self.context.readers[name].append(end.at(variable, moment, remade_at=entered))
 
-    def _operand(self, node: Node, position: int) -> EdgeEnd:
-        """Return the end at which an operator reads an operand."""
-        table, variable = self.tables[node.name], self.variable[node.name]
-        times = self.context.times(node.name)
-        end = self.context.intern(
-            ("operand", table, position, times), lambda: operand_end(table, position, times)
+    def _operand(self, table: OperatorTable, position: int, times: float) -> EdgeEnd:
+        """Return the end at which operators with a table read an operand, at no place yet."""
+        key = ("operand", table, position, times)
+        return self.context.intern(
+            key, lambda: operand_end(table, position, self.context.number(key), times)
         )
-        entered = self.recomputable.entered(node, self.memory)
-        return end.at(variable, self.moment[node.name], remade_at=entered)
 
     def _add_result(self, node: Node, position: int) -> None:
         value, table = node.results[position], self.tables[node.name]
         wanted = self.context.has_gradient(value.name)
         times, split = self.context.times(node.name), self.context.split_passes(value.name)
-        key = self.context.number((table, "result", position, wanted, times, split))
-        fixes = self.profile.rules.fixes_consumers
-        end = self.context.intern(
-            ("result", key),
-            lambda: replace(
-                result_end(table, position, key, times, split, has_gradient=wanted),
-                fixes_consumers=fixes(table.info),
-            ),
-        )
+        key = ("result", table, position, wanted, times, split)
+
+        def make() -> EdgeEnd:
+            number, fixes = self.context.number(key), self.profile.rules.fixes_consumers
+            end = result_end(table, position, number, times, split, has_gradient=wanted)
+            return replace(end, fixes_consumers=fixes(table.info))
+
+        end = self.context.intern(key, make)
         moment, kept = self.moment[node.name], self._kept(node, position)
         self._join(value, end.at(self.variable[node.name], moment, kept))
 
@@ -426,7 +430,7 @@ class _SpaceBuilder:
     def _link(self, value: Value, reader: EdgeEnd) -> Link | None:
         """Return how the states of the producer and a reader of a tensor are tied."""
         producer = self.graph.producers.get(value.name)
-        if producer is None:
+        if producer is None or not self.recomputable.links:
             return None
         return self.recomputable.link(producer.name, self.draft.choices[reader.variable].name)
 
@@ -439,17 +443,21 @@ class _SpaceBuilder:
         states: list[bool],
     ) -> None:
         """Count what is saved of a tensor, and what a second computation reads of it."""
-        producer = self.graph.producers.get(value.name)
-        entered = 0 if producer is None else self.recomputable.entered(producer, self.memory)
-        self.saved.hold(value, savers, writer, shared, states, entered)
+        if savers:
+            producer = self.graph.producers.get(value.name)
+            entered = 0 if producer is None else self.recomputable.entered(producer, self.memory)
+            self.saved.hold(value, savers, writer, shared, states, entered)
         if value.name not in self.graph.producers or value.name in self.replaced:
             return
         group = self.counted.get(value.name, value.name)
         if group != value.name and (group not in self.graph.producers or self._count_savers(group)):
             return  # a view of a buffer that is saved in any case, or counted for another value
         if group not in self.counted_again:
-            ends = [end for end in self.context.readers[value.name] if end.saved is None]
-            ends = [end for end in ends if end.recomputed is not None and not self._is_view(end)]
+            ends = [
+                end
+                for end in self.context.readers[value.name]
+                if end.saved is None and end.recomputed is not None and not self._is_view(end)
+            ]
             self.counted_again |= {group} if ends and group in self.counted else set()
             self.saved.hold_for_recomputation(value, ends, writer, shared, bool(savers))
 
@@ -477,8 +485,8 @@ class _SpaceBuilder:
         memory, usage = self.memory, self.context.bytes_at(value.type, at)
         readers = self.context.readers[value.name]
         if value.name not in self.counted and value.name not in self.replaced and readers:
-            last = max(end.moment for end in readers)
-            until = min([last, *(end.moment for end in savers)])
+            last = max([end.moment for end in readers])
+            until = min([last, *[end.moment for end in savers]])
             memory.hold_transient(at.variable, usage, writer.moment, until)
         start = self.context.gradient_start(readers)
         if start is not None:

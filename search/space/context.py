@@ -75,6 +75,8 @@ class BuildContext:
         Prices the choices.
     time_limit : float
         Seconds that building may take.
+    asked_seconds : float, optional
+        The time limit of the user, for messages, where only a part of it is left.
     micro : MicroBatches, optional
         The micro-batches that a step has; the program is that of one.
     part : StagePart, optional
@@ -88,6 +90,7 @@ class BuildContext:
     graph: Graph
     profile: CostProfile
     time_limit: float = math.inf
+    asked_seconds: float | None = None
     micro: MicroBatches | None = None
     part: StagePart | None = None
     host: HostMemory | None = None
@@ -97,6 +100,12 @@ class BuildContext:
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
 
     def __post_init__(self) -> None:
+        if self.time_limit <= 0:  # earlier searches took it
+            raise TimeLimitError(
+                f"nothing is left of {self._limit_text} to build the search on mesh "
+                f"{self.profile.mesh}",
+                hint="allow more time",
+            )
         self.started = time.perf_counter()
         self.entries = 0  # of the tables so far
         self.mesh = self.profile.mesh
@@ -188,8 +197,10 @@ class BuildContext:
 
         It is alive at other moments than those at which the operators of a micro-batch run.
         """
+        if self.micro is None:
+            return False
         producer = self.graph.producers.get(value)
-        return self.micro is not None and producer is not None and self.times(producer.name) == 1
+        return producer is not None and self.times(producer.name) == 1
 
     def is_of_pass(self, value: str) -> bool:
         """Return whether every micro-batch computes a value, or receives it from another stage."""
@@ -202,6 +213,14 @@ class BuildContext:
         """Return whether a value has a gradient."""
         return name in self.flow.values
 
+    @property
+    def _asked_seconds(self) -> float:
+        return self.time_limit if self.asked_seconds is None else self.asked_seconds
+
+    @property
+    def _limit_text(self) -> str:
+        return f"the time limit of {self._asked_seconds:g} s"
+
     def check_time(self) -> None:
         """Refuse to go on once time is up; name the operator with the most strategies.
 
@@ -212,9 +231,11 @@ class BuildContext:
         """
         if time.perf_counter() - self.started <= self.time_limit:
             return
+        is_part = self.time_limit < self._asked_seconds
+        rest = f"the {self.time_limit:.3g} s that are left of " if is_part else ""
         name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
         raise TimeLimitError(
-            f"building the search takes longer than the time limit of {self.time_limit:g} s: "
+            f"building the search takes longer than {rest}{self._limit_text}: "
             f"`{name}` alone has {len(table.strategies)} strategies on mesh {self.mesh}",
             hint="merge axes of the mesh, or allow more time",
         )

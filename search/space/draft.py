@@ -128,12 +128,12 @@ def needed(table: OperatorTable, saved: bool) -> Booleans | None:
     return None if table.recomputed is None else table.recomputed > 0
 
 
-def operand_end(table: OperatorTable, position: int, passes: float) -> EdgeEnd:
+def operand_end(table: OperatorTable, position: int, key: object, passes: float) -> EdgeEnd:
     """Return the end at which operators with a table read an operand, at no place yet."""
     saved, recompute = table.memory.operands[position], table.recompute
     return EdgeEnd(
         -1,
-        (table, position, passes),
+        key,
         table.operands[position],
         -1,
         saved=saved if saved.any() else None,
@@ -173,7 +173,7 @@ def result_end(
 
 def saving_ends(ends: Sequence[EdgeEnd]) -> list[EdgeEnd]:
     """Return the ends at which a tensor is saved for backward, in forward order."""
-    return sorted((end for end in ends if end.saved is not None), key=lambda end: end.moment)
+    return sorted([end for end in ends if end.saved is not None], key=lambda end: end.moment)
 
 
 @dataclass

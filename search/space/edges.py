@@ -53,16 +53,16 @@ def connect(
 
     `link` restricts which of its writer and its reader are recomputed.
     """
-    context.check_time()
     shares = (savers[:1] == [writer], savers[:1] == [reader])
     times = (writer.passes, writer.gradient_passes, reader.passes, reader.gradient_passes)
     of_parameters = value.name in context.of_parameters
     types = context.number_of_types(value.name)
-    key = context.number((types, writer.key, reader.key, shares, link, times, of_parameters))
-    again = context.intern(("again", key), lambda: _again(writer, reader))
+    key = ("edge", types, writer.key, reader.key, shares, link, times, of_parameters)
 
-    def make() -> Floats:
+    def make() -> tuple[Floats, Booleans | None]:
+        context.check_time()
         context.check_tables(len(writer.layouts), len(reader.layouts))
+        again = _again(writer, reader)
         table = _priced(context, value, writer, reader)
         for end, other, first in ((writer, reader, shares[1]), (reader, writer, shares[0])):
             if first:
@@ -78,9 +78,9 @@ def connect(
         if writer.remade is not None and reader.recomputed is not None:
             late = (writer.remade[:, None] == 1) & (reader.recomputed == 2)
             table = np.where(late, np.inf, table)  # what is computed early reads what is, too
-        return table
+        return table, again
 
-    table = context.intern(("edges", key), make)
+    table, again = context.intern(key, make)
     context.draft.connect(
         writer,
         reader,

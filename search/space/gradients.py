@@ -109,13 +109,16 @@ def gradient_types(graph: Graph, *, accumulates: bool = True) -> Callable[[str],
     casts = {node.name: node for node in graph.nodes if node.operator == "cast"}
     wide = accumulate_type(graph)
 
-    def types(name: str) -> GradientTypes:
-        tensor = graph.values[name].type
-        dtype = casts[name].attributes.get("reduce") if name in casts else None
+    @cache
+    def types_of(tensor: TensorType, dtype: object) -> GradientTypes:
         reduced = replace(tensor, dtype=str(dtype)) if dtype else tensor
         accumulated = reduced
         if wide is not None and is_narrower(reduced, wide):
             accumulated = replace(reduced, dtype=wide)
         return GradientTypes(tensor, reduced, accumulated, accumulates)
+
+    def types(name: str) -> GradientTypes:
+        dtype = casts[name].attributes.get("reduce") if name in casts else None
+        return types_of(graph.values[name].type, dtype)
 
     return cache(types)

@@ -13,7 +13,7 @@ parameters are updated at the end, 2n. Nothing is counted that an emitted progra
   which the program would hold most if nothing were split, again for few rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -141,28 +141,24 @@ class MemoryAccount:
         uses: list[list[MemoryUse]] = [[] for _ in range(variables)]
         persistent = [*self._held, *_begun_together(self._gradients)]
         persistent = [held for held in persistent if held.start < held.stop]
-        for held in persistent:
-            uses[held.variable].append(MemoryUse(held.usage, held.start, held.stop))
-        for held in self._in_host():
-            uses[held.variable].append(MemoryUse(held.usage, held.start, held.stop))
-        starts, stops = (
-            np.array([getattr(held, end) for held in self._transient], dtype=np.int64)
-            for end in ("start", "stop")
-        )
-        for moment in self._peaks(persistent):
+        hosted = self._in_host()
+        most = _most((*persistent, *hosted, *self._transient))
+        for held in (*persistent, *hosted):
+            if most[id(held.usage)]:  # else it never takes any
+                uses[held.variable].append(MemoryUse(held.usage, held.start, held.stop))
+        starts = np.array([held.start for held in self._transient], dtype=np.int64)
+        stops = np.array([held.stop for held in self._transient], dtype=np.int64)
+        for moment in self._peaks(persistent, most):
             for at in np.flatnonzero((starts <= moment) & (moment < stops)).tolist():
                 held = self._transient[at]
-                uses[held.variable].append(MemoryUse(held.usage, moment, moment + 1))
-        usages = distinct(use.usage for some in uses for use in some)  # equal layers share them
-        used = {Identity(usage) for usage in usages if usage.any()}
-        return [tuple(use for use in some if id(use.usage) in used) for some in uses]
+                if most[id(held.usage)]:
+                    uses[held.variable].append(MemoryUse(held.usage, moment, moment + 1))
+        return list(map(tuple, uses))
 
-    def _peaks(self, persistent: Sequence[_Held]) -> list[int]:
+    def _peaks(self, persistent: Sequence[_Held], most: Mapping[int, float]) -> list[int]:
         """Return the moments at which most would be held if nothing were split."""
-        usages = distinct(held.usage for held in (*persistent, *self._transient))
-        most: dict[int, float] = {Identity(usage): float(usage.max()) for usage in usages}
-        change = np.zeros(self.end + 2)
-        counted = np.zeros(self.end + 2)
+        change = [0.0] * (self.end + 2)
+        counted = [0] * (self.end + 2)
         for held in (*persistent, *self._transient):
             change[held.start] += most[id(held.usage)]
             change[held.stop] -= most[id(held.usage)]
@@ -170,12 +166,18 @@ class MemoryAccount:
             counted[held.start] += 1
             counted[held.stop] -= 1
         held_bytes = np.where(np.cumsum(counted) > 0, np.cumsum(change), -np.inf)[:-1]
-        order = np.argsort(-held_bytes, kind="stable")
-        peaks = [int(moment) for moment in order[:_PEAKS]]
+        order = np.argsort(-held_bytes, kind="stable").tolist()
+        peaks = order[:_PEAKS]
         for stretch in self.stretches:
-            own = [int(moment) for moment in order if moment in stretch]
+            own = [moment for moment in order if moment in stretch]
             peaks += own[:_PEAKS_OF_STRETCH]
         return [moment for moment in dict.fromkeys(peaks) if held_bytes[moment] > 0]
+
+
+def _most(held: Iterable[_Held]) -> dict[int, float]:
+    """Return the most bytes of each usage, by its identity; equal layers share them."""
+    usages = distinct([one.usage for one in held])
+    return {Identity(usage): float(usage.max()) for usage in usages}
 
 
 def _begun_together(gradients: Sequence[_Held]) -> list[_Held]:
@@ -183,10 +185,11 @@ def _begun_together(gradients: Sequence[_Held]) -> list[_Held]:
 
     The bytes that are not counted yet are a small part of all.
     """
-    allowed = sum(held.usage.max() for held in gradients) / _SEGMENTS
+    most = _most(gradients)
+    allowed = sum([most[id(held.usage)] for held in gradients]) / _SEGMENTS
     start, late, begun = -1, np.inf, []
     for held in sorted(gradients, key=lambda held: -held.start):
-        size = held.usage.max()
+        size = most[id(held.usage)]
         if (held.start < start and late + size > allowed) or start < 0:
             start, late = held.start, 0.0
         late += size if held.start < start else 0.0

@@ -87,7 +87,7 @@ class ParameterChoices:
             )
         counted = context.is_counted(parameter.name, value.name)
         if counted:
-            self._hold_persistent(parameter, trained, variable, master)
+            self._hold_persistent(parameter, trained, variable, master, key)
         if reader is not None and counted:
             self._hold(value, variable, sizes, reader)
         if reader is not None and trained and counted:
@@ -245,15 +245,17 @@ class ParameterChoices:
     # Memory
 
     def _hold_persistent(
-        self, parameter: Value, trained: bool, variable: int, sizes: StorageBytes
+        self, parameter: Value, trained: bool, variable: int, sizes: StorageBytes, key: int
     ) -> None:
-        """Count a parameter and the optimizer's states."""
+        """Count a parameter and the optimizer's states; equal parameters have one key."""
+
+        def make() -> Floats:
+            wider = state_type(parameter.type).nbytes / parameter.type.nbytes
+            copies = 1 + self.states * wider if trained else 1
+            return copies * sizes.stored
+
         memory = self.context.memory
-        wider = state_type(parameter.type).nbytes / parameter.type.nbytes
-        copies = 1 + self.states * wider if trained else 1
-        persistent = self.context.intern(
-            ("persistent", copies, sizes), lambda: copies * sizes.stored
-        )
+        persistent = self.context.intern(("persistent", key), make)
         memory.hold(variable, persistent, 0, memory.end + 1)
 
     def _hold(self, value: Value, variable: int, sizes: StorageBytes, reader: EdgeEnd) -> None:

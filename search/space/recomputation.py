@@ -108,7 +108,7 @@ class Recomputable:
 
         A marked operator may be recomputed for another segment, at the beginning of backward.
         """
-        if self.of(node) in (NEVER, ALWAYS) or node.name in self._marked:
+        if not self.states or self.of(node) in (NEVER, ALWAYS) or node.name in self._marked:
             return memory.operators
         return memory.backward(self._entered[self._segments[node.name]])
 

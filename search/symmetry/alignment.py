@@ -23,7 +23,7 @@ from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Edge, Option, SearchSpace, Storage
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.joining import join
-from shardwright.solver.problem import Identity, Pair
+from shardwright.solver.problem import Identity, Pair, distinct
 
 Floats = NDArray[np.float64]
 Ends = tuple[int, int]
@@ -170,19 +170,17 @@ class _Aligner:
     def _by_ends(self, tables: Mapping[int, Floats]) -> dict[Ends, Floats]:
         """Return one table for each two choices that must fit, the lower number first."""
         summed: dict[Ends, Floats] = {}
+        # Often no permutation has a penalty, as for whole tensors.
+        matters = {id(table) for table in distinct(tables.values()) if table.any()}
         for position, priced in tables.items():
+            if id(priced) not in matters:
+                continue
             pair = self.space.problem.pairs[position]
             ends, table = (pair.first, pair.second), priced
-            if not self._matters(priced):
-                continue
             if pair.first > pair.second:
                 ends, table = ends[::-1], self._transposed(priced)
             summed[ends] = self._sum(summed[ends], table) if ends in summed else table
         return summed
-
-    def _matters(self, table: Floats) -> bool:
-        """Return whether any permutation has a penalty; often none does, as for whole tensors."""
-        return self.intern(("matters", Identity(table)), lambda: bool(table.any()))
 
     def _transposed(self, table: Floats) -> Floats:
         return self.intern(("transposed", Identity(table)), lambda: table.T)
@@ -225,7 +223,7 @@ class _Aligner:
                 price[[element != option.used for element in elements]] = np.inf
             return self.intern(("priced", price.tobytes()), lambda: price[self.between])
 
-        return self.intern(("table", Identity(edge), source, target), make)
+        return self.intern(("table", edge, source, target), make)
 
     def _planners(self, edge: Edge, times: Times) -> tuple[RedistributionPlanner, ...]:
         """Return the planners of a tensor, of it again, and of its gradient."""
@@ -255,7 +253,7 @@ class _Aligner:
     def _penalty(self, pair: Pair, edge: Edge, chosen: Sequence[int]) -> float:
         """Return the cost of a tensor beyond that between its orbits."""
         orbits = self.assignment[pair.first], self.assignment[pair.second]
-        key = ("penalty", Identity(edge), *orbits, chosen[pair.first], chosen[pair.second])
+        key = ("penalty", edge, *orbits, chosen[pair.first], chosen[pair.second])
         return self.intern(key, lambda: self._find_penalty(pair, edge, chosen))
 
     def _find_penalty(self, pair: Pair, edge: Edge, chosen: Sequence[int]) -> float:

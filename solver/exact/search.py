@@ -34,7 +34,7 @@ from shardwright.solver.elimination import (
     OutOfSpaceError,
     OutOfTimeError,
 )
-from shardwright.solver.evaluate import evaluate
+from shardwright.solver.evaluate import cost_if_feasible
 from shardwright.solver.exact.coordinate_descent import descend
 from shardwright.solver.exact.dual import Dual, DualState, Piece, maximise_bound
 from shardwright.solver.exact.frontier import Frontier
@@ -132,9 +132,9 @@ class ExactSearch:
 
     def offer(self, assignment: tuple[int, ...]) -> None:
         """Make a feasible assignment the incumbent if it is the best so far."""
-        result = evaluate(self.problem, assignment)
-        if result.feasible:
-            self.incumbent.offer(assignment, result.cost)
+        cost = cost_if_feasible(self.problem, assignment)
+        if cost is not None:
+            self.incumbent.offer(assignment, cost)
 
     def in_time(self) -> bool:
         """Return whether there is time left."""

@@ -17,10 +17,11 @@ from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
-from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, TimeLimitError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
@@ -289,3 +290,38 @@ def test_building_the_problem_takes_no_time_from_solving_it(
     assert emitted.result is not None
     assert "time limit" not in emitted.result.how
     assert emitted.result.seconds > 0.8 * limit
+
+
+def test_a_problem_that_is_not_built_in_time_has_no_plan_in_time() -> None:
+    lowering = LowerRedistributions(CPU, "time", None)
+    where = Canonicalize().run(random_graph(1)), CPU, lowering.planner(mesh_for(CPU, 2))
+    request = SearchRequest(*where, CompileOptions(), deadline=time.perf_counter() - 6)
+    late = Attempts(request, lowering, SearchOptions(), request.deadline)
+    for search in (late.built, late.fit, replace(late, recomputes=True).fit):
+        with pytest.raises(NotFoundError, match="no time is left to build the problem") as caught:
+            search()
+        assert str(caught.value.__cause__) == (
+            "nothing is left of the time limit of 60 s to build the search on mesh x=2; "
+            "allow more time"
+        )
+
+
+def test_a_plan_that_does_not_fit_is_known_where_no_time_is_left_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, build = Canonicalize().run(zoo.load(SMALL["mlp"]).graph), SearchRequest.space_with
+    where = CPU, mesh_for(CPU, 4, (2, 2)), CompileOptions(memory_limit=1e12), PassManager(), None
+    found = Partitioning(source, *where)
+    search = found._overlap_search
+    weights = search.as_weights(search._equal_weights(0.5))
+
+    def late(
+        self: SearchRequest, *arguments: object, recompute: bool = False, **options: object
+    ) -> SearchSpace:
+        if self.weights == weights and not recompute:
+            raise TimeLimitError("nothing is left of the time limit")
+        return build(self, *arguments, recompute=recompute, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SearchRequest, "space_with", late)
+    monkeypatch.setattr(Attempt, "fits", lambda *_: False)
+    assert len(found._probe(weights, 0.0, True).attempts()) == 1

@@ -1,6 +1,7 @@
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,21 @@ def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None
         compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
     assert "takes longer than the time limit of 1e-09 s: `matmul_0` alone has" in str(caught.value)
     assert "strategies on mesh x=2 x y=2 x z=2; merge axes of the mesh" in str(caught.value)
+
+
+def test_building_in_no_time_is_refused_by_the_limit_of_the_user() -> None:
+    profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule("sgd_update", 0, False))
+    build = partial(build_search_space, multilayer_perceptron(), profile, asked_seconds=60)
+    with pytest.raises(TimeLimitError) as caught:
+        build(time_limit=0.0)
+    assert str(caught.value) == (
+        "nothing is left of the time limit of 60 s to build the search on mesh x=2; allow more time"
+    )
+    with pytest.raises(TimeLimitError) as caught:
+        build(time_limit=1e-9)
+    assert str(caught.value).startswith(
+        "building the search takes longer than the 1e-09 s that are left of the time limit of 60 s:"
+    )
 
 
 def test_tables_that_take_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """Malformed problems are refused; the evaluator agrees with a count by hand."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from shardwright.ir.errors import SolverError
 from shardwright.solver import Identity, MemoryUse, Pair, Problem, Solution, Variable, evaluate
+from shardwright.solver.evaluate import cost_if_feasible
 from shardwright.solver.problem import distinct
 
 
@@ -90,6 +93,15 @@ def test_evaluation_of_a_hand_made_case():
     result = evaluate(problem, [1, 2, 0])
     assert (result.cost, result.peak_usage, result.feasible) == (2 + 5 + 7 + 100, 23.0, True)
     assert not evaluate(Problem(problem.variables, problem.pairs, 22), [1, 2, 0]).feasible
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_cost_alone_is_that_of_the_evaluation(seed, random_problem):
+    problem = random_problem(seed)
+    for assignment in product(*map(range, problem.sizes)):
+        result = evaluate(problem, assignment)
+        expected = result.cost if result.feasible else None
+        assert cost_if_feasible(problem, assignment) == expected
 
 
 def test_intervals_are_half_open():

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
-from shardwright.solver.ties import settled
+from shardwright.solver.ties import TIE, settled
 
 
 def problem_of(seed: int) -> Problem:
@@ -38,6 +38,35 @@ def test_neither_cost_nor_memory_rises_and_indices_fall(seed: int) -> None:
         assert settled(problem, found) == found
         moved += found != assignment
     assert moved
+
+
+def settled_in_full_sweeps(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what `settled` does, where every variable is looked at in every sweep."""
+    chosen, before = list(assignment), list[int]()
+    pairs = zip(problem.variables, assignment, strict=True)
+    tie = TIE * sum(variable.cost[option] for variable, option in pairs)
+
+    def cost(i: int, option: int) -> float:
+        here = [*chosen[:i], option, *chosen[i + 1 :]]
+        return evaluate(problem, here).cost
+
+    while chosen != before:
+        before = list(chosen)
+        for i, variable in enumerate(problem.variables):
+            (use,), now = variable.memory, chosen[i]
+            chosen[i] = next(
+                option
+                for option in range(now + 1)
+                if cost(i, option) <= cost(i, now) + tie and use.usage[option] <= use.usage[now]
+            )
+    return tuple(chosen)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_variables_whose_neighbours_stay_need_no_second_look(seed: int) -> None:
+    problem = problem_of(seed)
+    for assignment in product(range(3), repeat=4):
+        assert settled(problem, assignment) == settled_in_full_sweeps(problem, assignment)
 
 
 def test_forbidden_options_are_not_taken() -> None:
