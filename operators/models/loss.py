@@ -7,7 +7,7 @@ may be split; `softmax_cross_entropy` and its sparse form are single operators w
 import numpy as np
 
 from shardwright.ir.graph import Value
-from shardwright.operators.indexing.gather import local_positions
+from shardwright.operators.indexing.gather import kept_inside, local_positions
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -98,8 +98,9 @@ class ExpSumAndPick(OperatorInfo):
         x, shift, indices = operands
         local, inside = local_positions(indices, view)
         rows = x.reshape(-1, x.shape[-1])  # indexed in less time than by `take_along_axis`
-        picked = rows[np.arange(len(rows)), local.ravel()].reshape(local.shape) * inside
-        return np.asarray(np.add.reduce(np.exp(x - shift[..., None]), axis=-1)), picked
+        picked = rows[np.arange(len(rows)), local.ravel()].reshape(local.shape)
+        total = np.asarray(np.add.reduce(np.exp(x - shift[..., None]), axis=-1))
+        return total, kept_inside(picked, inside)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save only the operands for backward."""
@@ -129,7 +130,7 @@ class ExpSumAndPickGradient(OperatorInfo):
         result *= d_sum[..., None]
         local, inside = local_positions(indices, view)
         rows = result.reshape(-1, result.shape[-1])  # a view
-        rows[np.arange(len(rows)), local.ravel()] += (d_picked * inside).ravel()
+        rows[np.arange(len(rows)), local.ravel()] += kept_inside(d_picked, inside).ravel()
         return result
 
 
