@@ -81,12 +81,13 @@ define(
 )
 define(
     "leaky_relu",
-    "The operand, times ``slope`` (positive) where negative.",
+    "The operand, times ``slope`` (not negative) where negative.",
     lambda x, slope: np.where(x > 0, x, slope * x),
     lambda y, slope: np.where(y > 0, 1.0, slope),
     keeps="result",
     defaults={"slope": 0.01},
     example={"slope": 0.1},
+    not_negative=("slope",),
 )
 define(
     "elu",
@@ -97,6 +98,7 @@ define(
     defaults={"alpha": 1.0},
     example={"alpha": 1.5},
     flops=10.0,
+    not_negative=("alpha",),
 )
 define(
     "clip",

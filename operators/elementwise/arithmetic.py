@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.graph import Value
 from shardwright.operators.elementwise.functions import Binary, Unary, define
 from shardwright.operators.info import (
     Array,
@@ -136,10 +137,10 @@ class Atan2(Binary):
         return np.arctan2(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Turn the point by a right angle, over its squared distance."""
+        """Turn the point by a right angle, over its squared distance; zero at the origin."""
         (a, b), dy = at.operands, at.cotangents[0]
         squares = build.emit("add", build.emit("square", a), build.emit("square", b))
-        share = build.emit("div", dy, squares)
+        share = build.emit("div_no_nan", dy, squares)
         da = build.emit("mul", share, b)
         db = build.emit("neg", build.emit("mul", share, a))
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
@@ -402,12 +403,19 @@ class Power(Binary):
         return np.power(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``."""
+        """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``; zero where it is constant."""
         (a, b), dy = at.operands, at.cotangents[0]
-        lower = build.emit("power", a, build.emit("add_scalar", b, value=-1.0))
+        lower = build.emit("power", a, build.emit("add_scalar", _not_zero(build, b), value=-1.0))
         da = build.emit("mul", dy, build.emit("mul", b, lower))
-        db = build.emit("mul", dy, build.emit("mul", at.results[0], build.emit("log", a)))
+        logarithm = build.emit("log", _not_zero(build, a))
+        db = build.emit("mul", dy, build.emit("mul", at.results[0], logarithm))
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+
+
+def _not_zero(build: Emitter, x: Value) -> Value:
+    """Emit a tensor with ones in place of zeros."""
+    is_zero = build.emit("equal", x, build.emit("zeros_like", x))
+    return build.emit("where", is_zero, build.emit("ones_like", x), x)
 
 
 _POSITIVE = (0.5, 2.0)
@@ -439,7 +447,7 @@ define(
     "pow",
     "Power with the constant ``exponent``.",
     lambda x, exponent: np.power(x, exponent),
-    lambda x, exponent: exponent * np.power(x, exponent - 1),
+    lambda x, exponent: exponent * np.power(x, exponent - 1 if exponent else 0),  # zero at zero
     defaults={"exponent": 1.0},
     example={"exponent": 2.5},
     domain=_POSITIVE,

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.attributes import Attributes
+from shardwright.ir.errors import IRError
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -48,10 +49,21 @@ class Function(Unary):
         The function of an array; takes the attributes by name.
     keeps : str
         The tensor saved for backward: ``operand`` or ``result``.
+    not_negative : tuple of str
+        Attributes that must not be negative: the result then has the sign of the operand.
     """
 
     value: ClassVar[Callable[..., Array]]
     keeps: ClassVar[str]
+    not_negative: ClassVar[tuple[str, ...]]
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand; refuse negative attributes."""
+        for name in self.not_negative:
+            if self.attributes[name] < 0:
+                number = self.attributes[name]
+                raise IRError(f"{self.name}: `{name}` is {number:g}, expected at least 0")
+        return super().make_dtypes()
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Apply the function."""
@@ -86,6 +98,7 @@ def define(
     example: Attributes | None = None,
     domain: tuple[float, float] = (-2.0, 2.0),
     flops: float = 1.0,
+    not_negative: tuple[str, ...] = (),
 ) -> type[OperatorInfo]:
     """Define and register a function and its gradient, ``NAME_gradient``.
 
@@ -105,12 +118,15 @@ def define(
         The range of the tests.
     flops : float
         Floating-point operations for each element.
+    not_negative : tuple of str
+        Attributes that must not be negative.
     """
     title = name.title().replace("_", "")
     shared = {"defaults": defaults or {}, "flops_per_point": flops}
     one = Example(("f64[4, 6]",), example or {}, {0: domain})
     two = Example(("f64[4, 6]", "f64[4, 6]"), example or {}, {1: domain})
     function = {"name": name, "value": staticmethod(value), "keeps": keeps, "examples": (one,)}
+    function["not_negative"] = not_negative
     gradient = {"name": f"{name}_gradient", "slope": staticmethod(slope), "examples": (two,)}
     about = f"The slope of `{name}` times a cotangent, from the {keeps} of `{name}`."
     operator = type(title, (Function,), {"__doc__": summary, **function, **shared})

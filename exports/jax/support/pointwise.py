@@ -235,7 +235,7 @@ def gelu_gradient(dy: Array, x: Array, *, approximate: bool = True) -> Array:
 
 @widened
 def pow_gradient(dy: Array, x: Array, *, exponent: float = 1.0) -> Array:
-    return dy * exponent * jnp.power(x, exponent - 1)
+    return dy * exponent * jnp.power(x, exponent - 1 if exponent else 0)
 
 
 @widened

@@ -242,7 +242,7 @@ def reciprocal_gradient(dy: Tensor, y: Tensor) -> Tensor:
 
 @widened
 def pow_gradient(dy: Tensor, x: Tensor, *, exponent: float = 1.0) -> Tensor:
-    return dy * exponent * torch.pow(x, exponent - 1)
+    return dy * exponent * torch.pow(x, exponent - 1 if exponent else 0)
 
 
 def sigmoid_gradient(dy: Tensor, y: Tensor) -> Tensor:
