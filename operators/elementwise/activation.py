@@ -70,7 +70,14 @@ def _mish_slope(x: Array) -> Array:
     return gate + x * (1 - gate * gate) * sigmoid(x)
 
 
-define("relu", "Positive part.", lambda x: np.maximum(x, 0), lambda y: y > 0, keeps="result")
+define(
+    "relu",
+    "Positive part.",
+    lambda x: np.maximum(x, 0),
+    lambda y: y > 0,
+    keeps="result",
+    of_reals=False,
+)
 define(
     "relu6",
     "Positive part, at most six.",

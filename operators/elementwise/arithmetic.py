@@ -19,6 +19,7 @@ from shardwright.operators.info import (
 )
 from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.notation import resolve
+from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import Rule, ShardView, dimension
 
 _NONZERO = (
@@ -87,6 +88,7 @@ class Div(Binary):
     """Quotient."""
 
     name = "div"
+    of_reals = True
     linear = ((0,),)
     examples = _NONZERO
 
@@ -107,6 +109,7 @@ class DivNoNan(Binary):
     """Quotient; zero where the divisor is zero."""
 
     name = "div_no_nan"
+    of_reals = True
     linear = ((0,),)
     examples = _NONZERO
 
@@ -129,6 +132,7 @@ class Atan2(Binary):
     """The angle of the point with the first as height over the second."""
 
     name = "atan2"
+    of_reals = True
     flops_per_point = 10.0
     examples = _NONZERO
 
@@ -273,6 +277,12 @@ class Scale(Unary):
     linear = ((0,),)
     examples = (Example(("f64[4, 6]",), {"factor": 1.5}),)
 
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand."""
+        dtype = self.operand_types[0].dtype
+        check_whole(self.name, "factor", self.attributes["factor"], dtype)
+        return (dtype,)
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         x = operands[0]
@@ -290,6 +300,12 @@ class AddScalar(Unary):
     name = "add_scalar"
     defaults: ClassVar = {"value": 0.0}
     examples = (Example(("f64[4, 6]",), {"value": 1.5}),)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand."""
+        dtype = self.operand_types[0].dtype
+        check_whole(self.name, "value", self.attributes["value"], dtype)
+        return (dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add."""
@@ -420,8 +436,8 @@ def _not_zero(build: Emitter, x: Value) -> Value:
 
 _POSITIVE = (0.5, 2.0)
 
-define("abs", "Absolute value.", np.abs, np.sign)
-define("square", "Square.", np.square, lambda x: 2 * x)
+define("abs", "Absolute value.", np.abs, np.sign, of_reals=False)
+define("square", "Square.", np.square, lambda x: 2 * x, of_reals=False)
 define(
     "sqrt", "Square root.", np.sqrt, lambda y: 0.5 / y, keeps="result", domain=_POSITIVE, flops=4.0
 )

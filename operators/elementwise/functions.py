@@ -84,7 +84,10 @@ class FunctionGradient(Binary):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         cotangent, kept = operands
-        return np.asarray(cotangent * self.slope(kept, **self.attributes), cotangent.dtype)
+        slope = self.slope(kept, **self.attributes)
+        if slope.dtype == bool:  # no product: a cotangent that does not pass may be infinite
+            return np.where(slope, cotangent, cotangent.dtype.type(0))
+        return np.asarray(cotangent * slope, cotangent.dtype)
 
 
 def define(
@@ -99,6 +102,7 @@ def define(
     domain: tuple[float, float] = (-2.0, 2.0),
     flops: float = 1.0,
     not_negative: tuple[str, ...] = (),
+    of_reals: bool = True,
 ) -> type[OperatorInfo]:
     """Define and register a function and its gradient, ``NAME_gradient``.
 
@@ -109,7 +113,7 @@ def define(
     value : callable
         The function of an array; takes the attributes by name.
     slope : callable
-        Its derivative, as a function of the saved tensor.
+        Its derivative, as a function of the saved tensor; true and false for 1 and 0.
     keeps : str
         The tensor saved for backward: ``operand`` or ``result``.
     defaults, example : mapping, optional
@@ -120,9 +124,11 @@ def define(
         Floating-point operations for each element.
     not_negative : tuple of str
         Attributes that must not be negative.
+    of_reals : bool
+        Whether it has no integers.
     """
     title = name.title().replace("_", "")
-    shared = {"defaults": defaults or {}, "flops_per_point": flops}
+    shared = {"defaults": defaults or {}, "flops_per_point": flops, "of_reals": of_reals}
     one = Example(("f64[4, 6]",), example or {}, {0: domain})
     two = Example(("f64[4, 6]", "f64[4, 6]"), example or {}, {1: domain})
     function = {"name": name, "value": staticmethod(value), "keeps": keeps, "examples": (one,)}

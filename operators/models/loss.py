@@ -45,6 +45,7 @@ class ExpSum(OperatorInfo):
     """The sum of exp(x - shift) along the last dimension; the shift is a constant to gradients."""
 
     name = "exp_sum"
+    of_reals = True
     notation = "... v+, ... -> ..."
     flops_per_point = 3.0
     examples = (
@@ -87,6 +88,7 @@ class ExpSumAndPick(OperatorInfo):
     """
 
     name = "exp_sum_and_pick"
+    of_reals = True
     notation = "... v+, ..., ... -> ..., ..."
     flops_per_point = 3.0
     examples = (
@@ -173,6 +175,7 @@ class SoftmaxCrossEntropy(OperatorInfo):
     """The cross entropy of each row with the weights of its classes, which are constants."""
 
     name = "softmax_cross_entropy"
+    of_reals = True
     notation = "... c^, ... c^ -> ..."
     linear = ((1,),)
     flops_per_point = 6.0
@@ -211,6 +214,7 @@ class SparseSoftmaxCrossEntropy(OperatorInfo):
     """The cross entropy of each row with its class."""
 
     name = "sparse_softmax_cross_entropy"
+    of_reals = True
     notation = "... c^, ... -> ..."
     flops_per_point = 5.0
     examples = (Example(("f64[4, 2, 6]", "i64[4, 2]"), ranges={1: (0, 6)}),)
@@ -254,6 +258,7 @@ class SigmoidCrossEntropy(OperatorInfo):
     """The cross entropy of every element as a choice of its own; the labels are constants."""
 
     name = "sigmoid_cross_entropy"
+    of_reals = True
     notation = "..., ... -> ..."
     flops_per_point = 5.0
     examples = (Example(("f64[4, 6]", "f64[4, 6]"), constants=(1,)),)
