@@ -95,6 +95,9 @@ def special_points(w: Any, x: Any) -> Many:
     results += [torch.xlogy(a, size + 1), torch.special.xlog1py(b, size), a.sinc(), a.median()]
     results += [F.leaky_relu(a, -0.5), F.elu(a, -0.3), torch.atan2(a, b), torch.cdist(a, a, p=3)]
     results += [zero.norm(p, 1) for p in (0.5, 1.5, 3)] + [b.norm(p, 1) for p in (0.5, 1.5)]
+    share = b.clamp(0, 1)
+    results += [F.binary_cross_entropy(share, x.sigmoid(), reduction="none"), b.relu().sqrt()]
+    results += [F.binary_cross_entropy(w.sigmoid(), share, x.abs()), F.hardtanh(b, 0, 2).sqrt()]
     whole = x.long()
     results += [torch.isin(whole, torch.tensor([0.5, 1.0])), torch.isin(x, x[0, :2])]
     yield from (r.nan_to_num(7.0).double() + 1 for r in results)
@@ -122,6 +125,9 @@ def positions(w: Any, x: Any) -> Many:
     yield from (cube[two[:, None, None, None], three[:, None]].exp(), w[four[None]], cube[:, three])
     yield from (cube[two[:, None], :, four], cube[two, three[:2]], w[four - 4], w[four, four])
     yield (cube[two, three[:, None]])
+    turned = torch.zeros_like(w)
+    turned[:, ::2], turned[1:, 1::3] = -w[:, 1::2], x[1:, :2] * w[:3, :2]
+    yield turned
     later_rows, between = cube.clone(), cube.clone()
     later_rows[:, [2, 0], [1, 3]] = x[:2, :2]
     between[[1, 0], :, [1, 3]] = x[:2, :3]
