@@ -85,6 +85,7 @@ define(
     lambda y: (y > 0) & (y < 6),
     keeps="result",
     domain=(-9.0, 9.0),
+    of_reals=False,
 )
 define(
     "leaky_relu",
@@ -114,6 +115,8 @@ define(
     lambda x, low, high, inside: (x > low) & (x < high) if inside else (x >= low) & (x <= high),
     defaults={"low": 0.0, "high": 1.0, "inside": False},
     example={"low": -0.5, "high": 1.0, "inside": True},
+    of_reals=False,
+    bounds=("low", "high"),
 )
 define("sigmoid", "Logistic function.", sigmoid, lambda y: y * (1 - y), keeps="result", flops=10.0)
 define("tanh", "Hyperbolic tangent.", np.tanh, lambda y: 1 - y * y, keeps="result", flops=10.0)

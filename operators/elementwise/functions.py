@@ -16,6 +16,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
+from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import ShardView
 
 
@@ -51,14 +52,19 @@ class Function(Unary):
         The tensor saved for backward: ``operand`` or ``result``.
     not_negative : tuple of str
         Attributes that must not be negative: the result then has the sign of the operand.
+    bounds : tuple of str
+        Attributes that are elements of the result.
     """
 
     value: ClassVar[Callable[..., Array]]
     keeps: ClassVar[str]
     not_negative: ClassVar[tuple[str, ...]]
+    bounds: ClassVar[tuple[str, ...]]
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the operand; refuse negative attributes."""
+        """Return the type of the operand; refuse attributes that do not fit."""
+        for name in self.bounds:
+            check_whole(self.name, name, self.attributes[name], self.operand_types[0].dtype)
         for name in self.not_negative:
             if self.attributes[name] < 0:
                 number = self.attributes[name]
@@ -103,6 +109,7 @@ def define(
     flops: float = 1.0,
     not_negative: tuple[str, ...] = (),
     of_reals: bool = True,
+    bounds: tuple[str, ...] = (),
 ) -> type[OperatorInfo]:
     """Define and register a function and its gradient, ``NAME_gradient``.
 
@@ -126,13 +133,15 @@ def define(
         Attributes that must not be negative.
     of_reals : bool
         Whether it has no integers.
+    bounds : tuple of str
+        Attributes that are elements of the result.
     """
     title = name.title().replace("_", "")
     shared = {"defaults": defaults or {}, "flops_per_point": flops, "of_reals": of_reals}
     one = Example(("f64[4, 6]",), example or {}, {0: domain})
     two = Example(("f64[4, 6]", "f64[4, 6]"), example or {}, {1: domain})
     function = {"name": name, "value": staticmethod(value), "keeps": keeps, "examples": (one,)}
-    function["not_negative"] = not_negative
+    function |= {"not_negative": not_negative, "bounds": bounds}
     gradient = {"name": f"{name}_gradient", "slope": staticmethod(slope), "examples": (two,)}
     about = f"The slope of `{name}` times a cotangent, from the {keeps} of `{name}`."
     operator = type(title, (Function,), {"__doc__": summary, **function, **shared})

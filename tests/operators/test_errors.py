@@ -54,6 +54,12 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         "first",
     ),
     (
+        "clip",
+        ("i64[4]",),
+        {"low": 0, "high": 2.5},
+        "`clip`: `high` is 2.5, which no element of int64 is; cast the tensor to float32 first",
+    ),
+    (
         "fill",
         (),
         {"dtype": "int64", "value": float("nan")},
