@@ -61,7 +61,10 @@ def _columns(call: Call, count: int, most: list[int]) -> list[Any]:
     for i in range(count):
         last = index.type.rank - 1
         column = joined[i] if len(joined) == count else call.part(index, last, i, 1)
-        column = _limited(call, column, most[i]) if clipped else _unwrapped(call, column)
+        if clipped:
+            column = _limited(call, column, most[i])
+        elif call.primitive == "gather":  # a write beyond the ends is dropped
+            column = _unwrapped(call, column)
         found.append(call.reshape(column, outer))
     return found
 

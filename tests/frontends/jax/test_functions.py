@@ -115,6 +115,8 @@ FUNCTIONS: dict[str, Function] = {
             jax.lax.dynamic_slice(x, (0, place), (4, 2)),
             jax.lax.dynamic_update_slice(x, 2 * x[:, :2], (0, place)),
             x.at[:, place + jnp.arange(2)].get(mode="clip"),
+            x.at[:, place - 1 + jnp.arange(3)].add(x[:, :3]),
+            x.at[place + jnp.arange(2)].set(2 * x[:2]),
         )
         for place in (jnp.argmax(x[0]) + 6, jnp.argmax(x[0]) - 18)
     ],
