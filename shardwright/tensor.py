@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from shardwright.communication import WORLD_AXIS
 from shardwright.eager import values_of
-from shardwright.indexing import Index, Item, index_of
+from shardwright.indexing import Index, Item, beside, index_of, size_of
 from shardwright.initial import Initial, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
@@ -20,7 +20,6 @@ from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
 from shardwright.ir.values import check_flag
 from shardwright.operators.info import Array
-from shardwright.scalars import beside, size_of
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 Operand = Union["Tensor", float, int, bool, Array]

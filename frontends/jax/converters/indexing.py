@@ -19,6 +19,10 @@ def _gather(call: Call) -> Value:
     sizes = tuple(map(int, call.params["slice_sizes"]))
     mapped = tuple(map(int, numbers.start_index_map))
     batch = tuple(map(int, numbers.operand_batching_dims))
+    fill = call.params.get("fill_value")
+    if x.type.is_float and fill is not None and fill == fill and call.known(1) is None:
+        # Not NaN, which is JAX's own.
+        raise UnsupportedError("a lookup with a `fill_value` for positions out of range")
     for d, n in enumerate(sizes):
         if d not in mapped and d not in batch and n != x.type.shape[d]:
             x = call.part(x, d, 0, n)

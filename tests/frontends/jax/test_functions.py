@@ -329,6 +329,13 @@ def test_other_uses_of_keys_that_are_arguments_are_refused() -> None:
         (lambda x: jnp.linalg.svd(x)[1], "`svd`"),
         (lambda x: jax.pure_callback(np.sin, x, x), "`pure_callback`"),
         (lambda x: jax.lax.fori_loop(0, 2000, lambda i, c: c + x, x), "steps"),
+        (lambda x: x.at[jnp.argmax(x, 0)].get(mode="fill", fill_value=7.0), "`fill_value`"),
+        (
+            lambda x: jax.lax.reduce_window(
+                jnp.argsort(x), 0, jax.lax.add, (2, 2), (1, 1), "VALID"
+            ),
+            "computes with real numbers",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_refused_with_the_users_line(function: Any, word: str) -> None:
