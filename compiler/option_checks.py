@@ -244,8 +244,10 @@ def decided_by_plan(name: str) -> OptionError:
     return OptionError(f"`{name}` has no effect with `plan`, which decides it", hint=hint)
 
 
-def check_exact_only(changed: Iterable[str], mode: str, search: str, plan: object | None) -> None:
-    """Refuse options of the exact search that the user changed where it does not run.
+def check_exact_only(
+    changed: Iterable[str], mode: str, search: str, plan: object | None, cost_model: str
+) -> None:
+    """Refuse options of the exact search that the user changed where they have no effect.
 
     Options that one compilation hands to another, such as those of a draft, are not refused: they
     are no wishes of the user.
@@ -254,7 +256,7 @@ def check_exact_only(changed: Iterable[str], mode: str, search: str, plan: objec
     ----------
     changed : iterable of str
         Names of options that are not at their defaults.
-    mode, search, plan
+    mode, search, plan, cost_model
         Those options.
 
     Raises
@@ -263,6 +265,11 @@ def check_exact_only(changed: Iterable[str], mode: str, search: str, plan: objec
         If one of them has no effect.
     """
     if plan is None and (mode, search) == ("auto_parallel", "exact"):
+        if "objective" in changed and cost_model != "time":
+            raise OptionError(
+                f"`objective` has no effect with the cost model `{cost_model}`",
+                hint="leave it out, or use the cost model `time`",
+            )
         return
     # The buckets of a named plan are chosen by the objective.
     unused = {"gap"} if plan is not None else {"gap", "objective"}

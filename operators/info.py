@@ -20,6 +20,7 @@ from shardwright.ir.registry import Registry
 from shardwright.ir.types import TensorType
 from shardwright.operators.halo import Halo
 from shardwright.operators.notation import resolve
+from shardwright.operators.operands import check_operands
 from shardwright.operators.rule import Rule, ShardView, base
 
 Array = NDArray[Any]
@@ -143,6 +144,8 @@ class OperatorInfo:
         Every rank of a group holds the same result.
     reads_host
         It reads a tensor in host memory.
+    of_reals
+        Its first operand is of floating-point numbers.
     forwards_parts
         The result of a rank is the unchanged part of one rank of its group, or zeros.
     """
@@ -167,6 +170,7 @@ class OperatorInfo:
     equalizes: ClassVar[bool] = False
     forwards_parts: ClassVar[bool] = False
     reads_host: ClassVar[bool] = False
+    of_reals: ClassVar[bool] = False
 
     def __init__(self, operand_types: Sequence[TensorType], attributes: Attributes) -> None:
         unknown = [key for key in attributes if key not in self.defaults]
@@ -176,7 +180,9 @@ class OperatorInfo:
                 hint=f"its attributes are {tuple(self.defaults) or 'none'}",
             )
         self.operand_types = tuple(operand_types)
-        self._check_memory()
+        check_operands(
+            self.name, self.operand_types, of_reals=self.of_reals, reads_host=self.reads_host
+        )
         self.attributes: dict[str, Any] = {**self.defaults, **attributes}
         self.stated = {key: attributes[key] for key in self.attributes if key in attributes}
         self._inferred: dict[object, tuple[Strategy, tuple[Layout, ...]]] = {}
@@ -187,13 +193,6 @@ class OperatorInfo:
         except MALFORMED as error:
             raise self._malformed() from error
         self._check_windows()
-
-    def _check_memory(self) -> None:
-        """Refuse operands in host memory, where no operator computes."""
-        hosted = next((operand for operand in self.operand_types if operand.in_host), None)
-        if hosted is not None and not self.reads_host:
-            what = f"`{self.name}` reads {hosted}, expected the memory of the devices"
-            raise IRError(what, hint="copy it with `from_host` first")
 
     def _malformed(self) -> IRError:
         """Return the error for operands and attributes that do not fit the operator."""

@@ -68,7 +68,7 @@ def asked_options(
         options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
     check_recompute_of_plan(options)
     asked = CompileOptions(**options)
-    check_exact_only(asked.changed, asked.mode, asked.search, asked.plan)
+    check_exact_only(asked.changed, asked.mode, asked.search, asked.plan, asked.cost_model)
     return replace(asked, pins={**asked.pins, **_pins(strategies)})
 
 

@@ -1,8 +1,9 @@
-"""Indices of tensors: which part of each dimension they keep, on shapes alone."""
+"""What Python's slices and numbers say beside a tensor: parts of its dimensions, element types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
+from typing import Any
 
 from shardwright.communication import Rank, symbol_of
 from shardwright.ir.errors import ModelError
@@ -131,3 +132,38 @@ def _affine(end: int | Rank | None, default: int) -> tuple[int, int]:
     if symbol is not None:
         return symbol.scale, symbol.offset
     return 0, default if end is None else int(end)
+
+
+def beside(tensor: Any, other: object, *, divides: bool = False) -> Any:
+    """Return a tensor in the element type in which it meets a number; as it is beside a tensor.
+
+    As in MindSpore, integers and truths meet a real number in float32, and truths an integer in
+    int32.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor.
+    other : object
+        What it meets.
+    divides : bool
+        Whether the result is a quotient, and so real.
+    """
+    if tensor.type.is_float or isinstance(other, bool) or not isinstance(other, (int, float)):
+        return tensor
+    if isinstance(other, float) or divides:
+        return tensor.astype("float32")
+    return tensor.astype("int32") if tensor.dtype == "bool" else tensor
+
+
+def size_of(size: object) -> int:
+    """Return the size, or the position, of a dimension.
+
+    Raises
+    ------
+    ModelError
+        If it is no integer.
+    """
+    if not isinstance(size, int):
+        raise ModelError(f"a dimension is {size!r}, expected an integer")
+    return size

@@ -231,7 +231,7 @@ class AutoParallel:
         self.seed = seed
         check_recompute_of_plan(options)
         how = CompileOptions(mode=mode, search=search, **options)
-        check_exact_only(how.changed, how.mode, how.search, how.plan)
+        check_exact_only(how.changed, how.mode, how.search, how.plan, how.cost_model)
         self.options = ParallelOptions(
             how,
             devices,

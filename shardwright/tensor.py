@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from shardwright.communication import WORLD_AXIS
 from shardwright.eager import values_of
-from shardwright.indexing import Index, Item, index_of
+from shardwright.indexing import Index, Item, beside, index_of, size_of
 from shardwright.initial import Initial, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
@@ -96,7 +96,8 @@ class Tensor:
 
     def __add__(self, other: Operand) -> "Tensor":
         if isinstance(other, (int, float)):
-            return apply("add_scalar", self, value=other) if other else self
+            own = beside(self, other)
+            return apply("add_scalar", own, value=other) if other else own
         return apply("add", self, other)
 
     __radd__ = __add__
@@ -108,25 +109,29 @@ class Tensor:
         return -self + other if isinstance(other, (int, float)) else apply("sub", other, self)
 
     def __mul__(self, other: Operand) -> "Tensor":
-        if isinstance(other, (int, float)) and self.type.is_float:
-            return apply("scale", self, factor=float(other))
-        return apply("mul", self, other)
+        own = beside(self, other)
+        if isinstance(other, (int, float)) and own.type.is_float:
+            return apply("scale", own, factor=float(other))
+        return apply("mul", own, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Operand) -> "Tensor":
-        if isinstance(other, (int, float)) and self.type.is_float:
-            return apply("scale", self, factor=1.0 / other)
-        return apply("div", self, other)
+        own = beside(self, other, divides=True)
+        if isinstance(other, (int, float)) and own.type.is_float:
+            return apply("scale", own, factor=1.0 / other)
+        return apply("div", own, other)
 
     def __rtruediv__(self, other: Operand) -> "Tensor":
-        return apply("div", other, self)
+        return apply("div", other, beside(self, other, divides=True))
 
     def __neg__(self) -> "Tensor":
         return apply("neg", self)
 
     def __pow__(self, exponent: float) -> "Tensor":
-        return apply("pow", self, exponent=float(exponent))
+        if isinstance(exponent, int) and exponent >= 0 and not self.type.is_float:
+            return apply("power", beside(self, exponent), exponent)
+        return apply("pow", beside(self, float(exponent)), exponent=float(exponent))
 
     def __matmul__(self, other: "Tensor") -> "Tensor":
         return apply("matmul", self, other)
@@ -161,7 +166,7 @@ class Tensor:
     def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
         """Return the elements in another shape; one size may be -1 and follows from the rest."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        return apply("reshape", self, shape=tuple(map(_size, sizes)))
+        return apply("reshape", self, shape=tuple(map(size_of, sizes)))
 
     view = reshape
 
@@ -172,7 +177,7 @@ class Tensor:
     def transpose(self, *axes: int | tuple[int, ...]) -> "Tensor":
         """Return the tensor with its dimensions in another order; reversed without arguments."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple) else axes
-        wanted = tuple(_size(axis) % self.ndim for axis in order)
+        wanted = tuple(size_of(axis) % self.ndim for axis in order)
         return apply("transpose", self, permutation=wanted or tuple(reversed(range(self.ndim))))
 
     permute = transpose
@@ -393,7 +398,7 @@ def _compared(operator: str, first: Tensor, second: Operand) -> Tensor:
         are_integers = all(kind.kind in "iu" for kind in types)
         if are_integers and (common := np.promote_types(*types)).kind in "iu":
             first, second = first.astype(common.name), second.astype(common.name)
-    return apply(operator, first, second)
+    return apply(operator, beside(first, second), second)
 
 
 def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tuple[Tensor, ...]:
@@ -476,12 +481,6 @@ def _operand(item: object) -> Operand:
     if isinstance(item, (Tensor, int, float, np.ndarray)):
         return item
     raise ModelError(f"a tensor is compared with {item!r}, expected a tensor or a number")
-
-
-def _size(size: int | tuple[int, ...]) -> int:
-    if not isinstance(size, int):
-        raise ModelError(f"a dimension is {size!r}, expected an integer")
-    return size
 
 
 def _indexed(tensor: Tensor, index: Index) -> Tensor:

@@ -19,7 +19,8 @@ from shardwright.operators.verify import verify
 NO_GRADIENT = ("stop_gradient", "sign", "round", "floor", "ceil", "trunc", "ones_like", "is_finite")
 """Operators through which no gradient flows."""
 
-_EXCLUDED = ("sgd_update", "momentum_update", "adam_update", "pack", "unpack", "bitcast")
+_BUFFERS = ("pack", "unpack", "pack_dealt", "unpack_gathered")  # of several tensors
+_EXCLUDED = ("sgd_update", "momentum_update", "adam_update", *_BUFFERS, "bitcast")
 
 
 def operators() -> tuple[str, ...]:

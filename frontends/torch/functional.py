@@ -44,6 +44,8 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         return program
     trained = program.graph_signature.inputs_to_parameters
     for graph in _graphs(program):
+        _detach_in_place(graph)
+        _refuse_hidden_writes(graph, trained)
         for node in list(graph.nodes):
             if _stops_gradients(node):
                 _detach(graph, node, trained)
@@ -147,6 +149,79 @@ def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) ->
         for read in node.all_input_nodes:
             if read is not node.args[0] and _is_float(read):
                 node.replace_input_with(read, _detached(read))
+
+
+def _detach_in_place(graph: fx.Graph) -> None:
+    """Let what reads a tensor after its `detach_` read it detached."""
+    places = {node: number for number, node in enumerate(graph.nodes)}
+    for node in [one for one in graph.nodes if str(one.target) == "aten.detach_.default"]:
+        whole = node.args[0]
+        stopped = _detached(whole)
+        node.append(stopped)
+        node.replace_all_uses_with(stopped)
+        for user in [one for one in whole.users if places.get(one, -1) > places[node]]:
+            user.replace_input_with(whole, stopped)
+        graph.erase_node(node)
+
+
+def _refuse_hidden_writes(graph: fx.Graph, trained: Collection[str]) -> None:
+    """Refuse writes through `detach` to what has a gradient and is read afterwards.
+
+    What is read then has the gradient of the tensor before the write, which is not that of a
+    program without writes.
+    """
+    places = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        if not _writes(node):
+            continue
+        chain = list(_viewed(node))
+        hidden = next((number for number, one in enumerate(chain) if _is_detach(one)), None)
+        if hidden is None or not _is_float(chain[-1]):
+            continue
+        own = _views_of(chain[-1]) - _views_of(chain[hidden])
+        read = any(places[user] > places[node] for one in own for user in one.users)
+        if read and _may_have_gradient(chain[-1], trained):
+            raise ModelError(
+                f"`{chain[-1].name}` is written to through `detach`, so its gradient is not that "
+                "of what is computed",
+                place(node),
+                "write to the tensor itself, or to a copy",
+            )
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _viewed(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield what a node takes first, what that is a view of, and so on."""
+    one = node.args[0] if node.args else None
+    while isinstance(one, fx.Node):
+        yield one
+        one = one.args[0] if _is_view(one) and one.args else None
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Return whether the result of a node shares the elements of its first argument."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    arguments = node.target._schema.arguments
+    return bool(arguments) and arguments[0].alias_info is not None
+
+
+def _is_detach(node: fx.Node) -> bool:
+    return str(node.target).startswith("aten.detach.")
+
+
+def _views_of(node: fx.Node) -> set[fx.Node]:
+    """Return a node, and all that share its elements."""
+    found, todo = {node}, [node]
+    while todo:
+        one = todo.pop()
+        views = [user for user in one.users if _is_view(user) and user.args[0] is one]
+        todo += [view for view in views if view not in found]
+        found.update(views)
+    return found
 
 
 def _may_have_gradient(node: fx.Node, trained: Collection[str]) -> bool:

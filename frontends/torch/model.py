@@ -75,7 +75,8 @@ def import_module(
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
     except _UNFIT as error:
-        what = f"an argument does not fit the operator ({type(error).__name__}: {error})"
+        said = next(iter(str(error).splitlines()), "")
+        what = f"an argument does not fit the operator ({type(error).__name__}: {said})"
         raise ModelError(what, importer.where) from error
     returned = made if outputs or made[0].type.shape or not made[0].type.is_float else made[:1]
     name = re.sub(r"\W", "_", type(module).__name__).lower()

@@ -70,7 +70,14 @@ def _mish_slope(x: Array) -> Array:
     return gate + x * (1 - gate * gate) * sigmoid(x)
 
 
-define("relu", "Positive part.", lambda x: np.maximum(x, 0), lambda y: y > 0, keeps="result")
+define(
+    "relu",
+    "Positive part.",
+    lambda x: np.maximum(x, 0),
+    lambda y: y > 0,
+    keeps="result",
+    of_reals=False,
+)
 define(
     "relu6",
     "Positive part, at most six.",
@@ -78,15 +85,17 @@ define(
     lambda y: (y > 0) & (y < 6),
     keeps="result",
     domain=(-9.0, 9.0),
+    of_reals=False,
 )
 define(
     "leaky_relu",
-    "The operand, times ``slope`` (positive) where negative.",
+    "The operand, times ``slope`` (not negative) where negative.",
     lambda x, slope: np.where(x > 0, x, slope * x),
     lambda y, slope: np.where(y > 0, 1.0, slope),
     keeps="result",
     defaults={"slope": 0.01},
     example={"slope": 0.1},
+    not_negative=("slope",),
 )
 define(
     "elu",
@@ -97,6 +106,7 @@ define(
     defaults={"alpha": 1.0},
     example={"alpha": 1.5},
     flops=10.0,
+    not_negative=("alpha",),
 )
 define(
     "clip",
@@ -105,6 +115,8 @@ define(
     lambda x, low, high, inside: (x > low) & (x < high) if inside else (x >= low) & (x <= high),
     defaults={"low": 0.0, "high": 1.0, "inside": False},
     example={"low": -0.5, "high": 1.0, "inside": True},
+    of_reals=False,
+    bounds=("low", "high"),
 )
 define("sigmoid", "Logistic function.", sigmoid, lambda y: y * (1 - y), keeps="result", flops=10.0)
 define("tanh", "Hyperbolic tangent.", np.tanh, lambda y: 1 - y * y, keeps="result", flops=10.0)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.ir.graph import Value
 from shardwright.operators.elementwise.functions import Binary, Unary, define
 from shardwright.operators.info import (
     Array,
@@ -18,6 +19,7 @@ from shardwright.operators.info import (
 )
 from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.notation import resolve
+from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import Rule, ShardView, dimension
 
 _NONZERO = (
@@ -86,6 +88,7 @@ class Div(Binary):
     """Quotient."""
 
     name = "div"
+    of_reals = True
     linear = ((0,),)
     examples = _NONZERO
 
@@ -106,6 +109,7 @@ class DivNoNan(Binary):
     """Quotient; zero where the divisor is zero."""
 
     name = "div_no_nan"
+    of_reals = True
     linear = ((0,),)
     examples = _NONZERO
 
@@ -128,6 +132,7 @@ class Atan2(Binary):
     """The angle of the point with the first as height over the second."""
 
     name = "atan2"
+    of_reals = True
     flops_per_point = 10.0
     examples = _NONZERO
 
@@ -136,10 +141,10 @@ class Atan2(Binary):
         return np.arctan2(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Turn the point by a right angle, over its squared distance."""
+        """Turn the point by a right angle, over its squared distance; zero at the origin."""
         (a, b), dy = at.operands, at.cotangents[0]
         squares = build.emit("add", build.emit("square", a), build.emit("square", b))
-        share = build.emit("div", dy, squares)
+        share = build.emit("div_no_nan", dy, squares)
         da = build.emit("mul", share, b)
         db = build.emit("neg", build.emit("mul", share, a))
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
@@ -272,6 +277,12 @@ class Scale(Unary):
     linear = ((0,),)
     examples = (Example(("f64[4, 6]",), {"factor": 1.5}),)
 
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand."""
+        dtype = self.operand_types[0].dtype
+        check_whole(self.name, "factor", self.attributes["factor"], dtype)
+        return (dtype,)
+
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         x = operands[0]
@@ -289,6 +300,12 @@ class AddScalar(Unary):
     name = "add_scalar"
     defaults: ClassVar = {"value": 0.0}
     examples = (Example(("f64[4, 6]",), {"value": 1.5}),)
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand."""
+        dtype = self.operand_types[0].dtype
+        check_whole(self.name, "value", self.attributes["value"], dtype)
+        return (dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add."""
@@ -402,18 +419,25 @@ class Power(Binary):
         return np.power(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``."""
+        """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``; zero where it is constant."""
         (a, b), dy = at.operands, at.cotangents[0]
-        lower = build.emit("power", a, build.emit("add_scalar", b, value=-1.0))
+        lower = build.emit("power", a, build.emit("add_scalar", _not_zero(build, b), value=-1.0))
         da = build.emit("mul", dy, build.emit("mul", b, lower))
-        db = build.emit("mul", dy, build.emit("mul", at.results[0], build.emit("log", a)))
+        logarithm = build.emit("log", _not_zero(build, a))
+        db = build.emit("mul", dy, build.emit("mul", at.results[0], logarithm))
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
+
+
+def _not_zero(build: Emitter, x: Value) -> Value:
+    """Emit a tensor with ones in place of zeros."""
+    is_zero = build.emit("equal", x, build.emit("zeros_like", x))
+    return build.emit("where", is_zero, build.emit("ones_like", x), x)
 
 
 _POSITIVE = (0.5, 2.0)
 
-define("abs", "Absolute value.", np.abs, np.sign)
-define("square", "Square.", np.square, lambda x: 2 * x)
+define("abs", "Absolute value.", np.abs, np.sign, of_reals=False)
+define("square", "Square.", np.square, lambda x: 2 * x, of_reals=False)
 define(
     "sqrt", "Square root.", np.sqrt, lambda y: 0.5 / y, keeps="result", domain=_POSITIVE, flops=4.0
 )
@@ -439,7 +463,7 @@ define(
     "pow",
     "Power with the constant ``exponent``.",
     lambda x, exponent: np.power(x, exponent),
-    lambda x, exponent: exponent * np.power(x, exponent - 1),
+    lambda x, exponent: exponent * np.power(x, exponent - 1 if exponent else 0),  # zero at zero
     defaults={"exponent": 1.0},
     example={"exponent": 2.5},
     domain=_POSITIVE,

@@ -18,6 +18,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import Rule, ShardView
 
 
@@ -210,7 +211,9 @@ class Fill(OperatorInfo):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type that the attribute names."""
-        return (self.attributes["dtype"],)
+        dtype = self.attributes["dtype"]
+        check_whole(self.name, "value", self.attributes["value"], dtype)
+        return (dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Broadcast the value."""

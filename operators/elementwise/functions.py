@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.attributes import Attributes
+from shardwright.ir.errors import IRError
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -15,6 +16,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
+from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import ShardView
 
 
@@ -48,10 +50,26 @@ class Function(Unary):
         The function of an array; takes the attributes by name.
     keeps : str
         The tensor saved for backward: ``operand`` or ``result``.
+    not_negative : tuple of str
+        Attributes that must not be negative: the result then has the sign of the operand.
+    bounds : tuple of str
+        Attributes that are elements of the result.
     """
 
     value: ClassVar[Callable[..., Array]]
     keeps: ClassVar[str]
+    not_negative: ClassVar[tuple[str, ...]]
+    bounds: ClassVar[tuple[str, ...]]
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand; refuse attributes that do not fit."""
+        for name in self.bounds:
+            check_whole(self.name, name, self.attributes[name], self.operand_types[0].dtype)
+        for name in self.not_negative:
+            if self.attributes[name] < 0:
+                number = self.attributes[name]
+                raise IRError(f"{self.name}: `{name}` is {number:g}, expected at least 0")
+        return super().make_dtypes()
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Apply the function."""
@@ -72,7 +90,10 @@ class FunctionGradient(Binary):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         cotangent, kept = operands
-        return np.asarray(cotangent * self.slope(kept, **self.attributes), cotangent.dtype)
+        slope = self.slope(kept, **self.attributes)
+        if slope.dtype == bool:  # no product: a cotangent that does not pass may be infinite
+            return np.where(slope, cotangent, cotangent.dtype.type(0))
+        return np.asarray(cotangent * slope, cotangent.dtype)
 
 
 def define(
@@ -86,6 +107,9 @@ def define(
     example: Attributes | None = None,
     domain: tuple[float, float] = (-2.0, 2.0),
     flops: float = 1.0,
+    not_negative: tuple[str, ...] = (),
+    of_reals: bool = True,
+    bounds: tuple[str, ...] = (),
 ) -> type[OperatorInfo]:
     """Define and register a function and its gradient, ``NAME_gradient``.
 
@@ -96,7 +120,7 @@ def define(
     value : callable
         The function of an array; takes the attributes by name.
     slope : callable
-        Its derivative, as a function of the saved tensor.
+        Its derivative, as a function of the saved tensor; true and false for 1 and 0.
     keeps : str
         The tensor saved for backward: ``operand`` or ``result``.
     defaults, example : mapping, optional
@@ -105,12 +129,19 @@ def define(
         The range of the tests.
     flops : float
         Floating-point operations for each element.
+    not_negative : tuple of str
+        Attributes that must not be negative.
+    of_reals : bool
+        Whether it has no integers.
+    bounds : tuple of str
+        Attributes that are elements of the result.
     """
     title = name.title().replace("_", "")
-    shared = {"defaults": defaults or {}, "flops_per_point": flops}
+    shared = {"defaults": defaults or {}, "flops_per_point": flops, "of_reals": of_reals}
     one = Example(("f64[4, 6]",), example or {}, {0: domain})
     two = Example(("f64[4, 6]", "f64[4, 6]"), example or {}, {1: domain})
     function = {"name": name, "value": staticmethod(value), "keeps": keeps, "examples": (one,)}
+    function |= {"not_negative": not_negative, "bounds": bounds}
     gradient = {"name": f"{name}_gradient", "slope": staticmethod(slope), "examples": (two,)}
     about = f"The slope of `{name}` times a cotangent, from the {keeps} of `{name}`."
     operator = type(title, (Function,), {"__doc__": summary, **function, **shared})

@@ -31,6 +31,14 @@ def local_positions(positions: Array, view: ShardView) -> tuple[Array, Array]:
     return clipped, clipped == local
 
 
+def kept_inside(elements: Array, inside: Array) -> Array:
+    """Return elements, with zero for those of other ranks.
+
+    They are not multiplied by zero: one that is infinite would be no number.
+    """
+    return np.where(inside, elements, elements.dtype.type(0))
+
+
 def require_integers(info: OperatorInfo, position: int) -> None:
     """Check that an operand has an integer type.
 
@@ -236,7 +244,7 @@ class Pick(OperatorInfo):
         """Pick; zero for an index of another rank."""
         x, indices = operands
         local, inside = local_positions(indices, view)
-        return np.take_along_axis(x, local[..., None], axis=-1)[..., 0] * inside
+        return kept_inside(np.take_along_axis(x, local[..., None], axis=-1)[..., 0], inside)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Put the cotangent at the index."""
@@ -267,5 +275,6 @@ class PickGradient(OperatorInfo):
         dy, indices = operands
         result = np.zeros(view.result_shapes[0], dy.dtype)
         local, inside = local_positions(indices, view)
-        np.put_along_axis(result, local[..., None], (dy * inside)[..., None], axis=-1)
+        own = kept_inside(dy, inside)
+        np.put_along_axis(result, local[..., None], own[..., None], axis=-1)
         return result

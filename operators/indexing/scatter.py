@@ -10,7 +10,12 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.indexing.gather import local_positions, require_integers, segment_sums
+from shardwright.operators.indexing.gather import (
+    kept_inside,
+    local_positions,
+    require_integers,
+    segment_sums,
+)
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -73,7 +78,7 @@ class GatherElements(AlongPositions):
         """Look up; zero for positions of other ranks."""
         x, positions = operands
         local, inside = local_positions(positions, view)
-        return np.take_along_axis(x, local, self.axis) * inside
+        return kept_inside(np.take_along_axis(x, local, self.axis), inside)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum the cotangents of equal positions."""
@@ -107,7 +112,7 @@ class GatherElementsGradient(AlongPositions):
         result = np.zeros(view.result_shapes[0], dy.dtype)
         where = list(np.ogrid[tuple(slice(n) for n in dy.shape)])
         where[self.axis] = local
-        np.add.at(result, tuple(where), dy * inside)
+        np.add.at(result, tuple(where), kept_inside(dy, inside))
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -223,7 +228,8 @@ class GatherNd(ByTuples):
         """Look up; zero for positions of other ranks."""
         x, positions = operands
         index, inside = self.local(positions, view)
-        return x[index] * inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
+        deep = inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
+        return kept_inside(x[index], deep)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum the cotangents of equal positions."""

@@ -18,6 +18,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 
 
@@ -146,6 +147,12 @@ class Pad(OperatorInfo):
             raise IRError(f"before {before} and after {after} must not be negative")
         sizes = zip(before, shape, self.between, after, strict=True)
         return resized(shape, tuple(b + n + (n - 1) * t + a for b, n, t, a in sizes))
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of the operand."""
+        dtype = self.operand_types[0].dtype
+        check_whole(self.name, "value", self.attributes["value"], dtype)
+        return (dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Fill, then copy the elements to their places."""

@@ -214,6 +214,7 @@ class ScaledDotProductAttention(Attention):
     """softmax(scale q k' + mask) v for every head, ``[batch, head, position, feature]``."""
 
     name = "scaled_dot_product_attention"
+    of_reals = True
     first = 0
     passes = (1, 1)
     examples = (

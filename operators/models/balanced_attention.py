@@ -58,6 +58,7 @@ class BalancedAttention(_WithAllKeys):
     """Attention of an early and a late part of the queries on every rank, which has all keys."""
 
     name = "balanced_attention"
+    of_reals = True
     whole, reads = "scaled_dot_product_attention", 3
     first = 0
     passes = (1, 1)

@@ -96,6 +96,7 @@ class ChannelMean(Channelwise):
     """The mean of each channel over the whole batch, or over each of ``groups`` parts of it."""
 
     name = "channel_mean"
+    of_reals = True
     channel_notation = "x -> s"
     defaults: ClassVar = {"groups": 0}
     linear = ((0,),)
@@ -170,6 +171,7 @@ class ChannelVariance(Channelwise):
     """
 
     name = "channel_variance"
+    of_reals = True
     channel_notation = "x, s -> s"
     flops_per_point = 3.0
     examples = (
@@ -225,6 +227,7 @@ class BatchNormalize(Channelwise):
     """
 
     name = "batch_normalize"
+    of_reals = True
     channel_notation = "x, s, s, c, c -> x"
     defaults: ClassVar = {"epsilon": 1e-5}
     flops_per_point = 4.0

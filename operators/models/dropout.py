@@ -29,6 +29,7 @@ class Dropout(OperatorInfo):
     """
 
     name = "dropout"
+    of_reals = True
     notation = "..., -> ..."
     defaults: ClassVar = {"rate": 0.5, "seed": 0, "key": "dropout"}
     linear = ((0,),)

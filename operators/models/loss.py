@@ -7,7 +7,7 @@ may be split; `softmax_cross_entropy` and its sparse form are single operators w
 import numpy as np
 
 from shardwright.ir.graph import Value
-from shardwright.operators.indexing.gather import local_positions
+from shardwright.operators.indexing.gather import kept_inside, local_positions
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -45,6 +45,7 @@ class ExpSum(OperatorInfo):
     """The sum of exp(x - shift) along the last dimension; the shift is a constant to gradients."""
 
     name = "exp_sum"
+    of_reals = True
     notation = "... v+, ... -> ..."
     flops_per_point = 3.0
     examples = (
@@ -87,6 +88,7 @@ class ExpSumAndPick(OperatorInfo):
     """
 
     name = "exp_sum_and_pick"
+    of_reals = True
     notation = "... v+, ..., ... -> ..., ..."
     flops_per_point = 3.0
     examples = (
@@ -98,8 +100,9 @@ class ExpSumAndPick(OperatorInfo):
         x, shift, indices = operands
         local, inside = local_positions(indices, view)
         rows = x.reshape(-1, x.shape[-1])  # indexed in less time than by `take_along_axis`
-        picked = rows[np.arange(len(rows)), local.ravel()].reshape(local.shape) * inside
-        return np.asarray(np.add.reduce(np.exp(x - shift[..., None]), axis=-1)), picked
+        picked = rows[np.arange(len(rows)), local.ravel()].reshape(local.shape)
+        total = np.asarray(np.add.reduce(np.exp(x - shift[..., None]), axis=-1))
+        return total, kept_inside(picked, inside)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save only the operands for backward."""
@@ -129,7 +132,7 @@ class ExpSumAndPickGradient(OperatorInfo):
         result *= d_sum[..., None]
         local, inside = local_positions(indices, view)
         rows = result.reshape(-1, result.shape[-1])  # a view
-        rows[np.arange(len(rows)), local.ravel()] += (d_picked * inside).ravel()
+        rows[np.arange(len(rows)), local.ravel()] += kept_inside(d_picked, inside).ravel()
         return result
 
 
@@ -172,6 +175,7 @@ class SoftmaxCrossEntropy(OperatorInfo):
     """The cross entropy of each row with the weights of its classes, which are constants."""
 
     name = "softmax_cross_entropy"
+    of_reals = True
     notation = "... c^, ... c^ -> ..."
     linear = ((1,),)
     flops_per_point = 6.0
@@ -210,6 +214,7 @@ class SparseSoftmaxCrossEntropy(OperatorInfo):
     """The cross entropy of each row with its class."""
 
     name = "sparse_softmax_cross_entropy"
+    of_reals = True
     notation = "... c^, ... -> ..."
     flops_per_point = 5.0
     examples = (Example(("f64[4, 2, 6]", "i64[4, 2]"), ranges={1: (0, 6)}),)
@@ -253,6 +258,7 @@ class SigmoidCrossEntropy(OperatorInfo):
     """The cross entropy of every element as a choice of its own; the labels are constants."""
 
     name = "sigmoid_cross_entropy"
+    of_reals = True
     notation = "..., ... -> ..."
     flops_per_point = 5.0
     examples = (Example(("f64[4, 6]", "f64[4, 6]"), constants=(1,)),)

@@ -67,6 +67,7 @@ class LayerNorm(RowNorm):
     """(x - mean) / sqrt(variance + ``epsilon``) gamma + beta, over the last dimension."""
 
     name = "layer_norm"
+    of_reals = True
     notation = "... d^, d^, d^ -> ... d"
     centred = True
     examples = (Example(("f64[4, 2, 6]", "f64[6]", "f64[6]")), Example(("f64[6]",) * 3))
@@ -82,6 +83,7 @@ class RMSNorm(RowNorm):
     """x / sqrt(mean square + ``epsilon``) gamma, over the last dimension."""
 
     name = "rms_norm"
+    of_reals = True
     notation = "... d^, d^ -> ... d"
     centred = False
     linear = ((1,),)
@@ -153,6 +155,7 @@ class L2Normalize(AlongAxis):
     """x / sqrt(max(sum of squares, ``epsilon``)) along ``axis``."""
 
     name = "l2_normalize"
+    of_reals = True
     defaults: ClassVar = {"axis": -1, "epsilon": 1e-12}
     examples = (Example(("f64[4, 6]",)), Example(("f64[4, 6]",), {"epsilon": 5.0}))
 
@@ -226,6 +229,7 @@ class GroupNorm(Grouped):
     """
 
     name = "group_norm"
+    of_reals = True
     grouped_notation = "x, (g c^), (g c^) -> x"
     examples = (
         Example(("f64[2, 8, 3]", "f64[8]", "f64[8]"), {"groups": 4}),

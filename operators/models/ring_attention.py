@@ -308,6 +308,7 @@ class RingAttention(OverRing):
     """Attention with keys and values passed round; also returns log sums of the exponentials."""
 
     name = "ring_attention"
+    of_reals = True
     whole, reads = "scaled_dot_product_attention", 3
     first = 0
     passes = (1, 1)

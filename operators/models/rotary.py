@@ -28,6 +28,7 @@ class RotaryEmbedding(OperatorInfo):
     """
 
     name = "rotary_embedding"
+    of_reals = True
     defaults: ClassVar = {"base": 10000.0, "interleaved": False, "start": 0, "reverse": False}
     linear = ((0,),)
     flops_per_point = 3.0

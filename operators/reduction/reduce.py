@@ -88,8 +88,9 @@ class ReduceSum(Reduction):
     linear = ((0,),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add."""
-        return np.asarray(operands[0].sum(axis=self.axes, keepdims=self.attributes["keep_dims"]))
+        """Add; integers in their own type."""
+        x, keep_dims = operands[0], self.attributes["keep_dims"]
+        return np.asarray(x.sum(axis=self.axes, keepdims=keep_dims), x.dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Spread the cotangent over the reduced dimensions."""
@@ -101,6 +102,7 @@ class ReduceMean(Reduction):
     """Mean: every rank divides its sum by the whole count, so that partial means add up."""
 
     name = "reduce_mean"
+    of_reals = True
     linear = ((0,),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
@@ -220,7 +222,7 @@ class ReduceProd(Reduction):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
         keep_dims = self.attributes["keep_dims"]
-        return np.asarray(operands[0].prod(axis=self.axes, keepdims=keep_dims))
+        return np.asarray(operands[0].prod(axis=self.axes, keepdims=keep_dims), operands[0].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply the cotangent by the product of the others."""

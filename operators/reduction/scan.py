@@ -15,7 +15,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.reduction.softmax import AlongAxis
+from shardwright.operators.reduction.softmax import AlongAxis, AlongAxisGradient
 from shardwright.operators.rule import Rule, ShardView
 
 
@@ -69,10 +69,31 @@ class CumulativeProduct(AlongAxis):
         return np.cumprod(operands[0], axis=self.axes[0], dtype=operands[0].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Sum the following cotangents times products, over the element, which must not be zero."""
-        terms = build.emit("mul", at.cotangents[0], at.results[0])
-        sums = build.emit("cumsum", terms, axis=self.axes[0], reverse=True)
-        return [build.emit("div", sums, at.operands[0])]
+        """Save only the operand for backward."""
+        dy, x = at.cotangents[0], at.operands[0]
+        return [build.emit("cumprod_gradient", dy, x, axis=self.axes[0])]
+
+
+@register
+class CumulativeProductGradient(AlongAxisGradient):
+    """The gradient of `cumprod`, from the cotangent and the operand."""
+
+    name = "cumprod_gradient"
+    examples = (
+        Example(("f64[4, 6]", "f64[4, 6]")),
+        Example(("f64[4, 3, 2]", "f64[4, 3, 2]"), {"axis": 1}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply without division by the element, which may be zero."""
+        dy, x = (np.moveaxis(operand, self.axes[0], 0) for operand in operands)
+        result = np.ones_like(x)
+        np.cumprod(x[:-1], axis=0, out=result[1:])
+        sums = dy[-1]  # of the cotangents times the products since the element
+        for i in reversed(range(len(x))):
+            result[i] *= sums
+            sums = dy[i - 1] + x[i] * sums
+        return np.moveaxis(result, 0, self.axes[0])
 
 
 class CumulativeExtremum(AlongAxis):

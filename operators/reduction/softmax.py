@@ -59,6 +59,7 @@ class Softmax(AlongAxis):
     """Exponentials over their sum."""
 
     name = "softmax"
+    of_reals = True
     examples = (
         Example(("f64[4, 6]",)),
         Example(("f64[4, 6, 2]",), {"axis": 1}),
@@ -93,6 +94,7 @@ class LogSoftmax(AlongAxis):
     """The logarithm of the softmax."""
 
     name = "log_softmax"
+    of_reals = True
     examples = (Example(("f64[4, 6]",)), Example(("f64[4, 6, 2]",), {"axis": 1}))
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

@@ -202,6 +202,7 @@ class AveragePool(Average):
     """The mean of each window."""
 
     name = "average_pool"
+    of_reals = True
     tensors = "xy"
     examples = (
         *(Example(("f64[2, 4, 6, 5]",), attributes) for attributes in _POOLINGS),

@@ -202,6 +202,7 @@ class Resize(Interpolation):
     """``[n, channel, *space]`` with the space ``size``."""
 
     name = "resize"
+    of_reals = True
     of_space = True
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:

@@ -33,6 +33,44 @@ CASES: list[tuple[str, tuple[str, ...], Attributes, str]] = [
         "`relu` has no attribute `slope`; its attributes are none",
     ),
     ("rleu", ("f32[2]",), {}, UNKNOWN),
+    (
+        "exp",
+        ("i32[4]",),
+        {},
+        "`exp` computes with real numbers, the operand is i32[4]; cast it to float32 first",
+    ),
+    (
+        "average_pool",
+        ("i64[2, 4, 6]",),
+        {"kernel": (2,)},
+        "`average_pool` computes with real numbers, the operand is i64[2, 4, 6]; cast it to "
+        "float32 first",
+    ),
+    (
+        "add_scalar",
+        ("i32[4]",),
+        {"value": 0.5},
+        "`add_scalar`: `value` is 0.5, which no element of int32 is; cast the tensor to float32 "
+        "first",
+    ),
+    (
+        "clip",
+        ("i64[4]",),
+        {"low": 0, "high": 2.5},
+        "`clip`: `high` is 2.5, which no element of int64 is; cast the tensor to float32 first",
+    ),
+    (
+        "fill",
+        (),
+        {"dtype": "int64", "value": float("nan")},
+        "`fill`: `value` is nan, which no element of int64 is; cast the tensor to float32 first",
+    ),
+    (
+        "leaky_relu",
+        ("f32[4]",),
+        {"slope": -0.5},
+        "leaky_relu: `slope` is -0.5, expected at least 0",
+    ),
     ("relu", (), {}, "relu: 0 operands were given, `... -> ...` takes 1"),
     ("transpose", (), {}, "`transpose` cannot take the operands: none"),
     ("gather", ("f32[8, 2]",), {}, "`gather` cannot take the operands: f32[8, 2]"),

@@ -275,6 +275,7 @@ def test_the_memory_limit_holds_in_every_mode(mode):
         ({"gap": 0.01, "search": "fully_sharded"}, "with the search `fully_sharded`"),
         ({"objective": "serial", "search": "data_parallel"}, "with the search `data_parallel`"),
         ({"objective": "serial", "mode": "data_parallel"}, "in the mode `data_parallel`"),
+        ({"objective": "serial", "cost_model": "mindspore"}, "with the cost model `mindspore`"),
         ({"gap": 0.1, "mode": "stand_alone"}, "in the mode `stand_alone`"),
     ],
 )

@@ -151,3 +151,16 @@ def test_integers_of_two_types_are_compared():
     assert (wide > narrow).asnumpy().tolist() == [False, True]
     with pytest.raises(IRError, match="the operands are int32 and float32"):
         narrow == Tensor([1.0, 2.0], "float32")  # noqa: B015
+
+
+def test_integers_meet_real_numbers_in_float32() -> None:
+    """As in MindSpore; truths meet integers in int32."""
+    x, truths = Tensor(np.array([1, 2, -3], np.int32)), Tensor(np.array([True, False]))
+    made = [x + 0.5, 0.5 - x, x * 0.5, x / 2, 2 / x, x**0.5, x**-1, x**2, truths + 1, truths * 0.5]
+    right = [[1.5, 2.5, -2.5], [-0.5, -1.5, 3.5], [0.5, 1, -1.5], [0.5, 1, -1.5], [2, 1, -2 / 3]]
+    right += [[1, 2**0.5, np.nan], [1, 0.5, -1 / 3], [1, 4, 9], [2, 1], [0.5, 0]]
+    for found, expected in zip(made, right, strict=True):
+        np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6)
+    assert [one.dtype for one in made] == ["float32"] * 7 + ["int32", "int32", "float32"]
+    assert not (x == 1.5).asnumpy().any()
+    assert (x < 1.5).asnumpy().tolist() == [True, False, True]

@@ -235,7 +235,7 @@ def gelu_gradient(dy: Array, x: Array, *, approximate: bool = True) -> Array:
 
 @widened
 def pow_gradient(dy: Array, x: Array, *, exponent: float = 1.0) -> Array:
-    return dy * exponent * jnp.power(x, exponent - 1)
+    return dy * exponent * jnp.power(x, exponent - 1 if exponent else 0)
 
 
 @widened
@@ -279,11 +279,11 @@ def sigmoid_gradient(dy: Array, y: Array) -> Array:
 
 
 def relu_gradient(dy: Array, y: Array) -> Array:
-    return dy * (y > 0)
+    return jnp.where(y > 0, dy, jnp.zeros((), dy.dtype))
 
 
 def relu6_gradient(dy: Array, y: Array) -> Array:
-    return dy * ((y > 0) & (y < 6))
+    return jnp.where((y > 0) & (y < 6), dy, jnp.zeros((), dy.dtype))
 
 
 def leaky_relu_gradient(dy: Array, y: Array, *, slope: float = 0.01) -> Array:
@@ -298,7 +298,8 @@ def elu_gradient(dy: Array, y: Array, *, alpha: float = 1.0) -> Array:
 def clip_gradient(
     dy: Array, x: Array, *, low: float = 0.0, high: float = 1.0, inside: bool = False
 ) -> Array:
-    return dy * ((x > low) & (x < high) if inside else (x >= low) & (x <= high))
+    passes = (x > low) & (x < high) if inside else (x >= low) & (x <= high)
+    return jnp.where(passes, dy, jnp.zeros((), dy.dtype))
 
 
 @widened

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .pointwise import widened
+from .tensors import pick
 
 Pairs = Sequence[Sequence[int]]
 Sizes = Sequence[int]
@@ -242,9 +243,7 @@ def exp_sum_gradient(dy: Tensor, x: Tensor, shift: Tensor) -> Tensor:
 def exp_sum_and_pick(
     x: Tensor, shift: Tensor, indices: Tensor, *, start_v: int = 0
 ) -> tuple[Tensor, Tensor]:
-    local = (indices - start_v).clamp(0, x.shape[-1] - 1)
-    picked = x.gather(-1, local[..., None])[..., 0] * (local == indices - start_v)
-    return torch.exp(x - shift[..., None]).sum(-1), picked
+    return torch.exp(x - shift[..., None]).sum(-1), pick(x, indices, start_v=start_v)
 
 
 @widened
@@ -252,7 +251,7 @@ def exp_sum_and_pick_gradient(
     d_sum: Tensor, d_picked: Tensor, x: Tensor, shift: Tensor, indices: Tensor, *, start_v: int = 0
 ) -> Tensor:
     local = (indices - start_v).clamp(0, x.shape[-1] - 1)
-    own = d_picked * (local == indices - start_v)
+    own = torch.where(local == indices - start_v, d_picked, d_picked.new_zeros(()))
     result = torch.exp(x - shift[..., None]) * d_sum[..., None]
     return result.scatter_add_(-1, local[..., None], own[..., None])
 

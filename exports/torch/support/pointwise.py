@@ -242,7 +242,7 @@ def reciprocal_gradient(dy: Tensor, y: Tensor) -> Tensor:
 
 @widened
 def pow_gradient(dy: Tensor, x: Tensor, *, exponent: float = 1.0) -> Tensor:
-    return dy * exponent * torch.pow(x, exponent - 1)
+    return dy * exponent * torch.pow(x, exponent - 1 if exponent else 0)
 
 
 def sigmoid_gradient(dy: Tensor, y: Tensor) -> Tensor:
@@ -250,11 +250,11 @@ def sigmoid_gradient(dy: Tensor, y: Tensor) -> Tensor:
 
 
 def relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
-    return dy * (y > 0)
+    return torch.where(y > 0, dy, dy.new_zeros(()))
 
 
 def relu6_gradient(dy: Tensor, y: Tensor) -> Tensor:
-    return dy * ((y > 0) & (y < 6))
+    return torch.where((y > 0) & (y < 6), dy, dy.new_zeros(()))
 
 
 def leaky_relu_gradient(dy: Tensor, y: Tensor, *, slope: float = 0.01) -> Tensor:
@@ -269,7 +269,8 @@ def elu_gradient(dy: Tensor, y: Tensor, *, alpha: float = 1.0) -> Tensor:
 def clip_gradient(
     dy: Tensor, x: Tensor, *, low: float = 0.0, high: float = 1.0, inside: bool = False
 ) -> Tensor:
-    return dy * ((x > low) & (x < high) if inside else (x >= low) & (x <= high))
+    passes = (x > low) & (x < high) if inside else (x >= low) & (x <= high)
+    return torch.where(passes, dy, dy.new_zeros(()))
 
 
 @widened

@@ -144,8 +144,13 @@ def _local(positions: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
     return clipped, clipped == local
 
 
-def _behind(inside: Tensor, rank: int) -> Tensor:
-    return inside.reshape(*inside.shape, *(1,) * (rank - inside.ndim))
+def _kept(elements: Tensor, inside: Tensor, axis: int = 0) -> Tensor:
+    """Return elements, zero at positions of other ranks, which stand along dimensions from `axis`.
+
+    They are not multiplied by zero: one that is infinite would be no number.
+    """
+    deep = inside.reshape(*inside.shape, *(1,) * (elements.ndim - axis - inside.ndim))
+    return torch.where(deep, elements, elements.new_zeros(()))
 
 
 def gather(table: Tensor, indices: Tensor, *, axis: int = 0, start_v: int = 0) -> Tensor:
@@ -153,7 +158,7 @@ def gather(table: Tensor, indices: Tensor, *, axis: int = 0, start_v: int = 0) -
     local, inside = _local(indices, start_v, table.shape[axis])
     found = table.index_select(axis, local.reshape(-1))
     found = found.reshape(*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
-    return found * _behind(inside, found.ndim - axis)
+    return _kept(found, inside, axis)
 
 
 def gather_gradient(
@@ -161,7 +166,7 @@ def gather_gradient(
 ) -> Tensor:
     axis %= dy.ndim - indices.ndim + 1
     local, inside = _local(indices, start_v, size_v)
-    terms = (dy * _behind(inside, dy.ndim - axis)).flatten(axis, axis + indices.ndim - 1)
+    terms = _kept(dy, inside, axis).flatten(axis, axis + indices.ndim - 1)
     shape = [*terms.shape]
     shape[axis] = size_v
     return dy.new_zeros(shape).index_add_(axis, local.reshape(-1), terms)
@@ -174,17 +179,18 @@ def one_hot(indices: Tensor, *, dtype: str = "float32", start_v: int = 0, size_v
 
 def pick(x: Tensor, indices: Tensor, *, start_v: int = 0) -> Tensor:
     local, inside = _local(indices, start_v, x.shape[-1])
-    return x.gather(-1, local[..., None])[..., 0] * inside
+    return _kept(x.gather(-1, local[..., None])[..., 0], inside)
 
 
 def pick_gradient(dy: Tensor, indices: Tensor, *, start_v: int = 0, size_v: int) -> Tensor:
     local, inside = _local(indices, start_v, size_v)
-    return dy.new_zeros(*dy.shape, size_v).scatter_(-1, local[..., None], (dy * inside)[..., None])
+    own = _kept(dy, inside)
+    return dy.new_zeros(*dy.shape, size_v).scatter_(-1, local[..., None], own[..., None])
 
 
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0, start_v: int = 0) -> Tensor:
     local, inside = _local(indices, start_v, x.shape[axis])
-    return x.gather(axis, local) * inside
+    return _kept(x.gather(axis, local), inside)
 
 
 def gather_elements_gradient(
@@ -193,15 +199,14 @@ def gather_elements_gradient(
     local, inside = _local(indices, start_v, size_v)
     shape = [*dy.shape]
     shape[axis] = size_v
-    return dy.new_zeros(shape).scatter_add_(axis, local, dy * inside)
+    return dy.new_zeros(shape).scatter_add_(axis, local, _kept(dy, inside))
 
 
 def gather_nd(
     x: Tensor, indices: Tensor, *, start_v0: int = 0, start_v1: int = 0, start_v2: int = 0
 ) -> Tensor:
     places, inside = _places(indices, x.shape, (start_v0, start_v1, start_v2))
-    found = x[places]
-    return found * _behind(inside, found.ndim)
+    return _kept(x[places], inside)
 
 
 def scatter_nd(
@@ -215,7 +220,7 @@ def scatter_nd(
 ) -> Tensor:
     places, inside = _places(indices, shape, (start_v0, start_v1, start_v2))
     result = updates.new_zeros(tuple(shape))
-    return result.index_put_(places, updates * _behind(inside, updates.ndim), accumulate=True)
+    return result.index_put_(places, _kept(updates, inside), accumulate=True)
 
 
 def _places(

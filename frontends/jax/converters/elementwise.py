@@ -9,7 +9,6 @@ from shardwright.frontends.jax.types import dtype_of
 from shardwright.ir.graph import Value
 
 _UNARY = {
-    "abs": "abs",
     "acos": "acos",
     "acosh": "acosh",
     "asin": "asin",
@@ -108,6 +107,17 @@ for _name, _ours in _EXTREMA.items():
     _extremum(_name, _ours)
 for _name, _ours in _BITS.items():
     _bits(_name, _ours)
+
+
+@converts("abs")
+def _abs(call: Call) -> Value:
+    """Convert the absolute value; JAX's gradient is 1 at zero."""
+    x = call.at(0)
+    if not x.type.is_float:
+        return call.emit("abs", x)
+    is_negative = call.emit("less", x, call.fill(0, x.type.dtype))
+    negative, one = (call.fill(n, x.type.dtype) for n in (-1, 1))
+    return call.emit("mul", x, call.emit("where", is_negative, negative, one))
 
 
 @converts("add", "add_any")

@@ -19,6 +19,10 @@ def _gather(call: Call) -> Value:
     sizes = tuple(map(int, call.params["slice_sizes"]))
     mapped = tuple(map(int, numbers.start_index_map))
     batch = tuple(map(int, numbers.operand_batching_dims))
+    fill = call.params.get("fill_value")
+    if x.type.is_float and fill is not None and fill == fill and call.known(1) is None:
+        # Not NaN, which is JAX's own.
+        raise UnsupportedError("a lookup with a `fill_value` for positions out of range")
     for d, n in enumerate(sizes):
         if d not in mapped and d not in batch and n != x.type.shape[d]:
             x = call.part(x, d, 0, n)
@@ -61,12 +65,11 @@ def _columns(call: Call, count: int, most: list[int]) -> list[Any]:
     for i in range(count):
         last = index.type.rank - 1
         column = joined[i] if len(joined) == count else call.part(index, last, i, 1)
-        column = call.reshape(_unwrapped(call, column), outer)
         if clipped:
-            dtype = column.type.dtype
-            column = call.emit("minimum", column, call.fill(most[i], dtype))
-            column = call.emit("maximum", column, call.fill(0, dtype))
-        found.append(column)
+            column = _limited(call, column, most[i])
+        elif call.primitive == "gather":  # a write beyond the ends is dropped
+            column = _unwrapped(call, column)
+        found.append(call.reshape(column, outer))
     return found
 
 
@@ -227,20 +230,17 @@ def _dynamic_slice(call: Call) -> Value:
         most = x.type.shape[axis] - size
         number = call.number(axis + 1)
         if number is not None:
-            number = int(number)
-            number = number + x.type.shape[axis] if number < 0 else number
-            x = call.part(x, axis, min(max(number, 0), most), size)
+            x = call.part(x, axis, min(max(int(number), 0), most), size)
         elif most:
-            x = _run(call, x, axis, _limited(call, axis + 1, most), size)
+            x = _run(call, x, axis, _limited(call, call.at(axis + 1), most), size)
     return x
 
 
-def _limited(call: Call, position: int, most: int) -> Value:
-    """Return a position, at least zero and at most a number, as JAX moves it."""
-    begin = _unwrapped(call, call.at(position))
-    dtype = begin.type.dtype
-    begin = call.emit("minimum", begin, call.fill(most, dtype))
-    return call.emit("maximum", begin, call.fill(0, dtype))
+def _limited(call: Call, position: Value, most: int) -> Value:
+    """Return positions, at least zero and at most a number, as JAX moves them."""
+    dtype = position.type.dtype
+    position = call.emit("minimum", position, call.fill(most, dtype))
+    return call.emit("maximum", position, call.fill(0, dtype))
 
 
 @converts("dynamic_update_slice")
@@ -266,7 +266,8 @@ def _update_rows(call: Call, x: Value, update: Value, computed: list[int], begin
     axis, shape, size = computed[0], x.type.shape, update.type.shape
     if len(computed) > 1 or any(size[d] != shape[d] for d in range(len(shape)) if d != axis):
         raise UnsupportedError("an update at computed positions of several dimensions")
-    begin = call.reshape(_limited(call, 2 + axis, shape[axis] - size[axis]), (1,))
+    most = shape[axis] - size[axis]
+    begin = call.reshape(_limited(call, call.at(2 + axis), most), (1,))
     index = call.emit("add", begin, call.constant(np.arange(size[axis]), begin.type.dtype))
     order = [axis, *(d for d in range(len(shape)) if d != axis)]
     turned = [transposed(call, value, order) for value in (x, update)]

@@ -1,6 +1,6 @@
 """Operators point by point: arithmetic, functions, comparison, logic, activations."""
 
-from math import inf, log
+from math import inf, log, pi
 from typing import Any
 
 import torch
@@ -59,12 +59,12 @@ _TESTS = {"isfinite": "is_finite", "isinf": "is_inf", "isnan": "is_nan"}
 _BINARY = {
     "atan2": "atan2",
     "bitwise_xor": "bitwise_xor",
-    "fmax": "maximum",
-    "fmin": "minimum",
     "remainder": "mod",
 }
 # Each operand gets a half of the gradient where they are equal.
 _EXTREMA = ("maximum", "minimum")
+# The other operand where one is no number.
+_NUMBERS = {"fmax": "maximum", "fmin": "minimum"}
 _COMPARISONS = {
     "eq": "equal",
     "ge": "greater_equal",
@@ -95,6 +95,17 @@ def _binary(name: str, ours: str, **attributes: bool) -> None:
     def convert(call: Call, x: Operand, other: Operand) -> Value:
         dtype = call.result.dtype
         return call.emit(ours, call.operand(x, dtype), call.operand(other, dtype), **attributes)
+
+    converts(f"aten.{name}")(convert)
+
+
+def _number(name: str, ours: str) -> None:
+    def convert(call: Call, x: Value, other: Value) -> Value:
+        a, b = (call.cast(one, call.result.dtype) for one in (x, other))
+        if a.type.is_float:
+            none = call.emit("is_nan", a), call.emit("is_nan", b)
+            a, b = call.emit("where", none[0], b, a), call.emit("where", none[1], a, b)
+        return call.emit(ours, a, b)
 
     converts(f"aten.{name}")(convert)
 
@@ -131,6 +142,8 @@ for _name, _ours in _BINARY.items():
     _binary(_name, _ours)
 for _name in _EXTREMA:
     _binary(_name, _name, halves=True)
+for _name, _ours in _NUMBERS.items():
+    _number(_name, _ours)
 for _name, _ours in _COMPARISONS.items():
     _comparison(_name, _ours)
 for _name, _ours in _LOGIC.items():
@@ -270,6 +283,37 @@ def _other_base(call: Call, x: Value) -> Value:
     return call.scaled(call.emit("log", x), 1 / log(2 if name == "log2" else 10))
 
 
+@converts("aten.xlogy")
+def _xlogy(call: Call, x: Operand, other: Operand) -> Value:
+    dtype = call.result.dtype
+    return _times_logarithm(call, call.operand(x, dtype), call.operand(other, dtype), "log")
+
+
+@converts("aten.special_xlog1py")
+def _xlog1py(call: Call, x: Operand, other: Operand) -> Value:
+    dtype = call.result.dtype
+    return _times_logarithm(call, call.operand(x, dtype), call.operand(other, dtype), "log1p")
+
+
+def _times_logarithm(call: Call, x: Value, y: Value, operator: str) -> Value:
+    """Return the product of numbers and logarithms; zero where the number is zero."""
+    kind = x.type.dtype
+    least, one = (0, 1) if operator == "log" else (-1, 0)
+    is_none = call.emit("less_equal", y, call.fill(least, kind))
+    is_none = call.emit("logical_and", call.emit("equal", x, call.fill(0, kind)), is_none)
+    safe = call.emit("where", is_none, call.fill(one, kind), y)
+    return call.emit("mul", x, call.emit(operator, safe))
+
+
+@converts("aten.sinc")
+def _sinc(call: Call, x: Value) -> Value:
+    angle = call.scaled(call.cast(x, call.result.dtype), pi)
+    is_zero = call.emit("equal", angle, call.fill(0, call.result.dtype))
+    one = call.fill(1, call.result.dtype)
+    safe = call.emit("where", is_zero, one, angle)
+    return call.emit("where", is_zero, one, call.emit("div", call.emit("sin", safe), safe))
+
+
 @converts("aten.addcmul")
 def _addcmul(call: Call, x: Value, tensor1: Value, tensor2: Value, value: float = 1) -> Value:
     product = call.scaled(call.emit("mul", tensor1, tensor2), value)
@@ -352,13 +396,24 @@ def _gelu(call: Call, x: Value, approximate: str = "none") -> Value:
 
 @converts("aten.leaky_relu")
 def _leaky_relu(call: Call, x: Value, negative_slope: float = 0.01) -> Value:
+    if negative_slope < 0:  # the result does not have the sign of the operand
+        return _from_zero(call, x, call.scaled(x, negative_slope))
     return call.emit("leaky_relu", x, slope=float(negative_slope))
+
+
+def _from_zero(call: Call, x: Value, below: Value) -> Value:
+    """Return elements over zero as they are, and others from another tensor."""
+    return call.emit("where", call.emit("greater", x, call.fill(0, x.type.dtype)), x, below)
 
 
 @converts("aten.elu")
 def _elu(call: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
     if input_scale != 1:
         raise UnsupportedError("an elu of scaled inputs")
+    if alpha < 0:
+        low = call.emit("minimum", x, call.fill(0, x.type.dtype))
+        found = _from_zero(call, x, call.scaled(call.emit("expm1", low), alpha))
+        return call.scaled(found, scale)
     return call.scaled(call.emit("elu", x, alpha=float(alpha)), scale)
 
 
@@ -390,8 +445,7 @@ def _hardsigmoid(call: Call, x: Value) -> Value:
 def _prelu(call: Call, x: Value, weight: Value) -> Value:
     if weight.type.elements == 1:
         slope = call.reshape(weight, (1,) * x.type.rank)
-        negative = call.emit("mul", x, slope)
-        return call.emit("where", call.emit("greater", x, call.fill(0, x.type.dtype)), x, negative)
+        return _from_zero(call, x, call.emit("mul", x, slope))
     return call.emit("prelu", x, call.reshape(weight, (weight.type.elements,)))
 
 

@@ -10,7 +10,7 @@ from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.call import Call
-from shardwright.frontends.torch.converters.elementwise import truth
+from shardwright.frontends.torch.converters.elementwise import common_dtype
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.indexing.scatter import emit_scatter_elements_add
@@ -373,5 +373,6 @@ def _by_data(call: Call, x: Value) -> Value:
 def _isin(call: Call, elements: Value, test_elements: Value) -> Value:
     column = call.reshape(elements, (*elements.type.shape, 1))
     row = call.reshape(test_elements, (test_elements.type.elements,))
-    equal = call.emit("equal", column, call.cast(row, elements.type.dtype))
-    return call.emit("reduce_any", truth(call, equal), axis=-1)
+    dtype = common_dtype(elements, test_elements)
+    equal = call.emit("equal", call.cast(column, dtype), call.cast(row, dtype))
+    return call.emit("reduce_any", equal, axis=-1)

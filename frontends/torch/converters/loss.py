@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import numpy as np
+
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.models.loss import emit_cross_entropy
 
 _NONE, _MEAN = 0, 1  # PyTorch's numbers of reductions; 2 is the sum
+_LEAST_ROOM = float(np.float32(1e-12))  # PyTorch keeps it in float32
 
 
 def _reduced(call: Call, losses: Value, reduction: int) -> Value:
@@ -144,6 +147,35 @@ def _smooth_l1(
     return _reduced(call, call.emit("where", is_near, near, far), reduction)
 
 
+@converts("aten.binary_cross_entropy")
+def _binary(
+    call: Call, x: Value, target: Value, weight: Value | None = None, reduction: int = _MEAN
+) -> Value:
+    """Convert with PyTorch's bounds: logarithms from -100, a slope over at least 1e-12."""
+    kind = x.type.dtype
+    one = call.fill(1, kind)
+    logs = call.emit("log", x), call.emit("log1p", call.emit("neg", x))
+    first, second = (call.emit("maximum", log, call.fill(-100, kind)) for log in logs)
+    rest = call.emit("mul", call.emit("sub", one, target), second)
+    likelihood = call.emit("add", call.emit("mul", target, first), rest)
+    room = call.emit("mul", x, call.emit("sub", one, x))
+    room = call.emit("maximum", room, call.fill(_LEAST_ROOM, kind))
+    slope = call.emit("div", call.emit("sub", x, target), room)
+    losses = call.emit("stop_gradient", call.emit("neg", likelihood))
+    losses = _sloped(call, losses, x, slope)
+    if call.is_trained(target):
+        losses = _sloped(call, losses, target, call.emit("sub", second, first))
+    if weight is not None:
+        losses = call.emit("mul", losses, weight)
+    return _reduced(call, losses, reduction)
+
+
+def _sloped(call: Call, value: Value, x: Value, slope: Value) -> Value:
+    """Return a value with a slope by x."""
+    zero = call.emit("sub", x, call.emit("stop_gradient", x))
+    return call.emit("add", value, call.emit("mul", call.emit("stop_gradient", slope), zero))
+
+
 @converts("aten.binary_cross_entropy_with_logits")
 def _logistic(
     call: Call,
@@ -156,9 +188,8 @@ def _logistic(
     if pos_weight is None:
         losses = call.emit("sigmoid_cross_entropy", x, target)
         if call.is_trained(target):
-            # The operator has no gradient of its targets: a zero has it.
-            zero = call.emit("sub", target, call.emit("stop_gradient", target))
-            losses = call.emit("sub", losses, call.emit("mul", x, zero))
+            # The operator has no gradient of its targets.
+            losses = _sloped(call, losses, target, call.emit("neg", x))
     else:
         losses = _positives_weighted(call, x, target, pos_weight)
     if weight is not None:

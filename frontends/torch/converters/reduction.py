@@ -1,5 +1,6 @@
 """Reductions, scans, and the order of elements."""
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -68,8 +69,8 @@ def _extreme(
 ) -> Any:
     kind = call.operator.split(".")[1]
     if other is not None:
-        operator = "maximum" if kind == "max" else "minimum"
-        return call.emit(operator, x, other)
+        operands = (call.cast(one, call.result.dtype) for one in (x, other))
+        return call.emit(f"{kind}imum", *operands, halves=True)
     if dim is None:
         return _reduced(call, f"reduce_{kind}", x, None, False)
     axis = dim % x.type.rank
@@ -110,10 +111,15 @@ def _var(
 
 def root(call: Call, total: Value) -> Value:
     """Return a square root whose gradient is zero where it is zero, as that of a norm."""
-    zero, one = (call.fill(n, total.type.dtype) for n in (0, 1))
-    is_zero = call.emit("equal", total, zero)
-    found = call.emit("sqrt", call.emit("where", is_zero, one, total))
-    return call.emit("where", is_zero, zero, found)
+    return _but_at_zero(call, total, 0, lambda x: call.emit("sqrt", x))
+
+
+def _but_at_zero(call: Call, x: Value, value: float, function: Callable[[Value], Value]) -> Value:
+    """Return a function of elements; of zero it is a value, and its gradient is zero."""
+    kind = x.type.dtype
+    is_zero = call.emit("equal", x, call.fill(0, kind))
+    found = function(call.emit("where", is_zero, call.fill(1, kind), x))
+    return call.emit("where", is_zero, call.fill(value, kind), found)
 
 
 @converts("aten.linalg_vector_norm", "aten.norm")
@@ -143,8 +149,14 @@ def norm(call: Call, x: Value, order: float, dim: Axes, keepdim: bool = False) -
     if order == 0:
         some = call.emit("not_equal", x, call.fill(0, x.type.dtype))
         return _reduced(call, "reduce_sum", call.cast(some, x.type.dtype), dim, keepdim)
-    raised = call.emit("pow", size, exponent=order)
-    return call.emit("pow", _reduced(call, "reduce_sum", raised, dim, keepdim), exponent=1 / order)
+    raised = _power(call, size, order)
+    return _power(call, _reduced(call, "reduce_sum", raised, dim, keepdim), 1 / order)
+
+
+def _power(call: Call, size: Value, exponent: float) -> Value:
+    """Return sizes to a power, with a gradient of zero where they are zero."""
+    at_zero = 0.0 if exponent > 0 else inf
+    return _but_at_zero(call, size, at_zero, lambda x: call.emit("pow", x, exponent=exponent))
 
 
 @converts("aten._cdist_forward")
@@ -193,15 +205,26 @@ def _ranked(
     call: Call, x: Value, k: int | None = None, dim: int | None = None, keepdim: bool = False
 ) -> Any:
     if dim is None and k is None:
-        x, dim = call.reshape(x, (x.type.elements,)), 0
+        return _middle(call, call.reshape(x, (x.type.elements,)))
     axis = (-1 if dim is None else dim) % x.type.rank
     place = (x.type.shape[axis] - 1) // 2 if k is None else k - 1
     parts = call.emit_all("sort", x, axis=axis)
     value, index = (call.part(part, axis, place, 1) for part in parts)
-    value = call.reshape(value, call.result.shape)
-    if len(call.results) == 1:
-        return value
-    return [value, call.reshape(call.cast(index, "int64"), call.result.shape)]
+    shape = call.result.shape
+    return [call.reshape(value, shape), call.reshape(call.cast(index, "int64"), shape)]
+
+
+def _middle(call: Call, x: Value) -> Value:
+    """Return the lower median of a vector; elements that are equal to it share its gradient."""
+    order = call.emit_all("sort", x, axis=0)[0]
+    value = call.part(order, 0, (x.type.elements - 1) // 2, 1)
+    if not x.type.is_float:
+        return call.reshape(value, ())
+    value = call.emit("stop_gradient", value)
+    is_median = call.emit("equal", x, value)
+    count = call.emit("reduce_sum", call.cast(is_median, x.type.dtype))
+    total = call.emit("reduce_sum", call.emit("mask", x, is_median))
+    return call.emit("div", total, count)
 
 
 @converts("aten.topk")

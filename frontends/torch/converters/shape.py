@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from shardwright.frontends.common.call import Operand
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.stored import ModuleTensor
@@ -156,11 +155,22 @@ def _slice_scatter(
     size = x.type.shape[axis]
     first, last, _ = slice(start, end, step).indices(size)
     if step != 1:
-        raise UnsupportedError("a write to every n-th slice")
+        return _every_nth(call, x, src, axis, first, step)
     parts = [call.part(x, axis, 0, first)] if first else []
     parts.append(src)
     parts += [call.part(x, axis, last, size - last)] if last < size else []
     return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
+
+
+def _every_nth(call: Call, x: Value, src: Value, axis: int, first: int, step: int) -> Value:
+    """Return a tensor with every n-th slice from a first one written."""
+    size, count = x.type.shape[axis], src.type.shape[axis]
+    after = size - first - (count - 1) * step - 1
+    sides = {"before": first, "between": step - 1, "after": after}
+    how = {k: tuple(n * (d == axis) for d in range(x.type.rank)) for k, n in sides.items()}
+    written = np.isin(np.arange(size), first + np.arange(count) * step)
+    mask = written.reshape([-1 if d == axis else 1 for d in range(x.type.rank)])
+    return call.emit("where", call.constant(mask, "bool"), call.emit("pad", src, **how), x)
 
 
 @converts("aten.select_scatter")

@@ -51,3 +51,17 @@ def test_the_gradient_of_a_clip_is_that_of_the_kernel_at_its_bounds(inside):
     function = FUNCTIONS["pointwise"].clip_gradient
     found = function(torch.from_numpy(dy), torch.from_numpy(x), **attributes)
     assert difference(found.numpy(), right) == 0
+
+
+def test_lookups_of_other_ranks_are_zero_where_an_own_element_is_infinite():
+    tensors, layers = FUNCTIONS["tensors"], FUNCTIONS["layers"]
+    x, indices = torch.full((2, 3), -torch.inf), torch.tensor([0, 1])
+    columns, shift = indices[:, None], torch.zeros(2)
+    found = [
+        tensors.pick(x, indices, start_v=3),
+        tensors.gather(x, indices, start_v=3),
+        tensors.gather_elements(x, columns, axis=1, start_v=3),
+        tensors.gather_nd(x, columns, start_v0=3),
+        layers.exp_sum_and_pick(x, shift, indices, start_v=3)[1],
+    ]
+    assert all(torch.equal(one, torch.zeros_like(one)) for one in found)

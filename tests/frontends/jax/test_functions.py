@@ -108,6 +108,18 @@ FUNCTIONS: dict[str, Function] = {
     "clamp at a bound": lambda x: jax.lax.clamp(-0.4, x - jax.lax.stop_gradient(x) - 0.4, 0.4) + x,
     "functions": lambda x: jnp.exp(x) + jnp.tanh(x) + jnp.log1p(x * x) + jnp.sin(x) * jnp.cbrt(x),
     "activations": lambda x: jax.nn.silu(x) + jax.nn.elu(x) + jax.nn.gelu(x, approximate=False),
+    "absolute values at zero": lambda x: jnp.abs(x - jax.lax.stop_gradient(x)) + x,
+    "powers of zero": lambda x: jax.lax.integer_pow(x - jax.lax.stop_gradient(x), 0) + x,
+    "runs beyond the ends": lambda x: [
+        (
+            jax.lax.dynamic_slice(x, (0, place), (4, 2)),
+            jax.lax.dynamic_update_slice(x, 2 * x[:, :2], (0, place)),
+            x.at[:, place + jnp.arange(2)].get(mode="clip"),
+            x.at[:, place - 1 + jnp.arange(3)].add(x[:, :3]),
+            x.at[place + jnp.arange(2)].set(2 * x[:2]),
+        )
+        for place in (jnp.argmax(x[0]) + 6, jnp.argmax(x[0]) - 18)
+    ],
     "relu at zero": lambda x: jax.nn.relu(jnp.round(x)) + jax.nn.relu6(jnp.round(3 * x)),
     "ties of maxima": lambda x: jnp.maximum(jnp.round(x) + 0 * x, 0 * x) + jnp.minimum(x, x),
     "ties of a maximum": lambda x: jnp.max(jnp.round(x) * x, axis=1) + jnp.min(x * 0, axis=1),
@@ -317,6 +329,13 @@ def test_other_uses_of_keys_that_are_arguments_are_refused() -> None:
         (lambda x: jnp.linalg.svd(x)[1], "`svd`"),
         (lambda x: jax.pure_callback(np.sin, x, x), "`pure_callback`"),
         (lambda x: jax.lax.fori_loop(0, 2000, lambda i, c: c + x, x), "steps"),
+        (lambda x: x.at[jnp.argmax(x, 0)].get(mode="fill", fill_value=7.0), "`fill_value`"),
+        (
+            lambda x: jax.lax.reduce_window(
+                jnp.argsort(x), 0, jax.lax.add, (2, 2), (1, 1), "VALID"
+            ),
+            "computes with real numbers",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_refused_with_the_users_line(function: Any, word: str) -> None:

@@ -78,3 +78,34 @@ class Clamped(nn.Linear):
 def test_writes_where_gradients_are_off_are_refused_with_their_line() -> None:
     with pytest.raises(ModelError, match=r"`linear` is written to where .*clamp_.*; write where"):
         import_module(Clamped(4, 4), torch.randn(3, 4))
+
+
+class Hidden(nn.Linear):
+    """A layer whose result is changed through a tensor that hides the change from its gradient."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        y[1:].detach()[0].mul_(2)
+        return y.square().mean()
+
+
+def test_writes_through_detached_tensors_are_refused_with_their_line() -> None:
+    with pytest.raises(ModelError, match=r"`linear` is written to through `detach`.*mul_.*; write"):
+        import_module(Hidden(4, 4), torch.randn(3, 4))
+
+
+class DetachedInPlace(nn.Linear):
+    """A layer whose result is detached after a first reader, and a copy that is written to."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        first, copy = y.tanh(), y.detach().clone()
+        y.detach_().add_(1)
+        copy[0] = 2.0
+        return (first * y * copy).square().mean()
+
+
+def test_tensors_that_are_detached_in_place_have_no_gradient_from_then_on() -> None:
+    x = torch.randn(3, 4, dtype=torch.float64)
+    found = compare.gradients_differ(DetachedInPlace(4, 4).double(), (x,))
+    assert max(found.loss, found.gradient) < 1e-12

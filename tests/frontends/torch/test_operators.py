@@ -84,6 +84,25 @@ def reductions(w: Any, x: Any) -> Many:
     yield from (x.histc(5, -1, 1), x.histc(7, -0.3, 2), whole.histc(8, -4, 4), whole.histc(4, 0, 3))
 
 
+def special_points(w: Any, x: Any) -> Many:
+    """Equal elements, zeros, and numbers that are none; one is added, lest a cotangent is zero."""
+    zero = w - w.detach()
+    a = zero + torch.tensor([-1.0, 0, 2, 0.5, 0, -3])
+    b = zero + torch.tensor([0.0, 0, 2, -1, 3, -3])
+    size, none = b.abs(), torch.where(x > 0, torch.nan, a)
+    results = [torch.max(a, b), torch.min(b, a.detach()), torch.fmax(none, b), torch.fmin(b, none)]
+    results += [size**size, a.abs() ** b.abs().detach(), a.cumprod(1), b.flip(1).cumprod(0)]
+    results += [torch.xlogy(a, size + 1), torch.special.xlog1py(b, size), a.sinc(), a.median()]
+    results += [F.leaky_relu(a, -0.5), F.elu(a, -0.3), torch.atan2(a, b), torch.cdist(a, a, p=3)]
+    results += [zero.norm(p, 1) for p in (0.5, 1.5, 3)] + [b.norm(p, 1) for p in (0.5, 1.5)]
+    share = b.clamp(0, 1)
+    results += [F.binary_cross_entropy(share, x.sigmoid(), reduction="none"), b.relu().sqrt()]
+    results += [F.binary_cross_entropy(w.sigmoid(), share, x.abs()), F.hardtanh(b, 0, 2).sqrt()]
+    whole = x.long()
+    results += [torch.isin(whole, torch.tensor([0.5, 1.0])), torch.isin(x, x[0, :2])]
+    yield from (r.nan_to_num(7.0).double() + 1 for r in results)
+
+
 def positions(w: Any, x: Any) -> Many:
     index = torch.tensor([[0, 2], [3, -1]])
     rows = torch.argmax(x, 0)[:4] % 4
@@ -106,6 +125,9 @@ def positions(w: Any, x: Any) -> Many:
     yield from (cube[two[:, None, None, None], three[:, None]].exp(), w[four[None]], cube[:, three])
     yield from (cube[two[:, None], :, four], cube[two, three[:2]], w[four - 4], w[four, four])
     yield (cube[two, three[:, None]])
+    turned = torch.zeros_like(w)
+    turned[:, ::2], turned[1:, 1::3] = -w[:, 1::2], x[1:, :2] * w[:3, :2]
+    yield turned
     later_rows, between = cube.clone(), cube.clone()
     later_rows[:, [2, 0], [1, 3]] = x[:2, :2]
     between[[1, 0], :, [1, 3]] = x[:2, :3]
@@ -217,6 +239,7 @@ FAMILIES = (
     elementwise,
     shapes,
     reductions,
+    special_points,
     positions,
     products,
     windows,
