@@ -1,7 +1,7 @@
 """Tensors of a module, and constants that are computed when it is imported."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.types import array_of, constant_dtype_of
+from shardwright.ir.errors import ModelError
 from shardwright.ir.units import bytes_text
 from shardwright.operators.info import Array
 from shardwright.operators.rule import Shape
@@ -32,6 +33,15 @@ class ModuleTensor:
     """
 
     tensor: torch.Tensor
+    _version: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_version", self._writes)
+
+    @property
+    def _writes(self) -> int:
+        """How often PyTorch has seen the tensor being written to; it forgets that of inference."""
+        return 0 if self.tensor.is_inference() else self.tensor._version
 
     @property
     def shape(self) -> Shape:
@@ -49,7 +59,19 @@ class ModuleTensor:
         return self.tensor.device.type == "meta"
 
     def read(self) -> Array:
-        """Return the elements."""
+        """Return the elements.
+
+        Raises
+        ------
+        ModelError
+            If they are others than at import.
+        """
+        if self._writes != self._version:
+            raise ModelError(
+                f"a {self.dtype} tensor of shape {self.shape} of the module was written to after "
+                "the module was compiled",
+                hint="run the plan, or write it, before the module is changed, or compile again",
+            )
         return array_of(self.tensor)
 
 

@@ -484,3 +484,12 @@ def test_a_gradient_of_the_modules_own_is_warned_of() -> None:
         "forward pass, which can differ"
     )
     assert torch.autograd.Function.apply == before
+
+
+def test_a_module_that_changed_since_it_was_compiled_is_not_read():
+    module, x = nn.Linear(4, 3), torch.ones(2, 4)
+    found = shardwright.compile(module, 2, example_inputs=(x,), loss="mean", cluster="cpu")
+    with torch.no_grad():
+        module.bias.add_(1)
+    with pytest.raises(ModelError, match=r"float32 tensor of shape \(3,\) .* was written to after"):
+        list(shardwright.run(found, 1))
