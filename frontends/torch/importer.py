@@ -82,7 +82,9 @@ class Importer:
     def _stored(self, name: str, updated: set[str]) -> Any:
         """Return a tensor of the module: a parameter, state, or a constant."""
         if name not in self.entered:
-            stored = ModuleTensor(self.tensors[name])
+            tensor = self.tensors[name]
+            # State is copied: the module changes it whenever it runs.
+            stored = ModuleTensor(tensor.detach().clone() if name in updated else tensor)
             if stored.tensor.is_complex() and (
                 isinstance(stored.tensor, torch.nn.Parameter) or name in updated
             ):
