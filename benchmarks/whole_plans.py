@@ -50,6 +50,17 @@ HERE = Path(__file__)
 TRAINED = {"optimizer": "adam", "precision": "bfloat16"}
 # Zoo models, with the batch of each device.
 ZOO = {
+    "mlp": 32,
+    "two_matmul": 8,
+    "lenet5": 32,
+    "feature_hash": 512,
+    "wide_deep": 2000,
+    "resnet18-cifar": 32,
+    "resnet18": 32,
+    "gpt2": 4,
+    "bert-base": 8,
+    "gpt2-medium": 4,
+    "gpt2-large": 4,
     "resnet50": 32,
     "vit-b16": 32,
     "bert-large": 8,
