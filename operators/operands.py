@@ -56,13 +56,10 @@ def check_whole(name: str, attribute: str, number: Any, dtype: str) -> None:
     """
     if TensorType(dtype, ()).is_float:
         return
-    if number == (bool(number) if dtype == "bool" else int(number) if _is_finite(number) else None):
+    is_whole = isinstance(number, int) or float(number).is_integer()
+    if is_whole and (dtype != "bool" or number in (0, 1)):
         return
     raise IRError(
         f"`{name}`: `{attribute}` is {number:g}, which no element of {dtype} is",
         hint="cast the tensor to float32 first",
     )
-
-
-def _is_finite(number: Any) -> bool:
-    return number - number == 0
