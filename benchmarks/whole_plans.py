@@ -26,14 +26,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from machine import machine
-from pipelines import PUBLISHED, WAYS
+from whole_plans_rows import BEST, rows
 
 import shardwright
 from shardwright.compilation import Compilation
@@ -48,37 +48,6 @@ from shardwright.tools.documents import compile_document
 
 HERE = Path(__file__)
 TRAINED = {"optimizer": "adam", "precision": "bfloat16"}
-# Zoo models, with the batch of each device.
-ZOO = {
-    "mlp": 32,
-    "two_matmul": 8,
-    "lenet5": 32,
-    "feature_hash": 512,
-    "wide_deep": 2000,
-    "resnet18-cifar": 32,
-    "resnet18": 32,
-    "gpt2": 4,
-    "bert-base": 8,
-    "gpt2-medium": 4,
-    "gpt2-large": 4,
-    "resnet50": 32,
-    "vit-b16": 32,
-    "bert-large": 8,
-    "gpt2-xl": 4,
-    "llama3-8b": 1,
-    "dlrm": 2048,
-    "unet": 4,
-    "vgg16": 32,
-}
-# Large models whose stages are not searched: model, cluster, devices, batch.
-ONE_STAGE = (
-    ("llama3-70b", "h100-pod", 64, 64),
-    ("llama3-70b", "h100-pod", 512, 512),
-    ("gpt3-175b", "a100-pod", 64, 1536),
-    ("gpt3-175b", "a100-pod", 256, 1536),
-    ("gpt3-175b", "a100-pod", 1024, 1536),
-    ("mixtral-8x7b", "h100-pod", 64, 64),
-)
 # What is compared, and what JSON calls it.
 FIGURES = (
     "overlapped_step_seconds",
@@ -94,85 +63,6 @@ FIGURES = (
     "gap",
     "how",
 )
-BEST = "best"  # stands for the best named plan of one stage
-GAP = 1e-5  # of searches of the zoo: less than the default, so that none ends beside a better plan
-
-
-@dataclass(frozen=True)
-class Row:
-    """One training run: a model on devices.
-
-    Parameters
-    ----------
-    model, cluster, devices, batch
-        The arguments of `compile`.
-    plans : tuple of str
-        Named plans beside the found one; `BEST` for the best one of one stage.
-    options : dict
-        Further options of the search.
-    """
-
-    model: str
-    cluster: str
-    devices: int
-    batch: int
-    plans: tuple[str, ...] = (BEST,)
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def rows() -> dict[str, Row]:
-    """Return the rows of the table by name."""
-    sharded = "zero=3,recompute=full"
-    table = {
-        f"llama3-70b-{devices}": Row(
-            "llama3-70b", "h100-pod", devices, batch, (
-                f"data={devices},{sharded},micro_batch=1",
-                "tensor=8,zero=1,recompute=full,sequence_parallel,micro_batch=1",
-                "tensor=8,pipeline=4,zero=1,sequence_parallel,micro_batch=1",
-                "tensor=8,pipeline=4,zero=1,recompute=full,sequence_parallel,micro_batch=1",
-                "tensor=4,pipeline=4,zero=1,recompute=full,sequence_parallel,micro_batch=1",
-            ),
-        )
-        for devices, batch in ((64, 64), (512, 512))
-    }  # fmt: skip
-    megatron = "tensor=8,pipeline=16,micro_batch=1,"
-    table["gpt3-175b-1024"] = Row(
-        "gpt3-175b", "a100-pod", 1024, 1536,
-        (
-            megatron + "recompute=full",
-            megatron + "recompute=selective,sequence_parallel",
-            megatron + "zero=1,recompute=selective,sequence_parallel",
-            megatron + "chunks=3,zero=1,recompute=selective,sequence_parallel",
-            f"tensor=8,{sharded},sequence_parallel",
-        ),
-    )  # fmt: skip
-    for model, where, devices, batch in ONE_STAGE:
-        searched = {"mesh": "search", "micro_batches": "search"}
-        name = f"{model}-{devices}-one-stage"
-        table[name] = Row(model, where, devices, batch, (BEST,), searched)
-    for one in PUBLISHED:
-        plans = tuple(one.plan(rest).text for rest in WAYS)
-        name = f"korthikanti-{one.model.partition(':')[0]}"
-        table[name] = Row(one.model, "a100-pod", one.devices, one.batch, plans)
-    table["llama3-405b-16384"] = Row(
-        "llama3-405b", "h100-pods", 16384, 2048,
-        (
-            megatron + "zero=1,recompute=full,sequence_parallel",
-            megatron + "chunks=8,zero=2,recompute=full,sequence_parallel",
-        ),
-    )  # fmt: skip
-    table["mixtral-8x7b-64"] = Row("mixtral-8x7b", "h100-pod", 64, 64, (
-        "data=64,expert=4,zero=1,recompute=full,micro_batch=1",
-        "data=64,expert=8,zero=1,recompute=full,micro_batch=1",
-    ))  # fmt: skip
-    for name, batch in ZOO.items():
-        for devices in (8, 64, 1024):
-            searched = {"mesh": "search", "gap": GAP}
-            table[f"{name}-{devices}"] = Row(
-                name, "h100-pod", devices, batch * devices, (BEST,), searched
-            )
-    return table
-
 
 # Measuring: a task is the search, or one named plan
 
