@@ -39,6 +39,8 @@ class SearchResult:
         What found the assignment and what proved the bound.
     unlimited : bool
         Whether the solution without a memory limit is within the limit, and so is this one.
+    timed : bool
+        Whether the clock ended a part of the search: another run may give another plan.
     """
 
     assignment: tuple[int, ...]
@@ -50,6 +52,7 @@ class SearchResult:
     seconds: float
     how: str
     unlimited: bool = False
+    timed: bool = False
 
     def __repr__(self) -> str:
         return (

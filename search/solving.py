@@ -85,6 +85,7 @@ def _result(
         float(evaluation.peak_usage),
         time.perf_counter() - begin,
         solution.how,
+        timed=solution.timed,
     )
 
 

@@ -46,7 +46,7 @@ class TimeNote:
         """
         gap = relative_gap(result.cost, result.lower_bound)
         is_near = gap <= max(limits.gap, OPTIMALITY_GAP)
-        if result.seconds >= limits.time_limit / (1 if is_near else 2):
+        if result.timed or result.seconds >= limits.time_limit / (1 if is_near else 2):
             self.note()
 
     def noted_in(self, result: SearchResult) -> SearchResult:

@@ -33,6 +33,9 @@ MESSAGE_LIMIT = 2**24
 WORK_LIMIT = 2**31
 """Most additions for one message: some seconds."""
 
+WORK_PER_SECOND = 2**30
+"""Additions in a second, as patience is measured: what is searched does not hang on the machine."""
+
 SPACE_LIMIT = 2**27
 """Most entries of all messages together: 1 GiB."""
 
@@ -50,7 +53,7 @@ CHUNK = 2**16
 
 
 class OutOfTimeError(Exception):
-    """The messages take longer than the time limit."""
+    """The messages take longer than the time limit, or more work than they may."""
 
 
 class OutOfSpaceError(OutOfTimeError):
@@ -113,6 +116,8 @@ class Elimination:
         Time limit of `minimise` in seconds.
     deadline : float
         The end of every `minimise`, by `time.monotonic`.
+    work : float
+        Most additions of one `minimise`.
     space : float
         Most entries of all messages together.
     exact : bool
@@ -128,7 +133,7 @@ class Elimination:
         self.sizes = sizes
         self.edges = list(edges)
         self.message_limit = message_limit
-        self.patience = self.deadline = math.inf
+        self.patience = self.deadline = self.work = math.inf
         self.space = SPACE_LIMIT if message_limit > LEAST_MESSAGE else math.inf
         self.exact = True
         self.largest_message = 1
@@ -275,7 +280,7 @@ class Elimination:
         Raises
         ------
         OutOfTimeError
-            If it takes longer than `patience`, or until after the deadline.
+            If it takes longer than `patience`, until after the deadline, or more than `work`.
         OutOfSpaceError
             If the messages together have more entries than `space`.
         """
@@ -295,7 +300,7 @@ class Elimination:
         """
         memo: dict[Hashable, _Message] = {}
         messages: list[_Message] = []
-        entries = 0
+        entries = work = 0
         self._interned = {message.content: message for message in self._memo.values()}
         self.offsets = [0.0] * len(values)
         for groups in self.groups:
@@ -306,6 +311,9 @@ class Elimination:
                     message = self._memo.get(key)
                     if message is None:
                         entries += self.entries(group.scope[1:])
+                        work += self.entries(group.scope) * len(group.factors)
+                        if work > self.work:
+                            raise OutOfTimeError
                         self._check_space(entries, memo)
                         message = self._relative(self._message(group, values))
                         self.messages_computed += 1

@@ -42,6 +42,8 @@ class Incumbent(Generic[Assignment]):
     ----------
     set_aside : float
         Assignments that cost this or more have been pruned: the bound cannot exceed it.
+    timed : bool
+        Whether the clock ended a part of the search: another run may give another answer.
     """
 
     deadline: float
@@ -56,6 +58,7 @@ class Incumbent(Generic[Assignment]):
     cost: float = math.inf
     bound: float = -math.inf
     set_aside: float = math.inf
+    timed: bool = False
 
     def offer(self, assignment: Assignment, cost: float) -> bool:
         """Keep a feasible assignment if it is the best so far; return whether it is."""
@@ -128,6 +131,7 @@ class Incumbent(Generic[Assignment]):
             how=self.how,
             seconds=time.monotonic() - self.started,
             statistics=statistics,
+            timed=self.timed,
         )
 
     def _report(self) -> None:

@@ -33,6 +33,8 @@ class Solution:
         Wall time.
     statistics : mapping of str to float
         Sizes of the problem and counts of the work.
+    timed : bool
+        Whether the clock ended a part of the search: another run may give another answer.
     """
 
     assignment: tuple[int, ...] | None
@@ -42,6 +44,7 @@ class Solution:
     how: str
     seconds: float = 0.0
     statistics: Mapping[str, float] = field(default_factory=dict)
+    timed: bool = False
 
     def __repr__(self) -> str:
         return f"<Solution {self.status}: cost {self.cost:g}, lower bound {self.lower_bound:g}>"

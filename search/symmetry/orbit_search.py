@@ -53,7 +53,7 @@ def search_orbits(
     """
     begin = time.perf_counter()
     best = _search_with_penalties(space, options, begin)
-    lowest, unlimited = best.lower_bound, best.unlimited
+    lowest, unlimited, timed = best.lower_bound, best.unlimited, best.timed
     for reach in () if planner.is_fine else _REACHES:
         if _is_near(best.cost, lowest, options):
             break
@@ -68,7 +68,7 @@ def search_orbits(
             continue
         except NotFoundError:
             break
-        unlimited = unlimited and found.unlimited
+        unlimited, timed = unlimited and found.unlimited, timed or found.timed
         # Every plan with an element of another orbit costs at least `below`.
         lowest = max(lowest, min(found.lower_bound, below))
         best = min(best, found, key=lambda result: result.cost)
@@ -80,6 +80,7 @@ def search_orbits(
         status="optimal" if met else "feasible",
         how=f"{best.how}, by orbits of equal mesh axes" if symmetric else best.how,
         unlimited=unlimited,
+        timed=timed,
     )
 
 
@@ -112,10 +113,10 @@ def _search_with_penalties(
 ) -> SearchResult:
     """Search orbits; where elements do not fit together, again with alignment penalties."""
     first = solve_space(space, options.since(begin))
-    found, best, penalized, unlimited = first, None, space, True
+    found, best, penalized, unlimited, timed = first, None, space, True, False
     interner = Interner()
     for _ in range(_ROUNDS):
-        unlimited = unlimited and found.unlimited
+        unlimited, timed = unlimited and found.unlimited, timed or found.timed
         left = options.since(begin).time_limit
         alignment = align(space, found.assignment, interner, left)
         cost = found.cost
@@ -131,7 +132,7 @@ def _search_with_penalties(
         penalized = _with_penalties(penalized, alignment.penalties, found.assignment)
         found = solve_space(penalized, options.since(begin))
     assert best is not None
-    return replace(best, unlimited=unlimited)
+    return replace(best, unlimited=unlimited, timed=timed)
 
 
 def _with_penalties(

@@ -19,7 +19,10 @@ from shardwright.solver.methods import Progress
 from shardwright.solver.problem import Array
 
 LOCAL_SHARE = 0.3
-"""Share of the time of the ascent for improving decoded assignments."""
+"""Share of the time of the ascent for improving decoded assignments, with several workers."""
+
+LOCAL_PERIOD = 3
+"""Steps of the ascent from one decoded assignment to the next, with one worker."""
 
 POOL = 6
 """Assignments that are kept to be combined."""
@@ -82,8 +85,11 @@ class BoundedSearch:
         incumbent, ascent = self.incumbent, self.ascent
         begun = time.monotonic()
         until = min(begun + seconds, incumbent.deadline)
-        local_seconds, converged_steps = 0.0, 0
-        while time.monotonic() < until and not incumbent.closed:
+        local_seconds, converged_steps, steps = 0.0, 0, 0
+        while not incumbent.closed:
+            if time.monotonic() >= until:
+                incumbent.timed = True
+                break
             target = incumbent.target if incumbent.cost < math.inf else self.target_guess()
             bound = ascent.step(target)
             if bound > self.graph.ceiling:  # more than any assignment costs: there is none
@@ -92,8 +98,12 @@ class BoundedSearch:
             converged_steps = converged_steps + 1 if ascent.converged else 0
             if converged_steps > patience:
                 break
-            now = time.monotonic()
-            if local_seconds <= LOCAL_SHARE * (now - begun):
+            now, steps = time.monotonic(), steps + 1
+            if self.workers == 1:  # the clock decides nothing
+                due = steps % LOCAL_PERIOD == 0
+            else:
+                due = local_seconds <= LOCAL_SHARE * (now - begun)
+            if due:
                 self.decode()
                 local_seconds += time.monotonic() - now
 

@@ -92,6 +92,7 @@ class GapClosing:
             slice_end = time.monotonic() + min(left, max(FIRST_SLICE, kind.time_share * left))
             before = incumbent.cost
             complete = self.search_gap(kind, 1.0 if kind.whole_gap else share, slice_end, turn)
+            incumbent.timed = incumbent.timed or not complete
             too_large = too_large + 1 if complete is None else 0
             if too_large == len(KINDS):
                 break

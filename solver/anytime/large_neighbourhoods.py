@@ -95,6 +95,7 @@ class LargeNeighbourhoods:
             self.search.raise_bound(until - time.monotonic())
         if incumbent.assignment is None:
             return
+        incumbent.timed = True  # what is tried next depends on what others took
         self.restore()
         if self.search.small or self.search.workers == 1:
             self.act_until(until, None)

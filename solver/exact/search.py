@@ -30,6 +30,7 @@ from shardwright.solver.elimination import (
     LEAST_MESSAGE,
     MESSAGE_LIMIT,
     SMALLER,
+    WORK_PER_SECOND,
     Elimination,
     OutOfSpaceError,
     OutOfTimeError,
@@ -61,7 +62,7 @@ FIRST_SHARE = 1 / 64
 SHARE_GROWTH = 8
 
 PATIENCE, LONG_PATIENCE = 1 / 4, 3 / 4
-"""Shares of the time left that one elimination may take: where others may follow, or hardly."""
+"""Shares of the time limit that one elimination may take: where others may follow, or hardly."""
 
 RELINKED = 3
 """Assignments that fit, and that do not, between which paths are searched."""
@@ -164,7 +165,8 @@ class ExactSearch:
                 network = drop_dominated(network, respect_memory=False)
                 elimination = Elimination(network.sizes, network.tables, self.message_limit)
             if self.message_limit > LEAST_MESSAGE:
-                elimination.patience = share * self.incumbent.remaining
+                elimination.work = _work_in(share * self.options.time_limit)
+                elimination.deadline = self.incumbent.deadline
             dual = Dual(network, MemoryRows(network, np.inf), elimination)
             try:
                 bound, piece = dual.evaluate(FREE)
@@ -240,6 +242,7 @@ class ExactSearch:
         if answer.assignment is not None:
             self.offer(answer.assignment)
         incumbent.raise_bound(answer.lower_bound)
+        incumbent.timed = incumbent.timed or answer.timed
 
 
 class PricedRound:
@@ -349,6 +352,11 @@ class PricedRound:
                 self._improve(answer.choice)
                 return
             binding.append(int(slope.argmax()))
+
+
+def _work_in(seconds: float) -> float:
+    """Return the additions in some seconds, as a power of two: moments more or less are equal."""
+    return 2.0 ** math.floor(math.log2(max(seconds, 1e-3) * WORK_PER_SECOND))
 
 
 def _has_whole_costs(problem: Problem) -> bool:
