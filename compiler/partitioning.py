@@ -328,6 +328,7 @@ class Partitioning(Partitioned):
                 self.emissions,
                 known_micro=self._micro,
                 deadline=math.inf if is_first else self.deadline,
+                others=self._requests,
             )
         return self._requests[weights]
 

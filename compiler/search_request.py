@@ -33,7 +33,9 @@ from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.context import StagePart
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import HostMemory
+from shardwright.search.space.repricing import repriced
 from shardwright.search.space.space import SearchSpace
+from shardwright.search.space.steps import RepriceableSpace
 
 _SEARCH_OF_MODE: dict[Mode, str] = {
     "data_parallel": "data_parallel",
@@ -72,6 +74,8 @@ class SearchRequest:
         When building the problem ends at the latest, by `time.perf_counter`.
     interners : dict, optional
         What the problems of other stages share with this one, where they have the same options.
+    others : mapping
+        The searches by other weights: where one has built a problem, this one only prices it.
     """
 
     source: Graph
@@ -86,6 +90,7 @@ class SearchRequest:
     known_micro: MicroBatches | None = None
     deadline: float = math.inf
     interners: dict[Hashable, Interner] | None = None
+    others: Mapping[ResourceWeights | None, "SearchRequest"] = field(default_factory=dict)
 
     @property
     def search(self) -> str:
@@ -154,7 +159,7 @@ class SearchRequest:
     @cached_property
     def space(self) -> SearchSpace:
         """The problem, with all pins."""
-        return self.space_with(self.options.pins)
+        return self._repriced("space") or self.space_with(self.options.pins)
 
     @property
     def is_built(self) -> bool:
@@ -164,7 +169,25 @@ class SearchRequest:
     @cached_property
     def recompute_space(self) -> SearchSpace:
         """The problem, with all pins, in which the search decides what is saved for backward."""
-        return self.space_with(self.options.pins, recompute=True)
+        known = self._repriced("recompute_space")
+        return known or self.space_with(self.options.pins, recompute=True)
+
+    def _repriced(self, which: str) -> SearchSpace | None:
+        """Return the problem that a search by other weights has built, by these; else None."""
+        for weights, other in self.others.items():
+            space = vars(other).get(which)
+            if isinstance(space, RepriceableSpace) and self._tells_no_more_than(weights):
+                limits = min(self.options.time_limit, self._left()), self.options.time_limit
+                return repriced(space, self.profile, *limits)
+        return None
+
+    def _tells_no_more_than(self, weights: ResourceWeights | None) -> bool:
+        """Return whether other weights tell at least the kinds of nodes apart that these do."""
+        own = self.weights
+        if own is None or weights is None:
+            return False
+        same = (len(own.intervals), own.passes) == (len(weights.intervals), weights.passes)
+        return same or len(own.intervals) == 1
 
     @property
     def recomputes(self) -> bool:

@@ -5,13 +5,13 @@ layers share tables by interning.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import CostProfile, EdgeLayout, OperatorTable
+from shardwright.cost_model.profile import CostProfile, OperatorTable
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
@@ -27,16 +27,18 @@ from shardwright.search.space.draft import (
     saving_ends,
 )
 from shardwright.search.space.edges import Link, connect
+from shardwright.search.space.ends import Ends
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import HostMemory
-from shardwright.search.space.offloading import Offloading
 from shardwright.search.space.parameters import ParameterChoices
-from shardwright.search.space.recomputation import Recomputable, with_states
-from shardwright.search.space.regathering import Positions, Regathering, with_regathering
-from shardwright.search.space.saved_tensors import SavedTensors, counted_views
+from shardwright.search.space.saved.offloading import Offloading
+from shardwright.search.space.saved.recomputation import Recomputable, with_states
+from shardwright.search.space.saved.regathering import Positions, Regathering, with_regathering
+from shardwright.search.space.saved.tensors import SavedTensors, counted_views
 from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, SearchSpace
+from shardwright.search.space.steps import Arguments, Built, RepriceableSpace, Step
 from shardwright.solver.problem import Problem, Variable
 
 Floats = NDArray[np.float64]
@@ -105,81 +107,103 @@ def build_search_space(
         If no time is left, or the mesh is too fine for it.
     """
     limits, shared = (time_limit, asked_seconds), interner or Interner()
-    builder = _SpaceBuilder(
-        BuildContext(graph, profile, *limits, micro, part, host, shared),
-        dict(pins or {}),
-        dict(result_pins or {}),
-        dict(input_layouts or {}),
-        recompute,
-        regather,
-    )
-    return builder.build(states, sharding)
+    context = BuildContext(graph, profile, *limits, micro, part, host, shared)
+    of_user = dict(pins or {}), dict(result_pins or {}), dict(input_layouts or {})
+    return SpaceBuilder(context, Arguments(states, *of_user, sharding, recompute, regather)).build()
 
 
-class _SpaceBuilder:
-    def __init__(
-        self,
-        context: BuildContext,
-        pins: dict[str, SplitCounts],
-        result_pins: dict[str, SplitCounts],
-        input_layouts: dict[str, Layout],
-        recompute: bool,
-        regather: bool,
-    ) -> None:
-        self.recompute, self.regather = recompute, regather
-        self.regathered: Mapping[str, Positions] = {}
-        self.context, self.graph, self.draft = context, context.graph, context.draft
-        self.pins, self.result_pins, self.input_layouts = pins, result_pins, input_layouts
+class SpaceBuilder:
+    """Builds a search space, step by step.
+
+    Parameters
+    ----------
+    context : BuildContext
+        The program, and its costs.
+    arguments : Arguments
+        What the space is built for.
+    """
+
+    def __init__(self, context: BuildContext, arguments: Arguments) -> None:
+        self.arguments, self.context = arguments, context
+        self.graph, self.draft = context.graph, context.draft
+        self.pins, self.result_pins = arguments.pins, arguments.result_pins
         self.profile, self.memory, self.tables = context.profile, context.memory, context.tables
         self.saved = SavedTensors(context)
+        self.nodes = {n.name: n for n in self.graph.nodes if n.name not in context.joined}
         self.parameters = frozenset(p.name for p in self.graph.parameters if p.trainable)
+        self.stored = ParameterChoices(
+            context, self.saved, arguments.states, arguments.sharding, (self.pins, self.result_pins)
+        )
+        self.updates = dict(self.graph.updates)
         self.moment = {node.name: i for i, node in enumerate(self.graph.nodes)}
+        self.ends = Ends(context, arguments.input_layouts, self._join, self.moment)
         self.variable: dict[str, int] = {}
         self.counted: Mapping[str, str] = {}
         # The saved tensors that each operator is the last to read.
         self.freed: dict[int, set[int]] = {}
         self.counted_again: set[str] = set()  # groups of views, held for a second computation
         self.replaced = {new for _, new in self.graph.updates}  # written where the parameter is
+        self.steps: list[Step] = []
+        self.sizes: list[tuple[int, int]] = []  # of the draft, after each step
 
-    def build(self, states: int, sharding: OptimizerSharding | None) -> SearchSpace:
+    def build(self) -> SearchSpace:
         """Return the space; see `build_search_space`."""
         self._check_pins()
-        nodes = [node for node in self.graph.nodes if node.name not in self.context.joined]
-        for node in nodes:
-            self.tables[node.name] = self._table(node)
-            self.context.check_time()
-        micro = self.context.micro
-        outside = frozenset() if micro is None else micro.outside
-        self.recomputable = Recomputable(
-            self.graph, self.tables, self.recompute, outside, self.context.sent
-        )
-        excluded = self._excluded()
-        regathering = Regathering(self.graph, self.tables, self.context.mesh, excluded)
-        again = self.graph.nodes if self.regather else ()
-        self.regathered = {node.name: regathering.of(node) for node in again}
-        self.offloading = Offloading(self.context, excluded)
-        self.memory.stretches = self.recomputable.stretches(self.memory)
-        for node in nodes:
-            self._add_operator(node)
-            self.context.check_time()
+        self.add_tables(self.nodes)
+        self._find_states()
+        for name in self.nodes:
+            self.take(Step("operator", name))
         self.counted = counted_views(self.graph, self._count_savers)
         for name in self.graph.outputs:
-            self._add_output(self.graph.values[name], is_loss=name == self.context.loss)
-        self._add_ends_of_stage()
-        pins = (self.pins, self.result_pins)
-        parameters = ParameterChoices(self.context, self.saved, states, sharding, pins)
-        updates = dict(self.graph.updates)
-        for name in (parameter.name for parameter in self.graph.parameters):
-            parameters.add(self.graph.values[name], updates.get(name))
-            self.context.check_time()
-        for node in nodes:
+            self.take(Step("output", name))
+        self.take(Step("ends"))
+        for parameter in self.graph.parameters:
+            self.take(Step("parameter", parameter.name))
+        for node in self.nodes.values():
             for position in range(len(node.results)):
-                self._add_result(node, position)
-            self.context.check_time()
-        for node in nodes:
+                self.take(Step("result", node.name, position))
+        for node in self.nodes.values():
             self._hold_gradient_work(node)
             self._hold_kept(node)
         return restricted(self._space(), self.context.kept)
+
+    def add_tables(self, names: Iterable[str]) -> None:
+        """Add the strategies of operators, with their costs."""
+        for name in names:
+            self.tables[name] = self._table(self.nodes[name])
+            self.context.check_time()
+
+    def take(self, step: Step) -> None:
+        """Add what a step adds."""
+        name = step.name
+        if step.adds == "operator":
+            self._add_operator(self.nodes[name])
+        elif step.adds == "result":
+            self._add_result(self.nodes[name], step.position)
+        elif step.adds == "parameter":
+            self.stored.add(self.graph.values[name], self.updates.get(name))
+        elif step.adds == "output":
+            self.ends.add_output(self.graph.values[name], is_loss=name == self.context.loss)
+        else:
+            self.ends.add_inputs()
+        self.context.check_time()
+        self.steps.append(step)
+        self.sizes.append((len(self.draft.choices), len(self.draft.pairs)))
+
+    def _find_states(self) -> None:
+        """Find what may be computed, redistributed or copied from the host a second time."""
+        context, arguments = self.context, self.arguments
+        micro = context.micro
+        outside = frozenset() if micro is None else micro.outside
+        self.recomputable = Recomputable(
+            self.graph, self.tables, arguments.recompute, outside, context.sent
+        )
+        excluded = self._excluded()
+        regathering = Regathering(self.graph, self.tables, context.mesh, excluded)
+        again = self.graph.nodes if arguments.regather else ()
+        self.regathered: Mapping[str, Positions] = {n.name: regathering.of(n) for n in again}
+        self.offloading = Offloading(context, excluded)
+        self.memory.stretches = self.recomputable.stretches(self.memory)
 
     def _excluded(self) -> set[str]:
         """Return the values that are alive at other moments than those of a pass, or held."""
@@ -201,7 +225,7 @@ class _SpaceBuilder:
             Variable(f"{choice.kind} {choice.name}", cost, memory)
             for choice, cost, memory in zip(choices, self.draft.costs, uses, strict=True)
         )
-        return SearchSpace(
+        space = SearchSpace(
             self.graph,
             self.context.mesh,
             choices,
@@ -209,10 +233,24 @@ class _SpaceBuilder:
             tuple(self.draft.edges),
             self.profile.constant() if self.context.part is None else 0.0,
             pinned=frozenset(self.pins) | set(self.result_pins),
-            fixed_inputs=frozenset(self.input_layouts),
+            fixed_inputs=frozenset(self.arguments.input_layouts),
             planner=self.profile.orbit_planner,
             casts=self.context.casts,
             offloaded=self.offloading.marked,
+        )
+        built = self._built()
+        return space if built is None else RepriceableSpace(**vars(space), built=built)
+
+    def _built(self) -> Built | None:
+        """Return how the space was built, if other prices can take its place (`repricing`)."""
+        context, host = self.context, self.context.host
+        if self.pins or self.result_pins or context.part is not None or self.graph.offloaded:
+            return None
+        if host is not None and host.offered:
+            return None
+        return Built(
+            *(self.arguments, context.micro, self.steps, self.sizes),
+            *(self.recomputable, self.regathered, self.counted),
         )
 
     # Operators
@@ -321,76 +359,6 @@ class _SpaceBuilder:
             ends = self.context.readers[node.results[0].name]
             last = max((end.moment for end in ends), default=moment)
             self.memory.hold_saved(variable, result, last, stop)
-
-    # Inputs and outputs
-
-    def _add_output(self, value: Value, *, is_loss: bool) -> None:
-        whole = Layout.replicated(value.type.rank)
-        edge = EdgeLayout(
-            whole, whole if is_loss and self.context.has_gradient(value.name) else None
-        )
-        passes = self.context.split_passes(value.name)
-        cost = np.zeros(1)
-        if passes > 1 and self.context.accumulates:  # every pass writes its slice
-            cost += passes * self.profile.copy(value.type, whole)
-        variable = self.draft.add(Choice("output", value.name, (whole,)), cost)
-        key, last = self.context.number(("output", edge, passes)), self.memory.operators
-        end = EdgeEnd(variable, key, (edge,), last, is_output=True, passes=passes)
-        self.context.readers[value.name].append(end)
-
-    def _add_ends_of_stage(self) -> None:
-        """Add what the program is fed, and what it receives from other stages and sends."""
-        free = self.context.has_free_ends
-        for name in () if free else self.context.sent:
-            self._add_sent(self.graph.values[name])
-        for value in self.graph.inputs:
-            if not self.context.is_received(value.name):
-                self._add_input(value)
-            elif not free:
-                self._add_received(value)
-
-    def _add_received(self, value: Value) -> None:
-        """Add a value that another stage makes; its gradient goes back in the same layout."""
-        variable, layouts, passes, key = self._at_end_of_stage("input", value)
-        self._join(value, EdgeEnd(variable, key, layouts, 0, passes=passes, gradient_passes=passes))
-
-    def _add_sent(self, value: Value) -> None:
-        """Add a value that other stages read, as one more reader."""
-        variable, layouts, passes, key = self._at_end_of_stage("sent", value)
-        producer = self.graph.producers.get(value.name)
-        moment = 0 if producer is None else self.moment[producer.name]
-        end = EdgeEnd(variable, key, layouts, moment, passes=passes, gradient_passes=passes)
-        self.context.readers[value.name].append(end)
-
-    def _at_end_of_stage(
-        self, kind: str, value: Value
-    ) -> tuple[int, tuple[EdgeLayout, ...], float, object]:
-        """Return the variable, layouts, passes and key of a value between two stages.
-
-        What is sent once, before the loop over micro-batches, is made of parameters. The stage that
-        receives it accumulates its gradient (`edges.times_edges`). Which of the two stages reduces
-        the sum is not known, so that is priced from below, as nothing.
-        """
-        context, fixed = self.context, self.input_layouts.get(value.name)
-        options = context.all_layouts(value.type) if fixed is None else [fixed]
-        passes = context.split_passes(value.name)
-        once = context.micro is not None and not context.micro.is_split(value.name)
-        wanted = context.has_gradient(value.name) and not once
-        layouts = context.intern(
-            ("between stages", value.type, wanted, fixed),
-            lambda: tuple(EdgeLayout(o, o if wanted else None) for o in options),
-        )
-        variable = self.draft.add(Choice(kind, value.name, tuple(options)), np.zeros(len(options)))
-        return variable, layouts, passes, (kind, value.type, wanted, fixed, passes)
-
-    def _add_input(self, value: Value) -> None:
-        layout = self.input_layouts.get(value.name)
-        options = (layout,) if layout is not None else tuple(self.context.all_layouts(value.type))
-        variable = self.draft.add(Choice("input", value.name, options), np.zeros(len(options)))
-        edge_layouts = tuple(EdgeLayout(option, None) for option in options)
-        passes = self.context.split_passes(value.name)
-        key = self.context.number(("input", value.type, layout, passes))
-        self._join(value, EdgeEnd(variable, key, edge_layouts, 0, passes=passes))
 
     # Tensors
 

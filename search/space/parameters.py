@@ -15,7 +15,7 @@ from shardwright.search.space.distinct import DistinctLayouts
 from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import connect, reader_conversions
 from shardwright.search.space.gradients import GradientTypes
-from shardwright.search.space.saved_tensors import SavedTensors
+from shardwright.search.space.saved.tensors import SavedTensors
 from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, Storage

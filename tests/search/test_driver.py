@@ -29,9 +29,9 @@ from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space import context
 from shardwright.search.space.builder import build_search_space
-from shardwright.search.space.offloading import Offloading
 from shardwright.search.space.parameters import ParameterChoices
-from shardwright.search.space.saved_tensors import SavedTensors
+from shardwright.search.space.saved.offloading import Offloading
+from shardwright.search.space.saved.tensors import SavedTensors
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution

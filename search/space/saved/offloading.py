@@ -27,7 +27,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
 from shardwright.operators.views import buffer_roots
 from shardwright.search.space.context import BuildContext
-from shardwright.search.space.regathering import Positions
+from shardwright.search.space.saved.regathering import Positions
 from shardwright.search.space.space import RecomputedStrategy
 
 Floats = NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""What is saved for backward, and what is made a second time instead."""
