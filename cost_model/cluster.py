@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from shardwright.cost_model.efficiency.figures import Description
+from shardwright.cost_model.efficiency.figures import Bytes, Description, Name, Positive
 from shardwright.cost_model.efficiency.files import (
     cluster_content,
     cluster_in,
@@ -25,7 +25,6 @@ from shardwright.cost_model.efficiency.files import (
 from shardwright.cost_model.efficiency.files import preset_names as preset_names
 from shardwright.cost_model.efficiency.hardware import Device as Device
 from shardwright.cost_model.efficiency.hardware import Level as Level
-from shardwright.cost_model.efficiency.hardware import Positive
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -48,7 +47,7 @@ class Host(Description):
         both: the link is full duplex.
     """
 
-    memory_bytes: Annotated[int, Field(gt=0)]
+    memory_bytes: Bytes
     to_host: Positive
     from_host: Positive
 
@@ -70,7 +69,7 @@ class Cluster(Description):
         The training software that a program is timed for, see `run_by`; no key of a cluster file.
     """
 
-    name: str
+    name: Name
     device: Device
     levels: Annotated[tuple[Level, ...], Field(min_length=1)]
     host: Host | None = None

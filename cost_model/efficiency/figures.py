@@ -10,10 +10,28 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from shardwright.ir.values import suggestion
+from shardwright.operators.communication.collectives import Communication, priced_as
+from shardwright.operators.info import operator_class, operator_names
 
 Floats = NDArray[np.float64]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_SMALLEST, _LARGEST = 1e-30, 1e30  # so that quotients and sums of seconds stay finite
+
+
+def _in_range(value: float) -> float:
+    if value > 0 and not _SMALLEST <= value <= _LARGEST:
+        raise ValueError(f"{value} is not between {_SMALLEST:g} and {_LARGEST:g}")
+    return value
+
+
+_Finite = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_in_range)]
+NotNegative = Annotated[_Finite, Field(ge=0)]
+Positive = Annotated[_Finite, Field(gt=0)]
+Share = Annotated[_Finite, Field(gt=0, le=1)]
+Bytes = Annotated[int, Field(gt=0), AfterValidator(_in_range)]
+Name = Annotated[str, Field(min_length=1)]
 
 Tag = Literal["measured", "fitted", "datasheet", "assumed"]
 COLLECTIVES = (
@@ -57,9 +75,9 @@ class Figure(Description):
         Where it was measured, or what it was fitted to.
     """
 
-    value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    value: NotNegative
     tag: Tag
-    source: Annotated[str, Field(min_length=1)]
+    source: Name
 
     def with_value(self, value: float) -> Self:
         """Return the figure with another number."""
@@ -69,7 +87,13 @@ class Figure(Description):
 class Rate(Figure):
     """A share of a peak rate that is attained, above 0 and at most 1."""
 
-    value: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    value: Share
+
+
+class PerSecond(Figure):
+    """Flops or bytes in a second: above 0."""
+
+    value: Positive
 
 
 class Count(Figure):
@@ -88,18 +112,18 @@ class OperatorRate(Description):
 
     Parameters
     ----------
-    rate : Figure
+    rate : PerSecond
         Flops or bytes per second.
     launch : Figure
         Seconds without any work.
-    traffic : Figure, optional
+    traffic : PerSecond, optional
         Bytes per second of products, attention and convolutions: of operands and results, scores,
         and windows that are copied.
     """
 
-    rate: Figure
+    rate: PerSecond
     launch: Figure
-    traffic: Figure | None = None
+    traffic: PerSecond | None = None
 
     def seconds(self, amount: float, moved: float) -> float:
         """Return the seconds of some work, and of the bytes that it moves besides."""
@@ -123,6 +147,12 @@ class Unaligned(Description):
 
     even: Rate | None = None
     odd: Rate | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.even is None and self.odd is None:
+            raise ValueError("neither `even` nor `odd` is given")
+        return self
 
     def share(self, alignment: int) -> float:
         """Return the share of the rate for the greatest of 1, 2, 4, 8 that divides all of them."""
@@ -168,6 +198,19 @@ class DeviceEfficiency(Description):
     unaligned: Unaligned | None = None
     operators: dict[str, OperatorRate] = {}
 
+    @field_validator("operators")
+    @classmethod
+    def _take_time(cls, operators: dict[str, OperatorRate]) -> dict[str, OperatorRate]:
+        for name in operators:
+            _check_measured(name)
+        return operators
+
+    @model_validator(mode="after")
+    def _tiles_are_dealt_out(self) -> Self:
+        if self.tile is not None and self.multiprocessors is None:
+            raise ValueError("`tile` has no effect without `multiprocessors`")
+        return self
+
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
         return hash((self.matmul, self.attention, self.memory, *self.operators))
@@ -177,6 +220,20 @@ class DeviceEfficiency(Description):
         """Its own figures, and those of operators."""
         parts = [*self.operators.values(), *([self.unaligned] if self.unaligned else [])]
         return (*super().figures, *(figure for part in parts for figure in part.figures))
+
+
+def _check_measured(name: str) -> None:
+    """Refuse the figures of an operator that no program takes."""
+    if name == "local_copy":  # what the cost model calls a copy on a rank
+        return
+    if name not in operator_names():
+        near = suggestion(name, operator_names())
+        raise ValueError(f"no operator is called `{name}`" + (f"; {near}" if near else ""))
+    kind = operator_class(name)
+    if issubclass(kind, Communication) and not kind.is_free and priced_as(name) != "local_copy":
+        raise ValueError(f"`{name}` communicates, and is measured under `collectives` of a level")
+    if kind.is_view or (issubclass(kind, Communication) and kind.is_free):
+        raise ValueError(f"`{name}` takes no time")
 
 
 class MessageTimes(Description):
@@ -193,9 +250,9 @@ class MessageTimes(Description):
         As of a figure.
     """
 
-    points: Annotated[tuple[tuple[_Positive, _Positive], ...], Field(min_length=1)]
+    points: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
     tag: Tag
-    source: Annotated[str, Field(min_length=1)]
+    source: Name
 
     @field_validator("points")
     @classmethod
@@ -234,7 +291,7 @@ class CollectiveRate(Description):
     ----------
     latency : Figure
         Seconds of an empty message, all that starting the collective takes included.
-    bandwidth : Figure
+    bandwidth : PerSecond
         Bytes per second of a device.
     messages : MessageTimes, optional
         Seconds by the bytes of a message, where a latency and a bandwidth do not describe them.
@@ -245,7 +302,7 @@ class CollectiveRate(Description):
     """
 
     latency: Figure
-    bandwidth: Figure
+    bandwidth: PerSecond
     messages: MessageTimes | None = None
     packing: MessageTimes | None = None
 
@@ -276,7 +333,7 @@ class Protocol(Description):
         Seconds of an empty message, in place of those of the level.
     """
 
-    name: str
+    name: Name
     bandwidth: Rate
     latency: Figure
 

@@ -1,6 +1,7 @@
 """Files that describe clusters: those of the package by name, and any others by path."""
 
 import json
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -76,15 +77,7 @@ def cluster_content(text: str, where: str) -> dict[str, Any]:
     ClusterError
         If it is neither YAML nor JSON, or no description of a cluster.
     """
-    try:
-        content = json.loads(text) if where.endswith(".json") else yaml.safe_load(text)
-    except json.JSONDecodeError as error:
-        what = f"a cluster file must be JSON, but line {error.lineno} is not"
-        raise ClusterError(what, where=where, hint=error.msg.lower()) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = f"a cluster file must be YAML, but line {mark.line + 1 if mark else 1} is not"
-        raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
+    content = _read(text, where)
     if not isinstance(content, dict):
         what = "a cluster file must hold `name`, `device` and `levels`"
         raise ClusterError(f"{what}, but holds no keys at all", where=where)
@@ -95,6 +88,64 @@ def cluster_content(text: str, where: str) -> dict[str, Any]:
         what = "`software` is not a key of a cluster"
         raise ClusterError(what, where=where, hint="pass the software as an option")
     return content
+
+
+def _read(text: str, where: str) -> Any:
+    """Return what is in a text of YAML, or of JSON where its file is called so."""
+    is_json = where.endswith(".json")
+    must = f"a cluster file must be {'JSON' if is_json else 'YAML'}"
+    try:
+        if is_json:
+            content = json.loads(text, object_pairs_hook=_given_once)
+        else:
+            content = yaml.load(text, _Loader)
+        if not (isinstance(content, dict) and is_rank_table(content)):
+            _check_numbers(content, "")
+    except json.JSONDecodeError as error:
+        what = f"{must}, but line {error.lineno} is not"
+        raise ClusterError(what, where=where, hint=error.msg.lower()) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = f"{must}, but line {mark.line + 1 if mark else 1} is not"
+        raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
+    except ClusterError as error:
+        raise ClusterError(error.what, where=where, hint=error.hint) from None
+    except ValueError as error:  # a date that is none, an integer of thousands of digits
+        hint = str(error).partition(";")[0].lower()
+        raise ClusterError(f"{must}, but a value is not", where=where, hint=hint) from error
+    except RecursionError as error:
+        raise ClusterError(f"{must}, but it is nested too deeply", where=where) from error
+    return content
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML of which no mapping gives a key twice: the last would hide the others."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return the next mapping as it is written, before others are merged into it."""
+        node = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        _given_once((key, None) for key in keys)
+        return node
+
+
+def _given_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping, each key of which is given once."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ClusterError(f"`{key}` is given twice", hint="give it once")
+        found[key] = value
+    return found
+
+
+def _check_numbers(content: Any, place: str) -> None:
+    """Refuse switches, which no key of a cluster is: read as numbers they would be 0 and 1."""
+    if isinstance(content, bool):
+        raise ClusterError(f"`{place}` is `{str(content).lower()}`, expected a number")
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            _check_numbers(value, f"{place}.{key}" if place else str(key))
 
 
 def in_one_sentence(error: ValidationError) -> str:
@@ -116,6 +167,12 @@ def _finding(entry: Any) -> str:
         case "extra_forbidden":
             return f"`{place}` is not a key of a cluster"
         case "value_error":
-            return f"`{place}`: {entry['ctx']['error']}"
-    said = entry["msg"].removeprefix("Input ").split(",")[0]
+            said = str(entry["ctx"]["error"])
+            return f"`{place}`: {said}" if place else said
+        case "literal_error":
+            return f"`{place}` is `{entry['input']}`, but should be {entry['ctx']['expected']}"
+        case "tuple_type" | "dict_type" | "model_type":
+            kind = "a list" if entry["type"] == "tuple_type" else "a mapping of keys"
+            return f"`{place}` is `{entry['input']}`, but should be {kind}"
+    said = entry["msg"].removeprefix("Input ").removeprefix("String ").split(",")[0]
     return f"`{place}` is `{entry['input']}`, but {said}"

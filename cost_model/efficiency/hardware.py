@@ -6,16 +6,19 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator
 
 from shardwright.cost_model.efficiency.figures import (
+    Bytes,
     CollectiveRate,
     Description,
     DeviceEfficiency,
     Figure,
     LinkEfficiency,
+    Name,
+    NotNegative,
+    Positive,
 )
-from shardwright.cost_model.efficiency.software import FLOAT8
+from shardwright.cost_model.efficiency.software import FLOAT8, LIBRARIES
 from shardwright.ir.types import DTYPES
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from shardwright.ir.values import in_words
 
 
 class Device(Description):
@@ -46,11 +49,11 @@ class Device(Description):
         (`SoftwareMemory.libraries`). Libraries that are not listed take none.
     """
 
-    name: str
+    name: Name
     peak_flops: dict[str, Positive]
     memory_bandwidth: Positive
-    memory_bytes: Annotated[int, Field(gt=0)]
-    launch_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    memory_bytes: Bytes
+    launch_seconds: NotNegative
     memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.06
     efficiency: DeviceEfficiency | None = None
     workspaces: dict[str, Figure] = Field(default_factory=dict)
@@ -74,6 +77,13 @@ class Device(Description):
         if "float32" not in peak_flops:
             raise ValueError("`float32` is missing")
         return peak_flops
+
+    @field_validator("workspaces")
+    @classmethod
+    def _known_libraries(cls, workspaces: dict[str, Figure]) -> dict[str, Figure]:
+        if unknown := sorted(set(workspaces) - set(LIBRARIES)):
+            raise ValueError(f"no library is called `{unknown[0]}`, expected {in_words(LIBRARIES)}")
+        return workspaces
 
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
@@ -106,10 +116,10 @@ class Level(Description):
         What collectives attain of the bandwidth, and how ranks differ; without it they attain all.
     """
 
-    name: str
+    name: Name
     size: Annotated[int, Field(ge=1)]
     bandwidth: Positive
-    latency: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    latency: NotNegative
     shared_by: Annotated[int, Field(ge=1)] = 1
     efficiency: LinkEfficiency | None = None
 

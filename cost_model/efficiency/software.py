@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import Field
@@ -20,6 +20,9 @@ from shardwright.cost_model.efficiency.figures import Description, Figure, Rate
 from shardwright.ir.errors import ClusterError
 
 IDEAL, FLOAT8 = "ideal", "float8"
+Library = Literal["cublas", "cublas_deterministic", "transformer_engine"]
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+"""Libraries that have workspaces on a device."""
 _PRESETS = files("shardwright.cost_model") / "software"
 
 
@@ -61,7 +64,7 @@ class SoftwareMemory(Description):
     gradients: Literal["whole", "as_needed"]
     workspace: Figure
     reserved: Figure
-    libraries: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    libraries: dict[Library, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     score_buffer: Figure | None = None
 
     def __hash__(self) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shardwright.cost_model.cluster import Cluster, Device, Level
-from shardwright.cost_model.efficiency.figures import Description
+from shardwright.cost_model.efficiency.figures import Description, Name
 from shardwright.cost_model.efficiency.files import cluster_content, cluster_in, in_one_sentence
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
@@ -36,7 +36,7 @@ class MixedCluster(Description):
         The links from any part to another.
     """
 
-    name: str
+    name: Name
     parts: Annotated[tuple[Cluster, ...], Field(min_length=2)]
     link: Level
 
