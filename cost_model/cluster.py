@@ -23,6 +23,7 @@ from shardwright.cost_model.efficiency.files import (
     in_one_sentence,
 )
 from shardwright.cost_model.efficiency.files import preset_names as preset_names
+from shardwright.cost_model.efficiency.hardware import HOST_LINKS as HOST_LINKS
 from shardwright.cost_model.efficiency.hardware import Device as Device
 from shardwright.cost_model.efficiency.hardware import Level as Level
 from shardwright.cost_model.efficiency.software import Software
@@ -30,8 +31,6 @@ from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
 
-HOST_LINKS = ("to_host", "from_host")
-"""The two directions of the link to host memory, called as the operators that use them."""
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 
 
@@ -81,9 +80,6 @@ class Cluster(Description):
         names = [level.name for level in levels]
         if len(set(names)) < len(names):
             raise ValueError(f"the level names {', '.join(names)} are not all different")
-        for name in HOST_LINKS:
-            if name in names:
-                raise ValueError(f"no level can be called `{name}`, the name of a link of the host")
         return levels
 
     @field_validator("levels")

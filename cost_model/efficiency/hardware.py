@@ -20,6 +20,15 @@ from shardwright.cost_model.efficiency.software import FLOAT8, LIBRARIES
 from shardwright.ir.types import DTYPES
 from shardwright.ir.values import in_words
 
+HOST_LINKS = ("to_host", "from_host")
+"""The two directions of the link to host memory, called as the operators that use them."""
+_TAKEN = {
+    "compute": "the stream of computation",
+    "overlap": "an error of `--errors`",
+    **dict.fromkeys(HOST_LINKS, "a link of the host"),
+}
+"""Names that levels are told apart from by their own."""
+
 
 class Device(Description):
     """One accelerator (or one core) and its memory.
@@ -122,6 +131,13 @@ class Level(Description):
     latency: NotNegative
     shared_by: Annotated[int, Field(ge=1)] = 1
     efficiency: LinkEfficiency | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_other(cls, name: str) -> str:
+        if name in _TAKEN:
+            raise ValueError(f"no level can be called `{name}`, the name of {_TAKEN[name]}")
+        return name
 
     @property
     def achieved_bandwidth(self) -> float:

@@ -64,6 +64,10 @@ class MixedCluster(Description):
             raise ValueError(f"`link.size` is {self.link.size}, there are {len(self.parts)} parts")
         if self.link.shared_by != 1:
             raise ValueError("`link.shared_by` is not supported: give the bandwidth of one device")
+        for part in self.parts:
+            if self.link.name in part.links:
+                named = f"the name of a level of `{part.name}`"
+                raise ValueError(f"`link.name` is `{self.link.name}`, {named}")
         return self
 
     def __repr__(self) -> str:
@@ -382,8 +386,8 @@ def _part(part: Any, place: str, where: str) -> Any:
     if not isinstance(devices, int) or isinstance(devices, bool):
         what = f"`{place}.devices` is `{devices}`, expected a positive integer"
         raise ClusterError(what, where=where)
-    named = {"name": part.get("name", described.name)}
-    return _reduced(described, devices).model_copy(update=named).model_dump(exclude_none=True)
+    content = _reduced(described, devices).model_dump(exclude_none=True)
+    return {**content, "name": part.get("name", described.name)}
 
 
 def _reduced(cluster: Cluster, devices: int) -> Cluster:

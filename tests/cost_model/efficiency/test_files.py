@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from shardwright.compiler.fit.robust import OVERLAP
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.pipelines.mixed import any_cluster
+from shardwright.cost_model.streams import COMPUTE
 from shardwright.ir.errors import ClusterError
 
 
@@ -183,6 +185,19 @@ SHARED = "`row` is shared by 3, but 4 devices of the level below cannot share ca
             "'datasheet' or 'assumed'",
         ),
         ("levels.1.shared_by", 3, SHARED),
+        # Names of what is told apart from levels by its name.
+        *(
+            (
+                "levels.0.name",
+                name,
+                f"`levels.0.name`: no level can be called `{name}`, the name of {what}",
+            )
+            for name, what in {
+                COMPUTE: "the stream of computation",
+                OVERLAP: "an error of `--errors`",
+                "from_host": "a link of the host",
+            }.items()
+        ),
         ("levels", 5, "`levels` is `5`, but should be a list"),
         ("device", "H100", "`device` is `H100`, but should be a mapping of keys"),
         ("name", "", "`name` is ``, but should have at least 1 character"),

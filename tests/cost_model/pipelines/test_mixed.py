@@ -175,6 +175,19 @@ def _without(key: str, content: dict) -> dict:
             "`link.bandwidth` is `-1.0`, but should be greater than 0 (in PATH)",
         ),
         (
+            lambda c: {**c, "link": {**c["link"], "name": "box"}},
+            "`link.name` is `box`, the name of a level of `one` (in PATH)",
+        ),
+        (
+            lambda c: {**c, "link": {**c["link"], "name": "compute"}},
+            "`link.name`: no level can be called `compute`, the name of the stream of computation "
+            "(in PATH)",
+        ),
+        (
+            lambda c: {**c, "parts": [{"cluster": "cpu", "name": 5}, *c["parts"]]},
+            "`parts.0.name` is `5`, but should be a valid string (in PATH)",
+        ),
+        (
             lambda c: {**c, "device": c["parts"][0]["device"]},
             "`device` is not a key of a cluster (in PATH)",
         ),
