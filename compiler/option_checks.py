@@ -154,6 +154,8 @@ def read_settings(name: str, text: str, known: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise wrong_value(name, text, f"settings such as `{known[0]}=1`")
         check_names(f"`{name}` has no setting", [key], known)
+        if key in settings:
+            raise OptionError(f"`{name}` gives `{key}` twice", hint="give it once")
         try:
             settings[key] = int(value) if value.lstrip("-").isdecimal() else float(value)
         except ValueError:

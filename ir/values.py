@@ -150,6 +150,26 @@ def check_split_counts(operator: str, counts: object) -> None:
     raise wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
 
 
+class GivenTwiceError(ValueError):
+    """A file, or a text of settings, gives a key twice: the last would hide the others."""
+
+
+def given_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping of pairs, as `json.loads` takes it for `object_pairs_hook`.
+
+    Raises
+    ------
+    GivenTwiceError
+        If a key is given twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise GivenTwiceError(f"`{key}` is given twice")
+        found[key] = value
+    return found
+
+
 def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
     """Check that names are known; else suggest the nearest.
 

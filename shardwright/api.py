@@ -257,10 +257,9 @@ def run(
     plan = as_plan(plan)
     resume, save = _path("resume", resume), _path("save", save)
     folder = _path("checkpoints", checkpoints)
-    check_keeping(keep)
     communicator = communicator or LocalCommunicator(plan.mesh)
     check_capacity(plan.program, communicator.ranks)
-    _check_saving(save, folder, save_every, communicator)
+    _check_saving(save, folder, save_every, keep, communicator)
     opened = _opened(resume)
     seed = _seed(plan, seed, opened)
     samples = _samples(plan, data, seed)
@@ -416,9 +415,16 @@ def _begun(
 
 
 def _check_saving(
-    save: Path | None, folder: Path | None, every: int | None, communicator: Communicator
+    save: Path | None,
+    folder: Path | None,
+    every: int | None,
+    keep: int,
+    communicator: Communicator,
 ) -> None:
     """Refuse a checkpoint that cannot be written, before training for it."""
+    check_keeping(keep)
+    if keep != KEPT and folder is None:
+        raise OptionError("`keep` has no effect without `checkpoints`")
     if every is not None:
         POSITIVE_INTEGER.check("save_every", every)
         if save is None and folder is None:

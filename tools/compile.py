@@ -75,10 +75,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and print the report."""
     read_plan_file(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
+    if arguments.json and (arguments.full or arguments.brief):
+        flag = "--full" if arguments.full else "--brief"
+        raise UsageError(
+            f"`{flag}` is about the report, `--json` prints a document",
+            hint="leave one of them out",
+        )
     directory = _directory(arguments)
     graphs, detail = graphs_folder(arguments.dump_ir)
     # Check the output files before a long search.
-    check_replaceable(directory, file_names(listed_ranks(arguments.devices, ranks)))
+    names = file_names(listed_ranks(arguments.devices, ranks))
+    check_replaceable(directory, names)
+    for flag, path in (("--trace", arguments.trace), ("--html", arguments.html)):
+        if path is not None and path.name in names and path.parent.resolve() == directory.resolve():
+            raise UsageError(
+                f"`{flag}` names a file of the plan, `{path}`", hint="name another file"
+            )
     if graphs is not None:
         check_graphs(graphs)
     if arguments.trace is not None:

@@ -60,8 +60,13 @@ def _check_used(arguments: argparse.Namespace) -> None:
     if is_plan(arguments.target):
         refuse_compile_options(arguments, (), "a plan is compiled already")
     elif arguments.after is None and arguments.diff is None and arguments.rank is None:
-        names = ("devices", "batch", "mode")  # of a hand-written parallel program
+        hand_written = arguments.mode == "hybrid_parallel"
+        names = ("devices", "batch", "mode") if hand_written else ("batch",)
         refuse_compile_options(arguments, names, "the model is printed as it was traced")
+    elif arguments.explain_search:
+        raise UsageError(
+            "`--explain-search` has no effect, graphs alone are printed", hint="leave it out"
+        )
 
 
 def _graph(arguments: argparse.Namespace) -> Graph:

@@ -10,6 +10,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info, operator_names
 from shardwright.ops.names import Cover, cover, releases
+from shardwright.tools.main import UsageError
 from shardwright.tools.tables import print_table
 
 _HEAD = """\
@@ -34,6 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the operators, or write the document."""
+    given = {
+        "an operator": arguments.name is not None,
+        "`--coverage`": arguments.coverage,
+        "`--markdown`": arguments.markdown is not None,
+    }
+    asked = [what for what, is_given in given.items() if is_given]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} are given", hint="leave one out")
     if arguments.markdown is not None:
         write_file(arguments.markdown, document().encode(), "the document", begins(b"# Operators"))
         return 0

@@ -148,7 +148,8 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     _add_option(how, "--gradients-mean", "")
     _add_option(how, "--time-limit", "S")
     _add_option(how, "--gap", "G")
-    _add_option(how, "--explain-search", "")
+    if search:  # its report is that of `compile`
+        _add_option(how, "--explain-search", "")
     _add_option(how, "--workers", "N")
     _add_option(how, "--objective", "STEP")
     how.add_argument(

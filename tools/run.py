@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write checkpoints there at the end and at an interrupt, every rank its slices",
     )
     text = f"how many of these stay, the newest (default {KEPT}; 0: all)"
-    add_number(parser, "--keep", NOT_NEGATIVE_INTEGER, text, "N", KEPT)
+    add_number(parser, "--keep", NOT_NEGATIVE_INTEGER, text, "N")
     text = "write the checkpoint after every N steps, too"
     add_number(parser, "--save-every", POSITIVE_INTEGER, text, "N")
     parser.add_argument(
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
             save=arguments.save,
             save_every=arguments.save_every,
             checkpoints=arguments.checkpoints,
-            keep=arguments.keep,
+            keep=KEPT if arguments.keep is None else arguments.keep,
             stop=interrupted,
             timeline=timeline,
         )
@@ -181,6 +181,10 @@ def _check(arguments: argparse.Namespace, saves: bool) -> None:
         raise UsageError(
             "`--save-every` has no effect without `--save` or `--checkpoints`",
             hint="add `--save FILE`",
+        )
+    if arguments.keep is not None and arguments.checkpoints is None:
+        raise UsageError(
+            "`--keep` has no effect without `--checkpoints`", hint="add `--checkpoints DIR`"
         )
     if arguments.fast and arguments.backend == "local":
         raise UsageError(

@@ -202,7 +202,7 @@ class DeviceEfficiency(Description):
     @classmethod
     def _take_time(cls, operators: dict[str, OperatorRate]) -> dict[str, OperatorRate]:
         for name in operators:
-            _check_measured(name)
+            check_measured(name)
         return operators
 
     @model_validator(mode="after")
@@ -222,8 +222,14 @@ class DeviceEfficiency(Description):
         return (*super().figures, *(figure for part in parts for figure in part.figures))
 
 
-def _check_measured(name: str) -> None:
-    """Refuse the figures of an operator that no program takes."""
+def check_measured(name: str) -> None:
+    """Refuse the figures of an operator that no program takes.
+
+    Raises
+    ------
+    ValueError
+        If it is no operator, communicates, or takes no time.
+    """
     if name == "local_copy":  # what the cost model calls a copy on a rank
         return
     if name not in operator_names():

@@ -1,7 +1,6 @@
 """Files that describe clusters: those of the package by name, and any others by path."""
 
 import json
-from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
+from shardwright.ir.values import GivenTwiceError, given_once
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
 _MIXED = files("shardwright.cost_model") / "mixed_clusters"
@@ -96,11 +96,11 @@ def _read(text: str, where: str) -> Any:
     must = f"a cluster file must be {'JSON' if is_json else 'YAML'}"
     try:
         if is_json:
-            content = json.loads(text, object_pairs_hook=_given_once)
+            content = json.loads(text, object_pairs_hook=given_once)
         else:
             content = yaml.load(text, _Loader)
         if not (isinstance(content, dict) and is_rank_table(content)):
-            _check_numbers(content, "")
+            _check_numbers(content, "", where)
     except json.JSONDecodeError as error:
         what = f"{must}, but line {error.lineno} is not"
         raise ClusterError(what, where=where, hint=error.msg.lower()) from error
@@ -108,8 +108,8 @@ def _read(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         what = f"{must}, but line {mark.line + 1 if mark else 1} is not"
         raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
-    except ClusterError as error:
-        raise ClusterError(error.what, where=where, hint=error.hint) from None
+    except GivenTwiceError as error:
+        raise ClusterError(str(error), where=where, hint="give it once") from error
     except ValueError as error:  # a date that is none, an integer of thousands of digits
         hint = str(error).partition(";")[0].lower()
         raise ClusterError(f"{must}, but a value is not", where=where, hint=hint) from error
@@ -125,27 +125,17 @@ class _Loader(yaml.SafeLoader):
         """Return the next mapping as it is written, before others are merged into it."""
         node = super().compose_mapping_node(anchor)
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        _given_once((key, None) for key in keys)
+        given_once((key, None) for key in keys)
         return node
 
 
-def _given_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a mapping, each key of which is given once."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ClusterError(f"`{key}` is given twice", hint="give it once")
-        found[key] = value
-    return found
-
-
-def _check_numbers(content: Any, place: str) -> None:
+def _check_numbers(content: Any, place: str, where: str) -> None:
     """Refuse switches, which no key of a cluster is: read as numbers they would be 0 and 1."""
     if isinstance(content, bool):
-        raise ClusterError(f"`{place}` is `{str(content).lower()}`, expected a number")
+        raise ClusterError(f"`{place}` is `{str(content).lower()}`, expected a number", where)
     if isinstance(content, dict | list):
         for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            _check_numbers(value, f"{place}.{key}" if place else str(key))
+            _check_numbers(value, f"{place}.{key}" if place else str(key), where)
 
 
 def in_one_sentence(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from shardwright.frontends.configs import deepspeed, huggingface, megatron, torc
 from shardwright.frontends.configs.layouts import is_layouts
 from shardwright.frontends.configs.reading import Reading
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import given_once
 
 _MODELS = (".json", ".toml", ".sh", ".args")
 _PLANS = (".json", ".toml", ".sh", ".args")
@@ -75,7 +77,7 @@ def _read(name: str, *, with_model: bool) -> Reading:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ModelError(f"cannot read `{name}`: {reason}") from error
     if path.suffix == ".json":
-        table = _table(name, text, json.loads, "JSON")
+        table = _table(name, text, _from_json, "JSON")
         if deepspeed.is_config(table):
             return deepspeed.read(name, table)
         return huggingface.read(name, table)
@@ -86,11 +88,16 @@ def _read(name: str, *, with_model: bool) -> Reading:
     return megatron.read(name, text, with_model=with_model)
 
 
+_from_json = partial(json.loads, object_pairs_hook=given_once)
+
+
 def _table(name: str, text: str, load: Any, kind: str) -> dict[str, Any]:
     try:
         found = load(text)
     except ValueError as error:
         raise ModelError(f"the file must be {kind}: {error}", where=name) from error
+    except RecursionError as error:
+        raise ModelError(f"the file must be {kind}, it is nested too deeply", name) from error
     if not isinstance(found, dict):
         raise ModelError(f"the file must hold fields, found {type(found).__name__}", where=name)
     return found

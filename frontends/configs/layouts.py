@@ -25,6 +25,7 @@ from shardwright.frontends.configs.strategy_map import (
     read_strategy_map,
 )
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import GivenTwiceError, given_once
 
 _PLACEMENTS = ("mesh_shape", "mesh_dim_names")
 _STRATEGIES = ("parallel_strategy_item", "parallel_layout_item")
@@ -88,7 +89,10 @@ def read_layouts(name: str) -> NamedLayouts | StrategyMap:
         raise ModelError(f"cannot read `{name}`: {error.strerror}") from error
     if name.endswith(_SAVED):
         return read_strategy_map(name, content)
-    table = json.loads(content)  # as `is_layouts` has found it
+    try:
+        table = json.loads(content, object_pairs_hook=given_once)  # as `is_layouts` has found it
+    except GivenTwiceError as error:
+        raise ModelError(str(error), name, "give it once") from error
     if any(key in table for key in _STRATEGIES):
         return _strategies(name, table)
     is_placed = any(key in table for key in _PLACEMENTS)

@@ -13,8 +13,10 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.ir.values import (
     NOT_NEGATIVE,
+    GivenTwiceError,
     check_choice,
     check_names,
+    given_once,
     number_in,
     wrong_value,
 )
@@ -69,9 +71,12 @@ class OptimizerSharding:
             If it is none.
         """
         pairs = [item.partition("=") for item in text.replace(" ", "").split(",")]
-        settings: dict[str, object] = {key: number_in(value) for key, _, value in pairs}
+        try:
+            settings = given_once((key, number_in(value)) for key, _, value in pairs)
+        except GivenTwiceError as error:
+            raise OptionError(f"`optimizer_parallel`: {error}", hint="give it once") from error
         check_names("`optimizer_parallel` has no setting", settings, [f.name for f in fields(cls)])
-        return cls(**settings)  # type: ignore[arg-type]
+        return cls(**settings)
 
     def check_mesh(self, mesh: Mesh) -> None:
         """Refuse a number of ranks that no axes of a mesh make up.

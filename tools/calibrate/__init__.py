@@ -27,6 +27,7 @@ from shardwright.tools.main import UsageError
 from shardwright.tools.options import add_number
 
 _WHAT = "the cluster file"
+_STEPS = 30
 _is_ours = begins(description.MARK.encode())
 
 
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the cluster file, in YAML"
     )
     parser.add_argument("--name", metavar="NAME", help="name of the cluster (default the file's)")
-    add_number(parser, "--steps", POSITIVE_INTEGER, "steps of each measured model", "N", 30)
+    text = f"steps of each measured model (default {_STEPS})"
+    add_number(parser, "--steps", POSITIVE_INTEGER, text, "N")
     parser.add_argument(
         "--model", action="append", metavar="MODEL", help="measure this model instead of the usual"
     )
@@ -62,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, or read measurements, and write the cluster file."""
+    if arguments.out.suffix not in (".yaml", ".yml"):  # `--cluster` reads others otherwise
+        raise UsageError(
+            f"`--out` is `{arguments.out}`, the cluster file is YAML",
+            hint=f"name it `{arguments.out.with_suffix('.yaml')}`",
+        )
     check_file(arguments.out, _WHAT, _is_ours)
     name = arguments.name or arguments.out.stem
     if arguments.nccl or arguments.csv is not None:
@@ -96,7 +103,7 @@ def _from_elsewhere(
             "`--nccl` and `--csv` need the data sheet of the devices",
             hint="name it with `--cluster`",
         )
-    for option in ("model", "fast"):
+    for option in ("model", "fast", "steps"):
         if getattr(arguments, option):
             raise UsageError(
                 f"`--{option}` has no effect, nothing is measured here", hint="leave it out"
@@ -123,10 +130,16 @@ def _of_this_machine(
     """Measure this machine; None in all processes but the first."""
     group = processes()
     count = 1 if group is None else group.size
+    if count == 1 and arguments.fast:
+        raise UsageError(
+            "`--fast` has no effect in one process, which measures no reductions",
+            hint="leave it out, or start it with `mpiexec -n N`",
+        )
+    steps = arguments.steps or _STEPS
     collectives, skew = list[Measured](), 0.0
     if count > 1:
-        collectives = measured_over_mpi(arguments.steps, deterministic=not arguments.fast)
-    models, steps = arguments.model or MODELS, arguments.steps
+        collectives = measured_over_mpi(steps, deterministic=not arguments.fast)
+    models = arguments.model or MODELS
     if count > 1:
         operators = measured_operators(models, steps, mean_over_mpi)
         operators |= rings_over_mpi(steps)

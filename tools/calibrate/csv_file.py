@@ -4,7 +4,7 @@ import csv
 import math
 from pathlib import Path
 
-from shardwright.cost_model.efficiency.figures import ALIGNED
+from shardwright.cost_model.efficiency.figures import ALIGNED, check_measured
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import suggestion
 from shardwright.operators.info import operator_names
@@ -54,6 +54,10 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
         if name not in operator_names():
             hint = suggestion(name, operator_names())
             raise ClusterError(f"no operator is called `{name}`", where, hint)
+        try:
+            check_measured(name)
+        except ValueError as error:
+            raise ClusterError(str(error), where) from error
         amount, seconds = (_positive(row[column], column, where) for column in _COLUMNS[1:])
         traffic = _number(row[_TRAFFIC], _TRAFFIC, where) if row.get(_TRAFFIC) else 0.0
         alignment = _alignment(row.get(_ALIGNMENT), where)
