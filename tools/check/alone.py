@@ -12,6 +12,7 @@ import torch
 
 from shardwright.ir.errors import ModelError
 from shardwright.tools.check.contract import Contract
+from shardwright.tools.check.doubles import InDoubles
 from shardwright.user_files import guarded, imported
 
 SEEDS = (0, 1)
@@ -59,18 +60,24 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def _reference(path: Path, _: Any) -> Reference:
-    with imported(path) as module:
+    with imported(path) as module, InDoubles():
         contract = Contract.read(module, path)
         wholes = tuple(guarded(partial(_whole, module, s, path), path) for s in SEEDS)
+        contract.check_used(wholes[0].state, len(wholes[0].inputs), path)
     return Reference(contract.mesh, contract.loss, contract.names, wholes)
 
 
 def _whole(module: ModuleType, seed: int, path: Path) -> Whole:
     torch.manual_seed(seed)
-    network = module.reference().double()
-    inputs = tuple(
-        value.double() if value.is_floating_point() else value for value in module.inputs()
-    )
+    network = module.reference()
+    if not isinstance(network, torch.nn.Module):
+        text = f"`reference` must give a module, it gives {type(network).__name__}"
+        raise ModelError(text, str(path))
+    network = network.double()
+    given = module.inputs()
+    if not isinstance(given, tuple | list) or not all(isinstance(x, torch.Tensor) for x in given):
+        raise ModelError("`inputs` must give a tuple of tensors", str(path))
+    inputs = tuple(value.double() if value.is_floating_point() else value for value in given)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

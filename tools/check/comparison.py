@@ -19,8 +19,8 @@ from shardwright.tools.check.rank import Answer, Part
 class Fault:
     """A value that is not what one device computes; `line` is 0 where it is not known.
 
-    `what` is `loss`, `gradient`, or `update` for a parameter after the step; `value` is the name
-    of the parameter, or `loss`.
+    `what` is `loss`, `gradient`, `update` for a parameter after the step, or `wait` for a
+    collective; `value` is the name of the parameter or of the collective, or `loss`.
     """
 
     what: str
@@ -49,6 +49,16 @@ def faults(
         parts = [a.gradients if what == "gradient" else a.after for a in answers]
         found += comparison.parameters(what, expected, parts)
     return found
+
+
+def not_waited_for(answers: Sequence[Answer]) -> list[Fault]:
+    """Return the collectives that a rank does not wait for: what they give depends on the time."""
+    found: dict[str, Fault] = {}
+    for rank, answer in enumerate(answers):
+        for line, name in answer.pending:
+            fault = Fault("wait", name, rank, "not waited for", line=line, mend="call `wait()`")
+            found.setdefault(name, fault)
+    return list(found.values())
 
 
 class _Comparison:
@@ -105,6 +115,11 @@ class _Comparison:
                     found.append(Fault(what, name, rank, text, line=line))
                     continue
                 value = self.total(each, rank, name)
+                if self.known(name) not in expected:
+                    if value.any():
+                        text = "not zero, and one device does not train it"
+                        found.append(Fault(what, name, rank, text, line=line, mend="freeze it"))
+                    continue
                 whole = expected[self.known(name)].flatten()[part.positions]
                 if same(value, whole):
                     continue

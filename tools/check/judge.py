@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwright.ir.errors import ModelError
 from shardwright.tools.check import alone, rank
 from shardwright.tools.check.alone import Reference, Whole
-from shardwright.tools.check.comparison import Fault, faults
+from shardwright.tools.check.comparison import Fault, faults, not_waited_for
 from shardwright.tools.check.mends import Wrong, search
 from shardwright.tools.check.rank import Answer
 from shardwright.tools.check.ranks import Processes
@@ -63,14 +63,24 @@ class _Program:
             answers, differing = self.judged(whole, frozenset(found))
             for fault in differing:
                 found.setdefault((fault.what, fault.value), fault)
+        if found and any(answer.rounds for answer in answers):
+            raise ModelError(
+                "it differs from one device, and computes below float64, which differs by rounding",
+                str(self.path),
+                "leave out lower types that libraries compute in, such as those of `fully_shard`",
+            )
         searched = True
         mends: tuple[str, ...] = ()
         if found:
             searched, mends = search(
                 frozenset(found), answers, self.reference.mesh, self.wrong, search_seconds
             )
-        compared = sum(len(answer.gradients) for answer in answers)
-        return Verdict(tuple(found.values()), self.size, compared, mends, searched)
+        trained = self.reference.wholes[0].gradients
+        names = (name for answer in answers for name in answer.gradients)
+        compared = sum(self.reference.names.get(name, name) in trained for name in names)
+        return Verdict(
+            (*found.values(), *not_waited_for(answers)), self.size, compared, mends, searched
+        )
 
     def judged(self, whole: Whole, known: Wrong) -> tuple[list[Answer], list[Fault]]:
         """Run the program as it is, and return what the ranks have and what of it is wrong.

@@ -57,6 +57,8 @@ class Answer:
     operators: tuple[tuple[int, str, int], ...]
     reductions: tuple[tuple[int, int], ...]
     conversions: tuple[Conversion, ...]
+    pending: tuple[tuple[int, str], ...]
+    rounds: bool
 
 
 def start(path: Path, rank: int, size: int, meeting: str) -> Callable[[Any], Answer]:
@@ -102,7 +104,11 @@ class _Rank:
         return answer
 
     def _step(self, whole: Whole, trace: Trace) -> Answer:
-        module = self.module.parallel(self.mesh).double()
+        module = self.module.parallel(self.mesh)
+        if not isinstance(module, torch.nn.Module):
+            text = f"`parallel` must give a module, it gives {type(module).__name__}"
+            raise ModelError(text, str(self.path))
+        module = module.double()
         parameters = dict(module.named_parameters(remove_duplicate=False))
         positions = {name: self._positions(name, p, whole) for name, p in parameters.items()}
         for name, parameter in parameters.items():
@@ -115,9 +121,8 @@ class _Rank:
         else:
             loss = forward_and_backward(module, *inputs)
         self._check_loss(loss)
-        trained = {n: p for n, p in parameters.items() if self.contract.known(n) in whole.gradients}
         gradients, after = {}, {}
-        for name, parameter in trained.items():
+        for name, parameter in parameters.items():
             gradient = parameter.grad
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
@@ -128,10 +133,12 @@ class _Rank:
             self._part(loss, torch.zeros(loss.shape, dtype=torch.int64)),
             gradients,
             after,
-            {name: trace.line_of(value) for name, value in trained.items()},
+            {name: trace.line_of(value) for name, value in parameters.items()},
             tuple(trace.operators),
             tuple(trace.reductions),
             tuple(trace.conversions),
+            tuple(place for place in trace.pending.values() if place[0]),
+            trace.rounds,
         )
 
     def _inputs(self, whole: Whole) -> list[Any]:
@@ -151,6 +158,9 @@ class _Rank:
         positions = self.contract.local(
             torch.arange(prod(shape)).reshape(shape), self.contract.layout(name), self.place
         )
+        if getattr(positions, "dtype", None) is not torch.int64:
+            text = f"the layout of `{name}` must give a part of the tensor that it is given"
+            raise ModelError(text, str(self.path), "cut it, and leave its elements as they are")
         if positions.shape != parameter.shape:
             text = f"parameter `{name}` of rank {self.rank} has shape {tuple(parameter.shape)}, "
             text += f"its layout gives {tuple(positions.shape)}"

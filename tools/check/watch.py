@@ -17,7 +17,13 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.overrides import TorchFunctionMode
 
+from shardwright.tools.check.doubles import is_lower, widened
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_WITH_HANDLES = (
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single"),
+    *("broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "scatter"),
+)
 _INTERNAL = str(Path(dist.__file__).parent)
 
 
@@ -67,6 +73,8 @@ class Trace:
     conversions: list[Conversion] = field(default_factory=list)
     first_use: dict[int, int] = field(default_factory=dict)
     called: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, tuple[int, str]] = field(default_factory=dict)
+    rounds: bool = False
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -88,12 +96,18 @@ class Trace:
             frame = frame.f_back  # type: ignore[assignment]
         return 0
 
+    def noted(self, result: Any) -> Any:
+        """Return the result of an operator; note whether it is below float64."""
+        self.rounds = self.rounds or is_lower(getattr(result, "dtype", None))
+        return result
+
     def begin(self) -> None:
         """Forget what was done to build the module."""
         for entries in (self.operators, self.reductions, self.conversions):
             entries.clear()
         self.first_use.clear()
         self.called.clear()
+        self.rounds = False
         self.built = True
 
     def tries(self, kind: str, index: int) -> Mend | None:
@@ -136,7 +150,8 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
         trace, kwargs = self.trace, kwargs or {}
         line = trace.line(internal=False)
         if not line:
-            return function(*args, **kwargs)
+            return trace.noted(function(*args, **kwargs))
+        function, args, kwargs = widened(function, args, kwargs)
         tensors = [i for i, a in enumerate(args) if type(a) in _PLAIN and a.is_floating_point()]
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor):
@@ -148,7 +163,7 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
         if mend is not None and mend.argument < len(tensors):
             args, at = list(args), tensors[mend.argument]
             args[at] = _Backward.apply(args[at], trace.mesh.get_group(mend.axis))
-        result = function(*args, **kwargs)
+        result = trace.noted(function(*args, **kwargs))
         mend = trace.tries("forward", index)
         if mend is not None and type(result) in _PLAIN:
             result = _Forward.apply(result, trace.mesh.get_group(mend.axis))
@@ -163,6 +178,10 @@ class Installed:
         self._summed = dist.all_reduce
         for owner in (dist, dist.distributed_c10d):
             owner.all_reduce = self._all_reduce(dist.all_reduce)
+        for name in _WITH_HANDLES:
+            handed = self._handed(name, getattr(dist, name))
+            for owner in (dist, dist.distributed_c10d):
+                setattr(owner, name, handed)
         functional.all_reduce = self._functional(functional.all_reduce)
         DTensor.to_local = self._leaving("to_local", DTensor.to_local)
         DTensor.full_tensor = self._leaving("full_tensor", DTensor.full_tensor)
@@ -185,6 +204,21 @@ class Installed:
             return original(tensor, op, group, async_op)
 
         return all_reduce
+
+    def _handed(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a collective that writes down where what it returns is not waited for."""
+
+        @wraps(original)
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            work, trace = original(*args, **kwargs), self.trace
+            line = trace.line(internal=False) if trace is not None and work is not None else 0
+            if trace is None or not line:
+                return work
+            number = len(trace.pending)
+            trace.pending[number] = (line, name)
+            return _Handle(work, lambda: trace.pending.update({number: (0, name)}))
+
+        return collective
 
     def _functional(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -230,17 +264,17 @@ class Installed:
     def _entering(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def enter(
-            local: Any, device_mesh: Any = None, placements: Any = None, **options: Any
+            local_tensor: Any, device_mesh: Any = None, placements: Any = None, **options: Any
         ) -> Any:
             if device_mesh is None or placements is None:
-                return original(local, device_mesh, placements, **options)
+                return original(local_tensor, device_mesh, placements, **options)
             gradients = options.get("grad_placements") or _of_gradients(placements)
-            mend = self._convert("from_local", local, device_mesh, placements, gradients)
+            mend = self._convert("from_local", local_tensor, device_mesh, placements, gradients)
             if mend is not None and mend.kind == "value":
                 placements = _turned(placements, mend.dimensions)
             elif mend is not None:
                 options["grad_placements"] = _turned(gradients, mend.dimensions)
-            return original(local, device_mesh, placements, **options)
+            return original(local_tensor, device_mesh, placements, **options)
 
         return enter
 
@@ -274,6 +308,21 @@ def _ranks(group: Any) -> int:
     if isinstance(group, str):
         return int(dist.distributed_c10d._resolve_process_group(group).size())
     return len(group) if isinstance(group, list) else int(group.size())
+
+
+class _Handle:
+    """What an asynchronous collective returns; whatever is asked of it counts as waiting."""
+
+    def __init__(self, work: Any, used: Callable[[], None]) -> None:
+        self._work, self._used = work, used
+
+    @property
+    def __class__(self) -> Any:
+        return type(self._work)
+
+    def __getattr__(self, name: str) -> Any:
+        self._used()
+        return getattr(self._work, name)
 
 
 class _Done:
