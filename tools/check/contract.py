@@ -71,8 +71,8 @@ class Contract:
         contract = Contract(mesh, own["LAYOUTS"], tuple(inputs), own["LOSS"], own["NAMES"])
         for layout in (*contract.layouts.values(), *contract.inputs):
             _check_layout(layout, path)
-        for layout in (*contract.layouts.values(), *contract.inputs, contract.loss):
-            unknown = [] if callable(layout) else [axis for axis in layout if axis not in mesh]
+        for split in (*contract.layouts.values(), *contract.inputs, contract.loss):
+            unknown = [] if callable(split) else [axis for axis in split if axis not in mesh]
             if unknown:
                 raise ModelError(f"the mesh {mesh} has no axis `{unknown[0]}`", str(path))
         for how in contract.loss.values():

@@ -316,8 +316,8 @@ class _Handle:
     def __init__(self, work: Any, used: Callable[[], None]) -> None:
         self._work, self._used = work, used
 
-    @property
-    def __class__(self) -> Any:
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # as `isinstance` asks
         return type(self._work)
 
     def __getattr__(self, name: str) -> Any:
