@@ -24,7 +24,13 @@ from shardwright.dataflow.trained import check_trained
 from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
-from shardwright.ir.values import POSITIVE_INTEGER, SEED, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    SEED,
+    check_flag,
+    wrong_value,
+)
 from shardwright.models import (
     check_batch,
     imported_definition,
@@ -194,7 +200,10 @@ def verify(
 ) -> Verdict:
     """Prove a plan, and compare it with the program of one device by numbers; see `judge`."""
     POSITIVE_INTEGER.check("steps", steps)
-    return judge(as_plan(plan), steps, full=full, communicator=communicator)
+    check_flag("full", full)
+    found = as_plan(plan)
+    _check_communicator(found, communicator)
+    return judge(found, steps, full=full, communicator=communicator)
 
 
 def run(
@@ -203,7 +212,7 @@ def run(
     *,
     data: Samples | str | Path | None = None,
     communicator: Communicator | None = None,
-    log_directory: Path | None = None,
+    log_directory: str | Path | None = None,
     seed: int | None = None,
     resume: str | Path | None = None,
     save: str | Path | None = None,
@@ -225,7 +234,7 @@ def run(
         The training data; see `samples_for`.
     communicator : Communicator, optional
         Hosts ranks of the plan; by default all of them in this process.
-    log_directory : Path, optional
+    log_directory : path, optional
         Folder for the log of each rank.
     seed : int, optional
         Seed of initial values and of the order of samples; by default the plan's, or that of the
@@ -256,6 +265,7 @@ def run(
     POSITIVE_INTEGER.check("steps", steps)
     plan = as_plan(plan)
     resume, save = _path("resume", resume), _path("save", save)
+    _check_communicator(plan, communicator, stop)
     folder = _path("checkpoints", checkpoints)
     communicator = communicator or LocalCommunicator(plan.mesh)
     check_capacity(plan.program, communicator.ranks)
@@ -271,7 +281,7 @@ def run(
         executor,
         state,
         samples.batches(steps, seed, before),
-        log_directory=log_directory,
+        log_directory=_path("log_directory", log_directory),
         steps_per_epoch=samples.per_epoch,
         steps_before=before,
     )
@@ -414,6 +424,17 @@ def _begun(
     return initialize(plan.program, seed, communicator, plan.initial)
 
 
+def _check_communicator(plan: Plan, communicator: object, stop: object = None) -> None:
+    """Refuse what does not host the ranks of a plan, or does not say when to stop."""
+    mesh, ranks = getattr(communicator, "mesh", None), plan.mesh.size
+    if communicator is not None and not isinstance(mesh, Mesh):
+        raise wrong_value("communicator", communicator, "a communicator")
+    if mesh is not None and mesh.size != ranks:
+        raise OptionError(f"`communicator` is of {mesh.size} ranks, the plan has {ranks}")
+    if stop is not None and not callable(stop):
+        raise wrong_value("stop", stop, "a function that says whether training ends")
+
+
 def _check_saving(
     save: Path | None,
     folder: Path | None,
@@ -449,10 +470,14 @@ def dump(
 
     Raises
     ------
-    PlanError
-        If a pass is named, but there is only a plan.
+    ShardwrightError
+        If a pass is named, but there is only a plan, or a rank is given beside it.
     """
+    if rank is not None:
+        NOT_NEGATIVE_INTEGER.check("rank", rank)
     if after is not None:
+        if rank is not None:
+            raise OptionError("a rank is bound after the last pass", hint="leave `after` out")
         if not isinstance(target, Compilation):
             raise PlanError(
                 "a plan has the graph after the last pass only", hint="pass the compilation"
