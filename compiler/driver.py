@@ -16,7 +16,7 @@ from shardwright.compiler.given_stages import (
     given_stages,
     is_searched,
 )
-from shardwright.compiler.names import check_tensor_names
+from shardwright.compiler.names import check_input_layouts, check_tensor_names
 from shardwright.compiler.option_checks import SEARCHED
 from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
@@ -116,6 +116,7 @@ def compile_graph(
     check_parts(cluster, graph, options)
     cluster = for_offloading(graph, cluster, options)
     check_tensor_names(graph, options.optimizer, options.loss_scale)
+    check_input_layouts(graph, options.input_layouts)
     meshes = (mesh,) if mesh is None or isinstance(mesh, Mesh) else tuple(mesh)
     for one in meshes:
         if one is not None and options.micro_batches != 1:

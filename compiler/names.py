@@ -1,8 +1,11 @@
 """Reserved names: the tensors of a training step, which a model cannot use."""
 
+from collections.abc import Iterable
+
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph
+from shardwright.ir.values import check_names
 from shardwright.operators.models.loss_scale import (
     GOOD_STEPS,
     LOSS_SCALE,
@@ -10,6 +13,17 @@ from shardwright.operators.models.loss_scale import (
     LossScale,
 )
 from shardwright.operators.models.optimizer import STEP, Optimizer
+
+
+def check_input_layouts(graph: Graph, names: Iterable[str]) -> None:
+    """Check that layouts are given for inputs of a model alone: others would have no effect.
+
+    Raises
+    ------
+    OptionError
+        If one is given for something else.
+    """
+    check_names("`input_layouts` has no input", names, [value.name for value in graph.inputs])
 
 
 def check_tensor_names(graph: Graph, optimizer: Optimizer, scale: LossScale = 1.0) -> None:

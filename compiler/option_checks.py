@@ -10,6 +10,7 @@ from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.ir.errors import OptionError, PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE_INTEGER,
@@ -192,10 +193,13 @@ def check_stages(name: str, value: object) -> None:
         raise wrong_value(name, value, f"{POSITIVE_INTEGER.expected}, or `{SEARCHED}`")
 
 
-def check_mapping(name: str, value: object) -> None:
-    """Refuse what is no mapping."""
+def check_layouts(name: str, value: object) -> None:
+    """Refuse what is no mapping from inputs to layouts."""
     if not isinstance(value, Mapping):
         raise wrong_value(name, value, "a mapping from names")
+    for key, layout in value.items():
+        if not isinstance(layout, Layout):
+            raise wrong_value(str(key), layout, "a `Layout`", of=f"of `{name}`")
 
 
 def check_pins(name: str, value: object) -> None:

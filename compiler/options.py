@@ -145,7 +145,7 @@ class CompileOptions:
     input_layouts: Mapping[str, Layout] = field(
         default_factory=dict,
         metadata=_about(
-            "layouts of inputs, by input", validate=checks.check_mapping, partition=True
+            "layouts of inputs, by input", validate=checks.check_layouts, partition=True
         ),
     )
     memory_limit: float | None = field(

@@ -130,7 +130,7 @@ def compile(
         If an argument is wrong, or there is no plan.
     """
     model = imported_definition(model, example_inputs, loss)
-    check_arguments(model, devices, cluster, batch, dataset_strategy, seed)
+    check_arguments(model, devices, cluster, batch, dataset_strategy, seed, progress)
     asked = asked_options(options, strategies, _ARGUMENTS)
     check_mode(asked, devices, mesh, dataset_strategy)
     world = devices if asked.mode == "hybrid_parallel" else 1

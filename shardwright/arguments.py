@@ -41,6 +41,7 @@ def check_arguments(
     batch: object,
     dataset_strategy: object,
     seed: object,
+    progress: object,
 ) -> None:
     """Refuse wrong arguments of `compile`."""
     if not isinstance(model, str | Definition):
@@ -53,6 +54,8 @@ def check_arguments(
     if dataset_strategy is not None:
         check_choice("dataset_strategy", dataset_strategy, get_args(DatasetStrategy))
     SEED.check("seed", seed)
+    if progress is not None and not callable(progress):
+        raise wrong_value("progress", progress, "a function of seconds, cost and bound")
 
 
 def asked_options(

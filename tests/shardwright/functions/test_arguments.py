@@ -6,16 +6,35 @@ import pytest
 
 import shardwright as sw
 from shardwright.ir.errors import OptionError
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.runtime import LocalCommunicator
 
-COMPILATION = sw.compile("mlp:hidden=8,inputs=8,batch=8", 2, cluster="cpu")
+
+def compiled(**options: object) -> sw.Compilation:
+    """Compile a small model for two devices."""
+    return sw.compile("mlp:hidden=8,inputs=8,batch=8", 2, cluster="cpu", **options)
+
+
+COMPILATION = compiled()
 FOUR = LocalCommunicator(Mesh((MeshAxis("x", 4, 0),)))
 
 
 @pytest.mark.parametrize(
     ("action", "sentence"),
     [
+        (
+            lambda: compiled(input_layouts={"imag": Layout.replicated(2)}),
+            "`input_layouts` has no input `imag`; did you mean `image`?",
+        ),
+        (
+            lambda: compiled(input_layouts={"image": "x"}),
+            "`image` of `input_layouts` is the text `x`, expected a `Layout`",
+        ),
+        (
+            lambda: compiled(progress=True),
+            "`progress` is True, expected a function of seconds, cost and bound",
+        ),
         (lambda: sw.verify(COMPILATION, full=1), "`full` is 1, expected True or False"),
         (
             lambda: sw.verify(COMPILATION, communicator=3),
