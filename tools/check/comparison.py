@@ -103,6 +103,7 @@ class _Comparison:
     ) -> list[Fault]:
         """Return the first fault of each parameter."""
         found: list[Fault] = []
+        largest = max((float(value.abs().max()) for value in expected.values()), default=1.0)
         for rank, names in enumerate(parts):
             for name, part in names.items():
                 if any(fault.value == name for fault in found):
@@ -121,7 +122,7 @@ class _Comparison:
                         found.append(Fault(what, name, rank, text, line=line, mend="freeze it"))
                     continue
                 whole = expected[self.known(name)].flatten()[part.positions]
-                if same(value, whole):
+                if same(value, whole, largest):
                     continue
                 copies = {
                     other: self.total(each, other, name)
