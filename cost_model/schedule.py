@@ -378,8 +378,11 @@ class _Simulation:
                 self._finish(i)
 
     def _start_some(self) -> bool:
-        """Start what may start, by priority; return whether a task ended at once."""
-        taken, again = self.busy, False
+        """Start what may start, by priority; return whether a task ended at once.
+
+        What comes next after that task may have a higher priority than all that is left.
+        """
+        taken = self.busy
         for lane, i in enumerate(self.heads):  # the heads change meanwhile
             if i < 0 or (lane == _LINE and self.bytes_behind > self.window):
                 continue
@@ -389,9 +392,9 @@ class _Simulation:
                 continue
             mask = self.masks[i]
             if not taken & mask and self._start(i, lane, mask):
-                again = True
+                return True
             taken |= mask  # a task that waits keeps its resources from later ones
-        return again
+        return False
 
     def _has_room(self, i: int) -> bool:
         """Return whether computation has reached a gather, or the window has room for it."""

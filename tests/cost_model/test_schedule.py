@@ -69,7 +69,6 @@ class Plain:
 
     def start_some(self) -> bool:
         taken = {r for i in self.running() for r in self.tasks[i].placement.resources}
-        again = False
         for lane in range(len(self.lanes())):
             i = self.lanes()[lane]()
             if i is None or (self.yields and self.is_in_the_way(i)):
@@ -79,9 +78,9 @@ class Plain:
                 self.starts[i] = self.now
                 if not self.tasks[i].seconds:
                     self.ended.add(i)
-                    again = True
+                    return True
             taken |= set(resources)
-        return again
+        return False
 
     def is_in_the_way(self, i: int) -> bool:
         """Return whether the next blocking collective could start before a task would end."""
@@ -202,6 +201,21 @@ def test_a_blocking_collective_does_not_wait_for_what_could_follow_it() -> None:
     ]
     assert Scheduler(tasks).greedy_starts(math.inf) == [0, 1, 1, 6, 7]
     assert schedule(tasks, math.inf) == [0, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_what_follows_work_without_duration_comes_before_reductions(seconds: float) -> None:
+    node = ("node",)
+    tasks = [
+        Task(Placement("compute"), 1.0, ()),
+        Task(Placement("reductions", node), 5.0, (0,)),
+        Task(Placement("compute"), 0.0, (0,)),  # a view
+        Task(Placement("compute"), seconds, (2,)),
+        Task(Placement("blocking", node), 1.0, (3,)),
+        Task(Placement("compute"), 9.0, (4,)),
+    ]
+    first = 1.0 + seconds
+    assert schedule(tasks, math.inf) == [0, first + 1, 1, 1, first, first + 1]
 
 
 def test_without_a_window_tasks_run_in_order() -> None:
