@@ -25,10 +25,9 @@ from shardwright.compiler.overlap import (
     ROUNDS_RELAXED,
     Overlapped,
     OverlapSearch,
-    Probed,
 )
 from shardwright.compiler.pin_prices import pin_prices
-from shardwright.compiler.probes import as_unlimited, emitted_as_priced, probed
+from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
@@ -368,19 +367,23 @@ class Partitioning(Partitioned):
             self.time_note.note()
             return None
 
-    def _within(self, weights: ResourceWeights, share: float) -> Iterator[Attempt]:
-        """Yield plans of a search by weights within a share of the memory limit.
+    def _within(self, weights: ResourceWeights, share: float) -> list[Probed]:
+        """Search by weights within a share of the memory limit; the cheaper plan is first.
 
-        The second one decides what is recomputed, which takes longer to search.
+        The second search decides what is recomputed, which takes longer.
         """
         limits, attempts = self._limits_within(share), self._attempts(weights)
         limits = replace(limits, gap=max(limits.gap, _ROUGHER))
+        found = []
         for recomputes in (False, True) if attempts.request.recomputes else (False,):
             now = time.perf_counter()
             end = now + _FOR_CANDIDATE * max(self.deadline - now, 0.0)
             searches = replace(attempts, recomputes=recomputes, deadline=end)
             with suppress(NoPlanError):
-                yield priced(searches, partial(searches.attempt, limits))
+                _build(searches)
+                found.append(searches.found(limits))
+        found.sort(key=lambda probe: probe.result.cost)
+        return [probed(probe, is_large=self._is_large) for probe in found]
 
     def _by_rule(
         self, shortest: Callable[[], float], with_heuristics: bool = False

@@ -48,6 +48,11 @@ class Loads:
             found[list(occupied)] += seconds
         return found
 
+    @property
+    def serial_seconds(self) -> float:
+        """The step in which nothing overlaps."""
+        return sum(self.seconds.values())
+
     def weighted(self, weights: Floats) -> float:
         """Return the sum by weights of each interval: a lower bound of every schedule."""
         return sum(
