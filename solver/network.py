@@ -100,11 +100,15 @@ class Network:
 
     @cached_property
     def incident(self) -> list[list[tuple[Array, int]]]:
-        """Each variable's tables, its own strategies first, and the variables at the other ends."""
+        """Each variable's tables, its own strategies first, and the variables at the other ends.
+
+        Equal tables are one object here, too.
+        """
         incident: list[list[tuple[Array, int]]] = [[] for _ in self.unary]
+        turned: dict[int, Array] = {}
         for (first, second), table in self.tables.items():
             incident[first].append((table, second))
-            incident[second].append((table.T, first))
+            incident[second].append((turned.setdefault(id(table), table.T), first))
         return incident
 
     @property
