@@ -48,7 +48,7 @@ _HOST = 0.05  # weight of the links to the host together, where memory is short
 ROUNDS = 4  # searches by further weights
 ROUNDS_RELAXED = 8  # of a large program without its memory limit: they emit nothing
 _ROUNDS_WITHIN = 3  # of a large program that is short of memory: they take longer
-_NO_WINDOW = 1 / 500  # of the memory limit: where a plan leaves less, hardly anything overlaps
+_NO_WINDOW = 1e-3  # of its parameters: where a plan leaves less memory, nothing large runs ahead
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _ROOM = 0.01  # relative length of a step that more memory for the window may still save
 _WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
@@ -365,8 +365,9 @@ class OverlapSearch:
         """Consider the plan of a search by weights; emit it only if it may be the fastest."""
         loads, limit = probed.loads(), self.limits.limit_bytes
         if loads is not None:
-            has_window = probed.memory_bytes <= (1 - _NO_WINDOW) * limit
-            least = float(loads.total.max()) if has_window else loads.serial_seconds
+            window = limit - probed.memory_bytes
+            has_window = window >= _NO_WINDOW * probed.parameter_bytes()
+            least = float(loads.total.max()) if has_window else loads.without_window
             if (self.is_large and least >= self._shortest) or probed.memory_bytes > limit:
                 self._add_cut(loads)
                 return

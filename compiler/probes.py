@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from shardwright.compiler.attempts import Probe
 from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.cost_model.weighted.loads import Loads
+from shardwright.search.space.memory_shares import parameter_bytes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Probed:
         Returns the loads of the plan without its program; None where they are not known so.
     memory_bytes : float
         The memory of the plan by the account of the search: its program takes no less.
+    parameter_bytes : callable
+        Returns the bytes that its parameters take.
     """
 
     lower_bound: float
@@ -36,6 +39,7 @@ class Probed:
     unlimited: bool = True
     loads: Callable[[], Loads | None] = lambda: None
     memory_bytes: float = 0.0
+    parameter_bytes: Callable[[], float] = lambda: 0.0
 
 
 def probed(
@@ -71,6 +75,7 @@ def probed(
         unlimited,
         loads,
         probe.result.memory_bytes,
+        lambda: parameter_bytes(probe.attempts.space, probe.result.assignment),
     )
 
 

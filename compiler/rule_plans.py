@@ -328,14 +328,14 @@ class RulePlans:
     def _in_space(self, space: SearchSpace, walk: ExpertWalk) -> dict[str, Strategy] | None:
         """Return the strategies of a plan as a space has them; None if one is not among them."""
         assert walk.named is not None
-        known: dict[tuple[Identity, Strategy], Strategy | None] = {}
+        known: dict[tuple[Identity, Identity], Strategy | None] = {}
         found = {}
         for choice in space.choices:
             if choice.kind == "operator":
-                strategy = walk.on.refined_strategy(walk.named.strategies[choice.name])
-                key = Identity(choice.options), strategy
+                strategy = walk.named.strategies[choice.name]
+                key = Identity(choice.options), Identity(strategy)
                 if key not in known:
-                    known[key] = self._element(choice.options, strategy)
+                    known[key] = self._element(choice.options, walk.on.refined_strategy(strategy))
                 element = known[key]
                 if element is None:
                     return None

@@ -49,9 +49,15 @@ class Loads:
         return found
 
     @property
-    def serial_seconds(self) -> float:
-        """The step in which nothing overlaps."""
-        return sum(self.seconds.values())
+    def without_window(self) -> float:
+        """About the step where nothing is ahead or behind: links are busy at once, but not beside 0."""
+        in_line, links = 0.0, np.zeros(self.resources)
+        for (_, occupied), seconds in self.seconds.items():
+            if 0 in occupied:
+                in_line += seconds
+            else:
+                links[list(occupied)] += seconds
+        return in_line + float(links.max())
 
     def weighted(self, weights: Floats) -> float:
         """Return the sum by weights of each interval: a lower bound of every schedule."""
