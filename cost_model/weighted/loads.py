@@ -50,7 +50,7 @@ class Loads:
 
     @property
     def without_window(self) -> float:
-        """About the step where nothing is ahead or behind: links are busy at once, but not beside 0."""
+        """About the step where nothing is ahead or behind, though all links are busy at once."""
         in_line, links = 0.0, np.zeros(self.resources)
         for (_, occupied), seconds in self.seconds.items():
             if 0 in occupied:
