@@ -111,6 +111,16 @@ class Network:
             incident[second].append((turned.setdefault(id(table), table.T), first))
         return incident
 
+    @cached_property
+    def incident_tables(self) -> list[tuple[int, ...]]:
+        """The identities of each variable's tables."""
+        return [tuple([id(table) for table, _ in near]) for near in self.incident]
+
+    @cached_property
+    def neighbours(self) -> list[list[int]]:
+        """The variables at the other ends of each variable's tables."""
+        return [[other for _, other in near] for near in self.incident]
+
     @property
     def empty(self) -> bool:
         """Whether some variable has no strategy left: no assignment exists."""

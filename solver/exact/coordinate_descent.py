@@ -25,8 +25,7 @@ def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
     choice, incident = list(choice), network.incident
     slack = rows.capacity - rows.profile(choice)
     waits = [len(unary) > 1 for unary in network.unary]
-    tables = [[id(table) for table, _ in near] for near in incident]  # equal ones are one object
-    others = [[other for _, other in near] for near in incident]
+    tables, others = network.incident_tables, network.neighbours
     known: dict[tuple[int, ...], tuple[Array, float]] = {}
     for _ in range(SWEEPS):
         changed = False
@@ -59,9 +58,11 @@ def _move(rows: MemoryRows, slack: Array, choice: list[int], index: int, total: 
     current = choice[index]
     for usage, span in uses:
         slack[span] += usage[current]
-    for candidate in np.argsort(total, kind="stable"):
-        if candidate == current:
-            break
+    cheaper = total < total[current]
+    for usage, span in uses:  # what does not fit alone does not fit with the others
+        cheaper &= usage <= slack[span].min()
+    candidates = np.flatnonzero(cheaper)
+    for candidate in candidates[np.argsort(total[candidates], kind="stable")]:
         for usage, span in uses:
             slack[span] -= usage[candidate]
         if all(slack[span].min() >= 0 for _, span in uses):
