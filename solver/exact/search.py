@@ -2,7 +2,8 @@
 
 1. Variable elimination without memory. If the optimum fits, it is the answer.
 2. Otherwise prices on the memory rows give a bound and assignments that fit; coordinate descent and
-   path relinking improve them.
+   path relinking improve them. Where a rough gap is enough, that is tried before dominated
+   strategies are dropped.
 3. Pareto fronts search for an assignment below the incumbent.
 4. Every strategy whose best assignment (at the best prices) does not beat the incumbent is fixed
    out; steps 2 to 4 repeat while that helps.
