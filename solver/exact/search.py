@@ -170,7 +170,7 @@ class ExactSearch:
         """Raise the bound by prices, from what is known without memory."""
         rows = MemoryRows(network, network.limit)
         if len(rows) and not rows.hopeless:
-            elimination.patience, elimination.deadline = math.inf, self.incumbent.deadline
+            elimination.work, elimination.deadline = math.inf, self.incumbent.deadline
             self.statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
             with suppress(OutOfTimeError):
                 PricedRound(self, Dual(network, rows, elimination)).price()
