@@ -20,12 +20,7 @@ from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import (
-    ROUNDS,
-    ROUNDS_RELAXED,
-    Overlapped,
-    OverlapSearch,
-)
+from shardwright.compiler.overlap import ROUNDS, ROUNDS_RELAXED, Overlapped, OverlapSearch
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.programs import Programs
