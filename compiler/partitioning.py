@@ -46,7 +46,8 @@ from shardwright.search.time_note import TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP
 
 _ROUGH = 2e-3  # gap of searches by weights
-_ROUGHER = 5e-3  # gap of searches by weights where memory is short
+_ROUGHER = 5e-3  # gap of searches by weights for a plan where memory is short
+_ROUGHEST = 5e-2  # the same for a bound, which prices of memory raise as far, and soon
 _FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
@@ -425,7 +426,7 @@ class Partitioning(Partitioned):
         """
         attempts, is_large = self._attempts(weights), self._is_large
         if self.limits.gap:
-            gap = max(self.limits.gap, _ROUGHER if is_short else _ROUGH)
+            gap = max(self.limits.gap, _ROUGHEST if is_short else _ROUGH)
             attempts = replace(attempts, limits=replace(self.limits, gap=gap))
         if not is_short:
             _build(attempts)
