@@ -186,7 +186,7 @@ class Attempts:
                     if plans.below() < shortest:  # it is the fastest so far
                         plans.add(plan.richer(limit - attempt.memory.peak_bytes))
                     continue
-            plans.add(plan.thriftier())
+            plans.add(plan.thriftier(limit))
 
     def _as_emitted(self, attempt: Attempt) -> Attempt:
         """Return a plan with the cost of its program, which a finer mesh may lower."""

@@ -74,7 +74,7 @@ def fastest_fusion(
     best: Fusion = NO_BUCKETS
     plain = FuseAllReduces(NO_BUCKETS).run(program)
     timeline = timeline or simulate(plain, cluster, memory_limit)
-    least = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
+    least = proven = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
     if len(program) > _SMALL and relative_gap(timeline.step_seconds, least) > gap:
         likely = seconds_in_best_buckets(plain, cluster, timeline.window_bytes or 0.0)
         least = max(least, min(likely, timeline.step_seconds))
@@ -93,6 +93,7 @@ def fastest_fusion(
         found = simulate(fused, cluster, memory_limit)
         if found.step_seconds < timeline.step_seconds:
             best, timeline = fusion, found
+            least = least if found.step_seconds >= least else proven  # else it is no estimate
     return best, timeline
 
 

@@ -128,7 +128,7 @@ def compile_graph(
     single = len(meshes) == 1 and given and not options.explain_search
     preparing = options if single else options.in_one_stage()
     prepare = cache(lambda count: _prepared(graph, replace(preparing, micro_batches=count)))
-    with _rare_collections():
+    with rare_collections():
         if single:
             prepared = prepare(options.passes)
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
@@ -245,7 +245,7 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Let garbage collection run seldom, and skip the objects that exist already.
 
     A compilation makes many objects, keeps most of them and makes few cycles; collections would

@@ -17,7 +17,7 @@ Kelley, "The cutting-plane method for solving convex programs", 1960.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from shardwright.compiler.buckets import Candidate, candidate_of
 from shardwright.compiler.fitting import Attempt, bounded
+from shardwright.compiler.probes import Probed
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.timeline import seconds_in_any_memory
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
@@ -47,35 +48,11 @@ _HOST = 0.05  # weight of the links to the host together, where memory is short
 ROUNDS = 4  # searches by further weights
 ROUNDS_RELAXED = 8  # of a large program without its memory limit: they emit nothing
 _ROUNDS_WITHIN = 3  # of a large program that is short of memory: they take longer
+_NO_WINDOW = 1e-3  # of its parameters: where a plan leaves less memory, nothing large runs ahead
 _SHARES = (0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _ROOM = 0.01  # relative length of a step that more memory for the window may still save
 _WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
 _GAPS = 4  # of the relative gap that is allowed, likewise
-
-
-@dataclass(frozen=True)
-class Probed:
-    """A search by weights whose plan is emitted only where the bound leaves a gap.
-
-    Parameters
-    ----------
-    lower_bound : float
-        Proven: no plan has a shorter overlapped step.
-    attempts : callable
-        Emits the plan, whose program may not fit, then others.
-    unlimited : bool
-        Whether memory does not matter to the plan.
-    loads : callable
-        Returns the loads of the plan without its program; None where they are not known so.
-    memory_bytes : float
-        The memory of the plan by the account of the search: its program takes no less.
-    """
-
-    lower_bound: float
-    attempts: Callable[[], Sequence[Attempt]]
-    unlimited: bool = True
-    loads: Callable[[], Loads | None] = lambda: None
-    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,8 +126,8 @@ class OverlapSearch:
     deadline : float
         The end of all searches, by `time.perf_counter`.
     within : callable, optional
-        Yields plans of a search by weights that take at most a share of the memory limit; the
-        bounds of that search are not of every plan.
+        Returns searches by weights within a share of the memory limit, the one of the cheaper plan
+        first; their bounds are not of every plan.
     relaxed : callable, optional
         Where memory is short, returns the search without its limit, whose lower bound is of every
         plan; None where it finds nothing in time.
@@ -176,7 +153,7 @@ class OverlapSearch:
     cluster: Cluster
     limits: SearchOptions
     deadline: float
-    within: Callable[[ResourceWeights, float], Iterable[Attempt]] = lambda *_: ()
+    within: Callable[[ResourceWeights, float], Iterable[Probed]] = lambda *_: ()
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[Callable[[], float]], Iterable[Attempt]] = lambda _: ()
     is_large: bool = False
@@ -340,8 +317,11 @@ class OverlapSearch:
             if self._is_near(bound) or self._is_late:
                 break
             self.searches += 1
-            for attempt in self.within(weights, share):
-                self._meet(attempt)
+            begin = time.perf_counter()
+            searched = self.within(weights, share)
+            self.seconds += time.perf_counter() - begin
+            for probed in searched:
+                self._consider_probed(probed)
                 if self._is_near(bound) or self._is_late:
                     break
             if self._has_room:
@@ -383,10 +363,12 @@ class OverlapSearch:
 
     def _consider_probed(self, probed: Probed) -> None:
         """Consider the plan of a search by weights; emit it only if it may be the fastest."""
-        loads = probed.loads()
+        loads, limit = probed.loads(), self.limits.limit_bytes
         if loads is not None:
-            too_long = self.is_large and float(loads.total.max()) >= self._shortest
-            if too_long or probed.memory_bytes > self.limits.limit_bytes:
+            window = limit - probed.memory_bytes
+            has_window = window >= _NO_WINDOW * probed.parameter_bytes()
+            least = float(loads.total.max()) if has_window else loads.without_window
+            if (self.is_large and least >= self._shortest) or probed.memory_bytes > limit:
                 self._add_cut(loads)
                 return
         first, *others = probed.attempts()

@@ -20,15 +20,9 @@ from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.overlap import (
-    ROUNDS,
-    ROUNDS_RELAXED,
-    Overlapped,
-    OverlapSearch,
-    Probed,
-)
+from shardwright.compiler.overlap import ROUNDS, ROUNDS_RELAXED, Overlapped, OverlapSearch
 from shardwright.compiler.pin_prices import pin_prices
-from shardwright.compiler.probes import as_unlimited, emitted_as_priced, probed
+from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.search_request import SearchRequest
@@ -52,7 +46,8 @@ from shardwright.search.time_note import TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP
 
 _ROUGH = 2e-3  # gap of searches by weights
-_ROUGHER = 5e-3  # gap of searches by weights where memory is short
+_ROUGHER = 5e-3  # gap of searches by weights for a plan where memory is short
+_ROUGHEST = 5e-2  # the same for a bound, which prices of memory raise as far, and soon
 _FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
 _RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
@@ -368,19 +363,23 @@ class Partitioning(Partitioned):
             self.time_note.note()
             return None
 
-    def _within(self, weights: ResourceWeights, share: float) -> Iterator[Attempt]:
-        """Yield plans of a search by weights within a share of the memory limit.
+    def _within(self, weights: ResourceWeights, share: float) -> list[Probed]:
+        """Search by weights within a share of the memory limit; the cheaper plan is first.
 
-        The second one decides what is recomputed, which takes longer to search.
+        The second search decides what is recomputed, which takes longer.
         """
         limits, attempts = self._limits_within(share), self._attempts(weights)
         limits = replace(limits, gap=max(limits.gap, _ROUGHER))
+        found = []
         for recomputes in (False, True) if attempts.request.recomputes else (False,):
             now = time.perf_counter()
             end = now + _FOR_CANDIDATE * max(self.deadline - now, 0.0)
             searches = replace(attempts, recomputes=recomputes, deadline=end)
             with suppress(NoPlanError):
-                yield priced(searches, partial(searches.attempt, limits))
+                _build(searches)
+                found.append(searches.found(limits))
+        found.sort(key=lambda probe: probe.result.cost)
+        return [probed(probe, is_large=self._is_large) for probe in found]
 
     def _by_rule(
         self, shortest: Callable[[], float], with_heuristics: bool = False
@@ -427,7 +426,7 @@ class Partitioning(Partitioned):
         """
         attempts, is_large = self._attempts(weights), self._is_large
         if self.limits.gap:
-            gap = max(self.limits.gap, _ROUGHER if is_short else _ROUGH)
+            gap = max(self.limits.gap, _ROUGHEST if is_short else _ROUGH)
             attempts = replace(attempts, limits=replace(self.limits, gap=gap))
         if not is_short:
             _build(attempts)

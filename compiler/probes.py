@@ -6,12 +6,40 @@ or has too great a load is never emitted.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shardwright.compiler.attempts import Probe
 from shardwright.compiler.fitting import Attempt, check_cost
-from shardwright.compiler.overlap import Probed
 from shardwright.cost_model.weighted.loads import Loads
+from shardwright.search.space.memory_shares import parameter_bytes
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A search by weights whose plan is emitted only where the bound leaves a gap.
+
+    Parameters
+    ----------
+    lower_bound : float
+        Proven: no plan has a shorter overlapped step.
+    attempts : callable
+        Emits the plan, whose program may not fit, then others.
+    unlimited : bool
+        Whether memory does not matter to the plan.
+    loads : callable
+        Returns the loads of the plan without its program; None where they are not known so.
+    memory_bytes : float
+        The memory of the plan by the account of the search: its program takes no less.
+    parameter_bytes : callable
+        Returns the bytes that its parameters take.
+    """
+
+    lower_bound: float
+    attempts: Callable[[], Sequence[Attempt]]
+    unlimited: bool = True
+    loads: Callable[[], Loads | None] = lambda: None
+    memory_bytes: float = 0.0
+    parameter_bytes: Callable[[], float] = lambda: 0.0
 
 
 def probed(
@@ -47,6 +75,7 @@ def probed(
         unlimited,
         loads,
         probe.result.memory_bytes,
+        lambda: parameter_bytes(probe.attempts.space, probe.result.assignment),
     )
 
 

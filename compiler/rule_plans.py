@@ -31,8 +31,10 @@ from shardwright.search.heuristics.completion import complete
 from shardwright.search.heuristics.expert_plans import ExpertMesh, ExpertWalk, expert_walks
 from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.heuristics.propagation import ShardingPropagation
+from shardwright.search.loads import least_cost_in
 from shardwright.search.method import SearchMethod, SearchResult
-from shardwright.search.space.space import Option, RecomputedStrategy, SearchSpace
+from shardwright.search.space.memory_shares import parameter_bytes
+from shardwright.search.space.space import Option, SearchSpace
 from shardwright.search.time_note import TimeNote
 from shardwright.solver.evaluate import cost_of
 from shardwright.solver.problem import Identity
@@ -55,7 +57,8 @@ class RulePlan:
     on : ExpertMesh or None
         The axes that it was built on, where some were merged.
     thriftier : callable
-        Returns the same plan with more recomputation; None where there is no more.
+        Returns the same plan with more recomputation; None where there is no more, or where its
+        parameters alone take more than so many bytes.
     richer : callable
         Returns the same plan with less recomputation, which takes about so many bytes more; None
         where there is none.
@@ -64,7 +67,7 @@ class RulePlan:
     least_cost: float
     result: SearchResult
     on: ExpertMesh | None
-    thriftier: "Callable[[], RulePlan | None]"
+    thriftier: "Callable[[float], RulePlan | None]"
     richer: "Callable[[float], RulePlan | None]" = lambda _: None
 
 
@@ -222,10 +225,19 @@ class RulePlans:
         for at, mark in enumerate(marks[position:], position):
             result = self._result(rule, mark)
             if result is not None:
-                following = partial(self._plan, rule, searched, at + 1)
+                following = partial(self._thriftier, rule, searched, at)
                 richer = partial(self._filled, rule, searched, at)
                 return self._made(rule, searched, result, mark, following, richer)
         return None
+
+    def _thriftier(
+        self, rule: "_Rule", searched: Sequence[SearchRequest], position: int, limit: float
+    ) -> RulePlan | None:
+        """Return a plan with more recomputation; None if its parameters do not fit a limit."""
+        space, found = self._space_of(rule, MARKS[position]), self._result(rule, MARKS[position])
+        if space and found and parameter_bytes(space, found.assignment) > limit:
+            return None
+        return self._plan(rule, searched, position + 1)
 
     def _made(
         self,
@@ -233,7 +245,7 @@ class RulePlans:
         searched: Sequence[SearchRequest],
         result: SearchResult,
         mark: Mark,
-        thriftier: Callable[[], RulePlan | None],
+        thriftier: Callable[[float], RulePlan | None],
         richer: Callable[[float], RulePlan | None] = lambda _: None,
     ) -> RulePlan:
         walk = rule.walk
@@ -283,7 +295,7 @@ class RulePlans:
             return None
         fewer = partial(self._with_less, rule, searched, mark, fits, (fits + last) // 2)
         more = partial(self._more_filled, rule, searched, mixed)
-        return self._made(rule, searched, result, mixed, fewer, more)
+        return self._made(rule, searched, result, mixed, lambda _: fewer(), more)
 
     def _least_cost(
         self,
@@ -316,14 +328,14 @@ class RulePlans:
     def _in_space(self, space: SearchSpace, walk: ExpertWalk) -> dict[str, Strategy] | None:
         """Return the strategies of a plan as a space has them; None if one is not among them."""
         assert walk.named is not None
-        known: dict[tuple[Identity, Strategy], Strategy | None] = {}
+        known: dict[tuple[Identity, Identity], Strategy | None] = {}
         found = {}
         for choice in space.choices:
             if choice.kind == "operator":
-                strategy = walk.on.refined_strategy(walk.named.strategies[choice.name])
-                key = Identity(choice.options), strategy
+                strategy = walk.named.strategies[choice.name]
+                key = Identity(choice.options), Identity(strategy)
                 if key not in known:
-                    known[key] = self._element(choice.options, strategy)
+                    known[key] = self._element(choice.options, walk.on.refined_strategy(strategy))
                 element = known[key]
                 if element is None:
                     return None
@@ -358,7 +370,7 @@ class RulePlans:
         """Return a bound of the weighted loads of a plan, from below; 0 where none is known."""
         if self._has_orbits:
             return 0.0
-        costs = [_cost_in(one.space, space, result.assignment) for one in searched]
+        costs = [least_cost_in(one.space, space, result.assignment) for one in searched]
         return max(costs, default=0.0)
 
     @property
@@ -375,15 +387,13 @@ class RulePlans:
 
     def _result(self, rule: "_Rule", mark: Mark) -> SearchResult | None:
         """Return the plan of a rule; None if the model does not allow it, or no time is left."""
-        mesh, method = rule.mesh, rule.method
-        key = rule.key, mesh, mark
+        key = rule.key, rule.mesh, mark
         if key not in self._results and not self._is_late:
-            regather = isinstance(method, ByName) and method.plan.sequence_parallel
-            space = self._space(mesh, mark, regather=regather)
+            space = self._space_of(rule, mark)
             if space is None:
                 return None
             try:
-                found = search(space, method)
+                found = search(space, rule.method)
             except ShardwrightError:
                 self._results[key] = None
             else:
@@ -409,6 +419,12 @@ class RulePlans:
     @cached_property
     def _sources(self) -> MarkedPrograms:
         return MarkedPrograms(self.request.source)
+
+    def _space_of(self, rule: "_Rule", mark: Mark) -> SearchSpace | None:
+        """Return the space in which a rule builds its plan."""
+        method = rule.method
+        regather = isinstance(method, ByName) and method.plan.sequence_parallel
+        return self._space(rule.mesh, mark, regather=regather)
 
     def _space(self, mesh: Mesh, mark: Mark, *, regather: bool) -> SearchSpace | None:
         """Return the space of all options; None if the mesh is too fine, or no time is left."""
@@ -474,23 +490,3 @@ class _Rule(NamedTuple):
 def _by_name(walk: ExpertWalk, method: ByName) -> _Rule:
     """Return the rule of an expert plan."""
     return _Rule(walk.on.mesh, method, method.plan, walk)
-
-
-def _cost_in(weighted: SearchSpace, space: SearchSpace, assignment: Sequence[int]) -> float:
-    """Return the weighted loads of an assignment, from below; 0 where they are not known.
-
-    What is computed or redistributed again costs nothing less than once.
-    """
-    if len(space.choices) != len(weighted.choices):
-        return 0.0
-    chosen = []
-    for choice, other, position in zip(space.choices, weighted.choices, assignment, strict=True):
-        option = choice.options[position]
-        if isinstance(option, RecomputedStrategy):
-            option = Strategy(option.assignment)
-        if position >= len(other.options) or other.options[position] != option:
-            if option not in other.options:
-                return 0.0
-            position = other.options.index(option)
-        chosen.append(position)
-    return cost_of(weighted.problem, chosen) + weighted.constant

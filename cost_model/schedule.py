@@ -277,6 +277,7 @@ class Scheduler:
 
 
 _LOCAL_GATHERS, _SUMS, _LINE = range(3)  # the first lanes
+_LOCAL_REDUCTION = Placement("reductions")
 _COMPUTES = 1  # the bit of the compute stream
 _ROUNDING = 1e-9  # relative difference of moments that are equal
 
@@ -284,9 +285,10 @@ _ROUNDING = 1e-9  # relative difference of moments that are equal
 class _Lanes:
     """Where tasks wait, by priority.
 
-    Local work for gathers comes first, then work in the loop on reduced gradients, then what runs
-    in line, the gathers of each link, other work on reduced gradients, and the reductions of each
-    link. A collective over several links is in a lane of each, and starts from the first.
+    Local work for gathers comes first, then work on reduced gradients in the loop or for further
+    reductions, then what runs in line, the gathers of each link, other work on reduced gradients,
+    and the reductions of each link. A collective over several links is in a lane of each, and
+    starts from the first.
 
     Parameters
     ----------
@@ -295,7 +297,9 @@ class _Lanes:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        kinds = list(dict.fromkeys((task.placement, task.in_loop) for task in tasks))
+        early = _feeding_reductions(tasks)
+        of_each = [(t.placement, t.in_loop or i in early) for i, t in enumerate(tasks)]
+        kinds = list(dict.fromkeys(of_each))
         links = [r for r in _resources(kinds, "gathers") if r != COMPUTE]
         self.locals = _LINE + 1 + len(links)  # the lane of other work on reduced gradients
         self._gathers = {COMPUTE: _LOCAL_GATHERS} | {r: _LINE + 1 + i for i, r in enumerate(links)}
@@ -308,7 +312,7 @@ class _Lanes:
         found = {
             kind: (self._of_kind(*kind), sum(bits[r] for r in kind[0].resources)) for kind in kinds
         }
-        each = [found[task.placement, task.in_loop] for task in tasks]
+        each = [found[kind] for kind in of_each]
         self.of, self.masks = [lanes for lanes, _ in each], [mask for _, mask in each]
         self.sorts = [lane in (_SUMS, self.locals) for lane in range(self._count)]
         self.gathers = [lane in self._gathers.values() for lane in range(self._count)]
@@ -322,14 +326,27 @@ class _Lanes:
     def _count(self) -> int:
         return self.locals + 1 + len(self._reductions)
 
-    def _of_kind(self, placement: Placement, in_loop: bool) -> tuple[int, ...]:
+    def _of_kind(self, placement: Placement, is_early: bool) -> tuple[int, ...]:
         if placement.queue in ("compute", "blocking"):
             return (_LINE,)
         if placement.queue == "gathers":
             return tuple(self._gathers[resource] for resource in placement.resources)
         if placement.levels:
             return tuple(self._reductions[resource] for resource in placement.resources)
-        return (_SUMS,) if in_loop else (self.locals,)
+        return (_SUMS,) if is_early else (self.locals,)
+
+
+def _feeding_reductions(tasks: Sequence[Task]) -> set[int]:
+    """Return the local work on reduced gradients that further reductions wait for.
+
+    Links would be idle while it waited for computation: as where gradients are packed into buckets.
+    """
+    found: set[int] = set()
+    for i in range(len(tasks) - 1, -1, -1):
+        placed = tasks[i].placement
+        if placed.queue == "reductions" and (placed.levels or i in found):
+            found.update(j for j in tasks[i].after if tasks[j].placement == _LOCAL_REDUCTION)
+    return found
 
 
 def _resources(kinds: Sequence[tuple[Placement, bool]], queue: str) -> dict[str, None]:
@@ -378,8 +395,11 @@ class _Simulation:
                 self._finish(i)
 
     def _start_some(self) -> bool:
-        """Start what may start, by priority; return whether a task ended at once."""
-        taken, again = self.busy, False
+        """Start what may start, by priority; return whether a task ended at once.
+
+        What comes next after that task may have a higher priority than all that is left.
+        """
+        taken = self.busy
         for lane, i in enumerate(self.heads):  # the heads change meanwhile
             if i < 0 or (lane == _LINE and self.bytes_behind > self.window):
                 continue
@@ -389,9 +409,9 @@ class _Simulation:
                 continue
             mask = self.masks[i]
             if not taken & mask and self._start(i, lane, mask):
-                again = True
+                return True
             taken |= mask  # a task that waits keeps its resources from later ones
-        return again
+        return False
 
     def _has_room(self, i: int) -> bool:
         """Return whether computation has reached a gather, or the window has room for it."""

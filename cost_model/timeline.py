@@ -13,8 +13,8 @@ stands for all. The schedule is greedy, and nothing is interrupted:
 - Where blocking communication would wait for deferrable communication that is issued just before
   it, the program may issue that later: both schedules are made, and the shorter one is taken.
 - Where several wait for a resource, local work on parameters comes first, then the accumulation of
-  gradients over micro-batches, then computation and blocking communication, then gathers, then
-  reductions.
+  gradients over micro-batches and what packs them to be reduced further, then computation and
+  blocking communication, then gathers, then reductions.
 
 Of many passes over micro-batches some are simulated: where the same work is done, is running and
 is ahead when two passes in a row begin, the passes between them are repeated.

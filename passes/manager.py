@@ -149,6 +149,13 @@ class PassManager:
             graph = self.run(work, graph)
         return graph
 
+    def left_by(self, pipeline: tuple[Pass, ...], graph: Graph) -> Graph:
+        """Return the graph that some passes leave; what ran on it before is not run again."""
+        for work in pipeline:
+            ran = [one for one in self.records if one.work == work and one.before is graph]
+            graph = ran[0].graph if ran else PassManager().run(work, graph)
+        return graph
+
     def write(self, directory: Path, detail: int = 1) -> None:
         """Write the graph after every pass: ``NN_pass.ir``.
 

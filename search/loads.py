@@ -31,6 +31,7 @@ from shardwright.search.space.space import (
     SearchSpace,
     Storage,
 )
+from shardwright.solver.evaluate import cost_of
 from shardwright.solver.problem import Identity, Pair
 
 _ROUNDING = 1e-9
@@ -56,6 +57,26 @@ def plan_loads(
     if (rule is not None and rule.guarded) or not isinstance(planner, WeightedPlanner):
         return None
     return _Account(space, assignment, profile, planner).loads()
+
+
+def least_cost_in(weighted: SearchSpace, space: SearchSpace, assignment: Sequence[int]) -> float:
+    """Return the weighted loads of an assignment, from below; 0 where they are not known.
+
+    What is computed or redistributed again costs nothing less than once.
+    """
+    if len(space.choices) != len(weighted.choices):
+        return 0.0
+    chosen = []
+    for choice, other, position in zip(space.choices, weighted.choices, assignment, strict=True):
+        option = choice.options[position]
+        if isinstance(option, RecomputedStrategy):
+            option = Strategy(option.assignment)
+        if position >= len(other.options) or other.options[position] != option:
+            if option not in other.options:
+                return 0.0
+            position = other.options.index(option)
+        chosen.append(position)
+    return cost_of(weighted.problem, chosen) + weighted.constant
 
 
 @dataclass

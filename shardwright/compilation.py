@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.driver import compile_graph, rare_collections
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.compiler.page.compact import compact_tables
@@ -160,6 +160,10 @@ class Request:
 
     def compile_on(self, meshes: Sequence[Mesh | None]) -> Compilation:
         """Compile for the best of some meshes; None in a mode without a mesh of the cluster's."""
+        with rare_collections():
+            return self._compiled_on(meshes)
+
+    def _compiled_on(self, meshes: Sequence[Mesh | None]) -> Compilation:
         definition, options = self.definition, self.options
         compiled = compile_graph(
             definition.graph,

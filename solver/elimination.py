@@ -48,7 +48,7 @@ LEAST_MESSAGE = 2**12
 JOINT_LIMIT = 2**25
 """Largest table of a variable and its neighbours that `Elimination.joints` forms."""
 
-CHUNK = 2**16
+CHUNK = 2**18
 """Entries of one broadcast sum, so that it fits into the cache."""
 
 

@@ -100,12 +100,26 @@ class Network:
 
     @cached_property
     def incident(self) -> list[list[tuple[Array, int]]]:
-        """Each variable's tables, its own strategies first, and the variables at the other ends."""
+        """Each variable's tables, its own strategies first, and the variables at the other ends.
+
+        Equal tables are one object here, too.
+        """
         incident: list[list[tuple[Array, int]]] = [[] for _ in self.unary]
+        turned: dict[int, Array] = {}
         for (first, second), table in self.tables.items():
             incident[first].append((table, second))
-            incident[second].append((table.T, first))
+            incident[second].append((turned.setdefault(id(table), table.T), first))
         return incident
+
+    @cached_property
+    def incident_tables(self) -> list[tuple[int, ...]]:
+        """The identities of each variable's tables."""
+        return [tuple([id(table) for table, _ in near]) for near in self.incident]
+
+    @cached_property
+    def neighbours(self) -> list[list[int]]:
+        """The variables at the other ends of each variable's tables."""
+        return [[other for _, other in near] for near in self.incident]
 
     @property
     def empty(self) -> bool:

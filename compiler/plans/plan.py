@@ -30,7 +30,6 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import loss_scale_literal
-from shardwright.passes.manager import PassManager
 from shardwright.proof import UpdateRule, scale_of, training_step
 from shardwright.solver.solution import relative_gap
 
@@ -117,7 +116,7 @@ def make_plan(
     seed : int
         Seed of the initial values.
     """
-    model_graph = PassManager().run_all(as_asked(options, compiled.mesh.passes), traced)
+    model_graph = compiled.passes.left_by(as_asked(options, compiled.mesh.passes), traced)
     document = PlanDocument(
         model=model,
         devices=compiled.mesh.size,

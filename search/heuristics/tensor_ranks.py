@@ -14,7 +14,7 @@ Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing activation re
 transformer models", 2022; Lepikhin et al., "GShard", 2020.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from shardwright.ir.graph import Graph, Node, Value
@@ -33,6 +33,29 @@ from shardwright.search.heuristics.batch import (
 from shardwright.search.named_plan import PlanAxes
 
 Factors = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Visited:
+    """What a walk found at an operator, and finds at equal ones again.
+
+    Parameters
+    ----------
+    info : OperatorInfo
+        The operator.
+    strategy : Strategy
+        Its strategy.
+    column : bool
+        Whether it takes the columns of a weight.
+    split, layouts : sequence of bool, of Layout
+        Whether the tensor ranks split each result, and the layout in which it goes on.
+    """
+
+    info: OperatorInfo
+    strategy: Strategy
+    column: bool
+    split: Sequence[bool]
+    layouts: Sequence[Layout]
 
 
 @dataclass
@@ -82,6 +105,8 @@ class Walk:
         self._layouts = {
             value.name: self._input_layout(value, lengths) for value in self.graph.inputs
         }
+        self._known: dict[object, _Visited] = {}  # equal operators on equal layouts
+        self._layout_once: dict[Layout, Layout] = {}  # equal ones are one object
         # The products whose columns split a tensor.
         self._columns: dict[str, frozenset[str]] = {}
         self._weights = {parameter.name for parameter in self.graph.parameters}
@@ -106,20 +131,37 @@ class Walk:
 
     def _visit(self, node: Node) -> None:
         info = info_of(self.graph, node)
+        key = (
+            (id(info), node.name in self.whole),
+            *[
+                (id(self._layouts.get(name)), name in self._weights, bool(self._columns.get(name)))
+                for name in node.operands
+            ],
+        )
+        if key not in self._known:
+            self._known[key] = self._visited(info, node)
+        known = self._known[key]
+        self.strategies[node.name] = known.strategy
+        self._note_dropped(info, node, known.strategy)
+        origins = frozenset([node.name] if known.column else []).union(
+            *(self._columns.get(name, frozenset()) for name in node.operands)
+        )
+        for result, split, layout in zip(node.results, known.split, known.layouts, strict=True):
+            self._columns[result.name] = origins if split else frozenset()
+            self._layouts[result.name] = layout
+
+    def _visited(self, info: OperatorInfo, node: Node) -> "_Visited":
         factors = self._followed(info, node)
         if isinstance(info, Attention):
             self._split_queries(info, factors)
         column = self._at_weights(info, node, factors)
         strategy = legal_strategy(info, factors, self.mesh)
-        self.strategies[node.name] = strategy
-        self._note_dropped(info, node, strategy)
-        origins = frozenset([node.name] if column else []).union(
-            *(self._columns.get(name, frozenset()) for name in node.operands)
-        )
         layouts = info.rule.result_layouts(strategy, self.mesh)
-        for result, layout in zip(node.results, layouts, strict=True):
-            self._columns[result.name] = origins if self._has_tensor(layout) else frozenset()
-            self._layouts[result.name] = self._left(node, result, layout)
+        results = zip(node.results, layouts, strict=True)
+        left = [self._left(node, result, layout) for result, layout in results]
+        left = [self._layout_once.setdefault(layout, layout) for layout in left]
+        split = [self._has_tensor(layout) for layout in layouts]
+        return _Visited(info, strategy, column, split, left)
 
     def _split_queries(self, info: Attention, factors: Factors) -> None:
         """Note whether context ranks share the queries; pass the keys round, or balance them."""

@@ -19,20 +19,31 @@ def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:
     """Return a local optimum that fits, reached from ``choice``, which must fit.
 
     Each variable in turn takes its cheapest strategy that fits (the lowest index of equal ones),
-    until a sweep changes nothing.
+    until a sweep changes nothing. One that is cheapest stays so until a neighbour changes, so
+    sweeps pass over it. Those of equal layers share their costs.
     """
-    choice = list(choice)
+    choice, incident = list(choice), network.incident
     slack = rows.capacity - rows.profile(choice)
+    waits = [len(unary) > 1 for unary in network.unary]
+    tables, others = network.incident_tables, network.neighbours
+    known: dict[tuple[int, ...], tuple[Array, float]] = {}
     for _ in range(SWEEPS):
         changed = False
         for index, unary in enumerate(network.unary):
-            if len(unary) == 1:
+            if not waits[index]:
                 continue
-            total = unary
-            for table, other in network.incident[index]:
-                total = total + table[:, choice[other]]
-            if total.min() < total[choice[index]]:
-                changed |= _move(rows, slack, choice, index, total)
+            key = (id(unary), *tables[index], *[choice[other] for other in others[index]])
+            if key not in known:
+                total = unary
+                for table, other in incident[index]:
+                    total = total + table[:, choice[other]]
+                known[key] = total, float(total.min())
+            total, least = known[key]
+            waits[index] = least < total.item(choice[index])
+            if waits[index] and _move(rows, slack, choice, index, total):
+                changed = True
+                for other in others[index]:
+                    waits[other] = len(network.unary[other]) > 1
         if not changed:
             break
     return choice
@@ -47,9 +58,11 @@ def _move(rows: MemoryRows, slack: Array, choice: list[int], index: int, total: 
     current = choice[index]
     for usage, span in uses:
         slack[span] += usage[current]
-    for candidate in np.argsort(total, kind="stable"):
-        if candidate == current:
-            break
+    cheaper = total < total[current]
+    for usage, span in uses:  # what does not fit alone does not fit with the others
+        cheaper &= usage <= slack[span].min()
+    candidates = np.flatnonzero(cheaper)
+    for candidate in candidates[np.argsort(total[candidates], kind="stable")]:
         for usage, span in uses:
             slack[span] -= usage[candidate]
         if all(slack[span].min() >= 0 for _, span in uses):

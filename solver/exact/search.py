@@ -2,7 +2,8 @@
 
 1. Variable elimination without memory. If the optimum fits, it is the answer.
 2. Otherwise prices on the memory rows give a bound and assignments that fit; coordinate descent and
-   path relinking improve them.
+   path relinking improve them. Where a rough gap is enough, that is tried before dominated
+   strategies are dropped.
 3. Pareto fronts search for an assignment below the incumbent.
 4. Every strategy whose best assignment (at the best prices) does not beat the incumbent is fixed
    out; steps 2 to 4 repeat while that helps.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -63,6 +65,10 @@ SHARE_GROWTH = 8
 
 PATIENCE, LONG_PATIENCE = 1 / 4, 3 / 4
 """Shares of the time limit that one elimination may take: where others may follow, or hardly."""
+
+ROUGH = 2e-3
+"""Gap from which prices often do, so that dominated strategies are dropped only where they do not:
+it takes longer than a few eliminations with them."""
 
 RELINKED = 3
 """Assignments that fit, and that do not, between which paths are searched."""
@@ -126,10 +132,19 @@ class ExactSearch:
         return self.incumbent.solution(self.incumbent.assignment, self.statistics)
 
     def _search(self, network: Network) -> None:
-        self._without_memory(network)
+        elimination = self._without_memory(network)
         self.statistics["unlimited"] = float(self.incumbent.closed)
-        if not self.incumbent.closed and self.incumbent.bound < math.inf and self.in_time():
+        if self._is_over:
+            return
+        if self.options.gap >= ROUGH and elimination.sizes == network.sizes:
+            self._by_prices(network, elimination)
+        if not self._is_over:
             self._with_memory(drop_dominated(network, respect_memory=True))
+
+    @property
+    def _is_over(self) -> bool:
+        incumbent = self.incumbent
+        return incumbent.closed or incumbent.bound == math.inf or not self.in_time()
 
     def offer(self, assignment: tuple[int, ...]) -> None:
         """Make a feasible assignment the incumbent if it is the best so far."""
@@ -141,7 +156,7 @@ class ExactSearch:
         """Return whether there is time left."""
         return self.incumbent.remaining > 0
 
-    def _without_memory(self, network: Network) -> None:
+    def _without_memory(self, network: Network) -> Elimination:
         """Solve the problem as if memory were free; often that is the answer."""
         free = replace(network, memory=[()] * len(network.unary), limit=np.inf)
         bound, assignment, elimination = self._relaxed(free)
@@ -149,6 +164,16 @@ class ExactSearch:
         self.incumbent.raise_bound(bound)
         self.statistics["messages"] = elimination.messages_computed
         self.statistics["largest_message"] = elimination.largest_message
+        return elimination
+
+    def _by_prices(self, network: Network, elimination: Elimination) -> None:
+        """Raise the bound by prices, from what is known without memory."""
+        rows = MemoryRows(network, network.limit)
+        if len(rows) and not rows.hopeless:
+            elimination.work, elimination.deadline = math.inf, self.incumbent.deadline
+            self.statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
+            with suppress(OutOfTimeError):
+                PricedRound(self, Dual(network, rows, elimination)).price()
 
     def _relaxed(self, network: Network) -> tuple[float, tuple[int, ...], Elimination]:
         """Eliminate with messages as large as the time allows; smaller ones give a weaker bound.
@@ -253,9 +278,7 @@ class PricedRound:
 
     def run(self, width: int) -> Network | None:
         """Return the network without the strategies fixed out; None where the search is over."""
-        state = self._price()
-        if self.incumbent.assignment is None:
-            self._make_fit(state)
+        state = self.price()
         if self.incumbent.closed:
             return None
         self._search_fronts(state, width)
@@ -268,7 +291,9 @@ class PricedRound:
         network = self.dual.network
         self.search.offer(network.lift(descend(network, self.dual.rows, choice)))
 
-    def _price(self) -> DualState:
+    def price(self) -> DualState:
+        """Raise the bound by prices, and find assignments that fit."""
+
         def on_fit(piece: Piece) -> float:
             self._improve(piece.choice)
             return self.incumbent.cost
@@ -277,6 +302,8 @@ class PricedRound:
         state = maximise_bound(self.dual, on_fit, self.search.in_time)
         self.incumbent.raise_bound(state.bound)
         self._relink(state)
+        if self.incumbent.assignment is None:
+            self._make_fit(state)
         return state
 
     def _relink(self, state: DualState) -> None:

@@ -1,5 +1,6 @@
 """Plans built by rule: the answer is never slower than an expert plan on the same mesh."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -134,16 +135,17 @@ def test_a_plan_that_does_not_fit_recomputes_more() -> None:
     by_rule = built(graph)
     plans = {plan.result.how: plan for plan in by_rule.rules.cheapest(1e9)}
     plain = plans["data=4"]
-    thriftier = plain.thriftier()
+    thriftier = plain.thriftier(math.inf)
     assert thriftier is not None
+    assert plain.thriftier(1.0) is None  # its parameters take more
     assert thriftier.result.how == "data=4, recompute=selective"
-    more = thriftier.thriftier()
+    more = thriftier.thriftier(math.inf)
     assert more is not None
     assert more.result.how == "data=4, recompute=operators"
-    most = more.thriftier()
+    most = more.thriftier(math.inf)
     assert most is not None
     assert most.result.how == "data=4, recompute=full"
-    assert most.thriftier() is None
+    assert most.thriftier(math.inf) is None
     assert plain.result.cost <= thriftier.result.cost < most.result.cost
     assert plain.result.memory_bytes > most.result.memory_bytes
 
@@ -153,7 +155,7 @@ def test_a_plan_that_leaves_memory_recomputes_less_in_its_last_blocks() -> None:
     graph = zoo.load(f"gpt:{sizes}").graph
     plan = {one.result.how: one for one in built(graph).rules.cheapest(1e9)}["data=4"]
     levels = [plan]
-    while (more := levels[-1].thriftier()) is not None:
+    while (more := levels[-1].thriftier(math.inf)) is not None:
         levels.append(more)
     less, most = levels[-2:]
     room = less.result.memory_bytes - most.result.memory_bytes
@@ -163,10 +165,10 @@ def test_a_plan_that_leaves_memory_recomputes_less_in_its_last_blocks() -> None:
     assert some.result.how == "data=4, recompute=full, operators in the last 2 blocks"
     assert less.result.memory_bytes > some.result.memory_bytes > most.result.memory_bytes
     assert less.result.cost < some.result.cost < most.result.cost
-    fewer = some.thriftier()
+    fewer = some.thriftier(math.inf)
     assert fewer is not None
     assert fewer.result.how == "data=4, recompute=full, operators in the last 1 blocks"
-    assert fewer.thriftier() is None
+    assert fewer.thriftier(math.inf) is None
     assert most.richer(0.0) is None
 
 

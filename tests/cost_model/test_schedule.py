@@ -69,7 +69,6 @@ class Plain:
 
     def start_some(self) -> bool:
         taken = {r for i in self.running() for r in self.tasks[i].placement.resources}
-        again = False
         for lane in range(len(self.lanes())):
             i = self.lanes()[lane]()
             if i is None or (self.yields and self.is_in_the_way(i)):
@@ -79,9 +78,9 @@ class Plain:
                 self.starts[i] = self.now
                 if not self.tasks[i].seconds:
                     self.ended.add(i)
-                    again = True
+                    return True
             taken |= set(resources)
-        return again
+        return False
 
     def is_in_the_way(self, i: int) -> bool:
         """Return whether the next blocking collective could start before a task would end."""
@@ -105,10 +104,10 @@ class Plain:
 
         return [
             lambda: self.gather(COMPUTE),
-            lambda: self.local(in_loop=True),
+            lambda: self.local(is_early=True),
             self.in_line,
             *(lambda r=r: self.gather(r) for r in resources("gathers")),
-            lambda: self.local(in_loop=False),
+            lambda: self.local(is_early=False),
             *(lambda r=r: self.first_of("reductions", r) for r in resources("reductions")),
         ]
 
@@ -135,10 +134,20 @@ class Plain:
         ahead = [t for t in self.tasks[place : i + 1] if t.placement.queue == "gathers"]
         return i if sum(task.nbytes for task in ahead) <= self.window else None
 
-    def local(self, *, in_loop: bool) -> int | None:
+    def local(self, *, is_early: bool) -> int | None:
         kind = Placement("reductions")
         found = [i for i in self.left() if self.tasks[i].placement == kind and self.is_ready(i)]
-        return next((i for i in found if self.tasks[i].in_loop == in_loop), None)
+        return next((i for i in found if self.is_early(i) == is_early), None)
+
+    def is_early(self, i: int) -> bool:
+        """Return whether local work is in the loop, or a further reduction waits for it."""
+        return self.tasks[i].in_loop or self.feeds(i)
+
+    def feeds(self, i: int) -> bool:
+        """Return whether a reduction waits for local work."""
+        readers = [k for k, task in enumerate(self.tasks) if i in task.after]
+        of = [k for k in readers if self.tasks[k].placement.queue == "reductions"]
+        return any(self.tasks[k].placement.levels or self.feeds(k) for k in of)
 
     def in_line(self) -> int | None:
         place = self.place()
@@ -202,6 +211,35 @@ def test_a_blocking_collective_does_not_wait_for_what_could_follow_it() -> None:
     ]
     assert Scheduler(tasks).greedy_starts(math.inf) == [0, 1, 1, 6, 7]
     assert schedule(tasks, math.inf) == [0, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_what_follows_work_without_duration_comes_before_reductions(seconds: float) -> None:
+    node = ("node",)
+    tasks = [
+        Task(Placement("compute"), 1.0, ()),
+        Task(Placement("reductions", node), 5.0, (0,)),
+        Task(Placement("compute"), 0.0, (0,)),  # a view
+        Task(Placement("compute"), seconds, (2,)),
+        Task(Placement("blocking", node), 1.0, (3,)),
+        Task(Placement("compute"), 9.0, (4,)),
+    ]
+    first = 1.0 + seconds
+    assert schedule(tasks, math.inf) == [0, first + 1, 1, 1, first, first + 1]
+
+
+def test_gradients_are_packed_for_a_reduction_before_further_computation() -> None:
+    node, rack = ("node",), ("rack",)
+    tasks = [
+        Task(Placement("compute"), 1.0, ()),
+        Task(Placement("reductions", node), 1.0, (0,)),
+        Task(Placement("reductions"), 1.0, (1,)),  # packs what was reduced once
+        Task(Placement("reductions", rack), 5.0, (2,)),
+        Task(Placement("reductions"), 1.0, (3,)),  # an update
+        Task(Placement("compute"), 1.0, (0,)),
+        Task(Placement("compute"), 6.0, (5,)),
+    ]
+    assert schedule(tasks, math.inf) == [0, 1, 2, 3, 9, 1, 3]
 
 
 def test_without_a_window_tasks_run_in_order() -> None:
