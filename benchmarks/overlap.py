@@ -39,6 +39,7 @@ from shardwright.cost_model.efficiency.figures import (
     Figure,
     LinkEfficiency,
     MessageTimes,
+    PerSecond,
     Protocol,
     Rate,
 )
@@ -153,6 +154,10 @@ def _share(value: float) -> Rate:
     return Rate(value=value, tag="assumed", source="at random")
 
 
+def _rate(value: float) -> PerSecond:
+    return PerSecond(value=value, tag="assumed", source="at random")
+
+
 def _figure(value: float) -> Figure:
     return Figure(value=value, tag="assumed", source="at random")
 
@@ -210,7 +215,7 @@ def _collectives(level: Level, random: np.random.Generator) -> dict[str, Collect
     return {
         kind: CollectiveRate(
             latency=_figure(level.latency * float(random.uniform(0, 2))),
-            bandwidth=_figure(level.bandwidth * float(random.uniform(0.1, 1))),
+            bandwidth=_rate(level.bandwidth * float(random.uniform(0.1, 1))),
             messages=_messages(level, random),
             packing=_messages(level, random) if kind in PACKED else None,
         )

@@ -437,12 +437,10 @@ class Partitioning(Partitioned):
     def _probed(self, attempts: Attempts, probe: Probe) -> list[Attempt]:
         """Return the plan of a search by weights, and where it does not fit, one that does."""
         first = emitted_as_priced(probe)
-        if first.fits(self.limits.limit_bytes):
-            return [first]
-        try:
-            return [first, priced(attempts, attempts.fit)] if attempts.is_fine else [first]
-        except NoPlanError:
-            return [first]
+        if not first.fits(self.limits.limit_bytes) and attempts.is_fine:
+            with suppress(NoPlanError):
+                return [first, priced(attempts, attempts.fit)]
+        return [first]
 
     def _emitted(
         self,

@@ -38,7 +38,7 @@ def test_what_is_too_wide_for_elimination_is_solved(monkeypatch: pytest.MonkeyPa
     problem = Problem(tuple(costs), pairs)
     truth = solve(problem)
     assert truth.status == "optimal"
-    monkeypatch.setattr(exact_search, "PATIENCE", 0.0)
+    monkeypatch.setattr(exact_search, "WORK_PER_SECOND", 1)
     monkeypatch.setattr(exact_search, "IS_FAST", True)
     found = solve(problem, time_limit=20.0)
     assert found.how == "message passing"

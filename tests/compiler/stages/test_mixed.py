@@ -33,7 +33,7 @@ def slower(part: Cluster, times: float, name: str = "slow") -> Cluster:
 
 def mixed(first: Cluster, second: Cluster, link: int = 1) -> MixedCluster:
     """Return two parts, joined by the links of a level of the first."""
-    joined = first.levels[link].model_copy(update={"size": 2})
+    joined = first.levels[link].model_copy(update={"size": 2, "name": "between parts"})
     return MixedCluster(name="mixed", parts=(first, second), link=joined)
 
 
