@@ -41,7 +41,7 @@ from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.exports.degrees.best import best_named_plan
-from shardwright.ir.errors import NoPlanError, ShardwrightError
+from shardwright.ir.errors import InfeasibleError, NoPlanError, ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.proof.proof import prove
 from shardwright.tools.documents import compile_document
@@ -119,7 +119,7 @@ def measured(task: Task, seconds: float) -> dict[str, Any]:
         compilation = compiled(**options)
     except NoPlanError as error:
         if task.plan is None:
-            return {"reason": str(error)}
+            return {"reason": str(error), "proven": isinstance(error, InfeasibleError)}
         compilation = compiled(**options, memory_limit=inf, objective="serial")
     except ShardwrightError as error:
         return {"reason": str(error)}
@@ -260,7 +260,8 @@ def our_cells(plan: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of the plan of the search."""
     spent = f"{plan['seconds']:.0f}, {plan['cpu_seconds']:.0f}"
     if "overlapped_step_seconds" not in plan:
-        return ("no plan found", *("",) * 6, spent, "")
+        found = "none fits" if plan.get("proven") else "none found"
+        return (found, *("",) * 6, spent, "")
     tokens, bound = plan["tokens_per_second_per_device"], plan["lower_bound"]
     shape = "x".join(map(str, plan["mesh"].values()))
     return (
