@@ -65,7 +65,8 @@ class _Repricer(SpaceBuilder):
                 self.take(step)
                 if position in first:
                     before = built.sizes[position - 1] if position else (0, 0)
-                    prices.update(self._prices(space, before, built.sizes[position], start))
+                    for array, price in self._prices(space, before, built.sizes[position], start):
+                        assert prices.setdefault(array, price) is price  # one array stays one
         return self._by_prices(space, prices)
 
     def _hold_saved(self, *_: object) -> None:
