@@ -119,7 +119,7 @@ def measured(task: Task, seconds: float) -> dict[str, Any]:
         compilation = compiled(**options)
     except NoPlanError as error:
         if task.plan is None:
-            return {"reason": str(error), "proven": isinstance(error, InfeasibleError)}
+            return {"reason": str(error), "infeasible": isinstance(error, InfeasibleError)}
         compilation = compiled(**options, memory_limit=inf, objective="serial")
     except ShardwrightError as error:
         return {"reason": str(error)}
@@ -260,7 +260,7 @@ def our_cells(plan: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of the plan of the search."""
     spent = f"{plan['seconds']:.0f}, {plan['cpu_seconds']:.0f}"
     if "overlapped_step_seconds" not in plan:
-        found = "none fits" if plan.get("proven") else "none found"
+        found = "none fits" if plan.get("infeasible") else "none found"
         return (found, *("",) * 6, spent, "")
     tokens, bound = plan["tokens_per_second_per_device"], plan["lower_bound"]
     shape = "x".join(map(str, plan["mesh"].values()))

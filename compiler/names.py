@@ -1,4 +1,4 @@
-"""Reserved names: the tensors of a training step, which a model cannot use."""
+"""Names: those of a training step, which a model cannot use, and those of inputs in options."""
 
 from collections.abc import Iterable
 

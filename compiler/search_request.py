@@ -90,7 +90,9 @@ class SearchRequest:
     known_micro: MicroBatches | None = None
     deadline: float = math.inf
     interners: dict[Hashable, Interner] | None = None
-    others: Mapping[ResourceWeights | None, "SearchRequest"] = field(default_factory=dict)
+    others: Mapping[ResourceWeights | None, "SearchRequest"] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def search(self) -> str:
