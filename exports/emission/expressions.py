@@ -196,10 +196,11 @@ class Expressions:
         return info.infer_layouts(taken, self._mesh, left)[0]
 
     def _shapes(self, node: Node, single: bool) -> str:
-        shapes = [self._shape(value) for value in node.results]
+        shapes = [self.shape(value) for value in node.results]
         return shapes[0] if single else _tuple(shapes)
 
-    def _shape(self, value: Value) -> str:
+    def shape(self, value: Value) -> str:
+        """Return the local shape of a value."""
         splits = value.layout.splits if value.layout else ((),) * value.type.rank
         return _tuple([self._length(n, a) for n, a in zip(value.type.shape, splits, strict=True)])
 

@@ -60,6 +60,8 @@ class Vocabulary:
         What each collective can reduce by.
     has_uneven_parts : bool
         Whether ranks can have parts of different sizes.
+    has_stages : bool
+        Whether groups of ranks can have programs of their own.
     repeat : str
         A function that keeps the system's compiler from taking a node for an earlier equal one:
         of an operand, and of a value that it comes after. Empty where nothing looks for equals.
@@ -72,6 +74,7 @@ class Vocabulary:
     support: Path
     reductions: Mapping[str, tuple[str, ...]]
     has_uneven_parts: bool = True
+    has_stages: bool = False
     repeat: str = ""
 
     @property

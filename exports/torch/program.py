@@ -18,6 +18,7 @@ VOCABULARY: Final = Vocabulary(
     "Tensor",
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min", "prod"), "reduce_scatter": ("sum", "max", "min", "prod")},
+    has_stages=True,
 )
 _HEAD = f'''"""{{summary}}
 

@@ -40,12 +40,6 @@ def test_the_program_has_a_line_for_each_operator_and_no_other_collective(option
     assert collectives["all_reduce"] + passes == expected["all_reduce"]
 
 
-def test_pipeline_stages_are_refused():
-    plan = sw.compile(GPT.replace("layers=1", "layers=2"), 4, stages=2).plan
-    with pytest.raises(PlanError, match="the plan has 2 pipeline stages"):
-        export(plan, "torch")
-
-
 def test_an_operator_without_a_translation_is_named_with_its_module():
     kind, layout = TensorType("float32", (4,)), Layout((("x",),))
     x, y = Value("x", kind, layout), Value("y", kind, layout)
