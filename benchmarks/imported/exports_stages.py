@@ -36,6 +36,7 @@ from shardwright.dataflow.stages import pipeline_of
 from shardwright.exports.table import export, write_export
 from shardwright.ir.graph import Graph
 from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import operator_class
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 
@@ -176,7 +177,7 @@ def communication(program: Graph) -> list[dict[str, int]]:
             for run in runs:
                 node = program.nodes[run.position]
                 axes: Any = node.attributes.get("axes") or ("",)
-                moves = issubclass(operator_class(node.operator), Communication)
+                moves = issubclass(operator_class(node.operator), Communication | RingOperator)
                 if run.kind == "send":
                     layout = node.results[0].layout
                     stage = None if layout is None else layout.stage

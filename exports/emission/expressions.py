@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwright.exports.emission.vocabulary import MODULES, Signature, Vocabulary
+from shardwright.exports.emission.vocabulary import MODULES, RINGS, Signature, Vocabulary
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -130,6 +130,9 @@ class Expressions:
         missing = signature.required - taken.keys()
         if missing:
             raise self._refused(node, f"has no `{min(missing)}`, which its translation reads")
+        if signature.module == RINGS:
+            self._group(info.axes)  # type: ignore[attr-defined]
+            operands = ["mesh", *operands]
         items = [*operands, *(f"{k}={v}" for k, v in taken.items())]
         return f"{signature.module}.{node.operator}({', '.join(items)})"
 
@@ -179,6 +182,9 @@ class Expressions:
                 found[keyword_] = repr(first.type.shape) if whole else self._starts(first)
             elif keyword_ == "whole":
                 found[keyword_] = str(info.count)  # type: ignore[attr-defined]
+            elif keyword_ == "keys":
+                k = node.operands[info.first + 1]  # type: ignore[attr-defined]
+                found[keyword_] = str(self._program.values[k].type.shape[2])
             elif kind in ("start", "size", "whole") and factor in sizes:
                 axes, size = sizes[factor], rule.sizes[factor]
                 if kind == "start" and axes:

@@ -7,7 +7,8 @@ attributes that it declares; besides those, of the part that a rank computes:
 - ``start_F``, ``size_F``, ``whole_F``: the beginning, the size, and the size over all ranks of the
   factor ``F`` of the rule;
 - ``starts``, ``whole_shape``: where the part of the first operand begins, and its whole shape;
-- ``whole``: over how many elements a mean is taken.
+- ``whole``: over how many elements a mean is taken;
+- ``keys``: the length of all keys of attention.
 """
 
 import ast
@@ -17,8 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates")
-"""The modules with functions that run operators."""
+RINGS: Final = "rings"
+"""The module with operators in which ranks send to each other; their functions take the mesh."""
+MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates", RINGS)
+"""The modules with functions that run operators; a system may have no rings."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,10 @@ class Vocabulary:
 def _signatures(support: Path) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
     for module in MODULES:
-        tree = ast.parse((support / f"{module}.py").read_text(encoding="utf-8"))
+        path = support / f"{module}.py"
+        if module == RINGS and not path.exists():
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
                 found[node.name] = _signature(module, node.args)

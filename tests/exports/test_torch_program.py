@@ -57,6 +57,7 @@ def test_every_function_is_that_of_an_operator_and_takes_its_attributes():
         assert name in operator_names(), name
         own = set(operator_class(name).defaults)
         told = {"shape", "shapes", "starts", "whole_shape", "whole", "kernel", "stride", "padding"}
+        told |= {"keys"}
         others = signature.keywords - own - told
         assert all(k.startswith(("start_", "size_", "whole_")) for k in others), (name, others)
 

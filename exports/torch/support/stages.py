@@ -106,7 +106,7 @@ class Mesh(mesh.Mesh):
 
     def send(self, part: Tensor, *channels: str) -> None:
         """Begin to send a tensor; it is kept until it has left."""
-        self._count("transfer", part)
+        self.count("transfer", part)
         self._sends = [sent for sent in self._sends if not sent[0].is_completed()]
         part = part.contiguous()
         for channel in channels:
@@ -131,8 +131,7 @@ class Mesh(mesh.Mesh):
         if whole is None:
             whole = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
         found = whole.contiguous()
-        handle: Any = self._group((_STAGE,)).handle
-        if handle is not None:
+        if (handle := self._group((_STAGE,)).handle) is not None:
             dist.broadcast(found, self.at(group), group=handle)
         return found
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from exported_models import CASES, made
+from ring_checks import check_rings
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.multiprocessing.spawn import start_processes
 
@@ -98,6 +99,7 @@ def moves():
     even = torch.arange(8.0)
     found = mesh.collective_permute(mesh.own(even, [("x", "y")]), ("y", "x"), ("x", "y"), 0)
     assert torch.equal(found, mesh.own(even, [("y", "x")]))
+    check_rings(mesh, close)
     totals = Totals()
     for number in range(3):
         totals.reduce("sum", torch.full((2,), float(number)))

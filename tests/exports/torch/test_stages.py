@@ -18,6 +18,7 @@ import shardwright as sw  # noqa: E402
 from shardwright.dataflow.stages import pipeline_of  # noqa: E402
 from shardwright.exports.table import export, write_export  # noqa: E402
 from shardwright.operators.communication.collectives import Communication  # noqa: E402
+from shardwright.operators.communication.rings import RingOperator  # noqa: E402
 from shardwright.operators.info import operator_class  # noqa: E402
 
 LOCAL = ("local_slice", "to_partial", "mirror")
@@ -41,7 +42,7 @@ def communication(program, moving=True):
                 node = program.nodes[run.position]
                 axes = node.attributes.get("axes", ())
                 in_time = set(program.mesh.in_time).issuperset(axes or ("",))
-                moves = issubclass(operator_class(node.operator), Communication)
+                moves = issubclass(operator_class(node.operator), Communication | RingOperator)
                 if run.kind == "send":
                     target = node.results[0].layout.stage
                     stays = target is not None and target % program.mesh.stages == group.group
