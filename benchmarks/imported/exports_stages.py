@@ -34,7 +34,8 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.exports.table import export, write_export
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import operator_class
@@ -95,9 +96,10 @@ class Case:
 def of_zoo(name: str, plan: str) -> Case:
     """Return the case of a model of the zoo."""
     options: dict[str, Any] = {"optimizer": "adam", "cluster": "cpu"}
-    alone = shardwright.compile(ZOO[name], 1, **options).plan
     found = shardwright.compile(ZOO[name], RANKS, plan=plan, **options).plan
-    communicator = LocalCommunicator()
+    # Experts balance the tokens of a micro-batch.
+    alone = shardwright.compile(ZOO[name], 1, micro_batches=found.mesh.passes, **options).plan
+    communicator = LocalCommunicator(alone.mesh)
     state = initialize(alone.program, 0, communicator, alone.initial)
     weights = {n: torch.from_numpy(np.array(parts[0])) for n, parts in state.items()}
     random = np.random.default_rng(0)
@@ -176,18 +178,21 @@ def communication(program: Graph) -> list[dict[str, int]]:
         for runs, times in (*parts, (group.before, 1), (group.after, 1)):
             for run in runs:
                 node = program.nodes[run.position]
-                axes: Any = node.attributes.get("axes") or ("",)
-                moves = issubclass(operator_class(node.operator), Communication | RingOperator)
-                if run.kind == "send":
-                    layout = node.results[0].layout
-                    stage = None if layout is None else layout.stage
-                    # What a stage hands to another one of its group does not move.
-                    if stage is None or stage % program.mesh.stages != group.group:
-                        counts["transfer"] += times
-                elif run.kind == "run" and moves and not set(program.mesh.in_time) >= set(axes):
+                if _moves(node, run.kind, group.group, program.mesh):
                     counts[node.operator] += times
         found.append({kind: n for kind, n in counts.items() if kind not in _LOCAL})
     return found
+
+
+def _moves(node: Node, kind: str, group: int, mesh: Mesh) -> bool:
+    """Return whether a device group sends something when it runs a node."""
+    if node.operator == "transfer":  # what is for another stage of the group does not move
+        layout = node.results[0].layout
+        stage = None if layout is None else layout.stage
+        return kind == "send" and (stage is None or stage % mesh.stages != group)
+    axes: Any = node.attributes.get("axes") or ("",)
+    moves = issubclass(operator_class(node.operator), Communication | RingOperator)
+    return moves and not set(mesh.in_time) >= set(axes)
 
 
 def _worker(rank: int, folder: str, case: Case) -> None:

@@ -25,32 +25,29 @@ LOCAL = ("local_slice", "to_partial", "mirror")
 SCRIPT = Path(__file__).with_name("staged_processes.py")
 
 
-def communication(program, moving=True):
-    """Return how often each device group of a program communicates in a step.
+def communication(program, group, moving=True):
+    """Return how often a device group communicates in a step; see `_moves`."""
+    counts: Counter[str] = Counter()
+    parts = [(runs, program.mesh.passes) for runs in group.segments.values()]
+    for runs, times in (*parts, (group.before, 1), (group.after, 1)):
+        for run in runs:
+            node = program.nodes[run.position]
+            if _moves(node, run.kind, group.group, program.mesh, moving):
+                counts[node.operator] += times
+    return {kind: n for kind, n in counts.items() if kind not in LOCAL}
+
+
+def _moves(node, kind, group, mesh, moving):
+    """Return whether a device group sends something when it runs a node.
 
     What a stage hands to another of its own group does not move; `moving` leaves it out.
     """
-    found = []
-    for group in pipeline_of(program).groups:
-        counts: Counter[str] = Counter()
-        for runs, times in (
-            (group.before, 1),
-            *((runs, program.mesh.passes) for runs in group.segments.values()),
-            (group.after, 1),
-        ):
-            for run in runs:
-                node = program.nodes[run.position]
-                axes = node.attributes.get("axes", ())
-                in_time = set(program.mesh.in_time).issuperset(axes or ("",))
-                moves = issubclass(operator_class(node.operator), Communication | RingOperator)
-                if run.kind == "send":
-                    target = node.results[0].layout.stage
-                    stays = target is not None and target % program.mesh.stages == group.group
-                    counts["transfer"] += 0 if stays and moving else times
-                elif run.kind == "run" and moves and not in_time:
-                    counts[node.operator] += times
-        found.append({k: n for k, n in counts.items() if n and k not in LOCAL})
-    return found
+    if node.operator == "transfer":
+        stage = node.results[0].layout.stage
+        stays = stage is not None and stage % mesh.stages == group
+        return kind == "send" and not (stays and moving)
+    moves = issubclass(operator_class(node.operator), Communication | RingOperator)
+    return moves and not set(node.attributes.get("axes") or [""]) <= set(mesh.in_time)
 
 
 def test_packages_with_stages_train_as_the_module_does(tmp_path):
@@ -59,9 +56,10 @@ def test_packages_with_stages_train_as_the_module_does(tmp_path):
         more = {"optimizer": "sgd", "cluster": "cpu", "plan": plan}
         compiled = sw.compile(module, 4, example_inputs=inputs, **more).plan
         write_export(tmp_path / f"package_{name}", export(compiled, "torch"))
-        counts = communication(compiled.program)
+        groups = pipeline_of(compiled.program).groups
+        counts = [communication(compiled.program, group) for group in groups]
         volumes = {kind: v.count for kind, v in compiled.document.communication.items() if v.count}
-        assert volumes in communication(compiled.program, moving=False)
+        assert volumes in [communication(compiled.program, group, False) for group in groups]
         (tmp_path / f"package_{name}" / "counts.txt").write_text(repr(counts))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SCRIPT), str(tmp_path), *CASES]
