@@ -14,7 +14,8 @@ from shardwright.operators.info import OperatorInfo, operator_info
 
 _OWN_NAMES = (
     *("mesh", "state", "inputs", "outputs", "gradients", "others", "totals", "new"),
-    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES),
+    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES, RINGS),
+    *("ORDER", "Iterator", "micro_batch"),
 )
 # Attributes that are sizes of a whole tensor; a function has them of the part of the rank.
 _IMPLIED: Mapping[frozenset[str], tuple[str, ...]] = {

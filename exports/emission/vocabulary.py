@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates")
+"""The modules with functions that run operators."""
 RINGS: Final = "rings"
-"""The module with operators in which ranks send to each other; their functions take the mesh."""
-MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates", RINGS)
-"""The modules with functions that run operators; a system may have no rings."""
+"""Another, which a system may have: of operators in which ranks send to each other, by the mesh."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,9 @@ class Vocabulary:
 @cache
 def _signatures(support: Path) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
-    for module in MODULES:
-        path = support / f"{module}.py"
-        if module == RINGS and not path.exists():
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    rings = (RINGS,) if (support / f"{RINGS}.py").exists() else ()
+    for module in (*MODULES, *rings):
+        tree = ast.parse((support / f"{module}.py").read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
                 found[node.name] = _signature(module, node.args)
