@@ -9,6 +9,7 @@ other for ever.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -180,6 +181,7 @@ class Trainer(trainer.Trainer):
         dtype, shape, *_ = self.program.PARAMETERS[name]
         return self.mesh.on_every_stage(whole, self.program.HOMES[name], shape, dtype)
 
+    @cached_property
     def _device_mesh(self) -> DeviceMesh | None:
         _, *axes = self.program.MESH
         found = trainer.device_mesh_of(self.device, self.program.MESH)

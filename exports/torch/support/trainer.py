@@ -8,6 +8,7 @@ trainer.write_back()                   # whole tensors, into the module of every
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,15 +73,11 @@ class Trainer:
     def _first(self, name: str) -> Tensor:
         """Return a whole parameter, buffer or state before the first step."""
         dtype, shape, _, role, initial = self.program.PARAMETERS[name]
-        kind = getattr(torch, dtype)
         if role == "state":
-            whole = torch.full((), _number(initial), dtype=kind).expand(shape)
+            whole = torch.full((), _number(initial), dtype=getattr(torch, dtype)).expand(shape)
         else:
             whole = self._given(name)
-        if tuple(whole.shape) != shape or whole.dtype != kind:
-            raise ValueError(
-                f"`{name}` is {whole.dtype} {tuple(whole.shape)}, the plan expects {dtype} {shape}"
-            )
+        _check_tensor(name, whole, dtype, shape)
         return whole.detach()
 
     def _given(self, name: str) -> Tensor:
@@ -139,12 +136,7 @@ class Trainer:
         if inputs.keys() != expected.keys():
             raise ValueError(f"the inputs are {sorted(inputs)}, expected {sorted(expected)}")
         for name, (dtype, shape, _) in expected.items():
-            found = inputs[name]
-            if tuple(found.shape) != shape or found.dtype != getattr(torch, dtype):
-                raise ValueError(
-                    f"`{name}` is {found.dtype} {tuple(found.shape)}, the plan expects {dtype} "
-                    f"{shape}"
-                )
+            _check_tensor(name, inputs[name], dtype, shape)
 
     def _whole_output(self, name: str, part: Tensor | None) -> Tensor:
         assert part is not None
@@ -173,30 +165,56 @@ class Trainer:
     def state_dict(self) -> dict[str, Tensor]:
         """Return parameters, buffers and states as DTensors, for distributed checkpoints.
 
-        Those that this process has; those with uneven parts are not in it: DTensor cuts them in
-        other places. Where no axis can split them, they are plain tensors.
+        Those that this process has; every process calls it. Where no axis can split them they are
+        plain tensors, and so are those with uneven parts, which are whole: DTensor cuts them in
+        other places.
         """
-        mesh, placements = self._device_mesh(), self.program.PLACEMENTS
-        held = {name: self.state[name] for name in placements if self._has(name)}
-        if mesh is None:
-            return held
-        return {
-            name: DTensor.from_local(part, mesh, placements[name], run_check=False)
-            for name, part in held.items()
-        }
+        mesh, placements = self._device_mesh, self.program.PLACEMENTS
+        held = {}
+        for name, part in self.state.items():
+            _, shape, splits, _, _ = self.program.PARAMETERS[name]
+            if mesh is None or name not in placements:
+                held[name] = self.mesh.whole(part, shape, splits)
+            else:
+                held[name] = DTensor.from_local(part, mesh, placements[name], run_check=False)
+        return held
 
+    @cached_property
     def _device_mesh(self) -> DeviceMesh | None:
         """Return the processes along the axes that split parameters; None without any."""
         return device_mesh_of(self.device, self.program.MESH) if self.program.MESH else None
 
     def load_state_dict(self, tensors: Mapping[str, Any]) -> None:
-        """Take the slices of DTensors, or whole tensors, by name."""
+        """Take the slices of DTensors, or whole tensors, by name; all of them, or none.
+
+        Names that are left out stay as they are, and parameters of other stages are passed over.
+        """
+        parts = {}
         for name, tensor in tensors.items():
-            if isinstance(tensor, DTensor):
-                part = tensor.to_local()
-            else:
-                part = self.mesh.own(tensor, self.program.PARAMETERS[name][2])
-            self.state[name] = part.to(self.device).clone()
+            if name not in self.program.PARAMETERS:
+                raise ValueError(f"the plan has no parameter, buffer or state `{name}`")
+            dtype, shape, splits, _, _ = self.program.PARAMETERS[name]
+            _check_tensor(name, tensor, dtype, shape)
+            if self._has(name):
+                parts[name] = self._part_of(name, tensor, splits).to(self.device).clone()
+        self.state |= parts
+
+    def _part_of(self, name: str, tensor: Tensor, splits: Any) -> Tensor:
+        """Return the slice of this process, of a whole tensor or a DTensor in any layout."""
+        if not isinstance(tensor, DTensor):
+            return self.mesh.own(tensor, splits)
+        mesh = self._device_mesh
+        own = mesh is not None and tensor.device_mesh == mesh
+        if own and tensor.placements == self.program.PLACEMENTS.get(name):
+            return tensor.to_local()
+        return self.mesh.own(tensor.full_tensor(), splits)
+
+
+def _check_tensor(name: str, tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != getattr(torch, dtype):
+        raise ValueError(
+            f"`{name}` is {tensor.dtype} {tuple(tensor.shape)}, the plan expects {dtype} {shape}"
+        )
 
 
 def device_mesh_of(device: torch.device, sizes: Mapping[str, int]) -> DeviceMesh:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from exported_models import CASES, made
 from ring_checks import check_rings
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.multiprocessing.spawn import start_processes
 
@@ -64,10 +65,16 @@ def trains(folder, name):
     for parameter, tensor in module.state_dict().items():
         if tensor.is_floating_point():
             close(tensor, alone.state_dict()[parameter])
-    held = trainer.state_dict()
+    held = {parameter: tensor.clone() for parameter, tensor in trainer.state_dict().items()}
+    before = {parameter: part.clone() for parameter, part in trainer.state.items()}
+    assert held.keys() == before.keys()
     for parameter, tensor in held.items():
-        close(tensor.full_tensor(), trainer.whole(parameter))
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        close(whole, trainer.whole(parameter))
+    for part in trainer.state.values():
+        part.zero_()
     trainer.load_state_dict(held)
+    assert all(torch.equal(trainer.state[n], part) for n, part in before.items())
 
 
 def loss_of(module, inputs, passes):
