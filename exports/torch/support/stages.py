@@ -9,6 +9,7 @@ other for ever.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,42 @@ _STAGE = "stage"
 Passes = Callable[[], Iterator[str]]
 
 
+@dataclass(frozen=True)
+class _Channel:
+    """A process group, the other process, and from which pass of which group to which it goes."""
+
+    handle: Any
+    other: int
+    source: int
+    target: int
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A tensor on its way to a pass over a micro-batch, and the place of the pass in its order."""
+
+    work: Any
+    part: Tensor
+    channel: _Channel
+    micro_batch: int
+    place: int | None
+
+    def is_before(self, source: _Channel, micro_batch: int, place: int) -> bool:
+        """Return whether it has arrived where a message of a channel comes.
+
+        The group that sends that has run what its order has before. Where it is of a backward pass,
+        all forward passes over the micro-batch have ended, and those over earlier ones.
+        """
+        if self.place is None:
+            return False
+        if self.channel.target == source.source and self.place < place:
+            return True
+        turned = self.channel.end.startswith("F") and not source.begin.startswith("F")
+        return turned and self.micro_batch <= micro_batch
+
+
 class Mesh(mesh.Mesh):
     """The ranks of a plan with stages; their first axis is that of the device groups.
 
@@ -35,6 +72,8 @@ class Mesh(mesh.Mesh):
         Those of `mesh.Mesh`.
     channels : mapping of str to (int, int)
         From which device group to which a channel goes.
+    orders : sequence of (sequence of str)
+        The order of the passes of each device group: `F1.0`, `B1.0`.
     device : device
         Where messages are received.
 
@@ -50,21 +89,23 @@ class Mesh(mesh.Mesh):
         micro_batches: Mapping[str, int],
         groups: Sequence[mesh.Axes],
         channels: Mapping[str, tuple[int, int]],
+        orders: Sequence[Sequence[str]],
         device: torch.device,
     ) -> None:
         super().__init__(sizes, micro_batches, groups)
         self.group, self._device = self.coordinate(_STAGE), device
-        self._sends: list[tuple[Any, Tensor]] = []
+        self._sends: list[_Sent] = []
+        self._places = [{action: i for i, action in enumerate(order)} for order in orders]
         # Every process makes all channels, in this order, and tries them: the first message of a
         # channel makes NCCL wait for the other side, which later may wait for something else.
-        self._channels = {name: self._open(*pair) for name, pair in channels.items()}
+        self._channels = {name: self._open(name, *pair) for name, pair in channels.items()}
 
     def at(self, group: int) -> int:
         """Return the rank at the place of this one in a device group."""
         return self.rank + (group - self.group) * self._stride(_STAGE)
 
-    def _open(self, source: int, target: int) -> tuple[Any, int]:
-        """Return the process group of a channel, and the other process."""
+    def _open(self, name: str, source: int, target: int) -> "_Channel":
+        """Return a channel, which has carried its first message."""
         size = self._stride(_STAGE)
         members = [group * size + place for group in (source, target) for place in range(size)]
         handle = dist.new_group(members)
@@ -75,7 +116,8 @@ class Mesh(mesh.Mesh):
                 dist.send(message, other, group=handle)
             else:
                 dist.recv(message, other, group=handle)
-        return handle, other
+        begin, _, end = name.partition(" -> ")
+        return _Channel(handle, other, source, target, begin, end)
 
     # The schedule
 
@@ -108,23 +150,45 @@ class Mesh(mesh.Mesh):
     def send(self, part: Tensor, *channels: str) -> None:
         """Begin to send a tensor; it is kept until it has left."""
         self.count("transfer", part)
-        self._sends = [sent for sent in self._sends if not sent[0].is_completed()]
         part = part.contiguous()
-        for channel in channels:
-            handle, other = self._channels[channel]
-            self._sends.append((dist.isend(part, other, group=handle), part))
+        for name in channels:
+            channel = self._channels[name]
+            work = dist.isend(part, channel.other, group=channel.handle)
+            place = self._place(channel.target, channel.end)
+            self._sends.append(_Sent(work, part, channel, self.micro_batch, place))
 
     def receive(self, channel: str, shape: Sequence[int], dtype: str) -> Tensor:
         """Return the next tensor of a channel."""
-        handle, other = self._channels[channel]
+        own = self._channels[channel]
         part = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=self._device)
-        dist.recv(part, other, group=handle)
+        dist.recv(part, own.other, group=own.handle)
+        self._release(own)
         return part
+
+    def _place(self, group: int, passed: str) -> int | None:
+        """Return the place of a pass in the order of a group; None outside of the passes."""
+        return self._places[group].get(f"{passed}.{self.micro_batch}")
+
+    def _release(self, channel: _Channel) -> None:
+        """Free what has arrived where a message of a channel comes.
+
+        Works of gloo do not tell that they have ended; these need no waiting.
+        """
+        place = self._place(channel.source, channel.begin)
+        if place is None:
+            return
+        left = []
+        for sent in self._sends:
+            if sent.is_before(channel, self.micro_batch, place):
+                sent.work.wait()
+            else:
+                left.append(sent)
+        self._sends = left
 
     def complete(self) -> None:
         """Wait until everything that was sent has left."""
-        for work, _ in self._sends:
-            work.wait()
+        for sent in self._sends:
+            sent.work.wait()
         self._sends.clear()
 
     def on_every_stage(self, whole: Tensor | None, group: int, shape: Any, dtype: str) -> Tensor:
@@ -154,7 +218,8 @@ class Trainer(trainer.Trainer):
     def _make_mesh(self) -> Mesh:
         program = self.program
         axes = program.MESH, program.MICRO_BATCHES, program.GROUPS
-        return Mesh(*axes, program.CHANNELS, self.device)
+        orders = [getattr(group, "ORDER", ()) for group in program.DEVICE_GROUPS]
+        return Mesh(*axes, program.CHANNELS, orders, self.device)
 
     def _has(self, name: str) -> bool:
         return bool(self.program.HOMES.get(name, self.mesh.group) == self.mesh.group)
