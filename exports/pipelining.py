@@ -25,7 +25,8 @@ _SCHEDULES: Final = {
     "zero_bubble": "ScheduleInterleavedZeroBubble",
 }
 _OF_ONE_STAGE: Final = ("ScheduleGPipe", "Schedule1F1B")
-_ELSE: Final = "export `megatron` or `torchtitan`, the nearest plan that they can say"
+_ELSE: Final = "export `torch`, which writes the program of each stage, an operator a line"
+_NOT_TORCH: Final = "export `megatron` or `torchtitan`, the nearest plan that they can say"
 _FILE: Final = '''"""For PyTorch: a plan of {model} in {stages} stages on {devices} devices.
 
 On each of {devices} processes, `step(make_schedule(module, loss, example), inputs, targets)`.
@@ -117,7 +118,7 @@ class _Pipeline:
                 "compile it with `--stages`, or export `parallelize`",
             )
         if any(value.layout is None for value in self.program.values.values()):
-            raise refused("the plan is of a program that calls collectives itself", _ELSE)
+            raise refused("the plan is of a program that calls collectives itself", _NOT_TORCH)
         if self.axes.tensor:
             raise refused(
                 f"the ranks of a stage divide layers (over {', '.join(self.axes.tensor)}), and "
@@ -125,7 +126,7 @@ class _Pipeline:
                 _ELSE,
             )
         if self.program.offloaded:
-            raise refused(f"`{self.program.offloaded[0]}` is kept in host memory", _ELSE)
+            raise refused(f"`{self.program.offloaded[0]}` is kept in host memory", _NOT_TORCH)
         ranks = DataRanks(self.program, self.plan.model, self.axes.data)
         ranks.check()
         if passes > 1:

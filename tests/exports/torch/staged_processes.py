@@ -81,6 +81,8 @@ def check_checkpoint(folder, trainer, module, inputs):
         close(other.whole(name), whole)
     other.load_state_dict(before)
     assert all(torch.equal(other.state[name], part) for name, part in trainer.state.items())
+    times = other.operator_times(steps=1, **inputs).splitlines()
+    assert any(line.startswith("matmul,") for line in times)
 
 
 def process(rank, folder, names):
