@@ -33,7 +33,7 @@ On each of {devices} processes, `step(make_schedule(module, loss, example), inpu
 """
 
 from collections.abc import Callable
-from typing import Any
+{partial}from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,7 +44,7 @@ from torch.distributed.device_mesh import init_device_mesh
 STAGES, GROUPS, MICRO_BATCHES = {stages}, {groups}, {passes}
 # The first module of each stage but the first; a group of processes runs every {groups}th stage.
 BEGINS = {begins}
-
+{again}
 
 def make_schedule(
     module: nn.Module,
@@ -184,14 +184,13 @@ class _Pipeline:
         ranks.check()
         if passes > 1:
             ranks.check_mean()
-        again = [n for n in self.program.nodes if n.provenance.role == "recompute"]
-        for node in again:
-            if node.provenance.tensor not in self._constants:
-                raise refused(
-                    f"`{node.scope or node.name}` is computed again for the gradient, and stages "
-                    "that are traced keep what they compute",
-                    _ELSE,
-                )
+        self.blocks.check()
+        if self.blocks.recomputed and self.schedule == _SCHEDULES["zero_bubble"]:
+            raise refused(
+                f"`{self.blocks.recomputed[0]}` is computed again for the gradient, and "
+                "`zero_bubble` of PyTorch goes back through a stage in two parts",
+                _ELSE,
+            )
         rounds = max(passes // groups, 1)
         if self.schedule not in _OF_ONE_STAGE and passes % rounds:
             raise refused(
@@ -214,6 +213,11 @@ class _Pipeline:
     @cached_property
     def _constants(self) -> frozenset[str]:
         return DataRanks(self.program, self.plan.model, self.axes.data).constants
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The repeated blocks of the model."""
+        return Blocks(self.program, self._constants)
 
     @property
     def schedule(self) -> str:
@@ -364,6 +368,8 @@ class _Pipeline:
             groups=mesh.stages,
             passes=mesh.passes,
             begins=f"(\n{begins})",
+            again=self._again(),
+            partial="from functools import partial\n" * bool(self.blocks.recomputed),
             schedule=self.schedule,
             sizes=tuple(sizes),
             names=str(tuple(names)).replace("'", '"'),
@@ -376,20 +382,33 @@ class _Pipeline:
             all_stages="schedule._stages" if several else "[schedule._stage]",
         )
 
+    def _again(self) -> str:
+        """Return the line with the blocks that are computed again, if there are some."""
+        names = "".join(f'    "{name}",\n' for name in self.blocks.recomputed)
+        return f"COMPUTED_AGAIN = (\n{names})\n" if names else ""
+
     def _imports(self) -> Iterator[str]:
         if self.axes.data:
             yield "from torch.distributed.fsdp import fully_shard"
         names = ", ".join(sorted([self.schedule, "SplitPoint", "pipeline"]))
         yield f"from torch.distributed.pipelining import {names}"
+        if self.blocks.recomputed:
+            yield "from torch.utils.checkpoint import checkpoint"
 
     def _prepared(self, names: list[str]) -> Iterator[str]:
         """Yield the lines that prepare the stages."""
         if self.shared:
             yield "    _share(pipe, stages)"
+        if self.blocks.recomputed:
+            yield "    for stage in stages:"
+            yield "        for name, block in stage.submod.named_modules():"
+            yield "            if name in COMPUTED_AGAIN:"
+            yield "                again = partial(checkpoint, block.forward, use_reentrant=False)"
+            yield "                block.forward = again"
         if not self.axes.data:
             return
         dims = ", ".join(f'"{name}"' for name in names)
-        again = Blocks(self.program, self._constants).regathers
+        again = self.blocks.regathers
         yield "    for stage in stages:"
         yield f"        fully_shard(stage.submod, mesh=mesh[{dims}], reshard_after_forward={again})"
 

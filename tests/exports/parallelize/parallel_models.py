@@ -143,6 +143,7 @@ def made(name):
 PIPELINES = {
     "sharded": (4, "pipeline=2,data=2,micro_batch=2,zero=3"),
     "tied": (4, "pipeline=2,data=2,micro_batch=2,zero=1"),
+    "recomputed": (2, "pipeline=2,micro_batch=2,recompute=full"),
     "interleaved": (2, "pipeline=2,chunks=2,micro_batch=2"),
     "tied_interleaved": (2, "pipeline=2,chunks=2,micro_batch=2"),
     "tied_zero_bubble": (4, "pipeline=4,micro_batch=2,schedule=zero_bubble"),
@@ -151,5 +152,5 @@ PIPELINES = {
 
 def scores(name):
     """Return a module of scores in float64 with a block a stage, and its tokens."""
-    blocks = 2 if name in ("sharded", "tied") else 4
+    blocks = 2 if name in ("sharded", "tied", "recomputed") else 4
     return (Tied if name.startswith("tied") else Scores)(blocks).double(), tokens()

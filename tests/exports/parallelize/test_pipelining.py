@@ -32,7 +32,7 @@ def exported(module, devices, plan, **options):
 
 
 def test_stages_compute_what_one_device_computes(tmp_path):
-    cases = dict(first(2, [*PIPELINES.items()]))
+    cases = dict(first(3, [*PIPELINES.items()]))
     for name, (devices, plan) in cases.items():
         text = exported(scores(name)[0], devices, plan).files["pipelining.py"]
         (tmp_path / f"{name}.py").write_text(text)
@@ -45,6 +45,8 @@ def test_stages_compute_what_one_device_computes(tmp_path):
         assert max(item["gradients"] for item in found) < 1e-9, name
         every = {n for n, _ in scores(name)[0].named_parameters(remove_duplicate=False)}
         assert {n for item in found for n in item["names"]} == every
+        if name == "recomputed":  # 4 micro-batches of a block, forward and backward
+            assert [item["blocks"] for item in found] == [8, 8]
         losses = [item["loss"] for item in found if item["loss"] is not None]
         assert sum(losses) / len(losses) == pytest.approx(found[0]["right"], rel=1e-12)
 
@@ -92,8 +94,14 @@ class Scaled(Scores):
         (
             Scores(),
             2,
-            "pipeline=2,recompute=full,micro_batch=2",
-            "is computed again for the gradient",
+            "pipeline=2,recompute=full,micro_batch=2,schedule=zero_bubble",
+            "is computed again for the gradient, and `zero_bubble` of PyTorch goes back",
+        ),
+        (
+            Scores(),
+            2,
+            "pipeline=2,recompute=selective,micro_batch=2",
+            "is computed again in part",
         ),
         (Twice(), 3, "pipeline=3", "`weight` is read in stages 0, 1, 2"),
         (Masked(3), 3, "pipeline=3", "the input `ids` is read in stages 0, 1, 2"),
