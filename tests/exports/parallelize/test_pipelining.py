@@ -97,12 +97,6 @@ class Scaled(Scores):
             "pipeline=2,recompute=full,micro_batch=2,schedule=zero_bubble",
             "is computed again for the gradient, and `zero_bubble` of PyTorch goes back",
         ),
-        (
-            Scores(),
-            2,
-            "pipeline=2,recompute=selective,micro_batch=2",
-            "is computed again in part",
-        ),
         (Twice(), 3, "pipeline=3", "`weight` is read in stages 0, 1, 2"),
         (Masked(3), 3, "pipeline=3", "the input `ids` is read in stages 0, 1, 2"),
         (Scores(3, across=True), 3, "pipeline=3", "`embedding` is made or read in stages 0 to 2"),
