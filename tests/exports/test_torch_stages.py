@@ -128,6 +128,7 @@ def changed(text, pattern, to, which=0):
         ("group_1.py", r"^( *mesh\.send\(.*\n)", r"\1\1"),
         ("group_1.py", r"F1\.0 F1\.1", "F1.1 F1.0"),
         ("group_1.py", r"(mesh\.send\()\w+", r"\1another"),
+        ("group_1.py", r"receive\('F0 -> F1'", "receive('B2 -> B1'"),
     ],
 )
 def test_a_message_that_is_missing_or_another_is_found(module, pattern, to):
@@ -135,5 +136,21 @@ def test_a_message_that_is_missing_or_another_is_found(module, pattern, to):
     names = transferred(compiled)
     deliver(texts, names)
     texts[module] = changed(texts[module], pattern, to)
+    with pytest.raises(UndeliveredError):
+        deliver(texts, names)
+
+
+def test_two_messages_of_a_channel_in_another_order_are_found():
+    sizes = "hidden=16,heads=4,kv_heads=2,inner=16,experts=2,batch=4,sequence=8,vocabulary=32"
+    plan = "pipeline=2,chunks=2,data=2,micro_batch=1"
+    compiled, texts = exported(plan, f"mixtral:layers=4,{sizes}")
+    names = transferred(compiled)
+    deliver(texts, names)
+    pattern = r"(\w+) = mesh\.receive\('after 0 -> after 1'"
+    first, second = re.findall(pattern, texts["group_1.py"])
+    swapped = {first: second, second: first}
+    texts["group_1.py"] = re.sub(
+        r"\w+(?= = mesh\.receive\()", lambda m: swapped.get(m[0], m[0]), texts["group_1.py"]
+    )
     with pytest.raises(UndeliveredError):
         deliver(texts, names)
