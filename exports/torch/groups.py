@@ -36,7 +36,7 @@ _TABLES: Final = f'''"""{{summary}}
 The program of each device group is a module of its own; these are the tables of all. A process
 runs the program of one group on its own slices.
 
-{DESCRIPTION}
+{DESCRIPTION} What a comment says to be in a stage is on the processes of that stage alone.
 """
 
 from torch.distributed.tensor.placement_types import (
