@@ -64,7 +64,7 @@ def test_packages_with_stages_train_as_the_module_does(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SCRIPT), str(tmp_path), *CASES]
     run = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == list(CASES)
