@@ -70,7 +70,7 @@ class _Parts:
         before, after = (workers, owners) if back else (owners, workers)
         held = [c for c in numbers if before[c] == member]
         lengths = [self.chunks[c][1] for c in held]
-        cut = [x.split(lengths, _POSITION) for x in tensors]
+        cut = [torch.split_with_sizes(x, lengths, _POSITION) for x in tensors]
         pairs = {c: [halves[i] for halves in cut] for i, c in enumerate(held)}
         sends = [(after[c], x) for c in held if after[c] != member for x in pairs[c]]
         wanted = [c for c in numbers if after[c] == member]
