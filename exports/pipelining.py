@@ -25,14 +25,15 @@ _SCHEDULES: Final = {
     "zero_bubble": "ScheduleInterleavedZeroBubble",
 }
 _OF_ONE_STAGE: Final = ("ScheduleGPipe", "Schedule1F1B")
-_ELSE: Final = "export `megatron` or `torchtitan`, the nearest plan that they can say"
+_ELSE: Final = "export `torch`, which writes the program of each stage, an operator a line"
+_NOT_TORCH: Final = "export `megatron` or `torchtitan`, the nearest plan that they can say"
 _FILE: Final = '''"""For PyTorch: a plan of {model} in {stages} stages on {devices} devices.
 
 On each of {devices} processes, `step(make_schedule(module, loss, example), inputs, targets)`.
 """
 
 from collections.abc import Callable
-from typing import Any
+{partial}from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,7 @@ from torch.distributed.device_mesh import init_device_mesh
 STAGES, GROUPS, MICRO_BATCHES = {stages}, {groups}, {passes}
 # The first module of each stage but the first; a group of processes runs every {groups}th stage.
 BEGINS = {begins}
-
+{again}
 
 def make_schedule(
     module: nn.Module,
@@ -61,26 +62,79 @@ def make_schedule(
     pipe = pipeline(module, example, split_spec=dict.fromkeys(BEGINS, SplitPoint.BEGINNING))
     own = range(dist.get_rank(group), STAGES, GROUPS)
     stages = [pipe.build_stage(number, torch.device(device), group) for number in own]
-{shard}    return {schedule}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss)
+{prepared}    return {schedule}({given}, n_microbatches=MICRO_BATCHES, loss_fn=loss)
 
 
 def step(schedule: {schedule}, inputs: tuple[Any, ...], targets: Any) -> torch.Tensor | None:
     """Run all micro-batches of a step, and return the loss on processes of the last stage."""
     stages = {all_stages}
-    if any(stage.is_last for stage in stages):
-        losses: list[torch.Tensor] = []
-        given = inputs if any(stage.is_first for stage in stages) else ()
+    losses: list[torch.Tensor] = []
+    given = inputs if any(stage.is_first for stage in stages) else ()
+    is_last = any(stage.is_last for stage in stages)
+{before}    if is_last:
         schedule.step(*given, target=targets, losses=losses)
-        return torch.stack(losses).mean()
-    schedule.step(*(inputs if stages[0].is_first else ()))
-    return None
+    else:
+        schedule.step(*given)
+{after}    return torch.stack(losses).mean() if is_last else None
 
 
 def parameters(schedule: {schedule}) -> dict[str, nn.Parameter]:
     """Return the parameters of the stages of this process, by their names in the module."""
     stages = {all_stages}
     return {{name: p for stage in stages for name, p in stage.submod.named_parameters()}}
+{functions}'''
+_SHARED: Final = '''
+
+# Of each stage, the parameters of which another stage has a copy, with that stage.
+_shared: dict[int, list[tuple[str, int]]] = {}
+
+
+def _share(pipe: Any, stages: list[Any]) -> None:
+    """Note which parameters are copied, and remove those that a stage does not read."""
+    _shared.clear()
+    for names in pipe.replicated_params:
+        read = {int(module.rpartition("_")[2]): name for module, name in names.items()}
+        (first, last) = read
+        for stage in stages:
+            number = stage.stage_index
+            if number in read:
+                other = last if number == first else first
+                _shared.setdefault(number, []).append((read[number], other))
+            for name in {*read.values()} - {read.get(number)}:
+                owner, _, own = name.rpartition(".")
+                try:
+                    stage.submod.get_submodule(owner)._parameters.pop(own, None)
+                except AttributeError:  # the stage has no such module
+                    continue
+
+
+def _gradients(stages: list[Any]) -> list[Any]:
+    """Return the gradients of parameters that are copied."""
+    return [
+        stage.submod.get_parameter(name).grad
+        for stage in stages
+        for name, _ in _shared.get(stage.stage_index, ())
+    ]
+
+
+def _add_shared(stages: list[Any]) -> None:
+    """Add the gradients of both copies of a parameter, on both stages."""
+    others = [(stage, other) for stage in stages for _, other in _shared.get(stage.stage_index, ())]
+    parts = [getattr(gradient, "_local_tensor", gradient) for gradient in _gradients(stages)]
+    received = [torch.empty_like(part) for part in parts]
+    operations = []
+    for (stage, other), part, room in zip(others, parts, received, strict=True):
+        peer = dist.get_global_rank(stage.group, other % GROUPS)
+        operations.append(dist.P2POp(dist.isend, part, peer, stage.group))
+        operations.append(dist.P2POp(dist.irecv, room, peer, stage.group))
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
+    for part, room in zip(parts, received, strict=True):
+        part += room
 '''
+_BEFORE: Final = """    if any(gradient is not None for gradient in _gradients(stages)):
+        raise RuntimeError("there are gradients already, that would be added again: zero them")
+"""
 
 
 def export(plan: Plan) -> Exported:
@@ -117,7 +171,7 @@ class _Pipeline:
                 "compile it with `--stages`, or export `parallelize`",
             )
         if any(value.layout is None for value in self.program.values.values()):
-            raise refused("the plan is of a program that calls collectives itself", _ELSE)
+            raise refused("the plan is of a program that calls collectives itself", _NOT_TORCH)
         if self.axes.tensor:
             raise refused(
                 f"the ranks of a stage divide layers (over {', '.join(self.axes.tensor)}), and "
@@ -125,19 +179,18 @@ class _Pipeline:
                 _ELSE,
             )
         if self.program.offloaded:
-            raise refused(f"`{self.program.offloaded[0]}` is kept in host memory", _ELSE)
+            raise refused(f"`{self.program.offloaded[0]}` is kept in host memory", _NOT_TORCH)
         ranks = DataRanks(self.program, self.plan.model, self.axes.data)
         ranks.check()
         if passes > 1:
             ranks.check_mean()
-        again = [n for n in self.program.nodes if n.provenance.role == "recompute"]
-        for node in again:
-            if node.provenance.tensor not in self._constants:
-                raise refused(
-                    f"`{node.scope or node.name}` is computed again for the gradient, and stages "
-                    "that are traced keep what they compute",
-                    _ELSE,
-                )
+        self.blocks.check()
+        if self.blocks.recomputed and self.schedule == _SCHEDULES["zero_bubble"]:
+            raise refused(
+                f"`{self.blocks.recomputed[0]}` is computed again for the gradient, and "
+                "`zero_bubble` of PyTorch goes back through a stage in two parts",
+                _ELSE,
+            )
         rounds = max(passes // groups, 1)
         if self.schedule not in _OF_ONE_STAGE and passes % rounds:
             raise refused(
@@ -160,6 +213,11 @@ class _Pipeline:
     @cached_property
     def _constants(self) -> frozenset[str]:
         return DataRanks(self.program, self.plan.model, self.axes.data).constants
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The repeated blocks of the model."""
+        return Blocks(self.program, self._constants)
 
     @property
     def schedule(self) -> str:
@@ -216,13 +274,13 @@ class _Pipeline:
 
     def _check_values(self) -> None:
         """Check that stages have parameters of their own, and inputs for the first or the loss."""
-        last, homes = self.program.stages - 1, dict[str, int]()
-        for reading in readings(self.program):
-            stage = self._stage(reading.node)
-            if homes.setdefault(reading.weight, stage) != stage:
+        last, groups = self.program.stages - 1, self.plan.mesh.stages
+        for weight, places in self.shared.items():
+            numbers = sorted(places)
+            if len(numbers) > 2 or numbers[0] % groups == numbers[1] % groups:
                 raise refused(
-                    f"`{reading.weight}` is read in stages {homes[reading.weight]} and {stage}, "
-                    "whose gradients PyTorch's stages do not add",
+                    f"`{weight}` is read in stages {', '.join(map(str, numbers))}, and copies of a "
+                    "parameter are kept equal between two groups of processes alone",
                     _ELSE,
                 )
         for name, stages in (*self._read["buffer"].items(), *self._handed_on.items()):
@@ -240,6 +298,14 @@ class _Pipeline:
                     "and targets to the last",
                     _ELSE,
                 )
+
+    @cached_property
+    def shared(self) -> dict[str, set[int]]:
+        """The parameters that several stages read, with these."""
+        found: dict[str, set[int]] = {}
+        for reading in readings(self.program):
+            found.setdefault(reading.weight, set()).add(self._stage(reading.node))
+        return {weight: stages for weight, stages in found.items() if len(stages) > 1}
 
     @cached_property
     def _read(self) -> dict[str, dict[str, set[int]]]:
@@ -270,7 +336,10 @@ class _Pipeline:
         for node in forward_nodes(self.program):
             if self.program.changes_stage(node):
                 source = node.operands[0]
-                origins[node.name] = name = origins.get(source, source)
+                name = origins.get(source, source)
+                if name in self.shared:  # PyTorch copies parameters
+                    continue
+                origins[node.name] = name
                 maker = self.program.producers.get(name)
                 found.setdefault(name, {0 if maker is None else self._stage(maker)})
                 continue
@@ -299,24 +368,47 @@ class _Pipeline:
             groups=mesh.stages,
             passes=mesh.passes,
             begins=f"(\n{begins})",
+            again=self._again(),
+            partial="from functools import partial\n" * bool(self.blocks.recomputed),
             schedule=self.schedule,
             sizes=tuple(sizes),
             names=str(tuple(names)).replace("'", '"'),
             imports="\n".join(self._imports()),
-            shard="\n".join([*self._shard(names[1:]), ""]) if self.axes.data else "",
+            prepared="".join(f"{line}\n" for line in self._prepared(names[1:])),
+            before=_BEFORE if self.shared else "",
+            after="    _add_shared(stages)\n" if self.shared else "",
+            functions=_SHARED if self.shared else "",
             given="stages" if several else "stages[0]",
             all_stages="schedule._stages" if several else "[schedule._stage]",
         )
+
+    def _again(self) -> str:
+        """Return the line with the blocks that are computed again, if there are some."""
+        names = "".join(f'    "{name}",\n' for name in self.blocks.recomputed)
+        return f"COMPUTED_AGAIN = (\n{names})\n" if names else ""
 
     def _imports(self) -> Iterator[str]:
         if self.axes.data:
             yield "from torch.distributed.fsdp import fully_shard"
         names = ", ".join(sorted([self.schedule, "SplitPoint", "pipeline"]))
         yield f"from torch.distributed.pipelining import {names}"
+        if self.blocks.recomputed:
+            yield "from torch.utils.checkpoint import checkpoint"
 
-    def _shard(self, names: list[str]) -> Iterator[str]:
+    def _prepared(self, names: list[str]) -> Iterator[str]:
+        """Yield the lines that prepare the stages."""
+        if self.shared:
+            yield "    _share(pipe, stages)"
+        if self.blocks.recomputed:
+            yield "    for stage in stages:"
+            yield "        for name, block in stage.submod.named_modules():"
+            yield "            if name in COMPUTED_AGAIN:"
+            yield "                again = partial(checkpoint, block.forward, use_reentrant=False)"
+            yield "                block.forward = again"
+        if not self.axes.data:
+            return
         dims = ", ".join(f'"{name}"' for name in names)
-        again = Blocks(self.program, self._constants).regathers
+        again = self.blocks.regathers
         yield "    for stage in stages:"
         yield f"        fully_shard(stage.submod, mesh=mesh[{dims}], reshard_after_forward={again})"
 
@@ -331,6 +423,12 @@ class _Pipeline:
             f"a step has {self.plan.mesh.passes} micro-batches, whose losses and gradients are "
             "averaged: equal to the plan's where all have as many labels that count"
         )
+        for weight, stages in self.shared.items():
+            first, last = sorted(stages)
+            yield (
+                f"`{weight}` has a copy on stage {first} and one on stage {last}; `step` adds the "
+                "gradients of both, so zero them before each step"
+            )
         if self.program.stages > 2:
             yield (
                 "what the module computes once for all blocks, such as angles of rotary "

@@ -25,7 +25,8 @@ class GroupStatistics(Pass):
 
     Where samples are normalized by means over the batch, or the loss is not linear in such means,
     they get the groups as first dimension, and so does what is computed of them. In the end they
-    are averaged over the groups; a moving average moves to those of one group after the other.
+    are averaged over the groups; a moving average moves to those of one group after the other, and
+    one of unbiased variances to those that are unbiased for a group.
     A program without such statistics stays as it is, and so does one whose statistics cannot be
     computed by groups: it has no form in micro-batches. Sums that depend on inputs alone, such as
     the number of labels that are not ignored, are computed of the whole batch instead, before the
@@ -107,6 +108,11 @@ def _moving_averages(graph: Graph, apart: frozenset[str]) -> Iterator[_Moving]:
                 yield _Moving(*found, scaling.name, float(kept))
 
 
+def _unbiased(count: int) -> float:
+    """Return the factor that makes a variance over some elements unbiased."""
+    return count / max(count - 1, 1)
+
+
 def _readers(graph: Graph, name: str) -> int:
     """Return how often a value is read: by nodes, as an output or as an update."""
     outside = [*graph.outputs, *(new for _, new in graph.updates)]
@@ -176,8 +182,25 @@ class _Grouping:
             attributes = node.attributes
             if node.name in self.scalings:
                 attributes = {**attributes, "factor": self.scalings[node.name].kept ** self.groups}
+            elif self._is_unbiased(node):
+                attributes = {**attributes, "factor": _unbiased(self._count(node) // self.groups)}
             operands = [self._whole(name, node.name) for name in node.operands]
             self._append(replace(node, attributes=attributes), operands)
+
+    def _is_unbiased(self, node: Node) -> bool:
+        """Return whether a moving average reads a variance so, as one of one element less."""
+        if node.operator != "scale" or (node.operands[0], node.name) not in self.readers:
+            return False
+        count = self._count(node)
+        return count > 1 and node.attributes.get("factor") == _unbiased(count)
+
+    def _count(self, node: Node) -> int:
+        """Return the number of elements of the variance that a node reads; 0 for other values."""
+        producer = self.whole.producers[node.operands[0]]
+        if producer.operator != "channel_variance":
+            return 0
+        x = self.whole.values[producer.operands[0]].type
+        return x.elements // x.shape[1]
 
     def _reads_parts(self, node: Node) -> bool:
         return not self._parts.keys().isdisjoint(node.operands)

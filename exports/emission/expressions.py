@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwright.exports.emission.vocabulary import MODULES, Signature, Vocabulary
+from shardwright.exports.emission.vocabulary import MODULES, RINGS, Signature, Vocabulary
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -14,7 +14,8 @@ from shardwright.operators.info import OperatorInfo, operator_info
 
 _OWN_NAMES = (
     *("mesh", "state", "inputs", "outputs", "gradients", "others", "totals", "new"),
-    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES),
+    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES, RINGS),
+    *("ORDER", "Iterator", "micro_batch"),
 )
 # Attributes that are sizes of a whole tensor; a function has them of the part of the rank.
 _IMPLIED: Mapping[frozenset[str], tuple[str, ...]] = {
@@ -130,6 +131,9 @@ class Expressions:
         missing = signature.required - taken.keys()
         if missing:
             raise self._refused(node, f"has no `{min(missing)}`, which its translation reads")
+        if signature.module == RINGS:
+            self._group(info.axes)  # type: ignore[attr-defined]
+            operands = ["mesh", *operands]
         items = [*operands, *(f"{k}={v}" for k, v in taken.items())]
         return f"{signature.module}.{node.operator}({', '.join(items)})"
 
@@ -179,6 +183,9 @@ class Expressions:
                 found[keyword_] = repr(first.type.shape) if whole else self._starts(first)
             elif keyword_ == "whole":
                 found[keyword_] = str(info.count)  # type: ignore[attr-defined]
+            elif keyword_ == "keys":
+                k = node.operands[info.first + 1]  # type: ignore[attr-defined]
+                found[keyword_] = str(self._program.values[k].type.shape[2])
             elif kind in ("start", "size", "whole") and factor in sizes:
                 axes, size = sizes[factor], rule.sizes[factor]
                 if kind == "start" and axes:
@@ -196,10 +203,11 @@ class Expressions:
         return info.infer_layouts(taken, self._mesh, left)[0]
 
     def _shapes(self, node: Node, single: bool) -> str:
-        shapes = [self._shape(value) for value in node.results]
+        shapes = [self.shape(value) for value in node.results]
         return shapes[0] if single else _tuple(shapes)
 
-    def _shape(self, value: Value) -> str:
+    def shape(self, value: Value) -> str:
+        """Return the local shape of a value."""
         splits = value.layout.splits if value.layout else ((),) * value.type.rank
         return _tuple([self._length(n, a) for n, a in zip(value.type.shape, splits, strict=True)])
 

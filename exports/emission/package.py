@@ -11,15 +11,15 @@ from shardwright.operators.info import Array
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.
 
-`program.py` is the step, an operator a line; `trainer.py` holds the parameters and runs it.
+{modules} the step, an operator a line; `{trainer}.py` holds the parameters and runs it.
 """
 
-from . import program, trainer
+from . import program, {trainer}
 
 __all__ = ["Trainer", "program"]
 
 
-class Trainer(trainer.Trainer):
+class Trainer({trainer}.Trainer):
     """A training step of the plan, with its parameters."""
 
     program = program
@@ -36,14 +36,25 @@ def package_files(plan: Plan, program: ProgramWriter) -> dict[str, str | bytes]:
     program : ProgramWriter
         Its program; the modules with the functions of its vocabulary are copied.
     """
+    modules = program.modules()
+    own = sorted(set(modules) - {"program.py"}) or ["program.py"]
     files: dict[str, str | bytes] = {
         "__init__.py": _INIT.format(
-            devices=plan.mesh.size, ranks=program.vocabulary.ranks, model=plan.document.model
+            devices=plan.mesh.size,
+            ranks=program.vocabulary.ranks,
+            model=plan.document.model,
+            trainer=program.trainer,
+            modules=f"`{own[0]}` is" if len(own) == 1 else f"`{own[0]}` to `{own[-1]}` are",
         ),
-        "program.py": program.text(),
+        **modules,
     }
-    modules = (path for path in program.vocabulary.support.glob("*.py") if path.stem != "__init__")
-    files |= {path.name: path.read_text(encoding="utf-8") for path in sorted(modules)}
+    support = (path for path in program.vocabulary.support.glob("*.py"))
+    left_out = {"__init__", *({"stages"} - {program.trainer})}
+    files |= {
+        path.name: path.read_text(encoding="utf-8")
+        for path in sorted(support)
+        if path.stem not in left_out
+    }
     constants = {
         parameter.name: plan.initial[parameter.name]
         for parameter in plan.program.parameters

@@ -1,7 +1,7 @@
 """The text of ``program.py``: a training step of one rank as Python, an operator a line."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
@@ -21,13 +21,13 @@ each dimension, major to minor.
 
 Only methods of `mesh` communicate."""
 """What a reader of a program must know, for its docstring."""
-_FORWARD = '''
+FORWARD = '''
 def forward_backward(
     mesh: Mesh, state: Mapping[str, {tensor}], inputs: Mapping[str, {tensor}]
 ) -> tuple[dict[str, {tensor}], dict[str, {tensor}], dict[str, {tensor}]]:
     """Return outputs, gradients, and other values that the update reads."""
 '''
-_UPDATE = '''
+UPDATE = '''
 def update(
     mesh: Mesh,
     state: Mapping[str, {tensor}],
@@ -40,11 +40,11 @@ def update(
 
 def _check(program: Graph, vocabulary: Vocabulary) -> None:
     mesh, command = program.mesh or Mesh(()), f"`export --to {vocabulary.target}`"
-    if program.stages > 1 or mesh.of_stages:
+    if (program.stages > 1 or mesh.of_stages) and not vocabulary.has_stages:
         raise PlanError(
             f"the plan has {max(program.stages, mesh.stages)} pipeline stages, {command} "
             "writes plans of one",
-            hint="compile it without `--stages`",
+            hint="compile it without `--stages`, or export to `torch`",
         )
     if mesh.size > 1 and any(value.layout is None for value in program.values.values()):
         raise PlanError(
@@ -74,8 +74,16 @@ class ProgramWriter(ABC):
     Raises
     ------
     PlanError
-        If it has stages, layouts were not decided, or parts are uneven where they must not be.
+        If it has stages that the system has no form for, layouts were not decided, or parts are
+        uneven where they must not be.
+
+    Attributes
+    ----------
+    trainer : str
+        The module of the package that holds the parameters.
     """
+
+    trainer = "trainer"
 
     def __init__(self, plan: Plan, vocabulary: Vocabulary) -> None:
         _check(plan.program, vocabulary)
@@ -105,16 +113,23 @@ class ProgramWriter(ABC):
     @property
     def gradients(self) -> list[str]:
         """The parameters whose gradients the update reads."""
+        return self._gradients(self._carried)
+
+    def _gradients(self, carried: Collection[str]) -> list[str]:
         return [
             name
             for name in self.program.values
-            if name in self._parameters and gradient_name(name) in self._carried
+            if name in self._parameters and gradient_name(name) in carried
         ]
+
+    def modules(self) -> dict[str, str]:
+        """Return the modules with the program, by the names of their files."""
+        return {"program.py": self.text()}
 
     def text(self) -> str:
         """Return the module."""
         body = [*self._forward(), "", *self._update()]  # which collects the groups
-        head = self.head().format(summary=_summary(self.plan, self.vocabulary.ranks))
+        head = self.head().format(summary=summary(self.plan, self.vocabulary.ranks))
         return "\n".join([head, *self.tables(), "", *body, ""])
 
     @abstractmethod
@@ -126,7 +141,7 @@ class ProgramWriter(ABC):
     def tables(self) -> Iterator[str]:
         """Yield the lines of the tables."""
         mesh = self.plan.mesh
-        yield f"MESH = {mesh.of_ranks.sizes!r}"
+        yield f"MESH = {self.sizes()!r}"
         yield f"MICRO_BATCHES = { ({name: mesh.sizes[name] for name in mesh.in_time})!r}"
         yield "# Name: element type, shape, axes that split each dimension."
         yield from table("INPUTS", (_row(value) for value in self.program.inputs))
@@ -135,45 +150,64 @@ class ProgramWriter(ABC):
         yield "# The same, its role, and how a state begins."
         yield from table("PARAMETERS", map(_parameter_row, self.program.parameters))
 
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of the axes of ranks."""
+        return self.plan.mesh.of_ranks.sizes
+
     # Functions
 
     def _forward(self) -> list[str]:
-        lines = [_FORWARD.format(tensor=self.vocabulary.tensor).rstrip()]
+        lines = [FORWARD.format(tensor=self.vocabulary.tensor).rstrip()]
         nodes = [n for n in self.program.nodes if n.name not in self._is_update]
         kept = {*self.program.outputs, *self._carried}
         lines += self._inputs(in_loop=False)
         lines += self._body(nodes, kept)
-        outputs = {name: self.expressions.read(name) for name in self.program.outputs}
-        gradients = {
-            parameter: self.expressions.read(gradient_name(parameter))
-            for parameter in self.gradients
-        }
+        return [*lines, *self.returned(self.program.outputs, self._carried), ""]
+
+    def returned(self, outputs: Iterable[str], carried: Collection[str]) -> Iterator[str]:
+        """Yield the end of `forward_backward`: outputs, and what the update reads."""
+        read = self.expressions.read
+        gradients = {name: read(gradient_name(name)) for name in self._gradients(carried)}
         names = {gradient_name(parameter) for parameter in gradients}
-        others = {n: self.expressions.read(n) for n in self._carried if n not in names}
-        lines += _dictionary("outputs", outputs)
-        lines += _dictionary("gradients", gradients)
-        lines += _dictionary("others", others)
-        return [*lines, "    return outputs, gradients, others", ""]
+        yield from dictionary("outputs", {name: read(name) for name in outputs})
+        yield from dictionary("gradients", gradients)
+        yield from dictionary("others", {n: read(n) for n in carried if n not in names})
+        yield "    return outputs, gradients, others"
 
     def _update(self) -> list[str]:
-        lines = [_UPDATE.format(tensor=self.vocabulary.tensor).rstrip()]
-        for name in self._carried:
-            parameter = name.removesuffix(gradient_name(""))
-            is_gradient = gradient_name(parameter) == name and parameter in self._parameters
-            source = f"gradients[{parameter!r}]" if is_gradient else f"others[{name!r}]"
-            lines.append(f"    {self.expressions.name(name)} = {source}")
+        lines = [UPDATE.format(tensor=self.vocabulary.tensor).rstrip()]
+        lines += self.carried_on(self._carried)
         nodes = [n for n in self.program.nodes if n.name in self._is_update]
         kept = {new for _, new in self.program.updates} | set(self._carried)
         lines += self._body(nodes, kept)
-        new = {name: self.expressions.read(value) for name, value in self.program.updates}
-        return [*lines, *_dictionary("new", new), "    return new"]
+        return [*lines, *self.updated(self.program.updates)]
+
+    def carried_on(self, carried: Iterable[str]) -> Iterator[str]:
+        """Yield the beginning of `update`: what it reads of `forward_backward`."""
+        for name in carried:
+            parameter = name.removesuffix(gradient_name(""))
+            is_gradient = gradient_name(parameter) == name and parameter in self._parameters
+            source = f"gradients[{parameter!r}]" if is_gradient else f"others[{name!r}]"
+            yield f"    {self.expressions.name(name)} = {source}"
+
+    def updated(self, updates: Iterable[tuple[str, str]]) -> Iterator[str]:
+        """Yield the end of `update`: the next values of parameters."""
+        yield from dictionary("new", {n: self.expressions.read(value) for n, value in updates})
+        yield "    return new"
+
+    def in_passes(self, value: Value) -> bool:
+        """Return whether every micro-batch has a part of its own of an input."""
+        return bool(value.layout and value.layout.mentions(self.plan.mesh.in_time))
+
+    def own_input(self, value: Value) -> str:
+        """Return the line that takes the part of this rank of an input."""
+        name = self.expressions.name(value.name)
+        return f"{name} = mesh.own(inputs[{value.name!r}], {_splits(value)!r})"
 
     def _inputs(self, in_loop: bool) -> Iterator[str]:
         for value in self.program.inputs:
-            splits = value.layout.splits if value.layout else ((),) * value.type.rank
-            if bool(value.layout and value.layout.mentions(self.plan.mesh.in_time)) == in_loop:
-                name = self.expressions.name(value.name)
-                yield f"    {name} = mesh.own(inputs[{value.name!r}], {splits!r})"
+            if self.in_passes(value) == in_loop:
+                yield f"    {self.own_input(value)}"
 
     def _body(self, nodes: list[Node], kept: set[str]) -> Iterator[str]:
         """Yield the lines of nodes; the loop over micro-batches is a loop."""
@@ -190,10 +224,10 @@ class ProgramWriter(ABC):
                 yield from after
                 after = []
             indent = "    " * (2 if node.name in inside else 1)
-            if (heading := _heading(node)) != place:
-                yield f"{indent}# {heading}"
-                place = heading
-            yield indent + self._line(node, repeated.get(node.name, ""))
+            if (place_of := heading(node)) != place:
+                yield f"{indent}# {place_of}"
+                place = place_of
+            yield indent + self.line(node, repeated.get(node.name, ""))
             accumulated = self._loop is not None and node.name in self._loop.accumulated
             dead = [n for n in dying[node.name] if n not in kept and n not in self._parameters]
             if self._loop is not None and node.name in inside:
@@ -252,7 +286,8 @@ class ProgramWriter(ABC):
                 made += [value.name for value in node.results]
         return found
 
-    def _line(self, node: Node, after: str) -> str:
+    def line(self, node: Node, after: str = "") -> str:
+        """Return the line of a node."""
         names = [self.expressions.name(value.name) for value in node.results]
         comment = "; ".join(map(type_text, node.results))
         if self._loop is not None and accumulates(node, self._loop.axes):
@@ -260,13 +295,15 @@ class ProgramWriter(ABC):
         return f"{', '.join(names)} = {self.expressions.of(node, after)}  # {comment}"
 
 
-def _summary(plan: Plan, ranks: str) -> str:
+def summary(plan: Plan, ranks: str) -> str:
+    """Return a sentence on a plan."""
     document = plan.document
     mesh = " x ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes) or "one device"
     return f"A training step of {document.model} on {document.devices} {ranks}, mesh {mesh}."
 
 
-def _heading(node: Node) -> str:
+def heading(node: Node) -> str:
+    """Return the comment above the lines of a module: where they are in the model."""
     phase = node.provenance.phase
     return f"{node.scope or 'model'}, {phase}"
 
@@ -292,7 +329,8 @@ def table(name: str, rows: Iterable[str], annotation: str = "") -> Iterator[str]
     yield "}"
 
 
-def _dictionary(name: str, items: dict[str, str]) -> Iterator[str]:
+def dictionary(name: str, items: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a dictionary in a function."""
     yield f"    {name} = {{"
     for key, text in items.items():
         yield f"        {key!r}: {text},"

@@ -7,7 +7,8 @@ attributes that it declares; besides those, of the part that a rank computes:
 - ``start_F``, ``size_F``, ``whole_F``: the beginning, the size, and the size over all ranks of the
   factor ``F`` of the rule;
 - ``starts``, ``whole_shape``: where the part of the first operand begins, and its whole shape;
-- ``whole``: over how many elements a mean is taken.
+- ``whole``: over how many elements a mean is taken;
+- ``keys``: the length of all keys of attention.
 """
 
 import ast
@@ -19,6 +20,8 @@ from typing import Final
 
 MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates")
 """The modules with functions that run operators."""
+RINGS: Final = "rings"
+"""Another, which a system may have: of operators in which ranks send to each other, by the mesh."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Vocabulary:
         What each collective can reduce by.
     has_uneven_parts : bool
         Whether ranks can have parts of different sizes.
+    has_stages : bool
+        Whether groups of ranks can have programs of their own.
     repeat : str
         A function that keeps the system's compiler from taking a node for an earlier equal one:
         of an operand, and of a value that it comes after. Empty where nothing looks for equals.
@@ -72,6 +77,7 @@ class Vocabulary:
     support: Path
     reductions: Mapping[str, tuple[str, ...]]
     has_uneven_parts: bool = True
+    has_stages: bool = False
     repeat: str = ""
 
     @property
@@ -83,7 +89,8 @@ class Vocabulary:
 @cache
 def _signatures(support: Path) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
-    for module in MODULES:
+    rings = (RINGS,) if (support / f"{RINGS}.py").exists() else ()
+    for module in (*MODULES, *rings):
         tree = ast.parse((support / f"{module}.py").read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):

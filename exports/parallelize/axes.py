@@ -20,7 +20,7 @@ from shardwright.operators.info import operator_class
 _RENAMED: Final = ("cast", "reshape", "scale", "identity")
 
 
-_OTHERS: Final = "export `torch`, which writes any plan of one stage"
+_OTHERS: Final = "export `torch`, which writes the program of the plan, an operator a line"
 
 
 def refused(what: str, hint: str = _OTHERS) -> PlanError:

@@ -114,6 +114,8 @@ class Blocks:
         for node in forward:
             if node.name not in inside or node.name in self.constants:
                 continue
+            if self.program.changes_stage(node):  # what comes from another stage is an input
+                continue
             users = [one for result in node.results for one, _ in self.program.uses[result.name]]
             returned = any(one.name in names and one.name not in inside for one in users)
             if not returned and any(one.name not in names for one in users):

@@ -18,6 +18,7 @@ VOCABULARY: Final = Vocabulary(
     "Tensor",
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min", "prod"), "reduce_scatter": ("sum", "max", "min", "prod")},
+    has_stages=True,
 )
 _HEAD = f'''"""{{summary}}
 
@@ -36,7 +37,7 @@ from torch.distributed.tensor.placement_types import (
     _StridedShard,
 )
 
-from . import layers, pointwise, routing, tensors, updates, windows
+from . import layers, pointwise, rings, routing, tensors, updates, windows
 from .mesh import Mesh, Totals
 '''
 

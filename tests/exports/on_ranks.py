@@ -11,8 +11,12 @@ from shardwright.operators.info import operator_class, operator_info, operator_n
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 MOST = 8  # strategies of an example
-# An operator cannot be tried where its examples are for hand-written programs alone.
-WITHOUT_EXAMPLES = {"to_host", "from_host"}
+# An operator cannot be tried where its examples are for hand-written programs alone; ranks of rings
+# send to each other, `torch/ring_checks.py` tries them.
+WITHOUT_EXAMPLES = {
+    *("to_host", "from_host", "ring_attention", "ring_attention_gradient"),
+    *("balanced_attention", "balanced_attention_gradient"),
+}
 
 
 def operators_of(vocabulary):

@@ -129,3 +129,36 @@ def test_what_has_no_form_in_groups_is_refused() -> None:
     assert GroupStatistics(2).run(graph) is graph
     with pytest.raises(OptionError, match="`sub` reads `mean`, which is computed of all samples"):
         micro_batches(graph, 2)
+
+
+UNBIASED = """
+graph normalized {
+  input x: f64[8, 4]
+  parameter gamma: f64[4]
+  parameter beta: f64[4]
+  buffer moving: f64[4] {initializer='zeros', trainable=False}
+  mean: f64[4] = channel_mean(x)
+  fixed: f64[4] = stop_gradient(mean)
+  variance: f64[4] = channel_variance(x, fixed)
+  y: f64[8, 4] = batch_normalize(x, mean, variance, gamma, beta) {epsilon=1e-05}
+  unbiased: f64[4] = scale(variance) {factor=1.1428571428571428}
+  old: f64[4] = scale(moving) {factor=0.5}
+  new: f64[4] = scale(unbiased) {factor=0.5}
+  next: f64[4] = add(old, new)
+  loss: f64[] = reduce_mean(y) {axis=None}
+  return loss
+  update moving = next
+}
+"""
+
+
+def test_a_moving_average_of_unbiased_variances_moves_to_those_of_each_group() -> None:
+    model = parse(UNBIASED)
+    batch = {"x": np.random.default_rng(0).normal(size=(8, 4))}
+    state = initialize(model, 0, LocalCommunicator(), {}, "float64")
+    executor = Executor(GroupStatistics(2).run(model), LocalCommunicator(), float_dtype="float64")
+    executor.step(batch, state)
+    wanted = np.zeros(4)
+    for half in np.split(batch["x"], 2):
+        wanted = 0.5 * wanted + 0.5 * half.var(axis=0, ddof=1)
+    np.testing.assert_allclose(state["moving"][0], wanted, rtol=1e-7)

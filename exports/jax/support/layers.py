@@ -186,6 +186,15 @@ def batch_normalize_gradient(
     return dx, *statistics, dgamma, dbeta
 
 
+def moving_weights(
+    *, shape: Sizes, dtype: str = "float32", factor: float = 1.0, start_d0: int = 0, whole_d0: int
+) -> Array:
+    """Return by how much each of several terms counts in a moving average, the last one by 1."""
+    following = whole_d0 - 1 - (start_d0 + jnp.arange(shape[0]))
+    weights = jnp.power(float(factor), following).astype(dtype)
+    return jnp.broadcast_to(weights.reshape(-1, *(1,) * (len(shape) - 1)), tuple(shape))
+
+
 # Softmax and losses
 
 

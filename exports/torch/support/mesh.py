@@ -6,8 +6,9 @@ its members.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,7 @@ class Group:
         The process group of torch; None where the rank is alone.
     """
 
-    def __init__(self, members: Sequence[int], handle: object) -> None:
+    def __init__(self, members: Sequence[int], handle: Any) -> None:
         self.members, self.handle = members, handle
         ranks = sorted(members)
         # Processes of torch come in the order of their ranks, whatever the order of the axes.
@@ -158,7 +159,8 @@ class Mesh:
 
     # Collectives
 
-    def _count(self, kind: str, part: Tensor) -> None:
+    def count(self, kind: str, part: Tensor) -> None:
+        """Note that this rank communicates."""
         self.counts[kind] += 1
         self.sent[kind] += part.numel() * part.element_size()
 
@@ -167,7 +169,7 @@ class Mesh:
 
     def all_reduce(self, part: Tensor, axes: Axes, reduction: str = "sum") -> Tensor:
         """Return partial values reduced over axes, on every member."""
-        self._count("all_reduce", part)
+        self.count("all_reduce", part)
         total = part.clone(memory_format=torch.contiguous_format)
         if (group := self._group(axes)).handle is not None:
             dist.all_reduce(total, _REDUCTIONS[reduction], group=group.handle)
@@ -175,7 +177,7 @@ class Mesh:
 
     def all_gather(self, part: Tensor, axes: Axes, dimension: int, size: int) -> Tensor:
         """Return the slices of a dimension joined to one of `size` elements, on every member."""
-        self._count("all_gather", part)
+        self.count("all_gather", part)
         return self._gathered(part, axes, dimension, size)
 
     def _gathered(self, part: Tensor, axes: Axes, dimension: int, size: int) -> Tensor:
@@ -195,7 +197,7 @@ class Mesh:
         self, part: Tensor, axes: Axes, dimension: int, reduction: str = "sum"
     ) -> Tensor:
         """Return the own slice of partial values reduced over axes."""
-        self._count("reduce_scatter", part)
+        self.count("reduce_scatter", part)
         group = self._group(axes)
         if group.handle is None:
             return part
@@ -219,7 +221,7 @@ class Mesh:
         self, part: Tensor, axes: Axes, split_dimension: int, concat_dimension: int, size: int
     ) -> Tensor:
         """Move a split to another dimension; `size` is that of the joined one in the result."""
-        self._count("all_to_all", part)
+        self.count("all_to_all", part)
         group, counts = self._group(axes), self.counts_of(axes)
         if group.handle is None:
             return part
@@ -244,7 +246,7 @@ class Mesh:
         self, part: Tensor, axes: Axes, previous: Axes, dimension: int
     ) -> Tensor:
         """Reorder the axes that split a dimension from `previous`: each passes its slice on."""
-        self._count("collective_permute", part)
+        self.count("collective_permute", part)
         group = self._group(axes)
         order = [list(axes).index(axis) for axis in previous]
         places = torch.arange(len(group.members)).reshape(self.counts_of(axes))
@@ -256,12 +258,35 @@ class Mesh:
             part.contiguous(),
             torch.empty_like(part, memory_format=torch.contiguous_format),
         )
-        source, target = group.members[sources[own]], group.members[sources.index(own)]
-        send = dist.P2POp(dist.isend, sent, target)
-        receive = dist.P2POp(dist.irecv, found, source)
-        for work in dist.batch_isend_irecv([send, receive]):
-            work.wait()
+        self.exchange(axes, [(sources.index(own), sent)], [(sources[own], found)])()
         return found
+
+    def exchange(
+        self,
+        axes: Axes,
+        sends: Sequence[tuple[int, Tensor]],
+        receives: Sequence[tuple[int, Tensor]],
+    ) -> Callable[[], None]:
+        """Start to send to members of a group, and to receive; return what waits for the end.
+
+        They start together, so that NCCL runs them beside each other: in turn, two ranks that send
+        to each other first would wait for each other.
+        """
+        group = self._group(axes)
+        kinds = ((dist.isend, sends), (dist.irecv, receives))
+        operations = [
+            dist.P2POp(kind, part.contiguous(), group.members[member], group.handle)
+            for kind, messages in kinds
+            for member, part in messages
+        ]
+        works = dist.batch_isend_irecv(operations) if operations else []
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+            operations.clear()
+
+        return wait
 
     def to_partial(self, part: Tensor, axes: Axes) -> Tensor:
         """Return equal copies as partial sums: one member keeps its copy, the others get zeros."""

@@ -8,13 +8,14 @@ trainer.write_back()                   # whole tensors, into the module of every
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from .mesh import Mesh
@@ -49,26 +50,35 @@ class Trainer:
     program: ClassVar[Any]
 
     def __init__(self, module: nn.Module | Mapping[str, Tensor], device: str = "cpu") -> None:
-        self.mesh = Mesh(self.program.MESH, self.program.MICRO_BATCHES, self.program.GROUPS)
         self.device = torch.device(device)
         self.outputs: dict[str, Tensor] = {}
         self._module = module
         self._constants = _constants()
-        self.state = {name: self._first(name) for name in self.program.PARAMETERS}
+        wholes = {name: self._first(name) for name in self.program.PARAMETERS}
+        self.mesh = self._make_mesh()
+        self.state = {n: self._slice(n, whole) for n, whole in wholes.items() if self._has(n)}
+
+    def _make_mesh(self) -> Mesh:
+        return Mesh(self.program.MESH, self.program.MICRO_BATCHES, self.program.GROUPS)
+
+    def _has(self, name: str) -> bool:
+        """Return whether this process has a part of a parameter or output."""
+        return True
+
+    @property
+    def _functions(self) -> Any:
+        """The module with the functions that this process runs."""
+        return self.program
 
     def _first(self, name: str) -> Tensor:
-        """Return the slice of a parameter, buffer or state before the first step."""
-        dtype, shape, splits, role, initial = self.program.PARAMETERS[name]
-        kind = getattr(torch, dtype)
+        """Return a whole parameter, buffer or state before the first step."""
+        dtype, shape, _, role, initial = self.program.PARAMETERS[name]
         if role == "state":
-            whole = torch.full((), _number(initial), dtype=kind).expand(shape)
+            whole = torch.full((), _number(initial), dtype=getattr(torch, dtype)).expand(shape)
         else:
             whole = self._given(name)
-        if tuple(whole.shape) != shape or whole.dtype != kind:
-            raise ValueError(
-                f"`{name}` is {whole.dtype} {tuple(whole.shape)}, the plan expects {dtype} {shape}"
-            )
-        return self.mesh.own(whole.detach(), splits).to(self.device).clone()
+        _check_tensor(name, whole, dtype, shape)
+        return whole.detach()
 
     def _given(self, name: str) -> Tensor:
         found = _tensor_of(self._module, name)
@@ -76,9 +86,13 @@ class Trainer:
             return self._constants[name]
         if found is None:
             raise ValueError(f"the module has no parameter or buffer `{name}`, the plan has one")
-        if found.is_meta:
-            raise ValueError(f"`{name}` is on the device `meta`, it has no value to begin with")
         return found
+
+    def _slice(self, name: str, whole: Tensor) -> Tensor:
+        """Return the slice of this process."""
+        if whole.is_meta:
+            raise ValueError(f"`{name}` is on the device `meta`, it has no value to begin with")
+        return self.mesh.own(whole, self.program.PARAMETERS[name][2]).to(self.device).clone()
 
     # Steps
 
@@ -90,14 +104,16 @@ class Trainer:
         self._check(inputs)
         with torch.no_grad(), self.device:
             own = {name: tensor.to(self.device) for name, tensor in inputs.items()}
-            outputs, gradients, others = self.program.forward_backward(self.mesh, self.state, own)
-            self.outputs = {name: self._whole_output(name, outputs[name]) for name in outputs}
+            run = self._functions.forward_backward
+            outputs, gradients, others = run(self.mesh, self.state, own)
+            wholes = {n: self._whole_output(n, outputs.get(n)) for n in self.program.OUTPUTS}
+            self.outputs = wholes
         return gradients, others
 
     def update(self, gradients: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
         """Run the optimizer."""
         with torch.no_grad(), self.device:
-            self.state |= self.program.update(self.mesh, self.state, gradients, others)
+            self.state |= self._functions.update(self.mesh, self.state, gradients, others)
 
     def step(self, **inputs: Tensor) -> Tensor:
         """Run a training step on whole inputs, and return its first output: the loss."""
@@ -109,7 +125,7 @@ class Trainer:
 
         Of all steps, and of all micro-batches of a step, the least time counts.
         """
-        times = OperatorTimes(self.program, self.device)
+        times = OperatorTimes(self._functions, self.device)
         for _ in range(steps):
             with times.of_a_step():
                 self.step(**inputs)
@@ -120,14 +136,10 @@ class Trainer:
         if inputs.keys() != expected.keys():
             raise ValueError(f"the inputs are {sorted(inputs)}, expected {sorted(expected)}")
         for name, (dtype, shape, _) in expected.items():
-            found = inputs[name]
-            if tuple(found.shape) != shape or found.dtype != getattr(torch, dtype):
-                raise ValueError(
-                    f"`{name}` is {found.dtype} {tuple(found.shape)}, the plan expects {dtype} "
-                    f"{shape}"
-                )
+            _check_tensor(name, inputs[name], dtype, shape)
 
-    def _whole_output(self, name: str, part: Tensor) -> Tensor:
+    def _whole_output(self, name: str, part: Tensor | None) -> Tensor:
+        assert part is not None
         _, shape, splits = self.program.OUTPUTS[name]
         return self.mesh.whole(part, shape, splits)
 
@@ -150,28 +162,64 @@ class Trainer:
                 with torch.no_grad():
                     found.copy_(whole)
 
-    def state_dict(self) -> dict[str, DTensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return parameters, buffers and states as DTensors, for distributed checkpoints.
 
-        Those with uneven parts are not in it: DTensor cuts them in other places.
+        Those that this process has; every process calls it. Where no axis can split them they are
+        plain tensors, and so are those with uneven parts, which are whole: DTensor cuts them in
+        other places.
         """
-        names = tuple(self.program.MESH)
-        mesh = init_device_mesh(
-            self.device.type, tuple(self.program.MESH.values()), mesh_dim_names=names
-        )
-        return {
-            name: DTensor.from_local(self.state[name], mesh, placements, run_check=False)
-            for name, placements in self.program.PLACEMENTS.items()
-        }
+        mesh, placements = self._device_mesh, self.program.PLACEMENTS
+        held = {}
+        for name, part in self.state.items():
+            _, shape, splits, _, _ = self.program.PARAMETERS[name]
+            if mesh is None or name not in placements:
+                held[name] = self.mesh.whole(part, shape, splits)
+            else:
+                held[name] = DTensor.from_local(part, mesh, placements[name], run_check=False)
+        return held
+
+    @cached_property
+    def _device_mesh(self) -> DeviceMesh | None:
+        """Return the processes along the axes that split parameters; None without any."""
+        return device_mesh_of(self.device, self.program.MESH) if self.program.MESH else None
 
     def load_state_dict(self, tensors: Mapping[str, Any]) -> None:
-        """Take the slices of DTensors, or whole tensors, by name."""
+        """Take the slices of DTensors, or whole tensors, by name; all of them, or none.
+
+        Names that are left out stay as they are, and parameters of other stages are passed over.
+        """
+        parts = {}
         for name, tensor in tensors.items():
-            if isinstance(tensor, DTensor):
-                part = tensor.to_local()
-            else:
-                part = self.mesh.own(tensor, self.program.PARAMETERS[name][2])
-            self.state[name] = part.to(self.device).clone()
+            if name not in self.program.PARAMETERS:
+                raise ValueError(f"the plan has no parameter, buffer or state `{name}`")
+            dtype, shape, splits, _, _ = self.program.PARAMETERS[name]
+            _check_tensor(name, tensor, dtype, shape)
+            if self._has(name):
+                parts[name] = self._part_of(name, tensor, splits).to(self.device).clone()
+        self.state |= parts
+
+    def _part_of(self, name: str, tensor: Tensor, splits: Any) -> Tensor:
+        """Return the slice of this process, of a whole tensor or a DTensor in any layout."""
+        if not isinstance(tensor, DTensor):
+            return self.mesh.own(tensor, splits)
+        mesh = self._device_mesh
+        own = mesh is not None and tensor.device_mesh == mesh
+        if own and tensor.placements == self.program.PLACEMENTS.get(name):
+            return tensor.to_local()
+        return self.mesh.own(tensor.full_tensor(), splits)
+
+
+def _check_tensor(name: str, tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != getattr(torch, dtype):
+        raise ValueError(
+            f"`{name}` is {tensor.dtype} {tuple(tensor.shape)}, the plan expects {dtype} {shape}"
+        )
+
+
+def device_mesh_of(device: torch.device, sizes: Mapping[str, int]) -> DeviceMesh:
+    """Return the mesh of PyTorch with some axes, over all processes."""
+    return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def _tensor_of(module: nn.Module | Mapping[str, Tensor], name: str) -> Tensor | None:

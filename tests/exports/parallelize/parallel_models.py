@@ -72,6 +72,14 @@ class Scores(Decoder):
         return self.head(self.norm(x + first if self.across else x))
 
 
+class Tied(Scores):
+    """A table that is the head, too."""
+
+    def __init__(self, blocks=2):
+        super().__init__(blocks)
+        self.head.weight = self.words.weight
+
+
 class Counted(nn.Module):
     """Attention whose code has the number of heads."""
 
@@ -134,10 +142,15 @@ def made(name):
 
 PIPELINES = {
     "sharded": (4, "pipeline=2,data=2,micro_batch=2,zero=3"),
+    "tied": (4, "pipeline=2,data=2,micro_batch=2,zero=1"),
+    "recomputed": (2, "pipeline=2,micro_batch=2,recompute=full"),
     "interleaved": (2, "pipeline=2,chunks=2,micro_batch=2"),
+    "tied_interleaved": (2, "pipeline=2,chunks=2,micro_batch=2"),
+    "tied_zero_bubble": (4, "pipeline=4,micro_batch=2,schedule=zero_bubble"),
 }
 
 
 def scores(name):
     """Return a module of scores in float64 with a block a stage, and its tokens."""
-    return Scores(4 if name == "interleaved" else 2).double(), tokens()
+    blocks = 2 if name in ("sharded", "tied", "recomputed") else 4
+    return (Tied if name.startswith("tied") else Scores)(blocks).double(), tokens()

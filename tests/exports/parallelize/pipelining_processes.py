@@ -7,6 +7,7 @@ from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from parallel_models import PIPELINES, scores
@@ -19,6 +20,21 @@ def _loss(outputs, targets):
     return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
+def watch(file):
+    """Return a list that gets an item whenever a block that is computed again is computed."""
+    calls, checkpoint = [], file.checkpoint
+
+    def watched(function, *args, **options):
+        def counted(*inputs):
+            calls.append(1)
+            return function(*inputs)
+
+        return checkpoint(counted, *args, **options)
+
+    file.checkpoint = watched
+    return calls
+
+
 def compared(name):
     """Return the loss and the largest difference of gradients of the stages of this process."""
     torch.manual_seed(1)
@@ -27,21 +43,30 @@ def compared(name):
     samples = dist.get_world_size() // file.GROUPS
     own, wanted = (x.chunk(samples)[dist.get_rank() % samples] for x in (ids, targets))
     example = (own.chunk(file.MICRO_BATCHES)[0],)
+    blocks = watch(file) if name == "recomputed" else []
     schedule = file.make_schedule(module, _loss, example, "cpu")
     found = file.step(schedule, (own,), wanted)
     right = _loss(alone(ids), targets)
     right.backward()
-    gradients = {n: p.grad for n, p in alone.named_parameters()}
-    least = 1e-6 * max(float(g.abs().max()) for g in gradients.values())
+    least = 1e-6 * max(float(p.grad.abs().max()) for p in alone.parameters())
     worst = 0.0
     for n, parameter in file.parameters(schedule).items():
-        gradient, expected = parameter.grad, gradients[n]
+        gradient, expected = parameter.grad, alone.get_parameter(n).grad
         whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
         far = (whole - expected).abs().max() / expected.abs().max().clamp(min=least)
         worst = max(worst, float(far))
     names = sorted(file.parameters(schedule))
+    if name == "tied":
+        with pytest.raises(RuntimeError, match="there are gradients already"):
+            file.step(schedule, (own,), wanted)
     loss = None if found is None else float(found)
-    return {"loss": loss, "right": float(right), "gradients": worst, "names": names}
+    return {
+        "loss": loss,
+        "right": float(right),
+        "gradients": worst,
+        "names": names,
+        "blocks": len(blocks),
+    }
 
 
 def process(rank, folder, size, names):

@@ -32,7 +32,7 @@ def exported(module, devices, plan, **options):
 
 
 def test_stages_compute_what_one_device_computes(tmp_path):
-    cases = dict(first(1, [*PIPELINES.items()]))
+    cases = dict(first(3, [*PIPELINES.items()]))
     for name, (devices, plan) in cases.items():
         text = exported(scores(name)[0], devices, plan).files["pipelining.py"]
         (tmp_path / f"{name}.py").write_text(text)
@@ -43,18 +43,26 @@ def test_stages_compute_what_one_device_computes(tmp_path):
     for name, (size, _) in cases.items():
         found = [json.loads((tmp_path / f"{size}_{r}.json").read_text())[name] for r in range(size)]
         assert max(item["gradients"] for item in found) < 1e-9, name
-        every = {name for name, _ in scores(name)[0].named_parameters()}
+        every = {n for n, _ in scores(name)[0].named_parameters(remove_duplicate=False)}
         assert {n for item in found for n in item["names"]} == every
+        if name == "recomputed":  # 4 micro-batches of a block, forward and backward
+            assert [item["blocks"] for item in found] == [8, 8]
         losses = [item["loss"] for item in found if item["loss"] is not None]
         assert sum(losses) / len(losses) == pytest.approx(found[0]["right"], rel=1e-12)
 
 
-class Tied(Scores):
-    """A table that is the head, too."""
+class Twice(Scores):
+    """A weight that every block is scaled by."""
 
     def __init__(self):
-        super().__init__()
-        self.head.weight = self.words.weight
+        super().__init__(3)
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x) * self.weight
+        return self.head(self.norm(x))
 
 
 class Masked(Scores):
@@ -86,10 +94,10 @@ class Scaled(Scores):
         (
             Scores(),
             2,
-            "pipeline=2,recompute=full,micro_batch=2",
-            "is computed again for the gradient",
+            "pipeline=2,recompute=full,micro_batch=2,schedule=zero_bubble",
+            "is computed again for the gradient, and `zero_bubble` of PyTorch goes back",
         ),
-        (Tied(), 2, "pipeline=2", "`words.weight` is read in stages 0 and 1"),
+        (Twice(), 3, "pipeline=3", "`weight` is read in stages 0, 1, 2"),
         (Masked(3), 3, "pipeline=3", "the input `ids` is read in stages 0, 1, 2"),
         (Scores(3, across=True), 3, "pipeline=3", "`embedding` is made or read in stages 0 to 2"),
         (Scaled(3), 3, "pipeline=3", "`constant_0` is made or read in stages 0 to 2"),

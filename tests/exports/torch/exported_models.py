@@ -83,6 +83,7 @@ CASES = {
     "recomputed": (_decoder, {"plan": "tensor=4,recompute=selective"}),
     "uneven": (_perceptron, {"search": "tensor_parallel", "mesh": "4"}),
     "pictures": (_pictures, {"search": "data_parallel"}),
+    "statistics": (_pictures, {"search": "data_parallel", "micro_batches": 2}),
 }
 
 

@@ -1,0 +1,97 @@
+"""What an exported trainer is given wrongly is refused, before anything is changed."""
+
+import sys
+from importlib import import_module
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import Replicate, distribute_tensor  # noqa: E402
+
+import shardwright as sw  # noqa: E402
+from shardwright.exports.torch import export  # noqa: E402
+
+MODEL = "gpt:layers=1,hidden=16,heads=2,batch=4,sequence=8,vocabulary=32"
+WEIGHT = "blocks.0.layernorm1.gamma"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """Yield a package for one process, its weights and its inputs."""
+    root = tmp_path_factory.mktemp("refusals")
+    plan = sw.compile(MODEL, 1, optimizer="adam").plan
+    folder = root / "refusing_package"
+    folder.mkdir()
+    for name, content in export(plan).files.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (folder / name).write_bytes(data)
+    sys.path.insert(0, str(root))
+    dist.init_process_group("gloo", init_method=f"file://{root}/meeting", rank=0, world_size=1)
+    weights, inputs = (
+        {v.name: torch.zeros(v.type.shape, dtype=getattr(torch, v.type.dtype)) for v in values}
+        for values in ([p.value for p in plan.program.parameters], plan.program.inputs)
+    )
+    yield import_module("refusing_package"), weights, inputs
+    dist.destroy_process_group()
+    sys.path.remove(str(root))
+    for name in [name for name in sys.modules if name.startswith("refusing_package")]:
+        del sys.modules[name]
+
+
+def test_weights_of_other_names_shapes_and_types_are_refused(package):
+    module, weights, _ = package
+    for change, message in (
+        ({"wpe": None}, "has no parameter or buffer"),
+        ({WEIGHT: torch.zeros(15)}, r"`blocks.0.layernorm1.gamma` is torch.float32 \(15,\), the"),
+        ({WEIGHT: weights[WEIGHT].double()}, r"is torch.float64 \(16,\), the plan expects float32"),
+        ({WEIGHT: weights[WEIGHT].to("meta")}, "is on the device `meta`"),
+    ):
+        given = {**weights, **change}
+        if None in change.values():
+            given = {n: t for n, t in weights.items() if n != WEIGHT}
+        with pytest.raises(ValueError, match=message):
+            module.Trainer(given)
+
+
+def test_inputs_of_other_names_shapes_and_types_are_refused(package):
+    module, weights, inputs = package
+    trainer = module.Trainer(weights)
+    trainer.step(**inputs)
+    first = next(iter(inputs))
+    for change, message in (
+        ({first: inputs[first][:2]}, "the plan expects int32"),
+        ({first: inputs[first].long()}, "is torch.int64"),
+        ({"other": inputs[first]}, "the inputs are"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trainer.step(**{**inputs, **change})
+
+
+def test_checkpoints_of_another_model_are_refused_whole(package):
+    module, weights, _ = package
+    trainer = module.Trainer(weights)
+    mesh = init_device_mesh("cpu", (1,))
+    right = {WEIGHT: torch.ones(16)}
+    for change, message in (
+        ({"other": torch.zeros(3)}, "the plan has no parameter, buffer or state `other`"),
+        ({"position": torch.zeros(15)}, "the plan has no parameter"),
+        ({"blocks.0.layernorm1.beta": torch.zeros(15)}, r"is torch.float32 \(15,\), the plan"),
+        ({"blocks.0.layernorm1.beta": torch.zeros(16).double()}, "the plan expects float32"),
+        (
+            {"blocks.0.layernorm1.beta": distribute_tensor(torch.zeros(15), mesh, [Replicate()])},
+            r"is torch.float32 \(15,\), the plan",
+        ),
+        ({"other": distribute_tensor(torch.zeros(15), mesh, [Replicate()])}, "the plan has no"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trainer.load_state_dict({**right, **change})
+        assert not trainer.state[WEIGHT].any()
+    trainer.load_state_dict(right)
+    assert trainer.state[WEIGHT].all()
+    other = distribute_tensor(torch.full((16,), 2.0), mesh, [Replicate()])
+    trainer.load_state_dict({WEIGHT: other})
+    assert torch.equal(trainer.state[WEIGHT], torch.full((16,), 2.0))
+    assert trainer.state_dict().keys() == trainer.state.keys()
