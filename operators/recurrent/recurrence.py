@@ -78,8 +78,8 @@ class LinearRecurrence(OperatorInfo):
         a, states, initial = at.operands[0], at.results[0], at.operands[2:]
         forward = not self.attributes["reverse"]
         later = self._moved(build, a, not forward, ())
-        attributes = {"axis": self.axis, "reverse": forward}
-        db = build.emit("linear_recurrence", later, at.cotangents[0], **attributes)
+        g = at.cotangents[0]
+        db = build.emit("linear_recurrence", later, g, axis=self.axis, reverse=forward)
         da = build.emit("mul", db, self._moved(build, states, forward, initial))
         if not initial:
             return [da, db]

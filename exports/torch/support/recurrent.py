@@ -45,10 +45,10 @@ def recurrent_layer_gradient(
 ) -> tuple[Tensor, ...]:
     count = 2 if cell == "lstm" else 1
     operands = tensors[count:-count]
-    slopes, x, states = tensors[:count], operands[0], tensors[-count:]
-    if reverse:
-        slopes, states = ([t.flip(0) for t in some] for some in (slopes, states))
-        x = x.flip(0)
+    turned_axes = (0,) if reverse else ()
+    pairs = (tensors[:count], tensors[-count:])
+    slopes, states = ([t.flip(turned_axes) for t in some] for some in pairs)
+    x = operands[0].flip(turned_axes)
     weights, first, bias = operands[1], operands[2 : 2 + count], operands[2 + count :]
     before = [torch.cat((a[None], y[:-1])) for a, y in zip(first, states, strict=True)]
     turned = torch.nn.functional.linear(before[0], weights, bias[0] if bias else None)
@@ -60,7 +60,7 @@ def recurrent_layer_gradient(
         entering[step], turning[step], *rest = _pull(cell, x[step], turned[step], state, slope)
         slope = [rest[0] + turning[step] @ weights, *rest[1:]]
     rows = turning.flatten(0, 1)
-    found = (entering.flip(0) if reverse else entering, rows.T @ before[0].flatten(0, 1), *slope)
+    found = (entering.flip(turned_axes), rows.T @ before[0].flatten(0, 1), *slope)
     return (*found, rows.sum(0)) if bias else found
 
 
