@@ -124,6 +124,12 @@ class Steps:
             return self._product(node, *operands)
         if node.operator in ("reshape", "squeeze", "expand_dims"):
             return self._in_shape(operands[0], node.results[0].type.shape)
+        if node.operator == "transpose":
+            rank = len(operands[0].shape)
+            order = _numbers(node, "permutation") or tuple(reversed(range(rank)))
+            turned = (0, *(d % rank + 1 for d in order))
+            value = self.moved(operands[0], 0)
+            return OfSteps(self.build.emit("transpose", value, permutation=turned), 0)
         if node.operator == "broadcast_to":
             return self.broadcast(operands[0], node.results[0].type.shape)
         return None
@@ -193,8 +199,8 @@ class Steps:
             for letter, size in zip(letters, x.value.type.shape, strict=True):
                 if sizes.setdefault(letter, size) != size:
                     return None
-        leading = max(left, right, key=len)
-        result = "".join(c for c in leading if c not in "kmns") + "mn"
+        leading = ("".join(c for c in letters if c not in "kmns") for letters in (left, right))
+        result = max(leading, key=len) + "mn"
         first, most = (a.axis, len(result)) if a.axis is not None else (b.axis, len(result) - 2)
         assert first is not None
         axis = min(first, most)

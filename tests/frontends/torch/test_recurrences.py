@@ -77,7 +77,31 @@ class Fading(nn.Module):
         return (y * y.cos()).mean(), y, found[3]
 
 
-MODULES = {"selective": (Selective, 1), "gated": (Gated, 2), "fading": (Fading, 1)}
+class Mixing(nn.Module):
+    """States of two dimensions, each multiplied by several matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(2, FEATURES, 3))
+        self.first = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x).transpose(0, 1)
+        state, found, turned = x[0], [], []
+        for one in x:
+            state = one.sin() * state + one
+            found.append(torch.matmul(state, self.weights))
+            turned.append(torch.matmul(self.weights.mT, state.T))
+        y, z = torch.stack(found, dim=1), torch.stack(turned, dim=-1)
+        return (y * y.cos()).mean() + (z * z.sin()).mean(), y, z
+
+
+MODULES = {
+    "selective": (Selective, 1),
+    "gated": (Gated, 2),
+    "fading": (Fading, 1),
+    "mixing": (Mixing, 1),
+}
 
 
 def made(name: str) -> tuple[Any, Any]:
