@@ -38,6 +38,7 @@ from shardwright.operators.models import (
     schedule,
     updates,
 )
+from shardwright.operators.recurrent import layers, recurrence
 from shardwright.operators.reduction import extremes, reduce, scan, softmax, sorting
 from shardwright.operators.windows import convolution, halo_exchange, pooling, resize
 
@@ -61,6 +62,7 @@ __all__ = [
     "halo_exchange",
     "host",
     "inserted",
+    "layers",
     "loss",
     "loss_scale",
     "mathematics",
@@ -70,6 +72,7 @@ __all__ = [
     "optimizer",
     "pooling",
     "ranks",
+    "recurrence",
     "reduce",
     "resize",
     "ring_attention",

@@ -19,6 +19,7 @@ any             launch + flops or bytes / rate + bytes / traffic, where the clus
 The bandwidth is the achievable one, and every operator takes the device's launch seconds too. A
 product of m x n x k is computed in tiles that are dealt out over the multiprocessors in waves, the
 last of which may be partly used; a short k does not fill the pipeline of a tile: k / (k + depth).
+The steps of a recurrent layer follow each other, so the tiles of each fill waves by themselves.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ from shardwright.operators.info import OperatorInfo
 from shardwright.operators.linear.matmul import ContractLeading, MatMul
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.models.optimizer import Update
+from shardwright.operators.recurrent.layers import OverSteps
 from shardwright.operators.windows.convolution import ConvolutionFamily
 
 Kind = Literal["product", "attention", "convolution", "pointwise", "copy", "update"]
@@ -54,17 +56,20 @@ class Product:
         Rows and columns of the result, and the contracted length.
     count : float
         How many of them.
+    steps : float
+        How often so many, one after another: the steps of a recurrent layer.
     """
 
     m: float
     n: float
     k: float
     count: float = 1.0
+    steps: float = 1.0
 
     @property
     def flops(self) -> float:
         """Floating-point operations."""
-        return 2.0 * self.m * self.n * self.k * self.count
+        return 2.0 * self.m * self.n * self.k * self.count * self.steps
 
     @property
     def elements(self) -> float:
@@ -162,6 +167,8 @@ def products_of(
     """
     if isinstance(info, Attention):
         return _attention_products(info, shapes)
+    if isinstance(info, OverSteps):
+        return _recurrent_products(info, shapes)
     result = shapes[len(info.operand_types)]
     size = max(prod(result), 1)
     k = flops / (2.0 * size)
@@ -184,6 +191,18 @@ def _attention_products(info: Attention, shapes: Sequence[tuple[int, ...]]) -> t
     return scores, of_values, slope, of_queries, of_keys
 
 
+def _recurrent_products(info: OverSteps, shapes: Sequence[tuple[int, ...]]) -> tuple[Product, ...]:
+    """Return the product of every step; of the gradient also those of all steps at once."""
+    steps, samples, _ = shapes[info.begin]
+    rows, columns = shapes[info.begin + 1]
+    each = Product(samples, rows, columns, steps=steps)
+    if not info.begin:
+        return (each,)
+    back = Product(samples, columns, rows, steps=steps)
+    whole = Product(steps * samples, rows, columns)
+    return back, whole, Product(rows, columns, steps * samples)
+
+
 def scores_of(info: OperatorInfo, products: Sequence[Product]) -> float:
     """Return the scores of attention, by the times that they pass through memory."""
     if not isinstance(info, Attention):
@@ -203,7 +222,8 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
         return sum(_product(p, work, device) for p in work.products) + moved
     moved = work.nbytes / device.achieved_bandwidth
     if work.kind == "product":
-        return max(_product(work.products[0], work, device), moved + device.launch_seconds)
+        products = sum(_product_seconds(p, work, device) for p in work.products)
+        return max(products, moved) + device.launch_seconds
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
         if work.kind == "attention" and software is not None:
@@ -214,12 +234,17 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
 
 
 def _product(product: Product, work: Work, device: Device) -> float:
+    """Return the seconds of matrix products that are launched by themselves."""
+    return _product_seconds(product, work, device) + device.launch_seconds
+
+
+def _product_seconds(product: Product, work: Work, device: Device) -> float:
     """Return the seconds of matrix products: tiles in waves, at least their traffic."""
     moved = product.elements * work.item_bytes / device.achieved_bandwidth
     peak = device.flops_per_second(work.dtype)
     efficiency = device.efficiency
     if efficiency is None:
-        return max(product.flops / peak, moved) + device.launch_seconds
+        return max(product.flops / peak, moved)
     rate = peak * efficiency.matmul.value * _aligned(work, efficiency)
     if efficiency.depth is not None:
         rate *= product.k / (product.k + efficiency.depth.value)
@@ -228,7 +253,7 @@ def _product(product: Product, work: Work, device: Device) -> float:
         tiles = ceil(product.m / tile) * ceil(product.n / tile) * product.count
         processors = efficiency.multiprocessors.value
         rate *= tiles / (ceil(tiles / processors) * processors)
-    return max(product.flops / max(rate, 1e-30), moved) + device.launch_seconds
+    return max(product.flops / max(rate, 1e-30), moved)
 
 
 def _aligned(work: Work, efficiency: DeviceEfficiency) -> float:

@@ -18,7 +18,15 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-MODULES: Final = ("pointwise", "tensors", "layers", "windows", "routing", "updates")
+MODULES: Final = (
+    "pointwise",
+    "tensors",
+    "layers",
+    "recurrent",
+    "windows",
+    "routing",
+    "updates",
+)
 """The modules with functions that run operators."""
 RINGS: Final = "rings"
 """Another, which a system may have: of operators in which ranks send to each other, by the mesh."""

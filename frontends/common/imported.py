@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwright.frontends.common.items import InitialValues, StoredTensor
+from shardwright.frontends.common.patterns.recurrences import rerolled
 from shardwright.frontends.common.patterns.rewrites import fuse
 from shardwright.frontends.common.patterns.rows import unjoined
 from shardwright.ir.graph import Graph
@@ -52,7 +53,8 @@ def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported
     data : mapping of str to array or StoredTensor
         Initial values of its parameters.
     """
-    graph = _without_unread(fuse(_without_unread(graph), InitialValues(data)))
+    graph = _without_unread(rerolled(_without_unread(graph)))
+    graph = _without_unread(fuse(graph, InitialValues(data)))
     graph = _without_unread(unjoined(graph))
     verify(graph)
     initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})

@@ -45,6 +45,7 @@ KEPT: Final = (
     "exp",
     "expm1",
     "l2_normalize",
+    "linear_recurrence",
     "log",
     "log1p",
     "log_softmax",
@@ -68,6 +69,7 @@ LOWERED: Final = (
     "dispatch",
     "einsum",
     "matmul",
+    "recurrent_layer",
     "scaled_dot_product_attention",
     "transposed_convolution",
 )

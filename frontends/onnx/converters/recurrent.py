@@ -1,4 +1,8 @@
-"""Recurrent layers, unrolled over time; one product covers the inputs of all steps."""
+"""Recurrent layers; one product covers the inputs of all steps.
+
+A layer as PyTorch has it is one operator. One with peepholes, clipped or other activations, or
+sequences of several lengths is unrolled over time.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +23,8 @@ _DEFAULTS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+# The gates of a layer in the order of the operator.
+_ORDERS = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "tanh": (0,), "relu": (0,)}
 _PLAIN = ("Elu", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh")
 
 
@@ -143,6 +149,9 @@ def _recurrent(call: Call) -> list[Item | Array]:
 def _run(call: Call, x: Value, number: int, back: bool) -> tuple[Value, tuple[Value, ...]]:
     """Run one direction; return the states of all steps, and the last state (and cell)."""
     lengths = call.value(4) if call.has(4) else None
+    cell = _cell(call, number)
+    if cell and lengths is None:
+        return _whole(call, x, number, back, cell)
     layer = _layer(call, _turned(call, x, lengths) if back else x, number)
     states = [_initial(call, 5, number, x)]
     if call.operator == "LSTM":
@@ -161,6 +170,34 @@ def _run(call: Call, x: Value, number: int, back: bool) -> tuple[Value, tuple[Va
         states = new
     y = call.emit("stack", *found, axis=0)
     return (_turned(call, y, lengths) if back else y), tuple(states)
+
+
+def _cell(call: Call, number: int) -> str | None:
+    """Return the cell that a direction has; None if the operator has no such cell."""
+    defaults = _DEFAULTS[call.operator]
+    names = call.attribute("activations", defaults * 2)
+    own = tuple(names[number * len(defaults) :][: len(defaults)])
+    if call.attribute("clip") or call.attribute("input_forget", 0) or call.has(7):
+        return None
+    if call.operator == "RNN":
+        return {("Tanh",): "tanh", ("Relu",): "relu"}.get(own)
+    after = call.operator == "LSTM" or call.attribute("linear_before_reset", 0)
+    return call.operator.lower() if after and own == defaults else None
+
+
+def _whole(
+    call: Call, x: Value, number: int, back: bool, cell: str
+) -> tuple[Value, tuple[Value, ...]]:
+    """Return what one operator gives: the states of all steps, and the last state (and cell)."""
+    layer = _layer(call, x, number, _ORDERS[cell])
+    states = [_initial(call, 5, number, x)]
+    if cell == "lstm":
+        states.append(_initial(call, 6, number, x))
+    operands = [layer.inputs, layer.recurrent, *states]
+    operands += [layer.bias] if layer.bias is not None else []
+    found = call.emit_all("recurrent_layer", *operands, cell=cell, reverse=back)
+    end = 0 if back else x.type.shape[0] - 1
+    return found[0], tuple(call.importer.value(at(call, part, end, 0)) for part in found)
 
 
 def _turned(call: Call, x: Value, lengths: Value | None) -> Value:
@@ -185,7 +222,18 @@ def _initial(call: Call, position: int, number: int, x: Value) -> Value:
     return call.importer.value(at(call, call.value(position), number, axis))
 
 
-def _layer(call: Call, x: Value, number: int) -> _Layer:
+def _layer(call: Call, x: Value, number: int, order: tuple[int, ...] = ()) -> _Layer:
+    """Return one direction of a layer, its gates perhaps in another order."""
+
+    def ordered(rows: Value) -> Value:
+        count, rest = rows.type.shape[0] // max(len(order), 1), rows.type.shape[1:]
+        if order == tuple(range(len(order))):
+            return rows
+        ends = ((count * gate, count * (gate + 1)) for gate in order)
+        none = (0,) * len(rest)
+        parts = [cut(call, rows, (first, *none), (last, *rest)) for first, last in ends]
+        return call.emit("concat", *parts, axis=0)
+
     def own(position: int) -> Value | None:
         if not call.has(position):
             return None
@@ -194,12 +242,13 @@ def _layer(call: Call, x: Value, number: int) -> _Layer:
     w, r, b = own(1), own(2), own(3)
     assert w is not None
     assert r is not None
+    w, r = ordered(w), ordered(r)
     inputs = call.emit("matmul", x, w, transpose_b=True)
     bias = None
     if b is not None:
         half = b.type.shape[0] // 2
-        inputs = call.emit("add", inputs, cut(call, b, (0,), (half,)))
-        bias = cut(call, b, (half,), (2 * half,))
+        inputs = call.emit("add", inputs, ordered(cut(call, b, (0,), (half,))))
+        bias = ordered(cut(call, b, (half,), (2 * half,)))
     peepholes = own(7) if call.operator == "LSTM" else None
     return _Layer(call, _activations(call, number), inputs, r, bias, peepholes)
 

@@ -1,6 +1,8 @@
-"""Recurrent networks, unrolled: one cell for each step."""
+"""Recurrent networks: a recurrent layer for each layer and direction.
 
-from collections.abc import Callable
+An LSTM with projections is unrolled, one cell for each step.
+"""
+
 from typing import Any
 
 from shardwright.frontends.common.errors import UnsupportedError
@@ -9,37 +11,16 @@ from shardwright.frontends.torch.converters.normalization import dropped
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
-MOST_STEPS = 1024  # of all layers together
+MOST_STEPS = 1024  # that are unrolled, of all layers together
 State = tuple[Value, ...]
-Cell = Callable[[Call, Value, Value, State], State]
 
 
-def _parts(call: Call, gates: Value, count: int) -> tuple[Value, ...]:
-    return call.emit_all("split", gates, axis=1, parts=count)
-
-
-def _lstm_cell(call: Call, x: Value, turned: Value, state: State) -> State:
-    i, f, g, o = _parts(call, call.emit("add", x, turned), 4)
-    kept = call.emit("mul", call.emit("sigmoid", f), state[1])
+def _lstm_step(call: Call, gates: Value, cell: Value) -> State:
+    i, f, g, o = call.emit_all("split", gates, axis=1, parts=4)
+    kept = call.emit("mul", call.emit("sigmoid", f), cell)
     new = call.emit("mul", call.emit("sigmoid", i), call.emit("tanh", g))
     c = call.emit("add", kept, new)
     return call.emit("mul", call.emit("sigmoid", o), call.emit("tanh", c)), c
-
-
-def _gru_cell(call: Call, x: Value, turned: Value, state: State) -> State:
-    (r, z, n), (hr, hz, hn) = _parts(call, x, 3), _parts(call, turned, 3)
-    reset = call.emit("sigmoid", call.emit("add", r, hr))
-    update = call.emit("sigmoid", call.emit("add", z, hz))
-    new = call.emit("tanh", call.emit("add", n, call.emit("mul", reset, hn)))
-    distance = call.emit("sub", state[0], new)
-    return (call.emit("add", new, call.emit("mul", update, distance)),)
-
-
-def _plain_cell(function: str) -> Cell:
-    def cell(call: Call, x: Value, turned: Value, state: State) -> State:
-        return (call.emit(function, call.emit("add", x, turned)),)
-
-    return cell
 
 
 def _product(call: Call, x: Value, weight: Value, bias: Value | None) -> Value:
@@ -48,26 +29,37 @@ def _product(call: Call, x: Value, weight: Value, bias: Value | None) -> Value:
 
 
 def _direction(
-    call: Call, cell: Cell, x: Value, parameters: list[Value], state: State, reverse: bool
+    call: Call, cell: str, x: Value, parameters: list[Value], state: State, reverse: bool
 ) -> tuple[Value, State]:
     """Return the outputs ``[step, sample, feature]`` of one direction, and the last state."""
     biases = parameters[2:4] if len(parameters) > 3 else [None, None]
-    projection = parameters[-1] if len(parameters) % 2 else None
     entered = _product(call, x, parameters[0], biases[0])
-    steps, batch, features = entered.type.shape
-    outputs = []
-    for step in reversed(range(steps)) if reverse else range(steps):
-        now = call.reshape(call.part(entered, 0, step, 1), (batch, features))
-        state = cell(call, now, _product(call, state[0], parameters[1], biases[1]), state)
-        if projection is not None:
-            state = (_product(call, state[0], projection, None), *state[1:])
+    if len(parameters) % 2:
+        return _projected(call, entered, parameters, state, reverse)
+    operands = [entered, parameters[1], *state, *(bias for bias in biases[1:] if bias is not None)]
+    found = call.emit_all("recurrent_layer", *operands, cell=cell, reverse=reverse)
+    end = 0 if reverse else x.type.shape[0] - 1
+    return found[0], tuple(_row(call, states, end) for states in found)
+
+
+def _projected(
+    call: Call, entered: Value, parameters: list[Value], state: State, reverse: bool
+) -> tuple[Value, State]:
+    """Unroll an LSTM whose outputs are projected before they are read again."""
+    bias, projection = parameters[3] if len(parameters) > 3 else None, parameters[-1]
+    outputs, steps = [], range(entered.type.shape[0])
+    for step in reversed(steps) if reverse else steps:
+        turned = _product(call, state[0], parameters[1], bias)
+        gates = call.emit("add", _row(call, entered, step), turned)
+        h, c = _lstm_step(call, gates, state[1])
+        state = (_product(call, h, projection, None), c)
         outputs.append(state[0])
     return call.emit("stack", *(outputs[::-1] if reverse else outputs), axis=0), state
 
 
 def _network(
     call: Call,
-    cell: Cell,
+    cell: str,
     x: Value,
     states: list[Value],
     params: list[Value],
@@ -78,8 +70,8 @@ def _network(
     each = (4 if how["has_biases"] else 2) + how.get("projected", False)
     if how["batch_first"]:
         x = call.transpose(x, (1, 0, 2))
-    if x.type.shape[0] * how["num_layers"] * ways > MOST_STEPS:
-        raise UnsupportedError(f"a recurrent network of more than {MOST_STEPS} steps")
+    if how.get("projected") and x.type.shape[0] * how["num_layers"] * ways > MOST_STEPS:
+        raise UnsupportedError(f"an LSTM with projections of more than {MOST_STEPS} steps")
     last: list[State] = []
     for layer in range(how["num_layers"]):
         made = []
@@ -116,7 +108,7 @@ def _lstm(
 ) -> list[Value]:
     how = _options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
     how["projected"] = len({state.type.shape[-1] for state in hx}) > 1
-    return _network(call, _lstm_cell, x, hx, params, how)
+    return _network(call, "lstm", x, hx, params, how)
 
 
 @converts("aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
@@ -132,12 +124,7 @@ def _recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    cells: dict[str, Cell] = {
-        "gru": _gru_cell,
-        "rnn_tanh": _plain_cell("tanh"),
-        "rnn_relu": _plain_cell("relu"),
-    }
-    cell = cells[call.operator.split(".")[1]]
+    cell = call.operator.split(".")[1].removeprefix("rnn_")
     how = _options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
     return _network(call, cell, x, [hx], params, how)
 

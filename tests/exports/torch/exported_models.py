@@ -60,6 +60,23 @@ class Pictures(nn.Module):
         return F.cross_entropy(self.head(y.mean((2, 3))), labels)
 
 
+class Recurrent(nn.Module):
+    """Recurrent networks of two kinds, and a linear recurrence."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = nn.LSTM(6, 8, batch_first=True, bidirectional=True)
+        self.write = nn.GRU(16, 8, batch_first=True)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x, labels):
+        y = self.write(self.read(x)[0])[0]
+        factors, state = torch.sigmoid(y), torch.zeros_like(y[:, 0])
+        for i in range(y.shape[1]):
+            state = factors[:, i] * state + y[:, i]
+        return F.cross_entropy(self.head(state), labels)
+
+
 def _labels(classes):
     return torch.randint(0, classes, (BATCH,))
 
@@ -77,6 +94,10 @@ def _pictures():
     return Pictures(), {"x": torch.randn(BATCH, 2, 9, 9), "labels": _labels(4)}
 
 
+def _recurrent():
+    return Recurrent(), {"x": torch.randn(BATCH, 5, 6), "labels": _labels(4)}
+
+
 CASES = {
     "sequence_parallel": (_decoder, {"plan": "tensor=2,data=2,sequence_parallel,zero=3"}),
     "micro_batches": (_decoder, {"plan": "data=4,zero=2,micro_batch=1"}),
@@ -84,6 +105,7 @@ CASES = {
     "uneven": (_perceptron, {"search": "tensor_parallel", "mesh": "4"}),
     "pictures": (_pictures, {"search": "data_parallel"}),
     "statistics": (_pictures, {"search": "data_parallel", "micro_batches": 2}),
+    "recurrent": (_recurrent, {"search": "data_parallel"}),
 }
 
 

@@ -279,28 +279,6 @@ def test_results_and_gradients_are_those_of_pytorch(function: Any) -> None:
     assert step.gradient < 1e-9
 
 
-def test_recurrent_networks_are_unrolled() -> None:
-    torch.manual_seed(0)
-
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.LSTM(3, 4, bidirectional=True, batch_first=True)
-            self.second = nn.GRU(8, 4, num_layers=2)
-            self.third = nn.LSTM(4, 4, proj_size=2, bias=False)
-
-        def forward(self, x: Any) -> Any:
-            y, (_, c) = self.first(x)
-            z, h = self.second(y)
-            u, (p, _) = self.third(z)
-            return u.square().mean() + h.mean() + c.square().mean() + p.mean()
-
-    x = torch.randn(2, 3, 3, dtype=torch.float64)
-    found = compare.gradients_differ(Network().double(), (x,))
-    assert max(found.loss, found.gradient) < 1e-9
-    assert not found.missing
-
-
 class Drawn(nn.Module):
     """Random numbers of many kinds, and what is dropped."""
 

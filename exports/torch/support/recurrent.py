@@ -1,0 +1,88 @@
+"""Operators of a plan that follow the steps of a sequence."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .pointwise import widened
+
+
+def _next(cell: str, entered: Tensor, turned: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+    """Return the state after a step, given its gates of the inputs and of the state before."""
+    if cell == "gru":
+        (r, z, n), (hr, hz, hn) = entered.chunk(3, -1), turned.chunk(3, -1)
+        r, z = torch.sigmoid(r + hr), torch.sigmoid(z + hz)
+        n = torch.tanh(n + r * hn)
+        return [n + z * (state[0] - n)]
+    gates = entered + turned
+    if cell != "lstm":
+        return [torch.tanh(gates) if cell == "tanh" else torch.relu(gates)]
+    i, f, g, o = gates.chunk(4, -1)
+    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return [torch.sigmoid(o) * torch.tanh(c), c]
+
+
+def recurrent_layer(
+    x: Tensor, weights: Tensor, *others: Tensor, cell: str = "lstm", reverse: bool = False
+) -> Tensor | tuple[Tensor, ...]:
+    count = 2 if cell == "lstm" else 1
+    state, bias = list(others[:count]), others[count] if len(others) > count else None
+    outputs: list[list[Tensor]] = []
+    for entered in (x.flip(0) if reverse else x).unbind(0):
+        turned = torch.nn.functional.linear(state[0], weights, bias)
+        state = _next(cell, entered, turned, state)
+        outputs.append(state)
+    found = tuple(
+        torch.stack(states[::-1] if reverse else states)
+        for states in map(list, zip(*outputs, strict=True))
+    )
+    return found if count > 1 else found[0]
+
+
+def recurrent_layer_gradient(
+    *tensors: Tensor, cell: str = "lstm", reverse: bool = False
+) -> tuple[Tensor, ...]:
+    count = 2 if cell == "lstm" else 1
+    operands = tensors[count:-count]
+    turned_axes = (0,) if reverse else ()
+    pairs = (tensors[:count], tensors[-count:])
+    slopes, states = ([t.flip(turned_axes) for t in some] for some in pairs)
+    x = operands[0].flip(turned_axes)
+    weights, first, bias = operands[1], operands[2 : 2 + count], operands[2 + count :]
+    before = [torch.cat((a[None], y[:-1])) for a, y in zip(first, states, strict=True)]
+    turned = torch.nn.functional.linear(before[0], weights, bias[0] if bias else None)
+    slope = [torch.zeros_like(a) for a in first]
+    entering, turning = torch.empty_like(x), torch.empty_like(x)
+    for step in reversed(range(len(x))):
+        slope = [a + dy[step] for a, dy in zip(slope, slopes, strict=True)]
+        state = [y[step] for y in before]
+        entering[step], turning[step], *rest = _pull(cell, x[step], turned[step], state, slope)
+        slope = [rest[0] + turning[step] @ weights, *rest[1:]]
+    rows = turning.flatten(0, 1)
+    found = (entering.flip(turned_axes), rows.T @ before[0].flatten(0, 1), *slope)
+    return (*found, rows.sum(0)) if bias else found
+
+
+def _pull(
+    cell: str, entered: Tensor, turned: Tensor, state: Sequence[Tensor], slope: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return the gradients of a step by its gates, and by the state beside their product."""
+    with torch.enable_grad():
+        own = [t.detach().requires_grad_() for t in (entered, turned, *state)]
+        after = _next(cell, own[0], own[1], own[2:])
+    found = torch.autograd.grad(after, own, slope, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(own, found, strict=True)]
+
+
+@widened
+def linear_recurrence(
+    a: Tensor, b: Tensor, *initial: Tensor, axis: int = -1, reverse: bool = False
+) -> Tensor:
+    factors, terms = list(a.unbind(axis)), list(b.unbind(axis))
+    state = initial[0] if initial else torch.zeros_like(terms[0])
+    states = []
+    for factor, term in list(zip(factors, terms, strict=True))[:: -1 if reverse else 1]:
+        state = factor * state + term
+        states.append(state)
+    return torch.stack(states[::-1] if reverse else states, axis)

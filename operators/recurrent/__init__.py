@@ -1,0 +1,1 @@
+"""Recurrences along one dimension: layers of recurrent networks, and linear recurrences."""
