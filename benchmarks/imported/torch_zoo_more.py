@@ -108,6 +108,38 @@ def _pairs(kind: str, text: Mapping[str, Any], vision: Mapping[str, Any]) -> Cal
     return make
 
 
+def _network(
+    kind: str, auto: str, inputs: Callable[[], dict[str, torch.Tensor]], **options: Any
+) -> Callable[[], Made]:
+    """Return what makes a network of the class `auto` with its inputs."""
+
+    def make() -> Made:
+        made = transformers.AutoConfig.for_model(kind, **options)
+        made.use_cache = False
+        return getattr(transformers, auto)._from_config(made).eval(), inputs()
+
+    return make
+
+
+def _history() -> dict[str, torch.Tensor]:
+    past, future = (BATCH, 19), (BATCH, 6)
+    return {
+        "past_values": torch.rand(past) + 1,
+        "past_time_features": torch.randn(*past, 2),
+        "past_observed_mask": torch.ones(past),
+        "future_values": torch.rand(future) + 1,
+        "future_time_features": torch.randn(*future, 2),
+    }
+
+
+def _words() -> dict[str, torch.Tensor]:
+    return {"input_ids": random_tokens(), "labels": random_tokens(6)}
+
+
+def _sound() -> dict[str, torch.Tensor]:
+    return {"input_values": torch.randn(BATCH, 400), "labels": torch.randint(0, 5, (BATCH,))}
+
+
 def _deit() -> Made:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "image_size": 16, "patch_size": 4}
     made = transformers.DeiTConfig(**sizes, **HEADS, **WIDE, num_labels=5)
@@ -236,6 +268,30 @@ MODELS: Mapping[str, Callable[[], Made]] = {
         topk_group=1,
         first_k_dense_replace=1,
     ),
+    "gpt_oss": decoder(
+        "gpt_oss",
+        "eager",
+        **GROUPED,
+        head_dim=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=4,
+        pad_token_id=0,
+    ),
+    "qwen3_next": decoder(
+        "qwen3_next",
+        "eager",
+        **GROUPED,
+        **MIXED,
+        head_dim=8,
+        shared_expert_intermediate_size=16,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        pad_token_id=0,
+    ),
     "rwkv": decoder("rwkv", attention_hidden_size=32),
     "recurrent_gemma": decoder("recurrent_gemma", num_key_value_heads=1, lru_width=32),
     "mamba2": decoder("mamba2", num_heads=8, head_dim=8, n_groups=1, state_size=4, chunk_size=4),
@@ -251,6 +307,66 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "longt5": _translation("longt5", local_radius=3),
     "marian": _translation("marian"),
     "m2m_100": _translation("m2m_100"),
+    "prophetnet": _network(
+        "prophetnet",
+        "ProphetNetForConditionalGeneration",
+        _words,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        num_encoder_attention_heads=4,
+        num_decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+    ),
+    "time_series": _network(
+        "time_series_transformer",
+        "TimeSeriesTransformerForPrediction",
+        _history,
+        prediction_length=6,
+        context_length=12,
+        num_time_features=2,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        lags_sequence=[1, 2, 7],
+    ),
+    "wav2vec2": _network(
+        "wav2vec2",
+        "Wav2Vec2ForSequenceClassification",
+        _sound,
+        hidden_size=32,
+        num_hidden_layers=2,
+        **HEADS,
+        **WIDE,
+        conv_dim=[16, 16],
+        conv_stride=[5, 2],
+        conv_kernel=[10, 3],
+        num_conv_pos_embeddings=8,
+        num_conv_pos_embedding_groups=4,
+        classifier_proj_size=16,
+        num_labels=5,
+    ),
+    "perceiver": _network(
+        "perceiver",
+        "PerceiverForMaskedLM",
+        lambda: {"inputs": random_tokens(), "labels": random_tokens()},
+        vocab_size=VOCABULARY,
+        d_model=16,
+        d_latents=32,
+        num_latents=4,
+        num_blocks=1,
+        num_self_attends_per_block=2,
+        num_self_attention_heads=4,
+        num_cross_attention_heads=4,
+        max_position_embeddings=LENGTH,
+    ),
     "siglip": _pairs("siglip", {}, {}),
     "blip": _pairs("blip", {"projection_dim": 24}, {}),
     "deit": _deit,

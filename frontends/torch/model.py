@@ -16,6 +16,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.imported import Imported, finished, unread_warning
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
+from shardwright.frontends.torch.assertions import passing_assertions
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
@@ -104,7 +105,12 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
-            with experts_in_slots(module), experts_without_loops(module), plain_modes():
+            with (
+                experts_in_slots(module),
+                experts_without_loops(module),
+                plain_modes(),
+                passing_assertions(),
+            ):
                 program = torch.export.export(module, arguments, keywords, strict=False)
             return functional(program)
     except ModelError:
