@@ -373,7 +373,7 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "beit": image_classifier(
         "beit", hidden_size=32, num_hidden_layers=2, image_size=16, patch_size=4, **HEADS, **WIDE
     ),
-    "cvt": image_classifier("cvt", depth=[1, 1, 1]),
+    "cvt": image_classifier("cvt", depth=[1, 2, 3]),
     "poolformer": image_classifier("poolformer", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
     "swinv2": image_classifier(
         "swinv2",
