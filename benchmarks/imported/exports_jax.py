@@ -72,12 +72,15 @@ def made(name: str) -> tuple[Function, tuple[Any, ...]]:
 def counts_in(hlo: str) -> dict[str, int]:
     """Return the number of collectives of each kind in the text of HLO.
 
-    XLA joins several to one of several operands, each of which is counted.
+    XLA joins several to one of several operands, each of which is counted; an all-to-all has one
+    for each rank of its group.
     """
-    found = re.findall(r" ([a-z-]+?)(?:-start)?\((%[^)]*)\)", hlo)
+    groups = r"(?:.*?replica_groups=\{\{([\d,]+))?"
+    found = re.findall(r" ([a-z-]+?)(?:-start)?\((%[^)]*)\)" + groups, hlo)
     counts: Counter[str] = Counter()
-    for name, operands in found:
-        counts[name.replace("-", "_")] += operands.count("%")
+    for name, operands, group in found:
+        ranks = len(group.split(",")) if name == "all-to-all" else 1
+        counts[name.replace("-", "_")] += operands.count("%") // ranks
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
