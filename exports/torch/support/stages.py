@@ -229,9 +229,9 @@ class Trainer(trainer.Trainer):
         return self.program.DEVICE_GROUPS[self.mesh.group]
 
     def _whole_output(self, name: str, part: Tensor | None) -> Tensor:
-        whole = super()._whole_output(name, part) if self._has(name) else None
         if name not in self.program.HOMES:
             return super()._whole_output(name, part)
+        whole = super()._whole_output(name, part) if self._has(name) else None
         dtype, shape, _ = self.program.OUTPUTS[name]
         return self.mesh.on_every_stage(whole, self.program.HOMES[name], shape, dtype)
 

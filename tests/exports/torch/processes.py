@@ -123,13 +123,14 @@ def moves():
     assert np.array_equal(found.numpy(), [3, 3, 2, 2, 0, 1, 2])
 
 
-def process(rank, folder):
+def process(rank, folder, names, trains, *before):
     """Run everything on one process."""
     torch.set_num_threads(1)
     address = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS)
-    moves()
-    for name in CASES:
+    for check in before:
+        check()
+    for name in names:
         trains(Path(folder), name)
         if rank == 0:
             print(name, flush=True)
@@ -137,6 +138,13 @@ def process(rank, folder):
     dist.destroy_process_group()
 
 
+def on_processes(names, trains, *before):
+    """Train every package in the folder of the command line, after some other checks."""
+    folder = sys.argv[1]
+    sys.path.insert(0, folder)
+    arguments = (folder, names, trains, *before)
+    start_processes(process, arguments, nprocs=RANKS, start_method="fork")
+
+
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[1])
-    start_processes(process, (sys.argv[1],), nprocs=RANKS, start_method="fork")
+    on_processes(CASES, trains, moves)

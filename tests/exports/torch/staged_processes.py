@@ -4,16 +4,14 @@ import sys
 from ast import literal_eval
 from copy import deepcopy
 from importlib import import_module
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from processes import close
+from processes import RANKS, close, on_processes
 from staged_models import made
 from torch.distributed import checkpoint
-from torch.multiprocessing.spawn import start_processes
 
-RANKS, RATE, STEPS = 4, 0.01, 3
+RATE, STEPS = 0.01, 3
 
 
 def trains(folder, name):
@@ -88,19 +86,5 @@ def check_checkpoint(folder, trainer, module, inputs):
     other.write_back()
 
 
-def process(rank, folder, names):
-    """Run everything on one process."""
-    torch.set_num_threads(1)
-    address = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS)
-    for name in names:
-        trains(Path(folder), name)
-        if rank == 0:
-            print(name, flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[1])
-    start_processes(process, (sys.argv[1], sys.argv[2:]), nprocs=RANKS, start_method="fork")
+    on_processes(sys.argv[2:], trains)
