@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/calibration.py --write
 
 calibrates with one process and with two, compares 20 plans of each model on as many, and writes the
-table of calibration.md; that takes 6 to 10 minutes of a quiet machine of two cores. A cluster file
+table of calibration.md; that takes 10 minutes of a quiet machine of two cores. A cluster file
 that is there already is compared by
 
     OMP_NUM_THREADS=1 python benchmarks/calibration.py --cluster machine.yaml --processes 2
