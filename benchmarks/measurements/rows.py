@@ -124,6 +124,8 @@ def gpt_row(
         "group": "",
         **others,
     }
+    if any(bits in record["precision"] for bits in "48") and "float8" not in settings["software"]:
+        raise LeftOutError(f"no rows of {settings['software']} in {record['precision']} to fit")
     if plan.passes(record["gbs"], record["gpus"]) % plan.pipeline and plan.chunks > 1:
         raise LeftOutError("micro-batches that are no multiple of the interleaved stages")
     return Row(
@@ -219,6 +221,8 @@ def _mosaic(record: Mapping[str, Any]) -> Row:
     described = next((name for gpu, name in _MOSAIC.items() if gpu in record["gpu"]), None)
     if described is None:
         raise LeftOutError(f"no cluster for {record['gpu']}")
+    if record["sharding"] != "FULL_SHARD" or "offload True" in record["notes"]:
+        raise LeftOutError("offloaded, or not sharded over all devices")
     return gpt_row(
         record,
         "MPT",

@@ -1,5 +1,6 @@
 """The rows of ``benchmarks/measurements``, and how figures are read, changed and written."""
 
+import json
 import math
 from collections import Counter
 
@@ -79,6 +80,26 @@ def test_every_row_is_read_or_left_out_with_a_reason():
     assert counts["vTrain single"] == 817
     assert counts["vTrain multi"] == 62
     assert counts["SC21"] == 6
+
+
+@needs_rows
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precision": "amp_fp8"},
+        {"sharding": "SHARD_GRAD_OP"},
+        {"notes": "params 1; cpu offload True"},
+        {"gpu": "gh200"},
+    ],
+)
+def test_what_a_row_cannot_be_told_with_leaves_it_out(change, tmp_path):
+    every = json.loads(PUBLISHED.read_text())["rows"]
+    record = next(r for r in every if r["source"].startswith("MosaicML"))
+    path = tmp_path / "rows.json"
+    for changed, kept in ({}, 1), (change, 0):
+        path.write_text(json.dumps({"rows": [record | changed]}))
+        rows, left_out = read_rows(path)
+        assert (len(rows), len(left_out)) == (kept, 1 - kept)
 
 
 @needs_rows
