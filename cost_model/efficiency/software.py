@@ -102,7 +102,7 @@ class Software(Description):
         cluster file; a group of n ranks waits log2(n) times as long.
     exposed_parameters, exposed_activations : Rate
         Share of the communication of parameters and their gradients, and of that of activations,
-        for which computation waits.
+        by which computation is longer: it waits, or kernels beside communication are slower.
     transfers : str
         Where ranks of a stage send the same tensor to the next stage: ``whole`` sends it from each,
         ``scattered`` a part from each, and gathers the parts there.
