@@ -46,6 +46,9 @@ FEATURES: tuple[Mapping[str, object], ...] = (
         "micro_batches": 4,
     },
     {"optimizer": "adam", "precision": "bfloat16", "recompute": "full", "micro_batches": 4},
+    {"optimizer": "adam", "stages": 2, "micro_batches": 1, "recompute": "full"},
+    {"optimizer": "adam", "stages": 2, "micro_batches": 4},
+    {"optimizer": "adam", "stages": 4, "micro_batches": 4, "recompute": "full"},
     {"optimizer": "adam", "offload": "all"},
     {"optimizer": "adam", "offload": "all", "precision": "bfloat16", "micro_batches": 2},
 )
