@@ -64,12 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, or read measurements, and write the cluster file."""
+    check_file(arguments.out, _WHAT, _is_ours)
     if arguments.out.suffix not in (".yaml", ".yml"):  # `--cluster` reads others otherwise
         raise UsageError(
             f"`--out` is `{arguments.out}`, the cluster file is YAML",
             hint=f"name it `{arguments.out.with_suffix('.yaml')}`",
         )
-    check_file(arguments.out, _WHAT, _is_ours)
     name = arguments.name or arguments.out.stem
     if arguments.nccl or arguments.csv is not None:
         content, notes = _from_elsewhere(name, arguments)

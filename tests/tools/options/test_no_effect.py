@@ -99,6 +99,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilation: sw.Compil
             "`--out` is `new`, the cluster file is YAML; name it `new.yaml`",
         ),
         (
+            f"{ELSEWHERE} --out .",
+            "the cluster file cannot be written: a folder is there (in .)",
+        ),
+        (
             "calibrate --cluster h100-pod --csv collective.csv --out new.yaml",
             "`all_gather` communicates, and is measured under `collectives` of a level (in "
             "collective.csv, line 5)",
