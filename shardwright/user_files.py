@@ -19,12 +19,12 @@ def imported(path: Path, failure: type[ShardwrightError] = ModelError) -> Iterat
     Raises
     ------
     ShardwrightError
-        Of the type `failure`, if the file fails.
+        Of the type `failure`, if the file fails, or does not have the name of a Python file.
     """
     name = f"shardwright_model_{path.stem}"
     spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise failure("it is no Python file", str(path), "name a file that ends in `.py`")
     module, loader = module_from_spec(spec), spec.loader
     folder, before = str(path.resolve().parent), set(sys.modules)
     sys.path.insert(0, folder)
