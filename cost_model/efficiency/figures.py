@@ -336,7 +336,7 @@ class Protocol(Description):
     bandwidth : Rate
         Share of the bandwidth that collectives attain.
     latency : Figure
-        Seconds of an empty message, in place of those of the level.
+        Seconds of an empty message.
     """
 
     name: Name
@@ -359,7 +359,8 @@ class LinkEfficiency(Description):
         Seconds by which the ranks of a pair begin a collective at different times; a group of n
         waits log2(n) times as long, since more ranks have a later last one.
     protocols : tuple of Protocol
-        Ways to send; without them there is one, of the whole share and the latency of the level.
+        Ways to send; without them there is one, of the whole share and the latency of the level,
+        which has none beside them.
     collectives : mapping of str to CollectiveRate
         Collectives that were measured by themselves, by kind; they take neither the figures of the
         level nor the device's launch.
@@ -386,6 +387,12 @@ class LinkEfficiency(Description):
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
         return hash((self.bandwidth, self.several, self.skew, self.protocols, *self.collectives))
+
+    def with_latencies_times(self, factor: float) -> Self:
+        """Return what is attained where the latency of every protocol is multiplied."""
+        latencies = ((p, p.latency.with_value(p.latency.value * factor)) for p in self.protocols)
+        protocols = (p.model_copy(update={"latency": latency}) for p, latency in latencies)
+        return self.model_copy(update={"protocols": tuple(protocols)})
 
     def without_latency(self) -> Self:
         """Return what is attained of the bandwidth by messages of any size alike: no latencies."""
