@@ -6,12 +6,23 @@ or assumed, where measured steps do not tell it from others.
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic._internal._model_construction import ModelMetaclass
 
+from shardwright.cost_model.efficiency.files import in_one_sentence
+from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import suggestion
 from shardwright.operators.communication.collectives import Communication, priced_as
 from shardwright.operators.info import operator_class, operator_names
@@ -50,7 +61,17 @@ PACKED = ("all_gather", "reduce_scatter")
 """Those whose parts are copied where they are split along another dimension than the first."""
 
 
-class Description(BaseModel):
+class _Maker(ModelMetaclass):
+    """Makes descriptions in Python: wrong ones are refused in one sentence, as those of files."""
+
+    def __call__(self, *arguments: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **fields)
+        except ValidationError as error:
+            raise ClusterError(in_one_sentence(error)) from error
+
+
+class Description(BaseModel, metaclass=_Maker):
     """The base of all parts of a cluster file: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
