@@ -133,8 +133,8 @@ def _hint(error: Exception) -> str:
     """Return what helps against an error of an export."""
     if "DataDependent" in type(error).__name__:
         return (
-            "let neither sizes nor branches depend on the elements of tensors; assertions may, without "
-            "`not`, `:=` or `lambda` inside of their conditions"
+            "let neither sizes nor branches depend on the elements of tensors; assertions may, "
+            "without `not`, `:=` or `lambda` inside of their conditions"
         )
     if "cache" in str(error).lower():
         return "set `config.use_cache = False`"
