@@ -189,7 +189,9 @@ def attaining(described: Cluster, random: np.random.Generator) -> Cluster:
                         Protocol(
                             name=name,
                             bandwidth=_share(part),
-                            latency=_figure(level.latency * float(random.uniform(0, 2)) / most),
+                            latency=_figure(
+                                level.send_seconds(0.0) * float(random.uniform(0, 2)) / most
+                            ),
                         )
                         for name, part, most in (
                             ("short", 0.3, 4),
@@ -214,7 +216,7 @@ def _collectives(level: Level, random: np.random.Generator) -> dict[str, Collect
         return {}
     return {
         kind: CollectiveRate(
-            latency=_figure(level.latency * float(random.uniform(0, 2))),
+            latency=_figure(level.send_seconds(0.0) * float(random.uniform(0, 2))),
             bandwidth=_rate(level.bandwidth * float(random.uniform(0.1, 1))),
             messages=_messages(level, random),
             packing=_messages(level, random) if kind in PACKED else None,

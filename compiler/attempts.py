@@ -30,6 +30,7 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
 _FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
+_FITTING = "the search for plans that fit"
 _SHARE = 3 / 4  # of the time left that one search may take
 _LARGE = 200  # operators of a program whose search takes some time
 _FOR_RULES = 1 / 4  # of the time left that plans built by rule may take, and are left to fit
@@ -88,14 +89,14 @@ class Attempts:
             other = self._offloading_alone() or next(self.by_rule(), None)
             if other is not None:
                 return _better(other, other, self._known_bound())
-            last = self._last_resort() if self.time_note.is_late(self.deadline) else None
+            last = self._last_resort() if self.time_note.is_late(self.deadline, _FITTING) else None
             if last is None:
                 raise
             return last
         if found.result.unlimited or self._is_near(found.result.cost, found.result.lower_bound):
             return found
         other = next(self.by_rule(found.result.cost), found)
-        self.time_note.is_late(self.deadline)
+        self.time_note.is_late(self.deadline, _FITTING)
         return _better(found, other, found.result.lower_bound)
 
     def _offloading_alone(self) -> Attempt | None:
@@ -117,7 +118,7 @@ class Attempts:
     def _is_too_late(self) -> bool:
         """Whether no time is left for a search that takes some."""
         large = len(self.request.source) > _LARGE and self.rules is not None
-        return large and self.time_note.is_late(self.deadline)
+        return large and self.time_note.is_late(self.deadline, _FITTING)
 
     def _last_resort(self) -> Attempt | None:
         """Return a plan that rules build and that fits; None if there is none.
@@ -175,7 +176,7 @@ class Attempts:
         limit = self.limits.limit_bytes
         for plan in plans:
             if plan.result.memory_bytes <= limit:
-                if self.time_note.is_late(self.deadline):
+                if self.time_note.is_late(self.deadline, _FITTING):
                     if not late:
                         return
                     late -= 1
@@ -326,7 +327,7 @@ class Attempts:
         except TimeLimitError as error:
             if not math.isfinite(self.request.deadline):
                 raise
-            self.time_note.note()
+            self.time_note.note("building the problem")
             raise NotFoundError("no time is left to build the problem") from error
 
     @property
@@ -343,7 +344,7 @@ class Attempts:
             If there is none, or none was found; for tighter limits also if no time is left.
         """
         if limits.memory_limit != self.limits.memory_limit and not self._left():
-            self.time_note.note()
+            self.time_note.note(_FITTING)
             raise NotFoundError("no time is left to search within a tighter limit")
         return self.found(limits).emit()
 
@@ -377,7 +378,7 @@ class Attempts:
             result = self.request.solve(space, limits)
         except NotFoundError:
             if method.keeps_memory_limit and method.minimizes_step:  # else time does not matter
-                self.time_note.note()
+                self.time_note.note(_FITTING)
             raise
         self.time_note.note_end_of(result, limits)
         return result
@@ -416,7 +417,7 @@ class Attempts:
         plain = None if options.rewrites_programs else timeline
         fusion, timeline = fastest_fusion(
             *(alone, cluster, limit, options.gap, bound, plain),
-            is_late=lambda: self.time_note.is_late(self.deadline),
+            is_late=lambda: self.time_note.is_late(self.deadline, "the search for buckets"),
             shortest=shortest,
         )
         if fusion != NO_BUCKETS:
@@ -445,7 +446,7 @@ class Attempts:
         limits = replace(self.limits, time_limit=self._left())
         result = search_least_memory(space, limits)
         if result.seconds >= limits.time_limit:
-            self.time_note.note()
+            self.time_note.note("the search for the least memory")
         shares = largest_shares(space, result.assignment)
         return LeastMemory(self.emit(self.limits, result), result.lower_bound, shares)
 

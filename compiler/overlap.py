@@ -40,6 +40,7 @@ from shardwright.solver.linear_program import Cut, highest_grouped_weights
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 Floats = NDArray[np.float64]
+_BY_WEIGHTS = "the search by weights"
 _ROUNDING = 1e-9
 _LINKS = 0.05  # weight of the links together, where the search for weights begins
 _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
@@ -249,7 +250,7 @@ class OverlapSearch:
         try:
             probed = self.probe(self.as_weights(weights), self._worthwhile(bound), known_short)
         except NoPlanError:  # a plan fits, so only the time can have ended the search
-            self.time_note.note()
+            self.time_note.note(_BY_WEIGHTS)
             return None
         self.seconds += time.perf_counter() - begin
         if probed.lower_bound >= bound:
@@ -444,7 +445,7 @@ class OverlapSearch:
 
     @property
     def _is_late(self) -> bool:
-        return self.time_note.is_late(self.deadline)
+        return self.time_note.is_late(self.deadline, _BY_WEIGHTS)
 
     @property
     def _shortest(self) -> float:

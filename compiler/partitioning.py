@@ -191,7 +191,7 @@ class Partitioning(Partitioned):
         if found.is_short:
             best = self._fastest_of(best, found, partial(self._in_order, found))
         if not self._is_near(best, found):
-            self.time_note.is_late(self.deadline)
+            self.time_note.is_late(self.deadline, "candidates")
         if self.options.rewrites_programs:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         step = self._in_least_memory(best, self._tolerance(best, found))
@@ -234,7 +234,7 @@ class Partitioning(Partitioned):
     ) -> Bucketed:
         """Return the fastest of a plan and of candidates in their best buckets."""
         for candidate in candidates:
-            if self._is_near(best, found) or self.time_note.is_late(self.deadline):
+            if self._is_near(best, found) or self.time_note.is_late(self.deadline, "candidates"):
                 break
             may_win = candidate.least_seconds < best.step_seconds * (1 - self.options.gap)
             if may_win and not any(candidate.attempt.program is one for one in self._tried):
@@ -360,7 +360,7 @@ class Partitioning(Partitioned):
                 time_note=self.time_note,
             ).run_relaxed()
         except NoPlanError:
-            self.time_note.note()
+            self.time_note.note("the search for a bound")
             return None
 
     def _within(self, weights: ResourceWeights, share: float) -> list[Probed]:
@@ -450,7 +450,7 @@ class Partitioning(Partitioned):
     ) -> Emitted:
         """Return a program with its memory in the overlapped step, where that is minimised."""
         attempt = bucketed.attempt
-        result = self.time_note.noted_in(attempt.result)
+        result = self.time_note.noted_in(attempt.result, self.options.time_limit)
         result = replace(result, seconds=result.seconds + self._seconds_of_building)
         emitting = PassManager(records=list(attempt.records))
         if not self.options.extra_passes:

@@ -414,7 +414,7 @@ class RulePlans:
 
     @property
     def _is_late(self) -> bool:
-        return self.time_note.is_late(self.deadline)
+        return self.time_note.is_late(self.deadline, "plans by rule")
 
     @cached_property
     def _sources(self) -> MarkedPrograms:
@@ -455,7 +455,7 @@ class RulePlans:
             except StrategyError:
                 self._spaces[key] = None
         if key in self._too_large:
-            self.time_note.note()
+            self.time_note.note("plans by rule")
         return self._spaces[key]
 
     def _planner(self, mesh: Mesh) -> RedistributionPlanner:

@@ -30,6 +30,7 @@ from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
+from shardwright.ir.values import POSITIVE_INTEGER, checked
 
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 
@@ -110,6 +111,7 @@ class Cluster(Description):
         return f"<Cluster {self.name}: {self.size} devices `{self.device.name}` of {memory}>"
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Self:
         """Read a cluster from a YAML file, or a JSON file if its name ends in ``.json``.
 
@@ -124,6 +126,7 @@ class Cluster(Description):
         return cls.parsed(cluster_content(text, where), where)
 
     @classmethod
+    @checked
     def parsed(cls, content: Mapping[str, Any], where: str) -> Self:
         """Return the cluster that the content of a file describes.
 
@@ -152,6 +155,7 @@ class Cluster(Description):
         """Return the cluster for programs that keep all tensors on the devices."""
         return self if self.host is None else self.model_copy(update={"host": None})
 
+    @checked
     def run_by(self, software: Software | None) -> Self:
         """Return the cluster for timing programs as a training software runs them."""
         if software is None:
@@ -171,6 +175,7 @@ class Cluster(Description):
         """Number of devices."""
         return prod(level.size for level in self.levels)
 
+    @checked
     def for_devices(self, devices: int) -> tuple[int, ...]:
         """Return the number of members that `devices` devices use of each level, innermost first.
 
@@ -218,6 +223,7 @@ class Cluster(Description):
         used = max((i + 1 for i, count in enumerate(counts) if count > 1), default=0)
         return self.levels[:used]
 
+    @checked
     def check_groups(self, devices: int, groups: int) -> None:
         """Check that groups of neighbouring devices, all of one size, lie alike in the levels.
 
@@ -227,6 +233,9 @@ class Cluster(Description):
             If they do not: one would lie in more members of a level than another.
         """
         counts = self.for_devices(devices)
+        POSITIVE_INTEGER.check("groups", groups)
+        if devices % groups:
+            raise ClusterError(f"{devices} devices cannot be divided into {groups} groups")
         if not self._lie_alike(groups, counts):
             numbers = (n for n in range(1, devices + 1) if devices % n == 0)
             fit = (str(n) for n in numbers if self._lie_alike(n, counts))

@@ -1,6 +1,6 @@
 """Attributes: the constants of nodes and parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -43,3 +43,17 @@ def ordered(attributes: Attributes) -> tuple[tuple[str, Attribute], ...]:
     if isinstance(attributes, FrozenAttributes):
         return attributes.ordered
     return tuple(sorted(attributes.items()))
+
+
+def check_constants(operator: str, attributes: Attributes) -> None:
+    """Refuse attributes that can be changed, such as lists: a node has constants.
+
+    Raises
+    ------
+    IRError
+        If one can be.
+    """
+    for name, value in attributes.items():
+        if not isinstance(value, Hashable):
+            what = f"`{name}` of `{operator}` is {value!r}, expected a number, a text or a tuple"
+            raise IRError(what)

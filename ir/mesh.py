@@ -6,6 +6,7 @@ from functools import cached_property
 from math import prod
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,12 @@ class Mesh:
     axes: tuple[MeshAxis, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.axes, tuple) or not all(isinstance(a, MeshAxis) for a in self.axes):
+            raise wrong_value("axes", self.axes, "a tuple of `MeshAxis`", of="of a mesh")
         names = [axis.name for axis in self.axes]
         if len(set(names)) != len(names):
             raise IRError(f"a mesh has the axes {names}, every name must be unique")
-        if any(axis.size < 1 for axis in self.axes):
+        if any(axis.size not in POSITIVE_INTEGER for axis in self.axes):
             raise IRError(f"a mesh has the shape {self.shape}, every size must be at least 1")
         if any(axis.in_time for axis in self.axes[1:]):
             raise IRError(f"only the first axis of a mesh can be run in time, this one is {self}")
@@ -145,15 +148,18 @@ class Mesh:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Size of each axis by name."""
-        return dict(zip(self.names, self.shape, strict=True))
+        return self._of_axes(self.shape)
 
     @cached_property
     def _by_name(self) -> dict[str, MeshAxis]:
         return {axis.name: axis for axis in self.axes}
 
+    def _of_axes(self, values: Iterable[int]) -> dict[str, int]:
+        return _OfAxes(zip(self.names, values, strict=True))
+
     @cached_property
     def _strides(self) -> dict[str, int]:
-        return {name: prod(self.shape[i + 1 :]) for i, name in enumerate(self.names)}
+        return self._of_axes(prod(self.shape[i + 1 :]) for i in range(len(self.names)))
 
     def axis(self, name: str) -> MeshAxis:
         """Return the axis called `name`.
@@ -163,8 +169,8 @@ class Mesh:
         IRError
             If the mesh has no such axis.
         """
-        if name not in self._by_name:
-            raise IRError(f"the mesh has no axis `{name}`", hint=f"its axes are {self.names}")
+        if name not in self.names:
+            raise _no_axis(name, self.names)
         return self._by_name[name]
 
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -232,6 +238,17 @@ class Mesh:
     def __str__(self) -> str:
         times = [f"{a.name}={a.size}" + _kind_of(a) for a in self.axes]
         return " x ".join(times) or "one device"
+
+
+class _OfAxes(dict[str, int]):
+    """A number of each axis; there is none of any other."""
+
+    def __missing__(self, name: object) -> int:
+        raise _no_axis(name, self)
+
+
+def _no_axis(name: object, names: Iterable[str]) -> IRError:
+    return IRError(f"the mesh has no axis `{name}`", hint=f"its axes are {tuple(names)}")
 
 
 def _kind_of(axis: MeshAxis) -> str:

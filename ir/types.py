@@ -77,8 +77,12 @@ class TensorType:
         return TensorType, (self.dtype, self.shape, self.in_host)  # another process hashes anew
 
     def _check(self) -> None:
-        if self.dtype not in _DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in _DTYPES:
             raise IRError(f"no element type is called `{self.dtype}`", hint=f"use one of {DTYPES}")
+        if not isinstance(self.shape, tuple):
+            raise IRError(f"a tensor has the shape {self.shape}, expected a tuple of integers")
+        if not isinstance(self.in_host, bool):
+            raise IRError(f"`in_host` of a tensor is {self.in_host}, expected True or False")
         if not all(isinstance(size, int | np.integer) for size in self.shape):
             raise IRError(f"a tensor has the shape {self.shape}, every size must be an integer")
         if any(size < 1 for size in self.shape):

@@ -1,42 +1,55 @@
 """Whether the time limit ended a search: with more time, the plan or its bound may be another."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
-_ENDED = "the time limit ended the search"
+_ENDED = "the time limit ended"
+_BY_SOLVER = "a search of the solver"
 
 
 @dataclass
 class TimeNote:
-    """Notes whether the time limit ended a part of the search for one plan.
+    """Notes which parts of the search for one plan the time limit ended.
 
     Parameters
     ----------
-    has_ended_a_search : bool
-        Whether something that was still to be searched was left out.
+    began : float
+        The begin of the search, by `time.perf_counter`.
+    shares : dict of str to float
+        Parts in which something that was still to be searched was left out, and the seconds that
+        each had.
     """
 
-    has_ended_a_search: bool = False
+    began: float = field(default_factory=time.perf_counter)
+    shares: dict[str, float] = field(default_factory=dict)
 
-    def note(self) -> None:
-        """Note that the time limit ended a search."""
-        self.has_ended_a_search = True
+    @property
+    def has_ended_a_search(self) -> bool:
+        """Whether something that was still to be searched was left out."""
+        return bool(self.shares)
 
-    def is_late(self, deadline: float) -> bool:
+    def note(self, part: str, share: float | None = None) -> None:
+        """Note that the time limit ended a part of the search: after its share, or now."""
+        share = time.perf_counter() - self.began if share is None else max(share, 0.0)
+        self.shares[part] = max(share, self.shares.get(part, 0.0))
+
+    def is_late(self, deadline: float, part: str) -> bool:
         """Return whether no time is left for what is next, and note that it is left out.
 
         Parameters
         ----------
         deadline : float
-            The end of the search, by `time.perf_counter`.
+            The end of this part of the search, by `time.perf_counter`.
+        part : str
+            What ends there, in words.
         """
         late = time.perf_counter() >= deadline
         if late:
-            self.note()
+            self.note(part, deadline - self.began)
         return late
 
     def note_end_of(self, result: SearchResult, limits: SearchOptions) -> None:
@@ -47,13 +60,26 @@ class TimeNote:
         gap = relative_gap(result.cost, result.lower_bound)
         is_near = gap <= max(limits.gap, OPTIMALITY_GAP)
         if result.timed or result.seconds >= limits.time_limit / (1 if is_near else 2):
-            self.note()
+            self.note(_BY_SOLVER, limits.time_limit)
 
-    def noted_in(self, result: SearchResult) -> SearchResult:
-        """Return a result that says whether the time limit ended a search."""
+    def noted_in(self, result: SearchResult, limit: float) -> SearchResult:
+        """Return a result that says which parts of its search the time limit ended.
+
+        Parameters
+        ----------
+        result : SearchResult
+            The result.
+        limit : float
+            Seconds of the whole search.
+        """
         if not self.has_ended_a_search or says_so(result):
             return result
-        return replace(result, how=f"{result.how}; {_ENDED}")
+        used = time.perf_counter() - self.began
+        ended = f"{_ENDED} the search"
+        if max(used, *self.shares.values()) < limit:
+            parts = (f"{part} after {share:.3g} s" for part, share in self.shares.items())
+            ended = f"a share of {_ENDED} {', '.join(parts)}; {used:.3g} of {limit:g} s were used"
+        return replace(result, how=f"{result.how}; {ended}")
 
 
 def says_so(result: SearchResult) -> bool:

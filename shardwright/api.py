@@ -29,6 +29,7 @@ from shardwright.ir.values import (
     POSITIVE_INTEGER,
     SEED,
     check_flag,
+    checked,
     wrong_value,
 )
 from shardwright.models import (
@@ -157,6 +158,7 @@ _ARGUMENTS = [name for name in inspect.signature(compile).parameters if name != 
 # Plans
 
 
+@checked
 def read_plan(directory: str | Path) -> Plan:
     """Return the plan in a directory.
 

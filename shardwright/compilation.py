@@ -1,6 +1,6 @@
 """A compilation: the plan of a model for a cluster, and how the compiler came to it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -26,6 +26,7 @@ from shardwright.ir.html import html_table
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import seconds_text
+from shardwright.ir.values import checked
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
 
@@ -83,6 +84,7 @@ class Compilation:
         tables = compact_tables(self.compiled, self.cluster)
         return html_table("compilation", rows.items()) + tables
 
+    @checked
     def timeline_within(self, limit: MemoryLimit) -> Timeline:
         """Return the timeline whose memory the plan states; of one that does not fit, the fastest.
 
@@ -96,6 +98,7 @@ class Compilation:
             return with_window(program, self.cluster, memory.window_bytes)
         return simulate(program, self.cluster, limit if memory.fits(limit) else inf)
 
+    @checked
     def write_page(self, path: str | Path, timeline: Timeline | None = None) -> Path:
         """Write a page for people to look at, which needs no network.
 
@@ -116,7 +119,8 @@ class Compilation:
         write_page(Path(path), page_document(*where, lines=self.lines))
         return Path(path)
 
-    def write(self, directory: str | Path, ranks: list[int] | None = None) -> Path:
+    @checked
+    def write(self, directory: str | Path, ranks: Iterable[int] | None = None) -> Path:
         """Write the plan; see `write_plan`."""
         write_plan(Path(directory), self.plan, ranks)
         return Path(directory)

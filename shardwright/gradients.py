@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from shardwright.communication import WORLD_GROUPS, get_group_size, groups_of
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import check_flag
+from shardwright.ir.values import check_flag, check_type
 from shardwright.tensor import Parameter, Tensor
 from shardwright.tracer import current_tracer, is_tracing
 
@@ -107,6 +107,8 @@ def value_and_grad(
             hint="give `None` for `grad_position`",
         )
     check_flag("has_aux", has_aux)
+    check_type("fn", fn, Callable)
+    check_type("weights", weights, Iterable[Parameter] | None)
     return ValueAndGrad(fn, None if weights is None else tuple(weights), has_aux)
 
 

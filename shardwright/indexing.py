@@ -156,6 +156,20 @@ def beside(tensor: Any, other: object, *, divides: bool = False) -> Any:
     return tensor.astype("int32") if tensor.dtype == "bool" else tensor
 
 
+def place_of(dimension: object, rank: int) -> int:
+    """Return the position of a dimension of a tensor; negative ones count from the end.
+
+    Raises
+    ------
+    ModelError
+        If there is no such dimension.
+    """
+    place = size_of(dimension)
+    if not -rank <= place < rank:
+        raise ModelError(f"a tensor of {rank} dimensions has no dimension {place}")
+    return place % rank
+
+
 def size_of(size: object) -> int:
     """Return the size, or the position, of a dimension.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardwright.ir.types import TensorType
-from shardwright.ir.values import SEED
+from shardwright.ir.values import SEED, checked
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
 
@@ -74,6 +74,7 @@ def _text(init: Init) -> str:
     return _NAMES.get(name, name) + bracket + rest
 
 
+@checked
 def initializer(
     init: Init,
     shape: int | tuple[int, ...] | list[int],

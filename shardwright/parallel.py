@@ -35,8 +35,11 @@ from shardwright.ir.values import (
     POSITIVE_INTEGER,
     SEED,
     check_choice,
+    check_fields,
     check_flag,
     check_names,
+    check_type,
+    checked,
     wrong_value,
 )
 from shardwright.operators.info import Array, SplitCounts
@@ -118,6 +121,7 @@ class Layout:
     alias_name: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         names = self.alias_name
         if len(names) != len(self.device_matrix) or len(set(names)) != len(names):
             raise ModelError(
@@ -296,6 +300,8 @@ class AutoParallel:
             check_choice("config", config, ("data_parallel", "full_batch"))
         elif not isinstance(config, Sequence):
             raise wrong_value("config", config, "`data_parallel`, `full_batch`, or a sequence")
+        else:
+            check_type("config", config, Sequence[TensorLayout | Sequence[int]])
         if isinstance(config, str):
             self.options = replace(self.options, dataset_strategy=config)
             return
@@ -304,6 +310,7 @@ class AutoParallel:
         )
         self.options = replace(self.options, dataset_strategy=counts)
 
+    @checked
     def comm_fusion(self, config: Mapping[str, Any]) -> None:
         """Fuse the all-reduces of gradients, the all-gathers of parameters, and reduce-scatters.
 
@@ -395,11 +402,13 @@ class AutoParallel:
         if self.options.how.mode != "data_parallel":
             self._compile_with(gradients_mean=True)
 
+    @checked
     def load_operator_strategy_file(self, file_path: str | Path) -> None:
         """Pin the strategies in a file."""
         strategies: Mapping[str, SplitCounts] = read_strategies(Path(file_path))
         self._compile_with(pins=strategies)
 
+    @checked
     def save_operator_strategy_file(self, file_path: str | Path) -> None:
         """Write the strategies to a file after the compilation.
 

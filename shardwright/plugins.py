@@ -9,12 +9,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from shardwright.ir.errors import PluginError, ShardwrightError
+from shardwright.ir.values import checked
 from shardwright.user_files import imported
 
 GROUP = "shardwright.plugins"
 """Entry points of this group are loaded by every command."""
 
 
+@checked
 def load_plugin(path: str | Path) -> None:
     """Run a Python file that registers something; running it again replaces what it registered.
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from shardwright.communication import WORLD_AXIS
 from shardwright.eager import values_of
-from shardwright.indexing import Index, Item, beside, index_of, size_of
+from shardwright.indexing import Index, Item, beside, index_of, place_of, size_of
 from shardwright.initial import Initial, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
@@ -177,7 +177,7 @@ class Tensor:
     def transpose(self, *axes: int | tuple[int, ...]) -> "Tensor":
         """Return the tensor with its dimensions in another order; reversed without arguments."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple) else axes
-        wanted = tuple(size_of(axis) % self.ndim for axis in order)
+        wanted = tuple(place_of(axis, self.ndim) for axis in order)
         return apply("transpose", self, permutation=wanted or tuple(reversed(range(self.ndim))))
 
     permute = transpose
@@ -185,7 +185,8 @@ class Tensor:
     def swapaxes(self, first: int, second: int) -> "Tensor":
         """Return the tensor with two dimensions exchanged."""
         order = list(range(self.ndim))
-        order[first], order[second] = order[second], order[first]
+        one, other = place_of(first, self.ndim), place_of(second, self.ndim)
+        order[one], order[other] = other, one
         return self.transpose(tuple(order))
 
     @property

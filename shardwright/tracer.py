@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.dataflow.trained import warn_of_idle
-from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.attributes import Attribute, Attributes, check_constants
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.provenance import ParameterRole
@@ -98,6 +98,7 @@ class Tracer(Builder):
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """Emit an operator, and note the line of the model that applies it; see `Builder`."""
+        check_constants(operator, attributes)
         results = super().emit_all(operator, *operands, name=name, like=like, **attributes)
         line = _line_of_model()
         if line:

@@ -13,6 +13,7 @@ from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import shortened
+from shardwright.ir.values import check_fields, checked
 from shardwright.nn import optimizers as nn_optimizers
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array, SplitCounts
@@ -43,6 +44,9 @@ class InputSpec:
     name: str
     type: TensorType
     high: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +132,7 @@ class WithLossCell(Cell):
         return (loss, output) if self._with_outputs else loss
 
 
+@checked
 def trace(
     network: Network,
     inputs: Sequence[InputSpec],

@@ -2,7 +2,7 @@
 
 import argparse
 
-from shardwright.cost_model.cluster import Cluster, cluster, preset_names
+from shardwright.cost_model.cluster import Cluster, Level, cluster, preset_names
 from shardwright.cost_model.efficiency.files import mixed_names
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
@@ -31,10 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(described: Cluster) -> tuple[str, ...]:
     device = described.device
     speed = f"{device.flops_per_second('float32') / 1e12:g} Tflop/s"
-    links = [
-        f"{level.name} x{level.size}: {level.bandwidth / 1e9:g} GB/s, {seconds_text(level.latency)}"
-        for level in described.levels
-    ]
+    links = [f"{level.name} x{level.size}: {_rate_text(level)}" for level in described.levels]
     return (
         described.name,
         f"{described.size:,}",
@@ -43,10 +40,15 @@ def _row(described: Cluster) -> tuple[str, ...]:
     )
 
 
+def _rate_text(level: Level) -> str:
+    """Return the bandwidth of links, and the seconds of an empty message."""
+    return f"{level.bandwidth / 1e9:g} GB/s, {seconds_text(level.send_seconds(0.0))}"
+
+
 def _rows_of_parts(described: MixedCluster) -> list[tuple[str, ...]]:
     """Return a row for a mixed cluster, with the link between its parts, and one for each part."""
     link = described.link
-    joined = f"{link.name}: {link.bandwidth / 1e9:g} GB/s, {seconds_text(link.latency)}"
+    joined = f"{link.name}: {_rate_text(link)}"
     whole = (described.name, f"{described.size:,}", f"{len(described.parts)} parts", joined)
     parts = (_row(part) for part in described.parts)
     return [whole, *((f"  {name}", *rest) for name, *rest in parts)]

@@ -384,8 +384,7 @@ def _as_exposed(cluster: Cluster) -> Cluster:
         return cluster
     share = cluster.software.exposed_activations.value
     inner, *outer = cluster.levels
-    faster = {"bandwidth": inner.bandwidth / share, "latency": inner.latency * share}
-    return cluster.model_copy(update={"levels": (inner.model_copy(update=faster), *outer)})
+    return cluster.model_copy(update={"levels": (inner.exposed_for(share), *outer)})
 
 
 def _counting(cluster: Cluster) -> Cluster:

@@ -63,7 +63,11 @@ class PipelineFrontier:
         limits, end = race.builder.limits, now + SHARE * max(race.deadline - now, 0.0)
 
         def search(cut: Cut, limit: float) -> Within[None] | None:
-            if race.is_over or not self._is_small or race.time_note.is_late(end):
+            if (
+                race.is_over
+                or not self._is_small
+                or race.time_note.is_late(end, "cuts within less memory")
+            ):
                 return None
             return self._within(cut, limit)
 

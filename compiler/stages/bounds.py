@@ -141,7 +141,7 @@ class CutBounds:
     @property
     def _is_late(self) -> bool:
         first = self.problems[0]
-        return first.time_note.is_late(min(first.deadline, self.deadline))
+        return first.time_note.is_late(min(first.deadline, self.deadline), "the search for a bound")
 
     def balanced(self) -> Cut | None:
         """Return the cut whose stages are most equal."""

@@ -182,7 +182,7 @@ class PipelinePartitioning(Partitioned):
             lambda weights: self._by_weights(weights, part).step_floor(self._frequent),
             self.options.passes,
             self.options.passes > 1 and can_divide(self.source, self.loop),
-            lambda: self.time_note.is_late(until),
+            lambda: self.time_note.is_late(until, "the search by weights"),
         ).best()
 
     @cached_property
@@ -419,7 +419,7 @@ class PipelinePartitioning(Partitioned):
                 f"least {bound:.9g} s"
             )
         result = replace(self._drafted(best), how=self._how())
-        return bounded(self.time_note.noted_in(result), max(bound, 0.0))
+        return bounded(self.time_note.noted_in(result, self.options.time_limit), max(bound, 0.0))
 
     def _drafted(self, best: Candidate) -> SearchResult:
         """Return the result of a search without a bound."""

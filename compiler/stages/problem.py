@@ -480,7 +480,7 @@ class StageProblems:
         try:
             result = request.solve(space, limits)
         except NotFoundError:
-            self.time_note.note()
+            self.time_note.note("the search for plans of stages")
             raise
         self.time_note.note_end_of(result, limits)
         return result

@@ -104,7 +104,7 @@ class Race:
     @property
     def is_late(self) -> bool:
         """Whether no time is left."""
-        return self.time_note.is_late(self.deadline)
+        return self.time_note.is_late(self.deadline, "the comparison of pipelines")
 
     def enter(self, cut: Cut, plans: Sequence[StagePlans]) -> bool:
         """Emit a candidate whose program fits, unless the race is over; return whether it leads."""

@@ -6,12 +6,23 @@ or assumed, where measured steps do not tell it from others.
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic._internal._model_construction import ModelMetaclass
 
+from shardwright.cost_model.efficiency.files import in_one_sentence
+from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import suggestion
 from shardwright.operators.communication.collectives import Communication, priced_as
 from shardwright.operators.info import operator_class, operator_names
@@ -50,7 +61,17 @@ PACKED = ("all_gather", "reduce_scatter")
 """Those whose parts are copied where they are split along another dimension than the first."""
 
 
-class Description(BaseModel):
+class _Maker(ModelMetaclass):
+    """Makes descriptions in Python: wrong ones are refused in one sentence, as those of files."""
+
+    def __call__(self, *arguments: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **fields)
+        except ValidationError as error:
+            raise ClusterError(in_one_sentence(error)) from error
+
+
+class Description(BaseModel, metaclass=_Maker):
     """The base of all parts of a cluster file: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -336,7 +357,7 @@ class Protocol(Description):
     bandwidth : Rate
         Share of the bandwidth that collectives attain.
     latency : Figure
-        Seconds of an empty message, in place of those of the level.
+        Seconds of an empty message.
     """
 
     name: Name
@@ -359,7 +380,8 @@ class LinkEfficiency(Description):
         Seconds by which the ranks of a pair begin a collective at different times; a group of n
         waits log2(n) times as long, since more ranks have a later last one.
     protocols : tuple of Protocol
-        Ways to send; without them there is one, of the whole share and the latency of the level.
+        Ways to send; without them there is one, of the whole share and the latency of the level,
+        which has none beside them.
     collectives : mapping of str to CollectiveRate
         Collectives that were measured by themselves, by kind; they take neither the figures of the
         level nor the device's launch.
@@ -386,6 +408,12 @@ class LinkEfficiency(Description):
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
         return hash((self.bandwidth, self.several, self.skew, self.protocols, *self.collectives))
+
+    def with_latencies_times(self, factor: float) -> Self:
+        """Return what is attained where the latency of every protocol is multiplied."""
+        latencies = ((p, p.latency.with_value(p.latency.value * factor)) for p in self.protocols)
+        protocols = (p.model_copy(update={"latency": latency}) for p, latency in latencies)
+        return self.model_copy(update={"protocols": tuple(protocols)})
 
     def without_latency(self) -> Self:
         """Return what is attained of the bandwidth by messages of any size alike: no latencies."""

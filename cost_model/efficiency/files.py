@@ -34,8 +34,15 @@ def _names(folder: Traversable) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in found if path.suffix == ".yaml"))
 
 
-def cluster_in(name: str) -> tuple[str, str]:
+def cluster_in(name: str, folder: Path = Path()) -> tuple[str, str]:
     """Return the text of the file of a cluster, by name or path, and where it is.
+
+    Parameters
+    ----------
+    name : str
+        Name of a cluster of the package, or a path.
+    folder : Path
+        The folder that a relative path starts from.
 
     Raises
     ------
@@ -43,7 +50,7 @@ def cluster_in(name: str) -> tuple[str, str]:
         If there is no such cluster.
     """
     if Path(name).suffix in {".yaml", ".yml", ".json"}:
-        return file_text(Path(name))
+        return file_text(folder / name)
     resource = next((f / f"{name}.yaml" for f in (_PRESETS, _MIXED) if name in _names(f)), None)
     if resource is None:
         names = tuple(sorted((*preset_names(), *mixed_names())))

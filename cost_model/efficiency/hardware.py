@@ -3,7 +3,7 @@
 from math import ceil, floor
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.figures import (
     Bytes,
@@ -15,6 +15,7 @@ from shardwright.cost_model.efficiency.figures import (
     Name,
     NotNegative,
     Positive,
+    Protocol,
 )
 from shardwright.cost_model.efficiency.software import FLOAT8, LIBRARIES
 from shardwright.ir.types import DTYPES
@@ -116,8 +117,8 @@ class Level(Description):
         Bytes per second that *each device* can send over these links while all devices send. For a
         node with 8 devices and 4 network ports of 12.5 GB/s that is 4 x 12.5 / 8 = 6.25 GB/s. Links
         are full duplex.
-    latency : float
-        Seconds from sending an empty message to receiving it.
+    latency : float, optional
+        Seconds from sending an empty message to receiving it; None where protocols have their own.
     shared_by : int
         How many devices of the level below send through one card, `bandwidth` each. Where fewer of
         them are in use, each has more: one alone has the rate of the card.
@@ -128,7 +129,7 @@ class Level(Description):
     name: Name
     size: Annotated[int, Field(ge=1)]
     bandwidth: Positive
-    latency: NotNegative
+    latency: NotNegative | None = None
     shared_by: Annotated[int, Field(ge=1)] = 1
     efficiency: LinkEfficiency | None = None
 
@@ -139,6 +140,20 @@ class Level(Description):
             raise ValueError(f"no level can be called `{name}`, the name of {_TAKEN[name]}")
         return name
 
+    @model_validator(mode="after")
+    def _has_one_latency(self) -> Self:
+        if self.latency is None and not self._protocols:
+            raise ValueError("`latency` is missing")
+        if self.latency is not None and self._protocols:
+            raise ValueError(
+                "`latency` has no effect, because `protocols` have their own: leave it out"
+            )
+        return self
+
+    @property
+    def _protocols(self) -> tuple[Protocol, ...]:
+        return () if self.efficiency is None else self.efficiency.protocols
+
     @property
     def achieved_bandwidth(self) -> float:
         """Bytes per second of a device that collectives attain."""
@@ -148,10 +163,9 @@ class Level(Description):
     @property
     def ways(self) -> tuple[tuple[float, float], ...]:
         """Seconds of an empty message, and seconds per byte, of each way to send."""
-        protocols = () if self.efficiency is None else self.efficiency.protocols
         rate = self.achieved_bandwidth
-        sent = ((p.latency.value, 1 / (rate * p.bandwidth.value)) for p in protocols)
-        return tuple(sent) or ((self.latency, 1 / rate),)
+        sent = ((p.latency.value, 1 / (rate * p.bandwidth.value)) for p in self._protocols)
+        return tuple(sent) or ((self.latency or 0.0, 1 / rate),)
 
     def send_seconds(self, nbytes: float) -> float:
         """Return the seconds of one message from a device to another."""
@@ -198,6 +212,15 @@ class Level(Description):
         sharing = self.sharing(inside, used)
         rate = self.bandwidth * self.shared_by / sharing
         own = {"size": size, "bandwidth": rate, "shared_by": sharing}
+        return self.model_copy(update=own)
+
+    def exposed_for(self, share: float) -> Self:
+        """Return the links on which a message takes a share of its seconds."""
+        own = {
+            "bandwidth": self.bandwidth / share,
+            "latency": self.latency and self.latency * share,
+            "efficiency": self.efficiency and self.efficiency.with_latencies_times(share),
+        }
         return self.model_copy(update=own)
 
     def with_rings_alike(self) -> Self:

@@ -8,6 +8,7 @@ Of a cluster of one kind, all groups have that cluster.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -380,7 +381,7 @@ def _part(part: Any, place: str, where: str) -> Any:
     if unknown:
         what = f"`{place}.{unknown[0]}` is not a key of a part that is devices of a cluster"
         raise ClusterError(what, where=where, hint="its keys are `name`, `cluster` and `devices`")
-    text, origin = cluster_in(str(part["cluster"]))
+    text, origin = cluster_in(str(part["cluster"]), Path(where).parent)
     described = Cluster.parsed(cluster_content(text, origin), origin)
     devices = part.get("devices", described.size)
     if not isinstance(devices, int) or isinstance(devices, bool):

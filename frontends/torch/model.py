@@ -132,7 +132,10 @@ def _reason(error: Exception) -> str:
 def _hint(error: Exception) -> str:
     """Return what helps against an error of an export."""
     if "DataDependent" in type(error).__name__:
-        return "let neither sizes, branches nor assertions depend on the elements of tensors"
+        return (
+            "let neither sizes nor branches depend on the elements of tensors; assertions may, "
+            "without `not`, `:=` or `lambda` inside of their conditions"
+        )
     if "cache" in str(error).lower():
         return "set `config.use_cache = False`"
     return "`torch.export.export(module, args, kwargs, strict=False)` must succeed"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shardwright.ir.errors import OperatorError
+from shardwright.ir.values import checked
 from shardwright.operators.checks.cases import MESHES, cases_of, has_gradient
 from shardwright.operators.checks.gradients import check_numeric_gradient
 from shardwright.operators.checks.linearity import check_linear_sets, check_partial_operands
@@ -37,6 +38,7 @@ class Checked:
         )
 
 
+@checked
 def check_operator(name: str, *, never_partial: bool = False) -> Checked:
     """Check that an operator keeps the promises of its rule, linear sets and gradient.
 

@@ -271,6 +271,8 @@ class Model:
     def _arguments(
         self, mode: str, followers: Sequence[Callback], dataset: Dataset
     ) -> RunArguments:
+        if not isinstance(dataset, Dataset):
+            raise wrong_value("dataset", dataset, "a data set of `shardwright.dataset`")
         options = self._options()
         return RunArguments(
             mode,

@@ -230,7 +230,8 @@ def test_a_plan_says_where_the_time_limit_ended_the_search_for_weights(
     monkeypatch.setattr(OverlapSearch, "_first_bound", only_first)
     ended = compiled(graph, 4, gap=0.0).result
     assert ended is not None
-    assert ended.how.endswith("; the time limit ended the search")
+    assert "; a share of the time limit ended the search by weights after 0 s; " in ended.how
+    assert ended.how.endswith(" of 60 s were used")
     assert ended.lower_bound <= free.cost * ROUNDING
 
 

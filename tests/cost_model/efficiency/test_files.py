@@ -92,6 +92,7 @@ def test_the_description_itself_is_a_cluster(tmp_path: Path) -> None:
 
 
 OPERATORS = "device.efficiency.operators"
+PROTOCOLS = [{"name": "LL", "bandwidth": figure(0.5), "latency": figure(2e-6)}]
 SHARED = "`row` is shared by 3, but 4 devices of the level below cannot share cards so evenly"
 
 
@@ -177,6 +178,12 @@ SHARED = "`row` is shared by 3, but 4 devices of the level below cannot share ca
             "`device.workspaces`: no library is called `cublass`, expected cublas, "
             "cublas_deterministic or transformer_engine",
         ),
+        ("levels.1.latency", DELETED, "`levels.1`: `latency` is missing"),
+        (
+            "levels.0.efficiency.protocols",
+            PROTOCOLS,
+            "`levels.0`: `latency` has no effect, because `protocols` have their own: leave it out",
+        ),
         # Sentences name what is expected, and no place that is none.
         (
             "device.efficiency.matmul.tag",
@@ -207,6 +214,19 @@ def test_a_wrong_figure_is_refused(key: str, value: object, sentence: str, tmp_p
     content = changed(key, value)
     assert refusal(tmp_path / "lab.yaml", yaml.safe_dump(content)) == sentence
     assert refusal(tmp_path / "lab.json", json.dumps(content)) == sentence
+
+
+def test_protocols_take_the_place_of_the_latency(tmp_path: Path) -> None:
+    content = changed("levels.0.efficiency.protocols", PROTOCOLS)
+    del content["levels"][0]["latency"]
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    found = cluster(str(path))
+    level = found.levels[0]
+    assert level.send_seconds(0.0) == 2e-6
+    waited = level.exposed_for(0.25).send_seconds(1e6)
+    assert waited == pytest.approx(level.send_seconds(1e6) * 0.25)
+    assert type(found).model_validate_json(found.model_dump_json()) == found
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,6 @@ DESCRIPTION: dict[str, Any] = {
             "name": "node",
             "size": 4,
             "bandwidth": 1e10,
-            "latency": 2e-6,
             "efficiency": {
                 "bandwidth": figure(0.4),
                 "skew": figure(1e-5),
@@ -123,10 +122,7 @@ def programs() -> tuple[Graph, ...]:
 
 
 FIGURES = tuple(_leaves(DESCRIPTION))
-WITHOUT_EFFECT = {
-    ("device", "memory_bytes"),
-    ("levels", 0, "latency"),  # protocols have their own
-}
+WITHOUT_EFFECT = {("device", "memory_bytes")}
 
 
 @pytest.mark.parametrize("way", FIGURES, ids=lambda way: ".".join(map(str, way)))

@@ -54,6 +54,24 @@ def test_the_preset_has_the_devices_of_two_others():
     assert MixedCluster.model_validate_json(PRESET.model_dump_json()) == PRESET
 
 
+def test_a_part_in_another_file_is_read_from_the_folder_of_the_cluster(tmp_path, monkeypatch):
+    folder, elsewhere = tmp_path / "clusters", tmp_path / "work"
+    folder.mkdir()
+    elsewhere.mkdir()
+    one, two = described()["parts"]
+    (folder / "one.yaml").write_text(yaml.safe_dump(one), encoding="utf-8")
+    (elsewhere / "one.yaml").write_text(yaml.safe_dump({**one, "name": "other"}), encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+    content = {**described(), "parts": [{"cluster": "one.yaml"}, {**two, "name": "two"}]}
+    assert [part.name for part in read(content, folder).parts] == ["one", "two"]
+    content["parts"][0] = {"cluster": str(elsewhere / "one.yaml")}
+    assert [part.name for part in read(content, folder).parts] == ["other", "two"]
+    content["parts"][0] = {"cluster": "three.yaml"}
+    missing = folder / "three.yaml"
+    with pytest.raises(ClusterError, match=f"cannot read cluster file `{missing}`: No such file"):
+        read(content, folder)
+
+
 def test_devices_are_shared_in_proportion(tmp_path):
     content = described()
     content["parts"][1]["levels"] = [{**content["parts"][1]["levels"][0], "size": 2}]

@@ -101,5 +101,9 @@ def test_assertions_do_not_hinder(module: Any, inputs: Any) -> None:
 
 @pytest.mark.parametrize("module", [Branching, Keeping, Joined, Inverting])
 def test_other_branches_are_refused(module: Any) -> None:
-    with pytest.raises(ModelError, match="depends on the elements of tensors"):
+    with pytest.raises(ModelError, match="depends on the elements of tensors") as caught:
         import_module(module().double(), positions())
+    assert caught.value.hint == (
+        "let neither sizes nor branches depend on the elements of tensors; assertions may, without "
+        "`not`, `:=` or `lambda` inside of their conditions"
+    )
