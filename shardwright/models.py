@@ -17,11 +17,20 @@ def with_batch(model: str, batch: int | None) -> str:
     ModelError
         If the name sets that size already.
     """
-    if batch is None:
-        return model
-    if "batch" in _sizes(model)[2]:
-        raise ModelError(f"the size `batch` of `{model}` is given twice", hint="give it once")
-    return with_size(model, "batch", batch)
+    return with_new_size(model, "batch", batch)
+
+
+def with_new_size(model: str, size: str, value: int | None) -> str:
+    """Return the name of a model with a size set that it does not set itself; as it is for None.
+
+    Raises
+    ------
+    ModelError
+        If the name sets that size already.
+    """
+    if value is not None and size in _sizes(model)[2]:
+        raise ModelError(f"the size `{size}` of `{model}` is given twice", hint="give it once")
+    return with_size(model, size, value)
 
 
 def with_size(model: str, size: str, value: int | None) -> str:

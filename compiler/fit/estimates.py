@@ -281,16 +281,28 @@ class Estimate:
         gathered = whole * (stored.gathered if zero in _ONE_COPY else stored.lower)
         if zero == _IN_ALL and ranks > 1:
             gathered = whole * stored.lower / ranks
-            layers = min(_GATHERED, size) * prices.layer.stored_bytes
-            ends = (first * self.prices.first_stored, last * self.prices.last_stored)
-            gathered += max(layers, *ends) / stored.total * stored.gathered
+            gathered += self._at_once(group) / stored.total * stored.gathered
         return {
             "parameters": stored.master * whole / (ranks if zero else 1) + gathered,
             "optimizer states": stored.states * whole / (ranks if zero else 1),
-            "gradients": stored.gradient * whole / (ranks if zero > 1 else 1),
+            "gradients": self._gradients_of(group, whole, ranks),
             "saved activations": samples * kept,
             "transient": samples * transient,
         }
+
+    def _at_once(self, group: int) -> float:
+        """Return what is stored of the parameters that are gathered at once, or reduced."""
+        layers = min(_GATHERED, self._layers_of(group)) * self.prices.layers.layer.stored_bytes
+        first, last = group == 0, group == self.plan.pipeline - 1
+        return max(layers, first * self.prices.first_stored, last * self.prices.last_stored)
+
+    def _gradients_of(self, group: int, whole: float, ranks: int) -> float:
+        """Return the bytes of gradients; those of one micro-batch are not accumulated whole."""
+        stored, zero = self.model.stored, self.plan.zero
+        if self.passes == 1 and not zero:
+            whole = min(whole, self._at_once(group) / stored.total)
+        divided = zero > 1 or (zero == 1 and self.passes == 1)
+        return stored.gradient * whole / (ranks if divided else 1)
 
     def _in_flight(self, group: int) -> float:
         """Micro-batches in flight on a group, whole passes."""

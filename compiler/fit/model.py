@@ -30,6 +30,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.search.named_plan import NamedPlan
 
 _SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are priced
+_IN_FLIGHT = 2  # micro-batches, by which it is told what one more of them saves
 _FULL = "full"  # the way to recompute of whole layers
 _FREE = 1e30  # per second: what takes no time
 _OfParts = tuple[float, float, float]  # of a layer, of what is before all layers, and after
@@ -155,7 +156,7 @@ class FitModel:
     ------
     OptionError
         If the model has no repeated layers, or experts: the family has no plans of it; or
-        parameters that are not float32.
+        parameters that are not float32; or a batch of one sample.
     """
 
     graph: Graph
@@ -182,6 +183,12 @@ class FitModel:
                 f"the parameter `{other.value.name}` has the type {other.value.type.dtype}, and "
                 f"plans are estimated of models whose parameters are {MASTER}",
                 hint="leave `dtype` out, and give the type that is computed in as `--precision`",
+            )
+        if self.samples < _IN_FLIGHT:
+            raise OptionError(
+                f"`{self.graph.name}` has a batch of 1 sample, and what is saved is estimated by "
+                "two micro-batches in flight",
+                hint="give a larger batch, or the plan to `shardwright estimate`",
             )
         if not self.layers:
             raise OptionError(

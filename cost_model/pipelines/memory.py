@@ -93,11 +93,6 @@ class WalkedGroup:
     levels: tuple[tuple[float, float, float], ...]
     kinds: Bytes
 
-    @property
-    def most_bytes(self) -> float:
-        """The most live bytes in a segment, or after it."""
-        return max((max(most, left) for _, most, left in self.levels), default=0.0)
-
 
 def pipeline_memory(pipeline: Pipeline, held: Buffers | None = None) -> MemoryUseReport:
     """Return the peak memory of the device group that takes most, with that of each."""

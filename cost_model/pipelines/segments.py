@@ -231,11 +231,20 @@ def _all(group: GroupProgram) -> Sequence[tuple[Run, ...]]:
 
 
 def _depths(nodes: Sequence[Node], graph: Graph) -> dict[str, int]:
-    """Return for each value that some nodes make the most transfers on a way to it from others."""
+    """Return for each value that some nodes make the most transfers on a way to it from others.
+
+    What is computed again waits for the nodes before it, too: its operands are there long before,
+    and run so early it would be kept as if it had been saved.
+    """
     depth: dict[str, int] = {}
+    reached: dict[int | None, int] = {}  # by the nodes of each stage so far
     for node in nodes:
-        most = max((depth.get(name, 0) for name in node.operands), default=0)
+        own = max((depth.get(name, 0) for name in node.operands), default=0)
         layout = graph.values[node.operands[0]].layout if node.operator == "transfer" else None
-        own = most + (layout is not None and layout.stage is not None)
+        own += layout is not None and layout.stage is not None
+        stage = graph.stage_of(node)
+        if node.provenance.role == "recompute":
+            own = max(own, reached.get(stage, 0))
+        reached[stage] = max(own, reached.get(stage, 0))
         depth.update((result.name, own) for result in node.results)
     return depth

@@ -218,7 +218,7 @@ class _Step:
             window_bytes=self.window,
             make_record=self._record,
             bubble_seconds=max(0.0, step - busy),
-            group_peak_bytes=tuple(walked.most_bytes for walked in self.walked),
+            group_peak_bytes=tuple(float(walked.peak.peak.sum()) for walked in self.walked),
         )
 
     def _record(self) -> Record:

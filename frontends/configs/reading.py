@@ -123,16 +123,17 @@ class Fields:
     reading : Reading
         What is read.
     values : mapping of str to object
-        The fields.
+        The fields; null is as if a field were not there.
     prefix : str
         What the names of fields begin with.
     """
 
     def __init__(self, reading: Reading, values: Mapping[str, Any], prefix: str = "") -> None:
-        self.reading, self.left, self.prefix = reading, dict(values), prefix
+        self.reading, self.prefix = reading, prefix
+        self.left = {name: value for name, value in values.items() if value is not None}
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Return the value of a field; null is as if it were not there.
+        """Return the value of a field.
 
         Raises
         ------

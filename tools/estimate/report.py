@@ -130,7 +130,8 @@ def _kept_text(program: Graph, run_by: Software, device: Device) -> str:
     kinds = ", ".join(f"{k} {bytes_text(size)}" for k, size in found.by_kind.items() if round(size))
     peak = f"{bytes_text(found.peak_bytes)} of the device's {bytes_text(device.memory_bytes)}"
     lasting = f"{bytes_text(max(between))} between steps"
-    return f"{peak} as {run_by.name} keeps tensors, {lasting}: {kinds}"
+    over = ", does not fit" if found.peak_bytes > device.memory_bytes else ""
+    return f"{peak} as {run_by.name} keeps tensors{over}, {lasting}: {kinds}"
 
 
 def _adjusted(cluster: AnyCluster) -> str:

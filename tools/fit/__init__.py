@@ -71,6 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
             "`--price-per-hour` has no effect without the tokens to train on",
             hint="add `--tokens 1e12`",
         )
+    if (
+        arguments.memory_limit is not None
+    ):  # without a limit everything fits, and no size is the largest
+        POSITIVE.check("--memory", arguments.memory_limit)
     read_types(arguments)
     subject = Subject(arguments)
     if arguments.tokens is not None and subject.tokens is None:

@@ -192,15 +192,21 @@ class Answers:
                 models[sequence] = self.subject.model(sequence)
             return models[sequence]
 
-        try:
-            at(2 * length)
-        except ShardwrightError:  # the model has no such size
+        if not (self._has(2 * length) or self._has(length)):
             return None
         limit = (1 - SPARE) * self.model.limit_bytes
         own = longest_sequence(length, lambda n: _memory_of(plan, at(n)), self.exactly)
         tensor = max((one.plan.tensor for one in self.plans), default=1)
         most = _least_of(tensor, self.devices, at)
         return own, longest_sequence(length, most, limit)
+
+    def _has(self, sequence: int) -> bool:
+        """Return whether the model has a size `sequence` and can have this one."""
+        try:
+            self.subject.model(sequence)
+        except ShardwrightError:
+            return False
+        return True
 
     @cached_property
     def changes(self) -> list[Change]:

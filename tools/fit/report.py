@@ -134,11 +134,9 @@ def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
         )
         _line("", text + _training_text(money.of(step, answers.subject.tokens, plan.devices)))
         if answers.kept is not None:
-            device = bytes_text(mean_device(compilation.cluster).memory_bytes)
-            _line(
-                "",
-                f"as {answers.software_name} keeps tensors: {bytes_text(answers.kept)} of {device}",
-            )
+            device = mean_device(compilation.cluster).memory_bytes
+            said = _kept_text(answers.kept, device)
+            _line("", f"as {answers.software_name} keeps tensors: {said}")
     told = "" if plan.fits else ", may fit" if may_fit(plan) else ", does not fit"
     _line(
         "",
@@ -146,6 +144,12 @@ def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
         + ", ".join(f"{k} {bytes_text(v)}" for k, v in plan.memory_by_kind.items() if v >= 1),
     )
     _line("", _fullest(plan))
+
+
+def _kept_text(kept: float, device: float) -> str:
+    """Return what a software keeps of the memory of a device, and whether that is too much."""
+    over = ", does not fit" if kept > device else ""
+    return f"{bytes_text(kept)} of {bytes_text(device)}{over}"
 
 
 def _fullest(plan: Estimate) -> str:

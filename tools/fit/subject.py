@@ -16,7 +16,7 @@ from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
-from shardwright.models import training_definition, with_size
+from shardwright.models import training_definition, with_new_size, with_size
 from shardwright.tools.options import compile_arguments
 from shardwright.tracing import Definition
 
@@ -35,7 +35,7 @@ class Subject:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.cluster: Cluster = cluster_named(arguments.cluster)
         self.software = software(arguments.software)
-        given = with_size(arguments.model, SEQUENCE, arguments.sequence)
+        given = with_new_size(arguments.model, SEQUENCE, arguments.sequence)
         self.definition, self.name = training_definition(given, arguments.batch, 1)
         self._given = compile_arguments(arguments.model, arguments)
         self._options = {n: v for n, v in self._given.items() if n in OPTION_NAMES}

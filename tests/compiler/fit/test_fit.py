@@ -224,3 +224,14 @@ def test_money_is_rate_times_hours():
     assert found.money == pytest.approx(64 * 2.5 * hours)
     assert found.days == pytest.approx(hours / 24)
     assert training(2.0, 1_000_000, 1e12, 64, None).money is None
+
+
+def test_one_micro_batch_accumulates_no_gradients():
+    def of(zero, samples):
+        plan = NamedPlan.parse(f"data=16,micro_batch={samples},zero={zero}")
+        return Estimate(plan, model(), 16)
+
+    whole = model().samples // 16
+    assert of(1, whole).passes == 1
+    assert of(1, whole).memory_bytes == of(2, whole).memory_bytes  # the same program
+    assert of(0, whole).memory_by_kind["gradients"] < of(0, 1).memory_by_kind["gradients"]

@@ -197,6 +197,15 @@ def test_a_window_of_attention_is_compared_with_the_sequence_of_the_user(tmp_pat
             load(f"{name}:{given}")
 
 
+@pytest.mark.parametrize("field", ["sliding_window", "head_dim", "layer_types", "rope_scaling"])
+def test_a_field_that_is_null_is_as_if_it_were_not_there(field, tmp_path):
+    name = written(tmp_path, "config.json", {**LLAMA, field: None})
+    assert (
+        configs.read_model(name).sizes
+        == configs.read_model(written(tmp_path, "a.json", LLAMA)).sizes
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "match"), [("{", "must be JSON"), ("[]", "must hold fields"), (None, "cannot read")]
 )

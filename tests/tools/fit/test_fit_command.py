@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.tools.main import main
 
 MODEL = "llama:layers=2,hidden=512,heads=2,kv_heads=2,inner=1024,sequence=512,vocabulary=8000"
@@ -85,7 +86,34 @@ def answer(capsys):
 def test_the_memory_is_told_as_the_software_keeps_tensors(capsys):
     options = ["--devices", "8", "--memory", "0.3", "--software", "megatron-core"]
     assert main([*GIVEN, *options]) == 0
-    assert "as megatron-core keeps tensors: " in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split()).partition("as megatron-core keeps tensors: ")[
+        2
+    ]
+    assert "does not fit" not in told[:40]  # of the memory of the device
+
+
+def test_a_plan_that_the_software_has_no_memory_for_is_told(tmp_path, capsys):
+    cluster = cluster_named("h100-3200g").model_dump(mode="json", exclude={"software"})
+    cluster["device"]["memory_bytes"] = 2**28
+    (tmp_path / "small.json").write_text(json.dumps(cluster))
+    given = ["--cluster", str(tmp_path / "small.json"), "--memory", "1", "--devices", "8"]
+    given += ["--software", "megatron-core"]
+    assert main([*GIVEN, *given]) == 0
+    assert " of 256.00 MiB, does not fit" in " ".join(capsys.readouterr().out.split())
+    main(["estimate", *GIVEN[1:], *given, "--plan", "data=8,micro_batch=1"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "256.00 MiB as megatron-core keeps tensors, does not fit" in told
+
+
+def test_a_window_of_attention_ends_the_longest_sequence(tmp_path, capsys):
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "vocab_size": 8000}
+    heads = {"num_attention_heads": 2, "num_hidden_layers": 2, "sliding_window": 512}
+    config = {"model_type": "mistral", "max_position_embeddings": 512, **sizes, **heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = ["--batch", "16", "--devices", "8"]
+    assert main(["fit", str(tmp_path / "config.json"), *given]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "sequence longest with this plan: at least 512 tokens" in told
 
 
 def test_what_cannot_fit_is_proven(capsys):
@@ -119,6 +147,8 @@ def test_what_was_not_found_is_not_said_to_be_impossible(capsys):
             "`--errors` gives `pod`, and 8 devices do not use these links; leave it out",
         ),
         (["--devices", "4", "--sequence", "x"], "`--sequence` is the text `x`"),
+        (["--devices", "4", "--memory", "inf"], "`--memory` is inf, expected a number above 0"),
+        (["--devices", "4", "--sequence", "256"], "the size `sequence` of `llama:layers=2,"),
         (["--devices", "4096"], "has 2048 devices, but 4096 were asked for"),
     ],
 )
@@ -131,7 +161,8 @@ def test_a_wrong_value_gets_one_sentence(options, sentence, capsys):
 
 
 @pytest.mark.parametrize(
-    "model", ["mlp", "mixtral:layers=2,batch=2", "llama:layers=2,dtype=float16"]
+    "model",
+    ["mlp", "mixtral:layers=2,batch=2", "llama:layers=2,dtype=float16", "llama:layers=2,batch=1"],
 )
 def test_models_without_a_family_are_refused(model, capsys):
     assert main(["fit", model, "--devices", "4"]) == 2
