@@ -35,12 +35,11 @@ from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
-from shardwright.search.time_note import TimeNote
+from shardwright.search.time_note import BY_WEIGHTS, TimeNote
 from shardwright.solver.linear_program import Cut, highest_grouped_weights
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 Floats = NDArray[np.float64]
-_BY_WEIGHTS = "the search by weights"
 _ROUNDING = 1e-9
 _LINKS = 0.05  # weight of the links together, where the search for weights begins
 _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
@@ -250,7 +249,7 @@ class OverlapSearch:
         try:
             probed = self.probe(self.as_weights(weights), self._worthwhile(bound), known_short)
         except NoPlanError:  # a plan fits, so only the time can have ended the search
-            self.time_note.note(_BY_WEIGHTS)
+            self.time_note.note(BY_WEIGHTS)
             return None
         self.seconds += time.perf_counter() - begin
         if probed.lower_bound >= bound:
@@ -445,7 +444,7 @@ class OverlapSearch:
 
     @property
     def _is_late(self) -> bool:
-        return self.time_note.is_late(self.deadline, _BY_WEIGHTS)
+        return self.time_note.is_late(self.deadline, BY_WEIGHTS)
 
     @property
     def _shortest(self) -> float:

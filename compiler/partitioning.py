@@ -42,7 +42,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress, SearchOptions
-from shardwright.search.time_note import TimeNote
+from shardwright.search.time_note import FOR_A_BOUND, TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP
 
 _ROUGH = 2e-3  # gap of searches by weights
@@ -360,7 +360,7 @@ class Partitioning(Partitioned):
                 time_note=self.time_note,
             ).run_relaxed()
         except NoPlanError:
-            self.time_note.note("the search for a bound")
+            self.time_note.note(FOR_A_BOUND)
             return None
 
     def _within(self, weights: ResourceWeights, share: float) -> list[Probed]:

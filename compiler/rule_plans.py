@@ -35,7 +35,7 @@ from shardwright.search.loads import least_cost_in
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.space.memory_shares import parameter_bytes
 from shardwright.search.space.space import Option, SearchSpace
-from shardwright.search.time_note import TimeNote
+from shardwright.search.time_note import BY_RULE, TimeNote
 from shardwright.solver.evaluate import cost_of
 from shardwright.solver.problem import Identity
 
@@ -414,7 +414,7 @@ class RulePlans:
 
     @property
     def _is_late(self) -> bool:
-        return self.time_note.is_late(self.deadline, "plans by rule")
+        return self.time_note.is_late(self.deadline, BY_RULE)
 
     @cached_property
     def _sources(self) -> MarkedPrograms:
@@ -455,7 +455,7 @@ class RulePlans:
             except StrategyError:
                 self._spaces[key] = None
         if key in self._too_large:
-            self.time_note.note("plans by rule")
+            self.time_note.note(BY_RULE)
         return self._spaces[key]
 
     def _planner(self, mesh: Mesh) -> RedistributionPlanner:

@@ -10,6 +10,11 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 _ENDED = "the time limit ended"
 _BY_SOLVER = "a search of the solver"
 
+# Parts of a search that several modules name.
+BY_WEIGHTS = "the search by weights"
+BY_RULE = "plans by rule"
+FOR_A_BOUND = "the search for a bound"
+
 
 @dataclass
 class TimeNote:

@@ -38,6 +38,7 @@ from shardwright.dataflow.schedules import (
     Segment,
     in_flight,
 )
+from shardwright.search.time_note import FOR_A_BOUND
 
 Floats = NDArray[np.float64]
 _ROUNDS = 4  # of adding the critical path of the best cut
@@ -141,7 +142,7 @@ class CutBounds:
     @property
     def _is_late(self) -> bool:
         first = self.problems[0]
-        return first.time_note.is_late(min(first.deadline, self.deadline), "the search for a bound")
+        return first.time_note.is_late(min(first.deadline, self.deadline), FOR_A_BOUND)
 
     def balanced(self) -> Cut | None:
         """Return the cut whose stages are most equal."""

@@ -44,7 +44,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
-from shardwright.search.time_note import TimeNote
+from shardwright.search.time_note import BY_WEIGHTS, TimeNote
 
 T = TypeVar("T")
 _FEW = 40  # cuts up to which all of them are tried
@@ -182,7 +182,7 @@ class PipelinePartitioning(Partitioned):
             lambda weights: self._by_weights(weights, part).step_floor(self._frequent),
             self.options.passes,
             self.options.passes > 1 and can_divide(self.source, self.loop),
-            lambda: self.time_note.is_late(until, "the search by weights"),
+            lambda: self.time_note.is_late(until, BY_WEIGHTS),
         ).best()
 
     @cached_property
