@@ -9,7 +9,8 @@ and where parameters are gathered in every pass, a pass takes no less than that.
 software runs it, a pass takes no less than the host needs to launch it, and the shares of
 communication that the software exposes are added. A device group
 takes what it stores, what is saved for its micro-batches in flight, and the transient tensors of a
-layer or of the head; the plan takes what its fullest group does.
+layer or of the head; or, where it is known and more, what the training software keeps of them. The
+plan takes what its fullest group does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from functools import cached_property
 from math import prod
 from operator import add
 
-from shardwright.compiler.fit.model import FitModel, Prices
+from shardwright.compiler.fit.kept import KeptTensors
+from shardwright.compiler.fit.model import FULL, FitModel, Prices
 from shardwright.compiler.outer.degrees import seconds_of_schedule
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
@@ -270,14 +272,25 @@ class Estimate:
         return sum(self.memory_by_kind.values())
 
     def _memory_of(self, group: int, samples: int) -> Mapping[str, float]:
-        prices, stored, plan = self.prices.layers, self.model.stored, self.plan
+        """Return what a group takes, or more as the training software keeps its tensors."""
+        gradients, kept = self._gradients_of(group), self.prices.kept
+        lasting = {**self._lasting_of(group), "gradients": gradients}
+        own = {**lasting, **self._activations_of(group, samples)}
+        if kept is None:
+            return own
+        if kept.gradient_bytes and self.passes == 1:
+            lasting["gradients"] = kept.gradient_bytes * self._share_of(group)
+        other = kept.memory({**lasting, **self._activations_of(group, samples, kept)}, samples)
+        return max(own, other, key=lambda kinds: sum(kinds.values()))
+
+    def _share_of(self, group: int) -> float:
+        """Trained elements of a group on a rank, without ZeRO."""
+        return self._stored[group] / self.model.stored.total
+
+    def _lasting_of(self, group: int) -> dict[str, float]:
+        """Return the bytes of parameters, as they are gathered, and of optimizer states."""
+        stored, zero, whole = self.model.stored, self.plan.zero, self._share_of(group)
         ranks = prod(size for size, _ in self._data_parts[0])
-        whole, zero = self._stored[group] / stored.total, plan.zero
-        first, last = group == 0, group == plan.pipeline - 1
-        size = self._layers_of(group)
-        saved = size * prices.layer.saved_bytes + first * prices.first.saved_bytes
-        kept = self._in_flight(group) * saved + last * prices.last.saved_bytes
-        transient = max(prices.transient_bytes, last * self.prices.ends_transient_bytes)
         gathered = whole * (stored.gathered if zero in _ONE_COPY else stored.lower)
         if zero == _IN_ALL and ranks > 1:
             gathered = whole * stored.lower / ranks
@@ -285,9 +298,26 @@ class Estimate:
         return {
             "parameters": stored.master * whole / (ranks if zero else 1) + gathered,
             "optimizer states": stored.states * whole / (ranks if zero else 1),
-            "gradients": self._gradients_of(group, whole, ranks),
-            "saved activations": samples * kept,
-            "transient": samples * transient,
+        }
+
+    def _activations_of(
+        self, group: int, samples: int, kept: KeptTensors | None = None
+    ) -> dict[str, float]:
+        """Return the bytes of activations, of the program or as a software keeps them."""
+        prices, size = self.prices.layers, self._layers_of(group)
+        first, last = group == 0, group == self.plan.pipeline - 1
+        layer, transient = prices.layer.saved_bytes, prices.transient_bytes
+        head, ends = prices.last.saved_bytes, self.prices.ends_transient_bytes
+        if kept is not None:
+            again = self.plan.recompute == FULL
+            layer = kept.activations * layer + (0.0 if again else kept.layer_bytes)
+            transient = kept.activations * transient + kept.layer_bytes if again else transient
+            head = min(head, kept.head_bytes)
+            ends = kept.head_bytes - head
+        saved = self._in_flight(group) * (size * layer + first * prices.first.saved_bytes)
+        return {
+            "saved activations": samples * (saved + last * head),
+            "transient": samples * max(transient, last * ends),
         }
 
     def _at_once(self, group: int) -> float:
@@ -296,9 +326,10 @@ class Estimate:
         first, last = group == 0, group == self.plan.pipeline - 1
         return max(layers, first * self.prices.first_stored, last * self.prices.last_stored)
 
-    def _gradients_of(self, group: int, whole: float, ranks: int) -> float:
+    def _gradients_of(self, group: int) -> float:
         """Return the bytes of gradients; those of one micro-batch are not accumulated whole."""
-        stored, zero = self.model.stored, self.plan.zero
+        stored, zero, whole = self.model.stored, self.plan.zero, self._share_of(group)
+        ranks = prod(size for size, _ in self._data_parts[0])
         if self.passes == 1 and not zero:
             whole = min(whole, self._at_once(group) / stored.total)
         divided = zero > 1 or (zero == 1 and self.passes == 1)

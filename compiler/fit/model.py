@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from shardwright.compiler.fit.kept import KeptTensors, ModelSizes
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.compiler.pipelines import as_asked, canonical_form
@@ -19,6 +20,7 @@ from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.unread import PRODUCTS
+from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import node_seconds
 from shardwright.dataflow.samples import samples_of
@@ -31,7 +33,8 @@ from shardwright.search.named_plan import NamedPlan
 
 _SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are priced
 _IN_FLIGHT = 2  # micro-batches, by which it is told what one more of them saves
-_FULL = "full"  # the way to recompute of whole layers
+FULL = "full"
+"""The way to recompute whole layers."""
 _FREE = 1e30  # per second: what takes no time
 _OfParts = tuple[float, float, float]  # of a layer, of what is before all layers, and after
 _HALF = 0.5  # of a bandwidth, by which the seconds of its links are told from the others
@@ -125,11 +128,14 @@ class Prices:
         The parts.
     first_stored, last_stored : float
         Bytes that are stored of what is before the layers, and after.
+    kept : KeptTensors, optional
+        What the training software of the cluster keeps; None where its account is unknown.
     """
 
     layers: LayerPrices
     first_stored: float
     last_stored: float
+    kept: KeptTensors | None = None
 
     @property
     def ends_transient_bytes(self) -> float:
@@ -261,7 +267,7 @@ class FitModel:
             slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
             for name, own in fast.items():
                 parts = list(map(_part_seconds, own, slow.get(name, own), self._host(tensor, name)))
-                if self._recomputes_blocks and name == _FULL:
+                if self._recomputes_blocks and name == FULL:
                     parts[0] = parts[0].longer_by(self._unread(tensor))
                 self._timed.setdefault(tensor, {})[name] = tuple(parts)
         return self._timed[tensor][rule]
@@ -293,9 +299,7 @@ class FitModel:
         That is the last product of a layer, and the collective after it. Software that recomputes
         blocks computes it again too (`cost_model.efficiency.unread`).
         """
-        blocks = self._pipeline(self.cluster, 1).blocks
-        layers = repeated_layers(blocks)
-        graph = blocks.stretch(layers[0], layers[0] + 1, alone=True).graph
+        graph = self._layer
         last = next((n for n in reversed(graph.nodes) if n.operator in PRODUCTS), None)
         if last is None:
             return 0.0
@@ -321,9 +325,33 @@ class FitModel:
     def _prices(self, tensor: int) -> Mapping[str, Prices]:
         first, last = (one * self.stored.total / tensor for one in self.end_elements)
         return {
-            rule: Prices(one, min(first, one.first.stored_bytes), min(last, one.last.stored_bytes))
+            rule: Prices(
+                one,
+                min(first, one.first.stored_bytes),
+                min(last, one.last.stored_bytes),
+                self._kept(one.passed_bytes, tensor),
+            )
             for rule, one in layer_prices(*self._priced_on(self.cluster, tensor)).items()
         }
+
+    def _kept(self, passed_bytes: float, tensor: int) -> KeptTensors | None:
+        software = self.cluster.software
+        if software is None:
+            return None
+        return KeptTensors.of(
+            software, mean_device(self.cluster), self._sizes, passed_bytes, tensor
+        )
+
+    @cached_property
+    def _sizes(self) -> ModelSizes:
+        return ModelSizes.of(self._layer, self._source, self.samples)
+
+    @cached_property
+    def _layer(self) -> Graph:
+        """The first of the repeated layers alone, for the whole batch."""
+        blocks = self._pipeline(self.cluster, 1).blocks
+        layers = repeated_layers(blocks)
+        return blocks.stretch(layers[0], layers[0] + 1, alone=True).graph
 
     def _seconds(
         self, found: Mapping[str, _OfParts] | None, cluster: Cluster, tensor: int

@@ -1,5 +1,6 @@
 """What people ask before they train: how few devices, how large a micro-batch, what to change."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -11,6 +12,7 @@ from shardwright.compiler.fit.model import FitModel
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
 from shardwright.search.named_plan import RECOMPUTE, ZERO, divisors
 
+_MOST_SAMPLES = 2**20  # of a micro-batch
 _EVALUATIONS = 8  # of the memory at a sequence length
 _UNITS = 8  # in which a sequence length is told, of that of the model
 
@@ -103,10 +105,9 @@ def largest_micro_batch(one: Estimate, limit: float | None = None) -> tuple[int 
     samples = one.model.samples // (one.plan.data or 1)
     sizes = (replace(one, plan=replace(one.plan, micro_batch=n)) for n in divisors(samples))
     fitting = [size.plan.micro_batch for size in sizes if size.memory_bytes <= limit]
-    fixed = one.memory_with(0)
-    each = one.memory_with(1) - fixed
-    free = limit - fixed
-    return max((n for n in fitting if n), default=None), max(0, int(free // each)) if each else 0
+    counts = range(_MOST_SAMPLES)
+    free = bisect_right(counts, limit, key=one.memory_with) - 1
+    return max((n for n in fitting if n), default=None), max(0, free)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import LOSSES
 
 _CONVERTS = ("convert", "cast")
-_GRADIENT, _COPY = 4.0, 2.0  # bytes of an element
+_COPY = 2.0  # bytes of an element
 _REDUCED = ("gradient_redistribution", "fusion")
+GRADIENT = 4.0
+"""Bytes of a gradient that is kept whole."""
 WORKSPACE, RESERVE = "workspace", "reserve"
 """Kinds of memory of a software beside those of a program."""
 
@@ -62,14 +64,18 @@ def memory_as_run(graph: Graph, software: Software, device: Device) -> MemoryUse
 
 def _workspace(graph: Graph, kept: SoftwareMemory, device: Device) -> float:
     """Return the bytes of libraries, and of the buffer of scores, on a rank."""
-    libraries = sum(
+    each = 0.0 if kept.score_buffer is None else kept.score_buffer.value
+    scores = max((nbytes for _, nbytes in attention_scores(graph, each)), default=0.0)
+    return kept.workspace.value + libraries_bytes(kept, device) + scores
+
+
+def libraries_bytes(kept: SoftwareMemory, device: Device) -> float:
+    """Return the bytes of the workspaces of libraries on a device."""
+    return sum(
         count * device.workspaces[name].value
         for name, count in kept.libraries.items()
         if name in device.workspaces
     )
-    each = 0.0 if kept.score_buffer is None else kept.score_buffer.value
-    scores = max((nbytes for _, nbytes in _scores(graph, each)), default=0.0)
-    return kept.workspace.value + libraries + scores
 
 
 def _buffers(graph: Graph, software: Software, kept: SoftwareMemory) -> Buffers:
@@ -82,7 +88,7 @@ def _buffers(graph: Graph, software: Software, kept: SoftwareMemory) -> Buffers:
             if kinds[name] == "activations" and block_of(node) and name not in logits:
                 sizes[name] *= kept.activations.value
     if software.attention == "separate":
-        for name, nbytes in _scores(graph, kept.scores.value):
+        for name, nbytes in attention_scores(graph, kept.scores.value):
             sizes[roots.get(name, name)] += nbytes
     if kept.gathered == "saved":
         for saved, results in _gathered_again(graph):
@@ -121,8 +127,8 @@ def _logit_scale(graph: Graph, held: Buffers, logits: set[str], each: float) -> 
     return each * max(counts, default=0.0) / most if most else 1.0
 
 
-def _scores(graph: Graph, each: float) -> Iterator[tuple[str, float]]:
-    """Yield queries, and the bytes of scores that separate attention saves with them."""
+def attention_scores(graph: Graph, each: float) -> Iterator[tuple[str, float]]:
+    """Yield queries of attention, and the bytes of their scores on a rank at so many for each."""
     mesh = graph.mesh or Mesh(())
     for node in graph.nodes:
         if node.operator == "scaled_dot_product_attention":
@@ -183,7 +189,7 @@ def lasting_bytes(graph: Graph, software: Software, device: Device) -> tuple[flo
     assert kept is not None
     sizes, used = buffers(graph).sizes, _used_elements(graph)
     mixed = any(node.operator == "cast" for node in graph.nodes)
-    each = _GRADIENT + _COPY * mixed if kept.gradients == "whole" else 0.0
+    each = GRADIENT + _COPY * mixed if kept.gradients == "whole" else 0.0
     groups = max(graph.mesh.stages if graph.mesh is not None else 1, 1)
     found = [_workspace(graph, kept, device)] * groups
     for parameter in graph.parameters:
@@ -199,7 +205,7 @@ def _whole_gradients(graph: Graph) -> float:
     loop = loop_of(graph)
     if loop is not None and loop.accumulated:
         return 0.0
-    return _GRADIENT * sum(_used_elements(graph).values())
+    return GRADIENT * sum(_used_elements(graph).values())
 
 
 def _used_elements(graph: Graph) -> dict[str, float]:

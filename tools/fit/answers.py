@@ -22,8 +22,6 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
-from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
-from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
@@ -126,11 +124,7 @@ class Answers:
     @cached_property
     def kept(self) -> float | None:
         """Memory of the built plan as the training software keeps tensors; None where unknown."""
-        if self.software is None or self.software.memory is None or self.built is None:
-            return None
-        _, compilation = self.built
-        program, device = compilation.plan.program, mean_device(compilation.cluster)
-        return memory_as_run(program, self.software, device).peak_bytes
+        return None if self.built is None else self.subject.kept(self.built[1])
 
     @cached_property
     def subject_plan(self) -> Estimate | None:
@@ -150,7 +144,8 @@ class Answers:
         if self.built is None:
             return (1 - SPARE) * limit
         one, compilation = self.built
-        estimated, built = one.memory_bytes, compilation.plan.document.memory.peak_bytes
+        estimated, own = one.memory_bytes, compilation.plan.document.memory.peak_bytes
+        built = max(own, self.kept or 0.0)
         return estimated + (limit - built) * min(1.0, estimated / built)
 
     @cached_property

@@ -14,6 +14,7 @@ from shardwright.compiler.fit.questions import (
     least_devices,
     may_fit,
 )
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.clusters import attained_text
@@ -52,7 +53,7 @@ def _figures(answers: Answers) -> str:
     if answers.software is not None:
         timed = (
             f"; plans are compared as {answers.software.name} runs them, but for float8 and what "
-            "hosts launch between passes"
+            f"hosts launch between passes; {_account(answers.software)}"
         )
     return (
         "estimates by the prices of one layer and of the ends of the model, and of "
@@ -60,6 +61,12 @@ def _figures(answers: Answers) -> str:
         f"estimate leaves {SPARE:.0%} of the limit free, perhaps up to {BELOW:.0%} above "
         f"the limit{timed}{attained_text(answers.subject.cluster)}"
     )
+
+
+def _account(software: Software) -> str:
+    if software.memory is None:
+        return "what it keeps in memory is not known, and memory is that of the program"
+    return "memory is that of the program or as it keeps tensors, whichever is more"
 
 
 def _print_title(answers: Answers) -> None:

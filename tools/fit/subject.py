@@ -13,8 +13,10 @@ from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.model_flops import batch_size
+from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_new_size, with_size
 from shardwright.tools.options import compile_arguments
@@ -77,7 +79,10 @@ class Subject:
         return None if self.tokens is None else self.tokens // self.samples
 
     def built(self, plans: list[Estimate]) -> tuple[Estimate, Compilation] | None:
-        """Return the first plan that fits once it is built, and its compilation."""
+        """Return the first plan that fits once it is built, and its compilation.
+
+        It fits as a program, and as the training software keeps tensors.
+        """
         for one in plans:
             try:
                 found = compile(
@@ -89,8 +94,16 @@ class Subject:
                 )
             except NoPlanError:
                 continue
-            return one, found
+            if (self.kept(found) or 0.0) <= one.model.limit_bytes:
+                return one, found
         return None
+
+    def kept(self, compilation: Compilation) -> float | None:
+        """Return the memory of a plan as the training software keeps tensors; None if unknown."""
+        if self.software is None or self.software.memory is None:
+            return None
+        device = mean_device(compilation.cluster)
+        return memory_as_run(compilation.plan.program, self.software, device).peak_bytes
 
 
 def _check(definition: Definition) -> None:

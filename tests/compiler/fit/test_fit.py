@@ -22,6 +22,7 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
 from shardwright.ir.errors import OptionError
 from shardwright.models import training_definition
@@ -79,6 +80,30 @@ def test_an_estimate_is_near_the_built_plan(plan):
     ).plan.document
     assert one.memory_bytes == pytest.approx(built.memory.peak_bytes, rel=0.12)
     assert one.refined_seconds == pytest.approx(built.objective, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("megatron-core", "data=16,micro_batch=2,zero=2"),
+        ("megatron-core", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
+        ("megatron-core+separate_attention", "tensor=4,data=4,micro_batch=1,sequence_parallel"),
+        ("nanotron", "tensor=4,pipeline=2,data=2,micro_batch=2,sequence_parallel"),
+        ("nanotron", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
+        ("torchtitan", "tensor=2,data=8,micro_batch=1,zero=3,sequence_parallel"),
+    ],
+)
+def test_memory_is_what_the_software_keeps_where_that_is_more(name, plan):
+    own, kinds = software(name), {"precision": "bfloat16", "optimizer": "adam"}
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    one = Estimate(
+        NamedPlan.parse(plan), FitModel(definition().graph, CLUSTER.run_by(own), asked), 16
+    )
+    built = compile(definition(), 16, cluster=CLUSTER, plan=plan, **kinds).plan
+    program = built.document.memory.peak_bytes
+    kept = memory_as_run(built.program, own, CLUSTER.device).peak_bytes
+    assert one.memory_bytes == pytest.approx(max(kept, program), rel=0.12)
+    assert one.fits == (one.memory_bytes <= (1 - SPARE) * one.model.limit_bytes)
 
 
 @pytest.mark.parametrize("sized", ["hidden=1024", "hidden=128"])
@@ -156,6 +181,20 @@ def test_the_largest_micro_batch_is_the_last_that_fits():
     assert of_batch is not None
     limit = (1 - SPARE) * best.model.limit_bytes
     assert best.memory_with(free) <= limit < best.memory_with(free + 1)
+
+
+def test_the_largest_micro_batch_is_the_last_whichever_account_is_more():
+    """Of few samples the program takes more, of many the software."""
+    own = software("nanotron")
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    kept = FitModel(definition().graph, CLUSTER.run_by(own), replace(asked, memory_limit=6 * GIB))
+    limit, found = (1 - SPARE) * 6 * GIB, set()
+    for one in family(kept, 16, micro_batches=(1,)):
+        _, free = largest_micro_batch(one)
+        assert limit < one.memory_with(free + 1)
+        assert free == 0 or one.memory_with(free) <= limit
+        found.add(free)
+    assert len(found) > 3
 
 
 @pytest.mark.parametrize("constant", [0, 5_000])

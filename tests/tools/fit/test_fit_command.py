@@ -92,6 +92,25 @@ def test_the_memory_is_told_as_the_software_keeps_tensors(capsys):
     assert "does not fit" not in told[:40]  # of the memory of the device
 
 
+@pytest.mark.parametrize("memory", ["0.2", "0.3"])
+def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(capsys, memory):
+    options = ["--devices", "8", "--memory", memory, "--software", "megatron-core", "--json"]
+    assert main([*GIVEN, *options]) == 0
+    built, limit = answer(capsys)["built"], float(memory) * 2**30
+    assert built["software_memory_bytes"] <= limit
+    assert built["memory_bytes_per_device"] <= limit
+
+
+def test_no_plan_is_said_to_fit_where_the_software_alone_takes_more(capsys):
+    options = ["--devices", "8", "--memory", "4", "--json"]
+    assert main([*GIVEN, *options]) == 0
+    assert answer(capsys)["fitting"] > 0
+    assert main([*GIVEN, *options, "--software", "torchtitan"]) == 4
+    found = answer(capsys)
+    assert found["fitting"] == 0
+    assert not found["fits"]
+
+
 def test_a_plan_that_the_software_has_no_memory_for_is_told(tmp_path, capsys):
     cluster = cluster_named("h100-3200g").model_dump(mode="json", exclude={"software"})
     cluster["device"]["memory_bytes"] = 2**28
