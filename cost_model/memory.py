@@ -1,9 +1,11 @@
 """Peak memory of an emitted program on one rank, by kind of tensor."""
 
+from collections.abc import Iterator, Mapping
+
 from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.pipelines.memory import pipeline_memory
 from shardwright.dataflow.stages import pipeline_of
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Node
 
 
 def peak_memory(graph: Graph, held: Buffers | None = None) -> MemoryUseReport:
@@ -23,26 +25,44 @@ def peak_memory(graph: Graph, held: Buffers | None = None) -> MemoryUseReport:
     if pipeline is not None:
         return pipeline_memory(pipeline, held)
     held = held or buffers(graph)
+    peak, at, best = -1.0, "the start", dict[str, float]()
+    for node, total, now in live_memory(graph, held):
+        if total > peak:
+            peak, at, best = total, "the start" if node is None else node.name, dict(now)
+    if held.workspaces.get(at):
+        best[buffer_kinds(graph)[at]] += held.workspaces[at]
+    return MemoryUseReport(peak, best, at, host_bytes=_host_peak(graph, held))
+
+
+def live_memory(
+    graph: Graph, held: Buffers
+) -> Iterator[tuple[Node | None, float, Mapping[str, float]]]:
+    """Yield the bytes that are live at the start and while each node runs, and those by kind.
+
+    The second sum is without the workspace of the node, and changes with the next one.
+
+    Parameters
+    ----------
+    graph : Graph
+        A program without pipeline stages.
+    held : Buffers
+        Its buffers.
+    """
     sizes, kinds = held.sizes, buffer_kinds(graph)
     now = dict.fromkeys(KINDS, 0.0)
     for name in (*(v.name for v in graph.inputs), *(p.name for p in graph.parameters)):
         now[kinds[name]] += sizes[name]
-    dies = held.live.freed_after()
-    peak, at, best = sum(now.values()), "the start", dict(now)
-    total = peak
+    dies, total = held.live.freed_after(), sum(now.values())
+    yield None, total, now
     for position, node in enumerate(graph.nodes):
         results = (r.name for r in node.results if not held.live.is_accumulator(r.name))
         for name in (*held.live.allocated_at(position), *results):
             now[kinds[name]] += sizes[name]
             total += sizes[name]
-        workspace = held.workspaces.get(node.name, 0.0)
-        if total + workspace > peak:
-            peak, at, best = total + workspace, node.name, dict(now)
-            best[kinds[node.name]] += workspace
+        yield node, total + held.workspaces.get(node.name, 0.0), now
         for name in dies.get(position, ()):
             now[kinds[name]] -= sizes[name]
             total -= sizes[name]
-    return MemoryUseReport(peak, best, at, host_bytes=_host_peak(graph, held))
 
 
 def _host_peak(graph: Graph, held: Buffers) -> float:

@@ -7,21 +7,24 @@ seconds in which the parameters of a rank are gathered once over the data ranks,
 
 and where parameters are gathered in every pass, a pass takes no less than that. As a training
 software runs it, a pass takes no less than the host needs to launch it, and the shares of
-communication that the software exposes are added. A device group
-takes what it stores, what is saved for its micro-batches in flight, and the transient tensors of a
-layer or of the head; or, where it is known and more, what the training software keeps of them. The
-plan takes what its fullest group does.
+communication that the software exposes are added.
+
+A device group takes what it stores, what is saved for its micro-batches in flight, and what small
+built models hold beside that at the peak of a layer or of an end (`compiler.fit.held`); or, where
+it is known and more, what the training software keeps of them. The plan takes what its fullest
+group does.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from operator import add
 
-from shardwright.compiler.fit.kept import KeptTensors
-from shardwright.compiler.fit.model import FULL, FitModel, Prices
+from shardwright.compiler.fit.held import FIRST, LAST, LAYERS, Held, Kept
+from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.degrees import seconds_of_schedule
+from shardwright.compiler.stages.layer_prices import LayerPrices
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
 from shardwright.search.named_plan import NamedPlan
@@ -30,11 +33,15 @@ _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 # Gathers and reductions of all parameters over the data ranks, by ZeRO stage: in each pass, once.
 _IN_PASSES = {2: 1, 3: 3}
 _ONCE = {0: 2, 1: 2, 2: 1}
-_IN_ALL, _ONE_COPY = 3, (1, 2)  # ZeRO stages: gathered in every pass; once, and kept
+_IN_ALL = 3  # the ZeRO stage that gathers in every pass
 _HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
 _MOST_ACTIONS = 20_000  # of a schedule that is simulated
 SPARE = 0.08
-"""Share of the memory limit that an estimate leaves free: built plans take up to 7 % more."""
+"""Share of the memory limit that an estimate leaves free.
+
+Built plans of large models take up to 5 % more, of small ones up to 9 %
+(`benchmarks/fit_estimates.md`), and gather parameters ahead in what is free.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Estimate:
     factors: Factors = field(default=AS_SAID)
 
     @property
-    def prices(self) -> Prices:
+    def prices(self) -> LayerPrices:
         """The prices of the layers."""
         return self.model.prices(self.plan.tensor)[self.plan.recompute]
 
@@ -110,7 +117,7 @@ class Estimate:
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
         """Layers of every stage."""
-        return even_sizes(self.prices.layers.layers, self.plan.pipeline * self.plan.chunks)
+        return even_sizes(self.model.layers, self.plan.pipeline * self.plan.chunks)
 
     def _layers_of(self, group: int) -> int:
         return sum(self._sizes[group :: self.plan.pipeline])
@@ -172,7 +179,7 @@ class Estimate:
         cluster = self._cluster
         number = self.plan.stage_level(cluster, self.devices)
         level = cluster.levels[number]
-        sent = level.send_seconds(self._samples * self.prices.layers.passed_bytes)
+        sent = level.send_seconds(self._samples * self.prices.passed_bytes)
         seconds = cluster.device.launch_seconds + sent * self.factors.of_level(number)
         software = cluster.software
         if software is None:
@@ -200,7 +207,7 @@ class Estimate:
         if self.plan.zero != _IN_ALL:
             return times
         most = max(range(self.plan.pipeline), key=self._stored.__getitem__)
-        layers = self.prices.layers.layer.stored_bytes * self._layers_of(most)
+        layers = self._stored_parts[0] * self._layers_of(most)
         return times - 1 + layers / self._stored[most]
 
     @cached_property
@@ -242,12 +249,16 @@ class Estimate:
     @cached_property
     def _stored(self) -> tuple[float, ...]:
         """Bytes of parameters, gradients and optimizer states of every group, without ZeRO."""
-        prices, groups = self.prices, self.plan.pipeline
-        layer = prices.layers.layer.stored_bytes
-        found = [layer * self._layers_of(group) for group in range(groups)]
-        found[0] += prices.first_stored
-        found[-1] += prices.last_stored
+        layer, first, last = self._stored_parts
+        found = [layer * self._layers_of(group) for group in range(self.plan.pipeline)]
+        found[0] += first
+        found[-1] += last
         return tuple(found)
+
+    @cached_property
+    def _stored_parts(self) -> tuple[float, float, float]:
+        """The same of a layer, of what is before all of them, and after."""
+        return self.model.stored_parts(self.plan)
 
     @cached_property
     def memory_of_groups(self) -> tuple[Mapping[str, float], ...]:
@@ -273,67 +284,39 @@ class Estimate:
 
     def _memory_of(self, group: int, samples: int) -> Mapping[str, float]:
         """Return what a group takes, or more as the training software keeps its tensors."""
-        gradients, kept = self._gradients_of(group), self.prices.kept
-        lasting = {**self._lasting_of(group), "gradients": gradients}
-        own = {**lasting, **self._activations_of(group, samples)}
+        stored, (held, kept) = self.model.stored, self._held
+        ranks = prod(size for size, _ in self._data_parts[0])
+        elements, at_once = (n / stored.total for n in (self._stored[group], self._at_once(group)))
+        lasting = stored.on_rank(elements, self.plan.zero, ranks, self.passes, at_once)
+        own = {**lasting, **self._activations_of(group, samples, held)}
         if kept is None:
             return own
         if kept.gradient_bytes and self.passes == 1:
-            lasting["gradients"] = kept.gradient_bytes * self._share_of(group)
+            lasting["gradients"] = kept.gradient_bytes * elements
         other = kept.memory({**lasting, **self._activations_of(group, samples, kept)}, samples)
         return max(own, other, key=lambda kinds: sum(kinds.values()))
 
-    def _share_of(self, group: int) -> float:
-        """Trained elements of a group on a rank, without ZeRO."""
-        return self._stored[group] / self.model.stored.total
+    @property
+    def _held(self) -> tuple[Held, Kept | None]:
+        """What the plan holds; of one micro-batch, ZeRO 1 reduces gradients as ZeRO 2 does."""
+        once = self.plan.zero == 1 and self.passes == 1
+        return self.model.held(replace(self.plan, zero=2) if once else self.plan)
 
-    def _lasting_of(self, group: int) -> dict[str, float]:
-        """Return the bytes of parameters, as they are gathered, and of optimizer states."""
-        stored, zero, whole = self.model.stored, self.plan.zero, self._share_of(group)
-        ranks = prod(size for size, _ in self._data_parts[0])
-        gathered = whole * (stored.gathered if zero in _ONE_COPY else stored.lower)
-        if zero == _IN_ALL and ranks > 1:
-            gathered = whole * stored.lower / ranks
-            gathered += self._at_once(group) / stored.total * stored.gathered
-        return {
-            "parameters": stored.master * whole / (ranks if zero else 1) + gathered,
-            "optimizer states": stored.states * whole / (ranks if zero else 1),
-        }
-
-    def _activations_of(
-        self, group: int, samples: int, kept: KeptTensors | None = None
-    ) -> dict[str, float]:
-        """Return the bytes of activations, of the program or as a software keeps them."""
-        prices, size = self.prices.layers, self._layers_of(group)
-        first, last = group == 0, group == self.plan.pipeline - 1
-        layer, transient = prices.layer.saved_bytes, prices.transient_bytes
-        head, ends = prices.last.saved_bytes, self.prices.ends_transient_bytes
-        if kept is not None:
-            again = self.plan.recompute == FULL
-            layer = kept.activations * layer + (0.0 if again else kept.layer_bytes)
-            transient = kept.activations * transient + kept.layer_bytes if again else transient
-            head = min(head, kept.head_bytes)
-            ends = kept.head_bytes - head
-        saved = self._in_flight(group) * (size * layer + first * prices.first.saved_bytes)
-        return {
-            "saved activations": samples * (saved + last * head),
-            "transient": samples * max(transient, last * ends),
-        }
+    def _activations_of(self, group: int, samples: int, held: Held) -> dict[str, float]:
+        """Return what is saved on a group, and what it holds beside that at its peak."""
+        of_pass = samples * self._layers_of(group) * held.saved_bytes
+        peaks = [held.of(LAYERS, samples)]
+        if group == 0:  # at the end of a backward pass, which has freed what it had saved
+            peaks.append(held.of(FIRST, samples) - of_pass)
+        if group == self.plan.pipeline - 1:
+            peaks.append(held.of(LAST, samples))
+        return {"saved activations": self._in_flight(group) * of_pass, "transient": max(peaks)}
 
     def _at_once(self, group: int) -> float:
         """Return what is stored of the parameters that are gathered at once, or reduced."""
-        layers = min(_GATHERED, self._layers_of(group)) * self.prices.layers.layer.stored_bytes
+        layer, head, tail = self._stored_parts
         first, last = group == 0, group == self.plan.pipeline - 1
-        return max(layers, first * self.prices.first_stored, last * self.prices.last_stored)
-
-    def _gradients_of(self, group: int) -> float:
-        """Return the bytes of gradients; those of one micro-batch are not accumulated whole."""
-        stored, zero, whole = self.model.stored, self.plan.zero, self._share_of(group)
-        ranks = prod(size for size, _ in self._data_parts[0])
-        if self.passes == 1 and not zero:
-            whole = min(whole, self._at_once(group) / stored.total)
-        divided = zero > 1 or (zero == 1 and self.passes == 1)
-        return stored.gradient * whole / (ranks if divided else 1)
+        return max(min(_GATHERED, self._layers_of(group)) * layer, first * head, last * tail)
 
     def _in_flight(self, group: int) -> float:
         """Micro-batches in flight on a group, whole passes."""

@@ -6,7 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwright.compiler.fit.kept import KeptTensors, ModelSizes
+from shardwright.compiler.fit.held import Held, Kept, SmallModels
+from shardwright.compiler.fit.shortened import shortened
+from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.compiler.pipelines import as_asked, canonical_form
@@ -20,16 +22,15 @@ from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.unread import PRODUCTS
-from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import node_seconds
 from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
-from shardwright.ir.types import item_bytes
-from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import PassManager
-from shardwright.search.named_plan import NamedPlan
+from shardwright.search.named_plan import NamedPlan, divisors
 
 _SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are priced
 _IN_FLIGHT = 2  # micro-batches, by which it is told what one more of them saves
@@ -37,53 +38,8 @@ FULL = "full"
 """The way to recompute whole layers."""
 _FREE = 1e30  # per second: what takes no time
 _OfParts = tuple[float, float, float]  # of a layer, of what is before all layers, and after
+_SHORT = 4  # layers of the model that is priced: two alike, and both ends
 _HALF = 0.5  # of a bandwidth, by which the seconds of its links are told from the others
-
-
-@dataclass(frozen=True)
-class StoredBytes:
-    """Bytes of a trained element on a rank without ZeRO.
-
-    Parameters
-    ----------
-    master : float
-        The element itself.
-    states : float
-        The states of the optimizer.
-    gradient : float
-        Its gradient.
-    lower : float
-        A copy in the type that is computed in; 0 where that is the type of the element.
-    """
-
-    master: float
-    states: float
-    gradient: float
-    lower: float
-
-    @staticmethod
-    def of(options: CompileOptions) -> "StoredBytes":
-        """Return the bytes by the optimizer and the types.
-
-        Examples
-        --------
-        >>> StoredBytes.of(CompileOptions()).total
-        8.0
-        """
-        master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
-        gradient = lower if options.accumulate_type == "lower" else master
-        states = master * len(options.optimizer.states)
-        return StoredBytes(master, states, gradient, lower if lower < master else 0.0)
-
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return float(self.master + self.states + self.gradient + self.lower)
-
-    @property
-    def gathered(self) -> float:
-        """What is gathered over data ranks: the element in the type that is computed in."""
-        return self.lower or self.master
 
 
 @dataclass(frozen=True)
@@ -118,31 +74,6 @@ class PartSeconds:
         return compute * of_operators + links * (self.links + more * self.more_links)
 
 
-@dataclass(frozen=True)
-class Prices:
-    """What the parts of a model take on some tensor ranks, in one way to recompute.
-
-    Parameters
-    ----------
-    layers : LayerPrices
-        The parts.
-    first_stored, last_stored : float
-        Bytes that are stored of what is before the layers, and after.
-    kept : KeptTensors, optional
-        What the training software of the cluster keeps; None where its account is unknown.
-    """
-
-    layers: LayerPrices
-    first_stored: float
-    last_stored: float
-    kept: KeptTensors | None = None
-
-    @property
-    def ends_transient_bytes(self) -> float:
-        """Bytes at the peak of what is after the layers, beside what is stored and saved."""
-        return max(self.layers.last.stored_bytes - self.last_stored, 0.0)
-
-
 @dataclass(eq=False)
 class FitModel:
     """A program on a cluster, for plans of any degrees.
@@ -169,10 +100,12 @@ class FitModel:
     cluster: Cluster
     options: CompileOptions
     tells_links: bool = False
-    _priced: dict[int, Mapping[str, Prices]] = field(default_factory=dict)
+    _priced: dict[int, Mapping[str, LayerPrices]] = field(default_factory=dict)
     _timed: dict[int, dict[str, tuple[PartSeconds, ...]]] = field(default_factory=dict)
     _shared: SharedParts = field(default_factory=SharedParts)
     _launched: dict[int, Mapping[str, _OfParts]] = field(default_factory=dict)
+    _stored_parts: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    _held: dict[tuple[NamedPlan, bool], tuple[Held, Kept | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if any(node.operator == "dispatch" for node in self.graph.nodes):
@@ -216,8 +149,8 @@ class FitModel:
     @cached_property
     def layers(self) -> int:
         """Number of repeated layers."""
-        found = repeated_layers(self._pipeline(self.cluster, 1).blocks)
-        return len(found) if len(found) > 1 else 0
+        found = len(repeated_layers(self._pipeline(self.cluster, 1).blocks))
+        return found + _cells(self.graph) - _cells(self._short) if found > 1 else 0
 
     @cached_property
     def stored(self) -> StoredBytes:
@@ -246,7 +179,7 @@ class FitModel:
 
         return elements(0, layers[0]), elements(layers[-1] + 1, len(blocks))
 
-    def prices(self, tensor: int) -> Mapping[str, Prices]:
+    def prices(self, tensor: int) -> Mapping[str, LayerPrices]:
         """Return the prices on some tensor ranks, by the way to recompute, the least first.
 
         Empty where the model cannot be divided so.
@@ -261,7 +194,7 @@ class FitModel:
     def seconds(self, tensor: int, rule: str) -> tuple[PartSeconds, ...]:
         """Return the seconds of a layer, of what is before all of them, and after."""
         if tensor not in self._timed:
-            known = {name: one.layers.seconds for name, one in self.prices(tensor).items()}
+            known = {name: one.seconds for name, one in self.prices(tensor).items()}
             fast = self._seconds(known, self.cluster, tensor)
             told = tensor > 1 and self.tells_links
             slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
@@ -322,29 +255,50 @@ class FitModel:
                 self._launched[tensor] = {}
         return self._launched[tensor]
 
-    def _prices(self, tensor: int) -> Mapping[str, Prices]:
-        first, last = (one * self.stored.total / tensor for one in self.end_elements)
-        return {
-            rule: Prices(
-                one,
-                min(first, one.first.stored_bytes),
-                min(last, one.last.stored_bytes),
-                self._kept(one.passed_bytes, tensor),
-            )
-            for rule, one in layer_prices(*self._priced_on(self.cluster, tensor)).items()
-        }
+    def _prices(self, tensor: int) -> Mapping[str, LayerPrices]:
+        return layer_prices(*self._priced_on(self.cluster, tensor))
 
-    def _kept(self, passed_bytes: float, tensor: int) -> KeptTensors | None:
-        software = self.cluster.software
-        if software is None:
-            return None
-        return KeptTensors.of(
-            software, mean_device(self.cluster), self._sizes, passed_bytes, tensor
+    def stored_parts(self, plan: NamedPlan) -> tuple[float, float, float]:
+        """Return the bytes that are stored of a layer, of what is before all of them, and after.
+
+        They are those on a tensor rank of a plan, without ZeRO.
+        """
+        if plan.tensor not in self._stored_parts:
+            alone = replace(on_tensor_ranks(plan.tensor), micro_batch=1, recompute=plan.recompute)
+            layer, ends = self._small.elements(alone)
+            first, last = self.end_elements
+            each, total = ends / max(first + last, 1), self.stored.total
+            self._stored_parts[plan.tensor] = (
+                total * layer,
+                total * each * first,
+                total * each * last,
+            )
+        return self._stored_parts[plan.tensor]
+
+    def held(self, plan: NamedPlan) -> tuple[Held, Kept | None]:
+        """Return what a plan holds beside what it stores, and as the training software keeps it.
+
+        Raises
+        ------
+        ShardwrightError
+            If small models of it cannot be built.
+        """
+        data = divisors(plan.data or 1)[1] if plan.zero > 1 else 1
+        small = replace(
+            on_tensor_ranks(plan.tensor),
+            data=data,
+            micro_batch=1,
+            recompute=plan.recompute,
+            zero=plan.zero if data > 1 else 0,
         )
+        key = small, (plan.micro_batch or 1) > 1
+        if key not in self._held:
+            self._held[key] = self._small.held(*key), self._small.kept(*key)
+        return self._held[key]
 
     @cached_property
-    def _sizes(self) -> ModelSizes:
-        return ModelSizes.of(self._layer, self._source, self.samples)
+    def _small(self) -> SmallModels:
+        return SmallModels(self.graph, self.cluster, self.options, self.stored)
 
     @cached_property
     def _layer(self) -> Graph:
@@ -398,7 +352,17 @@ class FitModel:
         """The program in canonical form, in micro-batches of one sample."""
         options = self._options
         passes = (*as_asked(options, options.passes), canonical_form(options))
-        return PassManager().run_all(passes, self.graph)
+        return PassManager().run_all(passes, self._short)
+
+    @cached_property
+    def _short(self) -> Graph:
+        """The program with few of its layers, by which all are priced."""
+        return shortened(self.graph, _SHORT)
+
+
+def _cells(graph: Graph) -> int:
+    """Return the number of numbered cells of a program."""
+    return len({block_of(node.scope) for node in graph.nodes} - {""})
 
 
 def _trained(graph: Graph) -> int:

@@ -17,7 +17,7 @@ _EVALUATIONS = 8  # of the memory at a sequence length
 _UNITS = 8  # in which a sequence length is told, of that of the model
 
 BELOW = 0.05
-"""Share by which an estimate may exceed the limit of a plan that fits: built ones take 4 % less."""
+"""Share by which an estimate may exceed the limit of a plan that fits: built ones take less so."""
 
 
 def least_devices(model: FitModel) -> int:

@@ -47,9 +47,9 @@ def memory_as_run(graph: Graph, software: Software, device: Device) -> MemoryUse
     """
     kept = software.memory
     assert kept is not None
-    workspace = _workspace(graph, kept, device)
+    workspace = workspace_bytes(graph, software, device)
     whole = _whole_gradients(graph) if kept.gradients == "whole" else 0.0
-    report = peak_memory(graph, _buffers(graph, software, kept))
+    report = peak_memory(graph, buffers_as_run(graph, software))
     added = whole + workspace
     peak = (report.peak_bytes + added) * kept.reserved.value
     by_kind = dict(report.by_kind)
@@ -62,8 +62,10 @@ def memory_as_run(graph: Graph, software: Software, device: Device) -> MemoryUse
     return replace(report, peak_bytes=peak, by_kind=by_kind, by_group=groups)
 
 
-def _workspace(graph: Graph, kept: SoftwareMemory, device: Device) -> float:
+def workspace_bytes(graph: Graph, software: Software, device: Device) -> float:
     """Return the bytes of libraries, and of the buffer of scores, on a rank."""
+    kept = software.memory
+    assert kept is not None
     each = 0.0 if kept.score_buffer is None else kept.score_buffer.value
     scores = max((nbytes for _, nbytes in attention_scores(graph, each)), default=0.0)
     return kept.workspace.value + libraries_bytes(kept, device) + scores
@@ -78,8 +80,13 @@ def libraries_bytes(kept: SoftwareMemory, device: Device) -> float:
     )
 
 
-def _buffers(graph: Graph, software: Software, kept: SoftwareMemory) -> Buffers:
-    """Return the buffers of a program with the sizes that they have in a software."""
+def buffers_as_run(graph: Graph, software: Software) -> Buffers:
+    """Return the buffers of a program with the sizes that they have in a software.
+
+    Without workspaces, and what is reserved.
+    """
+    kept = software.memory
+    assert kept is not None
     held = buffers(graph)
     sizes, roots = dict(held.sizes), held.live.roots
     logits, kinds = _logits(graph), buffer_kinds(graph)
@@ -191,7 +198,7 @@ def lasting_bytes(graph: Graph, software: Software, device: Device) -> tuple[flo
     mixed = any(node.operator == "cast" for node in graph.nodes)
     each = GRADIENT + _COPY * mixed if kept.gradients == "whole" else 0.0
     groups = max(graph.mesh.stages if graph.mesh is not None else 1, 1)
-    found = [_workspace(graph, kept, device)] * groups
+    found = [workspace_bytes(graph, software, device)] * groups
     for parameter in graph.parameters:
         layout = graph.values[parameter.name].layout
         stage = None if layout is None else layout.stage

@@ -22,6 +22,7 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
+from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
@@ -144,8 +145,8 @@ class Answers:
         if self.built is None:
             return (1 - SPARE) * limit
         one, compilation = self.built
-        estimated, own = one.memory_bytes, compilation.plan.document.memory.peak_bytes
-        built = max(own, self.kept or 0.0)
+        own = peak_memory(compilation.plan.program).peak_bytes  # without what is gathered ahead
+        estimated, built = one.memory_bytes, max(own, self.kept or 0.0)
         return estimated + (limit - built) * min(1.0, estimated / built)
 
     @cached_property
@@ -235,12 +236,17 @@ def _memory_of(plan: Estimate, model: FitModel) -> float:
 
 
 def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Callable[[int], float]:
-    """Return the memory of the smallest plan on most tensor ranks, by the sequence."""
+    """Return the memory of the smallest plan on most tensor ranks, by the sequence.
+
+    It recomputes most, and divides what is stored or gathers it in every pass.
+    """
 
     def most(sequence: int) -> float:
         model = at(sequence)
         plans = family(model, devices, micro_batches=(1,), tensors=(tensor,))
-        return min((one.memory_bytes for one in plans), default=float("inf"))
+        rule = plans[-1].plan.recompute if plans else ""
+        small = (one.memory_bytes for one in plans if one.plan.recompute == rule)
+        return min(small, default=float("inf"))
 
     return most
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
+from shardwright.compiler.fit.held import LAST
 from shardwright.compiler.fit.questions import (
     BELOW,
     Longest,
@@ -161,10 +162,9 @@ def _kept_text(kept: float, device: float) -> str:
 
 def _fullest(plan: Estimate) -> str:
     """Return which part of the model holds most activations, and most gathered parameters."""
-    prices, samples = plan.prices, plan.plan.micro_batch or 1
-    layer = prices.layers.layer.saved_bytes * samples
-    head = (prices.layers.last.saved_bytes + prices.ends_transient_bytes) * samples
-    gathered = max(prices.layers.layer.stored_bytes, prices.first_stored, prices.last_stored)
+    samples, (held, _) = plan.plan.micro_batch or 1, plan.model.held(plan.plan)
+    layer, head = held.saved_bytes * samples, held.of(LAST, samples)
+    gathered = max(plan.model.stored_parts(plan.plan))
     share = plan.model.stored.gathered / plan.model.stored.total
     return (
         f"of each micro-batch a layer saves {bytes_text(layer)} and the head with the loss takes "

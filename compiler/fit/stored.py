@@ -1,0 +1,84 @@
+"""Bytes of trained elements: what a rank stores of them between and in steps."""
+
+from dataclasses import dataclass
+
+from shardwright.compiler.options import CompileOptions
+from shardwright.ir.types import item_bytes
+from shardwright.operators.models.precision import MASTER, PRECISIONS
+
+_IN_ALL, _ONE_COPY = 3, (1, 2)  # ZeRO stages: gathered in every pass; once, and kept
+
+
+@dataclass(frozen=True)
+class StoredBytes:
+    """Bytes of a trained element on a rank without ZeRO.
+
+    Parameters
+    ----------
+    master : float
+        The element itself.
+    states : float
+        The states of the optimizer.
+    gradient : float
+        Its gradient.
+    lower : float
+        A copy in the type that is computed in; 0 where that is the type of the element.
+    """
+
+    master: float
+    states: float
+    gradient: float
+    lower: float
+
+    @staticmethod
+    def of(options: CompileOptions) -> "StoredBytes":
+        """Return the bytes by the optimizer and the types.
+
+        Examples
+        --------
+        >>> StoredBytes.of(CompileOptions()).total
+        8.0
+        """
+        master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
+        gradient = lower if options.accumulate_type == "lower" else master
+        states = master * len(options.optimizer.states)
+        return StoredBytes(master, states, gradient, lower if lower < master else 0.0)
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return float(self.master + self.states + self.gradient + self.lower)
+
+    @property
+    def gathered(self) -> float:
+        """What is gathered over data ranks: the element in the type that is computed in."""
+        return self.lower or self.master
+
+    def on_rank(
+        self, elements: float, zero: int, ranks: int, passes: int, at_once: float
+    ) -> dict[str, float]:
+        """Return the bytes of parameters, states and gradients that last, by kind.
+
+        Parameters
+        ----------
+        elements : float
+            Trained elements on a rank without ZeRO.
+        zero : int
+            The ZeRO stage.
+        ranks : int
+            Data ranks over which it divides.
+        passes : int
+            Number of micro-batches; gradients of one alone are not accumulated.
+        at_once : float
+            Elements whose gradients are held at once then.
+        """
+        divided = elements / (ranks if zero else 1)
+        copies = self.gathered if zero in _ONE_COPY else self.lower
+        graded = min(elements, at_once) if passes == 1 and not zero else elements
+        shared = zero > 1 or (zero == 1 and passes == 1)
+        return {
+            "parameters": self.master * divided
+            + copies * (divided if zero == _IN_ALL else elements),
+            "optimizer states": self.states * divided,
+            "gradients": self.gradient * graded / (ranks if shared else 1),
+        }
