@@ -26,7 +26,8 @@ from shardwright.operators.rule import Rule, ShardView
 def sigmoid(x: Array) -> Array:
     """Return the logistic function; it does not overflow. Half precision is computed in single."""
     x = x.astype(np.float32) if x.dtype == np.float16 else x
-    return 0.5 * (1 + np.tanh(0.5 * x))
+    tail = np.exp(-np.abs(x))  # to full relative precision where it is small
+    return np.where(x < 0, tail, 1) / (1 + tail)
 
 
 def _gelu_inner(x: Array) -> Array:
