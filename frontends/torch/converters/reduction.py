@@ -187,6 +187,19 @@ def _distances(call: Call, x1: Value, x2: Value, p: float, compute_mode: Any = N
     return call.emit("with_gradient_of", call.reshape(found, total.type.shape), total)
 
 
+@converts("aten._euclidean_dist")
+def _many_distances(call: Call, x1: Value, x2: Value) -> Value:
+    """Return the distances of all pairs of many rows, by products; PyTorch does from 26 on."""
+    first, second = (
+        call.emit("reduce_sum", call.emit("square", x), axis=-1, keep_dims=True) for x in (x1, x2)
+    )
+    rank = x2.type.rank
+    second = call.transpose(second, (*range(rank - 2), rank - 1, rank - 2))
+    product = call.emit("matmul", x1, x2, transpose_b=True)
+    total = call.emit("add", call.emit("add", first, second), call.scaled(product, -2))
+    return root(call, call.emit("relu", total))
+
+
 @converts("aten.logsumexp")
 def _logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
     axes = axes_of(x, dim)

@@ -117,6 +117,15 @@ def _distances(x: Any) -> Any:
 
 POINTS: dict[str, tuple[Any, ...]] = {
     "distances": (_distances, TIES),
+    "distances of many": (lambda x: torch.cdist(x, x.flip(0)), np.tile(TIES, (9, 1))),
+    "samples at borders": (
+        lambda x, at: tuple(
+            F.grid_sample(x[None, None], at[None, None], "bilinear", padding, align_corners=True)
+            for padding in ("zeros", "border", "reflection")
+        ),
+        TIES,
+        [[-1.0, -1], [1, 1], [0, -1], [0.5, 2]],
+    ),
     "distances with gaps": (_distances, np.minimum(GAPS, 5)),
     "celu": (lambda x: (F.celu(x), F.celu(x, 2.0), F.celu(x, -1.5)), ALL[1:-1]),
     "celu of infinity": (F.celu, ALL),
