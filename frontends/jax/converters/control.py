@@ -80,7 +80,7 @@ def _cumulative(importer: Any, equation: Any, operands: list[Item]) -> list[Item
     """Compute by the tree that JAX differentiates: equal elements share at each of its nodes."""
     scan = partial(jax.lax.associative_scan, _COMBINE[equation.primitive.name], **equation.params)
     (operand,) = (v.aval for v in equation.invars)
-    tree = jax.make_jaxpr(scan)(jax.ShapeDtypeStruct(operand.shape, operand.dtype))
+    tree = jax.make_jaxpr(scan)(operand)
     return list(importer.within(equation, tree, operands))
 
 
