@@ -117,8 +117,7 @@ class OperatorInfo:
 
     Notes
     -----
-    The rest of the compiler asks for traits, never for names, where a question is about a kind of
-    operator. A trait is a class attribute, False unless an operator sets it:
+    The compiler asks for traits, never for names. Each is False unless an operator sets it:
 
     is_view
         The result shares the elements of the operand: no time, no memory.
@@ -130,6 +129,8 @@ class OperatorInfo:
         The two operands can change places.
     stops_gradient
         No cotangent passes.
+    has_own_gradient
+        Its gradient is not the derivative of its result.
     passes_cotangent
         The compiler passes the cotangent on unchanged and adds the communication itself.
     is_collective
@@ -162,6 +163,7 @@ class OperatorInfo:
     is_scaling: ClassVar[bool] = False
     is_commutative: ClassVar[bool] = False
     stops_gradient: ClassVar[bool] = False
+    has_own_gradient: ClassVar[bool] = False
     passes_cotangent: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
     is_free: ClassVar[bool] = False

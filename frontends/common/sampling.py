@@ -130,7 +130,7 @@ def _settled(call: Emits, position: Value, size: int, padding: str, align_corner
         return position
     if padding == "reflection":
         position = _reflected(call, position, size, align_corners)
-    return call.emit("clip", position, low=0.0, high=float(size - 1))
+    return call.emit("clip", position, low=0.0, high=float(size - 1), inside=True)
 
 
 def _nearest(call: Emits, place: Value) -> list[Tap]:

@@ -36,6 +36,7 @@ _CALLS = {
     "custom_lin": "jaxpr",
 }
 _BODIES = ("scan", "while", "cond")
+_TREES = ("cummax", "cummin", "cumlogsumexp")
 # Primitives that only move elements.
 _MOVES = ("slice", "squeeze", "expand_dims", "reshape", "transpose", "broadcast_in_dim", "rev")
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -125,6 +126,8 @@ class Importer:
             return list(CONVERTERS["custom"](self, equation, operands))
         if name in _BODIES:
             return list(CONVERTERS[name](self, equation, operands))
+        if name in _TREES and equation.outvars[0].aval.dtype.kind != "i" and not self.is_stopped:
+            return list(CONVERTERS["cumulative"](self, equation, operands))
         return self._converted(equation, operands)
 
     def _streamed(self, equation: Any, operands: list[Any]) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram, default_decompositions
 
+from shardwright.frontends.torch.derivatives import whole_losses
 from shardwright.frontends.torch.importer import CHECKS, NO_GRADIENT
 from shardwright.frontends.torch.places import place
 from shardwright.frontends.torch.table import is_known
@@ -63,7 +64,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         chosen = {target: table[target] for target in unknown if target in table}
         if done and not chosen:
             break
-        program = program.run_decompositions(chosen)
+        with whole_losses():
+            program = program.run_decompositions(chosen)
     return program
 
 

@@ -18,6 +18,7 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.assertions import passing_assertions
 from shardwright.frontends.torch.buffers import with_elements
+from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.importer import Importer
@@ -112,6 +113,7 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
                 passing_assertions(),
             ):
                 program = torch.export.export(module, arguments, keywords, strict=False)
+            refuse_without_derivative(program)
             return functional(program)
     except ModelError:
         raise

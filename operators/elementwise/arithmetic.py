@@ -202,26 +202,33 @@ class SquaredDifference(Binary):
 class Extremum(Binary):
     """The greater or the lesser of two.
 
-    Where they are equal, the first takes the gradient, or with ``halves`` each a half of it.
+    Where they are equal, the first takes the gradient, or with ``halves`` each a half of it. Where
+    one is not a number neither does, or with ``both`` each takes the whole.
     """
 
-    defaults: ClassVar = {"halves": False}
-    examples = (*Binary.examples, Example(("f64[4, 6]", "f64[4, 6]"), {"halves": True}))
+    defaults: ClassVar = {"halves": False, "both": False}
+    examples = (
+        *Binary.examples,
+        Example(("f64[4, 6]", "f64[4, 6]"), {"halves": True}),
+        Example(("f64[4, 6]", "f64[4, 6]"), {"halves": True, "both": True}),
+    )
     comparison: ClassVar[str]
     strictly: ClassVar[str]
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to the selected operand."""
         (a, b), dy = at.operands, at.cotangents[0]
-        first = build.emit(self.comparison, a, b)
+        pairs = ((a, b), (b, a))
+        if self.attributes["both"]:
+            found = [build.emit("logical_not", build.emit(self.strictly, y, x)) for x, y in pairs]
+        elif self.attributes["halves"]:
+            found = [build.emit(self.strictly, x, y) for x, y in pairs]
+        else:
+            found = [build.emit(self.comparison, a, b), build.emit(self.strictly, b, a)]
+        da, db = (build.emit("mask", dy, is_selected) for is_selected in found)
         if self.attributes["halves"]:
-            alone = build.emit("mask", dy, build.emit(self.strictly, a, b))
-            both = build.emit("add", build.emit("mask", dy, first), alone)
-            da = build.emit("scale", both, factor=0.5)
-            db = build.emit("sub", dy, da)
-            return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
-        second = build.emit("logical_not", first)
-        da, db = build.emit("mask", dy, first), build.emit("mask", dy, second)
+            is_equal, half = build.emit("equal", a, b), build.emit("scale", dy, factor=0.5)
+            da, db = (build.emit("where", is_equal, half, dx) for dx in (da, db))
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]
 
 

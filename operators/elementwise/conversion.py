@@ -170,6 +170,31 @@ class StopGradient(Unary):
 
 
 @register
+class WithGradientOf(OperatorInfo):
+    """The first operand, with the gradient of the second: for a derivative that is given."""
+
+    name = "with_gradient_of"
+    of_reals = True
+    flops_per_point = 0.0
+    examples = (Example(("f64[4, 6]", "f64[4, 6]")),)
+    has_own_gradient = True
+
+    def make_rule(self) -> Rule:
+        """Take two tensors of one shape."""
+        shapes = [operand.shape for operand in self.operand_types]
+        dims = " ".join(f"d{i}" for i in range(len(shapes[0])))
+        return resolve(f"{dims}, {dims} -> {dims}", shapes)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Return the first operand."""
+        return operands[0]
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Pass the cotangent to the second operand."""
+        return [None, at.cotangents[0]]
+
+
+@register
 class ZerosLike(Unary):
     """Zeros in the shape of the operand."""
 

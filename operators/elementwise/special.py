@@ -78,9 +78,15 @@ def lgamma(x: Array) -> Array:
         product = product * np.where(far, 1, up + k)
     tail = _series(z, (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)) / z
     value = (z - 0.5) * np.log(z) - z + np.log(2 * pi) / 2 + tail - np.log(product)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         reflected = np.log(pi / np.abs(np.sin(pi * x))) - value
-    return np.asarray(np.where(x < 0.5, reflected, value), x.dtype)
+        found = np.where(x < 0.5, reflected, value)
+    return np.asarray(np.where(_is_pole(x) | np.isinf(x), np.inf, found), x.dtype)
+
+
+def _is_pole(x: Array) -> Array:
+    """Return where the gamma function is infinite: at zero and at negative whole numbers."""
+    return np.asarray((x <= 0) & (x == np.floor(x)))
 
 
 def _digamma(x: Array) -> Array:
@@ -92,9 +98,10 @@ def _digamma(x: Array) -> Array:
         total = total + np.where(far, 0, 1 / (up + k))
     tail = _series(z, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)) / (z * z)
     value = np.log(z) - 0.5 / z - tail - total
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         reflected = value - pi / np.tan(pi * x)
-    return np.asarray(np.where(x < 0.5, reflected, value), x.dtype)
+        found = np.where(x < 0.5, reflected, value)
+    return np.asarray(np.where(_is_pole(x) & (x < 0), np.nan, found), x.dtype)
 
 
 def _bessel(x: Array, order: int) -> Array:

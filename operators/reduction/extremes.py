@@ -38,8 +38,8 @@ def _names(letter: str, count: int, mark: str = "") -> str:
 class UnsortedSegmentExtremum(OperatorInfo):
     """The extremum of the rows of each of ``segments`` segments.
 
-    A segment without rows has the least or greatest number of its type. The rows may be split
-    unless it is ``differentiable``.
+    A segment without rows has the least or greatest finite number of its type. The rows may be
+    split unless it is ``differentiable``; then no extremum lies beyond that number.
     """
 
     defaults: ClassVar = {"segments": 1, "differentiable": True}
@@ -76,7 +76,10 @@ class UnsortedSegmentExtremum(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compare the rows of equal segments."""
-        return _segment_extrema(self.function, view, *operands)
+        found = _segment_extrema(self.function, view, *operands)
+        if self.attributes["differentiable"]:
+            return found
+        return self.function(found, _farthest(self.function, found.dtype))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Recompute the extrema, which is cheaper than saving them for backward."""
@@ -90,8 +93,11 @@ def _segment_extrema(function: np.ufunc, view: ShardView, x: Array, segments: Ar
     """Return the extrema of the local segments."""
     local, inside = local_positions(segments.ravel(), view)
     shape = (view.sizes["v"], *x.shape[segments.ndim :])
-    result = np.full(shape, _farthest(function, x.dtype), x.dtype)
+    farthest = _farthest(function, x.dtype)
+    least = farthest * np.inf if x.dtype.kind == "f" else farthest  # rows may be infinite
+    result = np.full(shape, least, x.dtype)
     function.at(result, local[inside], x.reshape(segments.size, *shape[1:])[inside])
+    result[np.isin(np.arange(len(result)), local[inside], invert=True)] = farthest
     return result
 
 

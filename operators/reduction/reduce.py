@@ -259,7 +259,10 @@ class ReductionGradient(Reduction):
 
 
 class SelectionGradient(ReductionGradient):
-    """The cotangent where the extremum is; equal extrema share it evenly."""
+    """The cotangent where the extremum is; equal extrema share it evenly.
+
+    Where the extremum is not a number, neither is the gradient.
+    """
 
     extremum: ClassVar[str]
 
@@ -268,8 +271,9 @@ class SelectionGradient(ReductionGradient):
         cotangent, x = operands
         function = np.amax if self.extremum == "max" else np.amin
         chosen = x == function(x, axis=self.axes, keepdims=True)
-        share = self.whole_axes(cotangent) / chosen.sum(axis=self.axes, keepdims=True)
-        return np.where(chosen, share, 0).astype(x.dtype)
+        count = chosen.sum(axis=self.axes, keepdims=True)
+        share = self.whole_axes(cotangent) / np.maximum(count, 1)
+        return np.where(chosen, share, np.where(count == 0, np.nan, 0)).astype(x.dtype)
 
 
 @register

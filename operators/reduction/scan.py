@@ -121,7 +121,8 @@ class CumulativeExtremum(AlongAxis):
         found = self.function.accumulate(x, axis=axis)
         shape = [-1 if d == axis else 1 for d in range(x.ndim)]
         places = np.arange(x.shape[axis]).reshape(shape)
-        last = np.maximum.accumulate(np.where(x == found, places, 0), axis=axis)
+        is_extreme = (x == found) | (x != x)  # what is no number stays the extremum
+        last = np.maximum.accumulate(np.where(is_extreme, places, 0), axis=axis)
         return found, last
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:

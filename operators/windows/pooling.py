@@ -159,19 +159,33 @@ class MaxPoolGradient(Pooling):
     )
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Recompute the maximum, and pass each window's cotangent to one element."""
+        """Recompute the maximum, and pass each window's cotangent to one element.
+
+        It is the first of the greatest that is no padding, or the last that is not a number.
+        """
         dy, x = operands
         least, counts = _least(x.dtype), self.own_counts(view)
-        x = self.own_filled(x, view, least)
         total = self.own_total(dy, view)
-        elements = self.taps(self.own_windows(view).pad(x, least), counts)
+        elements = self._padded(x, view, least)
         greatest, left = _greatest(elements), np.ones(dy.shape, bool)
         places = self.taps(total, counts, writeable=True)
-        for element, place in zip(elements, places, strict=True):
-            chosen = left & (element == greatest)
+        taps = list(
+            zip(elements, self._padded(np.ones(x.shape, bool), view, 0), places, strict=True)
+        )
+        for element, is_real, place in taps:
+            chosen = left & is_real & (element == greatest)
+            place += np.where(chosen, dy, 0)
+            left &= ~chosen
+        for element, _, place in reversed(taps) if left.any() else ():
+            chosen = left & (element != element)
             place += np.where(chosen, dy, 0)
             left &= ~chosen
         return self.own_interior(total, view)
+
+    def _padded(self, x: Array, view: ShardView, value: float) -> list[Array]:
+        """Return for each tap the elements of a tensor, with `value` in the padding."""
+        padded = self.own_windows(view).pad(self.own_filled(x, view, value), value)
+        return self.taps(padded, self.own_counts(view))
 
 
 class Average(Pooling):

@@ -31,6 +31,7 @@ NEVER_PARTIAL = {
     "exp_gradient": "the result of `exp` that it keeps is whole",
     "scaled_dot_product_attention": "its gradient reads the value in a product of three",
     "square_gradient": "the operand of `square` that it keeps is whole",
+    "with_gradient_of": "its cotangent belongs to the second operand alone",
 }
 
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)

@@ -54,6 +54,10 @@ def identity(x: Array) -> Array:
 stop_gradient = identity
 
 
+def with_gradient_of(value: Array, source: Array) -> Array:
+    return value
+
+
 def scale(x: Array, *, factor: float = 1.0) -> Array:
     return x * jnp.asarray(factor, x.dtype)
 
@@ -130,11 +134,11 @@ def pow(x: Array, *, exponent: float = 1.0) -> Array:
     return jnp.power(x, exponent)
 
 
-def maximum(a: Array, b: Array, *, halves: bool = False) -> Array:
+def maximum(a: Array, b: Array, *, halves: bool = False, both: bool = False) -> Array:
     return jnp.maximum(a, b)
 
 
-def minimum(a: Array, b: Array, *, halves: bool = False) -> Array:
+def minimum(a: Array, b: Array, *, halves: bool = False, both: bool = False) -> Array:
     return jnp.minimum(a, b)
 
 

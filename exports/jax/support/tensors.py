@@ -263,7 +263,7 @@ def _share(dy: Array, x: Array, extremum: Array, axes: Shape, keep_dims: bool) -
     if not keep_dims:
         dy = dy.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
     count = chosen.sum(tuple(axes), keepdims=True).astype(dy.dtype)
-    return jnp.where(chosen, dy / count, 0).astype(x.dtype)
+    return jnp.where(chosen, dy / count, jnp.where(count == 0, jnp.nan, 0)).astype(x.dtype)
 
 
 def reduce_max_gradient(

@@ -53,6 +53,10 @@ def _number(value: float, like: Tensor) -> Tensor:
     return torch.tensor(value, dtype=like.dtype, device="cpu")
 
 
+def with_gradient_of(value: Tensor, source: Tensor) -> Tensor:
+    return value
+
+
 def scale(x: Tensor, *, factor: float = 1.0) -> Tensor:
     return x * _number(factor, x)
 
@@ -132,11 +136,11 @@ def pow(x: Tensor, *, exponent: float = 1.0) -> Tensor:
     return torch.pow(x, exponent)
 
 
-def maximum(a: Tensor, b: Tensor, *, halves: bool = False) -> Tensor:
+def maximum(a: Tensor, b: Tensor, *, halves: bool = False, both: bool = False) -> Tensor:
     return torch.maximum(a, b)
 
 
-def minimum(a: Tensor, b: Tensor, *, halves: bool = False) -> Tensor:
+def minimum(a: Tensor, b: Tensor, *, halves: bool = False, both: bool = False) -> Tensor:
     return torch.minimum(a, b)
 
 

@@ -271,7 +271,9 @@ def _share(dy: Tensor, x: Tensor, extremum: Tensor, axes: Shape, keep_dims: bool
     chosen = x == extremum
     if not keep_dims:
         dy = dy.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
-    return torch.where(chosen, dy / chosen.sum(tuple(axes), keepdim=True), 0).to(x.dtype)
+    count = chosen.sum(tuple(axes), keepdim=True)
+    others = torch.where(count == 0, torch.nan, 0.0)
+    return torch.where(chosen, dy / count, others).to(x.dtype)
 
 
 def reduce_max_gradient(

@@ -1,7 +1,10 @@
 """Loops and branches: unrolled or chosen when the function is imported."""
 
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
@@ -63,6 +66,22 @@ def _stacked(importer: Any, rows: list[Item]) -> Item:
     values = [importer.value(row) for row in rows]
     found: Value = importer.emission.build.emit("stack", *values, axis=0)
     return found
+
+
+_COMBINE: dict[str, Any] = {
+    "cummax": jax.lax.max,
+    "cummin": jax.lax.min,
+    "cumlogsumexp": jnp.logaddexp,
+}
+
+
+@converts("cumulative")
+def _cumulative(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
+    """Compute by the tree that JAX differentiates: equal elements share at each of its nodes."""
+    scan = partial(jax.lax.associative_scan, _COMBINE[equation.primitive.name], **equation.params)
+    (operand,) = (v.aval for v in equation.invars)
+    tree = jax.make_jaxpr(scan)(operand)
+    return list(importer.within(equation, tree, operands))
 
 
 @converts("cond")

@@ -1,9 +1,10 @@
 """Functions with a derivative of their own, which is kept.
 
-``f(x)`` with a rule that gives the tangent ``L(x) t`` becomes ``f(s) + L(s) (x - s)``, where ``s``
-is x as a constant to gradients: the value is that of f, since x - s is zero, and the gradient is
-that of the rule. The cotangents of a `custom_vjp` are linear, so that JAX transposes them to
-tangents. Functions of JAX itself whose rule is that of an operator of ours become the operator.
+``f(x)`` with a rule that gives the tangent ``L(x) t`` becomes ``f(s)`` with the gradient of
+``L(s) x``, where ``s`` is x as a constant to gradients: L is linear, so that its own value, which
+may be infinite, counts nowhere. The cotangents of a `custom_vjp` are linear, too: JAX transposes
+them to tangents. Functions of JAX itself whose rule is that of an operator of ours become the
+operator.
 """
 
 from typing import Any
@@ -26,7 +27,6 @@ def _custom(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
         return [known]
     if importer.is_stopped:
         return list(importer.within(equation, body, operands))
-    build = importer.emission.build
     stopped = [importer.stopped(item) for item in operands]
     importer.is_stopped = True  # what is inside reads constants to gradients alone
     values = importer.within(equation, body, stopped)
@@ -35,23 +35,23 @@ def _custom(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
         for i, item in enumerate(operands)
         if (isinstance(item, Value) and item.type.is_float) or _is_trained(item)
     ]
-    tangents = [
-        build.emit("sub", importer.value(operands[i]), importer.value(stopped[i])) for i in floats
-    ]
+    tangents = [importer.value(operands[i]) for i in floats]
     rule = _tangents(equation, floats, equation.primitive.name == "custom_jvp_call")
     moved = importer.within(equation, rule, [*stopped, *tangents])
     importer.is_stopped = False
-    return [_sum(importer, value, tangent) for value, tangent in zip(values, moved, strict=True)]
+    pairs = zip(values, moved, strict=True)
+    return [_with_gradient(importer, value, tangent) for value, tangent in pairs]
 
 
 def _is_trained(item: Item) -> bool:
     return bool(getattr(item, "trained", False))
 
 
-def _sum(importer: Any, value: Item, tangent: Item) -> Item:
+def _with_gradient(importer: Any, value: Item, tangent: Item) -> Item:
     if not isinstance(tangent, Value) or not tangent.type.is_float:
         return importer.stopped(value)
-    found: Value = importer.emission.build.emit("add", importer.value(value), tangent)
+    build = importer.emission.build
+    found: Value = build.emit("with_gradient_of", importer.value(value), tangent)
     return found
 
 

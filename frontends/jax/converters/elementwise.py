@@ -115,9 +115,7 @@ def _abs(call: Call) -> Value:
     x = call.at(0)
     if not x.type.is_float:
         return call.emit("abs", x)
-    is_negative = call.emit("less", x, call.fill(0, x.type.dtype))
-    negative, one = (call.fill(n, x.type.dtype) for n in (-1, 1))
-    return call.emit("mul", x, call.emit("where", is_negative, negative, one))
+    return call.emit("mul", x, _sign(call, x))
 
 
 @converts("add", "add_any")
@@ -203,9 +201,18 @@ def _exp2(call: Call) -> Value:
 
 @converts("cbrt")
 def _cbrt(call: Call) -> Value:
+    """Convert the cube root, whose gradient is infinite at zero."""
     x = call.at(0)
-    size = call.emit("pow", call.emit("abs", x), exponent=1 / 3)
-    return call.emit("mul", call.emit("sign", x), size)
+    sign = _sign(call, x)
+    size = call.emit("pow", call.emit("mul", x, sign), exponent=1 / 3)
+    return call.emit("mul", sign, size)
+
+
+def _sign(call: Call, x: Value) -> Value:
+    """Return -1 for negative elements and 1 for others, zero among them."""
+    is_negative = call.emit("less", x, call.fill(0, x.type.dtype))
+    negative, one = (call.fill(n, x.type.dtype) for n in (-1, 1))
+    return call.emit("where", is_negative, negative, one)
 
 
 @converts("round")

@@ -58,7 +58,8 @@ def _position(call: Call) -> Value:
 @converts("top_k", "approx_top_k")
 def _top_k(call: Call) -> list[Value]:
     axis = int(call.params.get("axis", -1)) % call.at(0).type.rank
-    values, places = call.emit_all("top_k", call.at(0), k=int(call.params["k"]), axis=axis)
+    how = {"k": int(call.params["k"]), "largest": bool(call.params.get("is_max_k", True))}
+    values, places = call.emit_all("top_k", call.at(0), axis=axis, **how)
     return [values, call.cast(places, call.results[1].dtype)]
 
 
@@ -86,8 +87,3 @@ def _is_count(call: Call, position: int, axis: int) -> bool:
     shape = [1] * known.ndim
     shape[axis] = known.shape[axis]
     return bool((known == np.arange(known.shape[axis]).reshape(shape)).all())
-
-
-@converts("cumlogsumexp")
-def _cumlogsumexp(call: Call) -> Value:
-    raise UnsupportedError("the primitive `cumlogsumexp`, which has no operator of ours,")

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from shardwright.frontends.common.call import Operand
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import CONVERTERS, converts
 from shardwright.frontends.torch.types import dtype_of
@@ -61,7 +60,7 @@ _BINARY = {
     "bitwise_xor": "bitwise_xor",
     "remainder": "mod",
 }
-# Each operand gets a half of the gradient where they are equal.
+# Each operand gets a half of the gradient where they are equal, and all where one is no number.
 _EXTREMA = ("maximum", "minimum")
 # The other operand where one is no number.
 _NUMBERS = {"fmax": "maximum", "fmin": "minimum"}
@@ -102,10 +101,10 @@ def _binary(name: str, ours: str, **attributes: bool) -> None:
 def _number(name: str, ours: str) -> None:
     def convert(call: Call, x: Value, other: Value) -> Value:
         a, b = (call.cast(one, call.result.dtype) for one in (x, other))
-        if a.type.is_float:
-            none = call.emit("is_nan", a), call.emit("is_nan", b)
-            a, b = call.emit("where", none[0], b, a), call.emit("where", none[1], a, b)
-        return call.emit(ours, a, b)
+        if not a.type.is_float:
+            return call.emit(ours, a, b)
+        found = call.emit(ours, call.emit("where", call.emit("is_nan", a), b, a), b)
+        return call.emit("where", call.emit("is_nan", b), a, found)
 
     converts(f"aten.{name}")(convert)
 
@@ -141,7 +140,7 @@ for _name, _ours in _TESTS.items():
 for _name, _ours in _BINARY.items():
     _binary(_name, _ours)
 for _name in _EXTREMA:
-    _binary(_name, _name, halves=True)
+    _binary(_name, _name, halves=True, both=True)
 for _name, _ours in _NUMBERS.items():
     _number(_name, _ours)
 for _name, _ours in _COMPARISONS.items():
@@ -322,10 +321,15 @@ def _addcmul(call: Call, x: Value, tensor1: Value, tensor2: Value, value: float 
 
 @converts("aten.lerp")
 def _lerp(call: Call, x: Value, end: Value, weight: Operand) -> Value:
+    """Start from the nearer end, as PyTorch does: the result is exact at both."""
     distance = call.emit("sub", end, x)
-    if isinstance(weight, Value):
-        return call.emit("add", x, call.emit("mul", distance, weight))
-    return call.emit("add", x, call.scaled(distance, weight))
+    if not isinstance(weight, Value):
+        base, share = (x, weight) if weight < 0.5 else (end, weight - 1)
+        return call.emit("add", base, call.scaled(distance, share))
+    is_near = call.emit("less", weight, call.fill(0.5, weight.type.dtype))
+    base = call.emit("where", is_near, x, end)
+    shares = call.emit("where", is_near, weight, call.shifted(weight, -1))
+    return call.emit("add", base, call.emit("mul", distance, shares))
 
 
 # Choices
@@ -408,13 +412,16 @@ def _from_zero(call: Call, x: Value, below: Value) -> Value:
 
 @converts("aten.elu")
 def _elu(call: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
-    if input_scale != 1:
-        raise UnsupportedError("an elu of scaled inputs")
-    if alpha < 0:
-        low = call.emit("minimum", x, call.fill(0, x.type.dtype))
+    if alpha < 0 or input_scale != 1:
+        low = call.scaled(call.emit("minimum", x, call.fill(0, x.type.dtype)), input_scale)
         found = _from_zero(call, x, call.scaled(call.emit("expm1", low), alpha))
         return call.scaled(found, scale)
     return call.scaled(call.emit("elu", x, alpha=float(alpha)), scale)
+
+
+@converts("aten.celu", "aten.celu_")
+def _celu(call: Call, x: Value, alpha: float = 1) -> Value:
+    return _elu(call, x, alpha, input_scale=1 / alpha)
 
 
 @converts("aten.softplus")

@@ -306,7 +306,13 @@ def _scatter_reduce(
     is_written = call.emit("greater", counts, call.fill(0, x.type.dtype))
     if reduce in _SEGMENTS:
         found = _extreme_at(call, part, index, src, axis, reduce, include_self)
-    elif reduce in ("sum", "mean"):
+        found = call.emit("where", is_written, found, part)
+        if x.type.is_float:
+            found = _shared(
+                call, found, part, index, src, axis, None if include_self else is_written
+            )
+        return _put_back(call, x, found, axis)
+    if reduce in ("sum", "mean"):
         own = part if include_self else zeros
         found = emit_scatter_elements_add(call.build, own, index, src, axis)
         if reduce == "mean":
@@ -333,7 +339,28 @@ def _extreme_at(
     operator, combine = _SEGMENTS[reduce]
     found = call.emit(operator, updates, flat, segments=prod(shape))
     found = call.transpose(call.reshape(found, shape), np.argsort(order).tolist())
-    return call.emit(combine, found, x, halves=True) if include_self else found
+    return call.emit(combine, found, x) if include_self else found
+
+
+def _shared(
+    call: Call, value: Value, x: Value, index: Value, src: Value, axis: int, hidden: Value | None
+) -> Value:
+    """Return extrema at positions whose gradient is shared by all elements that are equal.
+
+    As in PyTorch, an element of `x` that is `hidden` counts among them, but has no gradient.
+    """
+    dtype = x.type.dtype
+    value = call.emit("stop_gradient", value)
+    own = call.cast(call.emit("equal", x, value), dtype)
+    written = call.emit("equal", src, call.emit("gather_elements", value, index, axis=axis))
+    written = call.cast(written, dtype)
+    count = emit_scatter_elements_add(call.build, own, index, written, axis)
+    # Products, not masks: where an extremum is no number, none is equal and the share is infinite.
+    first, second = call.emit("mul", x, own), call.emit("mul", src, written)
+    if hidden is not None:
+        first = call.emit("mask", first, call.emit("logical_not", hidden))
+    total = emit_scatter_elements_add(call.build, first, index, second, axis)
+    return call.emit("with_gradient_of", value, call.emit("div", total, count))
 
 
 @converts("aten.masked_scatter")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -218,3 +219,51 @@ def _kl(
         return _reduced(call, losses, reduction)
     losses = call.emit("mul", call.emit("exp", target), call.emit("sub", target, x))
     return _reduced(call, losses, reduction)
+
+
+@converts("aten.multi_margin_loss")
+def _multi_margin(
+    call: Call,
+    x: Value,
+    target: Value,
+    p: int = 1,
+    margin: float = 1,
+    weight: Value | None = None,
+    reduction: int = _MEAN,
+) -> Value:
+    classes = x.type.shape[-1]
+    scores = call.reshape(x, (x.type.elements // classes, classes))
+    label = call.reshape(target, (scores.type.shape[0], 1))
+    own = call.emit("gather_elements", scores, label, axis=1)
+    losses = call.emit("relu", call.shifted(call.emit("sub", scores, own), margin))
+    losses = call.emit("square", losses) if p == 2 else losses
+    if weight is not None:
+        if call.is_trained(weight):
+            raise UnsupportedError("a trained weight of `multi_margin_loss`")
+        losses = call.emit("mul", losses, call.emit("gather", weight, label, axis=0))
+    others = call.emit("not_equal", call.like(np.arange(classes), label), label)
+    losses = call.emit("reduce_mean", call.emit("mask", losses, others), axis=1)
+    return _reduced(call, call.reshape(losses, target.type.shape), reduction)
+
+
+@converts("aten.multilabel_margin_loss", "aten.multilabel_margin_loss_forward")
+def _multilabel_margin(call: Call, x: Value, target: Value, reduction: int = _MEAN) -> Any:
+    """Convert by the definition: PyTorch's decomposition reads class 0 for labels after the end."""
+    classes, kind = x.type.shape[-1], target.type.dtype
+    count = x.type.elements // classes
+    ended = call.emit("equal", call.reshape(target, (count, classes, 1)), call.fill(-1, kind))
+    ended = call.emit("cumsum", call.cast(ended, kind), axis=1)
+    is_label = call.emit("equal", ended, call.fill(0, kind))
+    label = call.reshape(target, (count, classes, 1))
+    label = call.emit("where", is_label, label, call.fill(0, kind))
+    scores = call.reshape(x, (count, 1, classes))
+    column = call.reshape(x, (count, classes, 1))
+    own = call.emit("gather_elements", column, label, axis=1)
+    is_own = call.emit("equal", call.like(np.arange(classes), label), label)
+    is_own = call.emit("logical_and", is_own, is_label)
+    others = call.emit("logical_not", call.emit("reduce_any", is_own, axis=1, keep_dims=True))
+    room = call.emit("relu", call.shifted(call.emit("sub", scores, own), 1))
+    losses = call.emit("mask", room, call.emit("logical_and", others, is_label))
+    losses = call.scaled(call.emit("reduce_sum", losses, axis=(1, 2)), 1 / classes)
+    found = _reduced(call, call.reshape(losses, x.type.shape[:-1]), reduction)
+    return found if len(call.results) == 1 else [found, None]

@@ -70,9 +70,11 @@ def _extreme(
     kind = call.operator.split(".")[1]
     if other is not None:
         operands = (call.cast(one, call.result.dtype) for one in (x, other))
-        return call.emit(f"{kind}imum", *operands, halves=True)
+        return call.emit(f"{kind}imum", *operands, halves=True, both=True)
     if dim is None:
-        return _reduced(call, f"reduce_{kind}", x, None, False)
+        if not x.type.is_float or not x.type.rank:
+            return _reduced(call, f"reduce_{kind}", x, None, False)
+        return _shared(call, call.emit(f"reduce_{kind}", x, differentiable=False), x)
     axis = dim % x.type.rank
     place = call.emit(f"arg{kind}", x, axis=axis, keep_dims=True)
     value = call.emit("gather_elements", x, place, axis=axis)
@@ -165,7 +167,37 @@ def _distances(call: Call, x1: Value, x2: Value, p: float, compute_mode: Any = N
     shapes = [value.type.shape for value in (x1, x2)]
     first = call.reshape(x1, (*shapes[0][:-1], 1, shapes[0][-1]))
     second = call.reshape(x2, (*shapes[1][:-2], 1, *shapes[1][-2:]))
-    return norm(call, call.emit("sub", first, second), float(p), -1)
+    apart = call.emit("sub", first, second)
+    is_missing = call.emit("is_nan", apart)
+    if p == 0:  # a norm counts what is no number, a distance is none
+        found = call.emit("not_equal", apart, call.fill(0, apart.type.dtype))
+        found = call.cast(found, apart.type.dtype)
+        found = call.emit("where", is_missing, call.emit("stop_gradient", apart), found)
+        return call.emit("reduce_sum", found, axis=-1)
+    if p != inf:
+        return norm(call, apart, float(p), -1)
+    # Coordinates that are no numbers are left out; of those that are equally far apart each has
+    # the whole gradient, where those of a norm share it.
+    size = call.emit("abs", apart)
+    known = call.emit("where", is_missing, call.fill(0, size.type.dtype), size)
+    how: dict[str, Any] = {"axis": -1, "keep_dims": True, "differentiable": False}
+    found = call.emit("reduce_max", known, **how)
+    total = call.emit("mask", size, call.emit("equal", size, found))
+    total = call.emit("reduce_sum", total, axis=-1)
+    return call.emit("with_gradient_of", call.reshape(found, total.type.shape), total)
+
+
+@converts("aten._euclidean_dist")
+def _many_distances(call: Call, x1: Value, x2: Value) -> Value:
+    """Return the distances of all pairs of many rows, by products; PyTorch does from 26 on."""
+    first, second = (
+        call.emit("reduce_sum", call.emit("square", x), axis=-1, keep_dims=True) for x in (x1, x2)
+    )
+    rank = x2.type.rank
+    second = call.transpose(second, (*range(rank - 2), rank - 1, rank - 2))
+    product = call.emit("matmul", x1, x2, transpose_b=True)
+    total = call.emit("add", call.emit("add", first, second), call.scaled(product, -2))
+    return root(call, call.emit("relu", total))
 
 
 @converts("aten.logsumexp")
@@ -180,13 +212,23 @@ def _logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
 
 
 @converts("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax")
-@converts("aten._safe_softmax")
 def _softmax(
     call: Call, x: Value, dim: int, dtype: Any = None, half_to_float: bool = False
 ) -> Value:
     operator = "log_softmax" if "log" in call.operator else "softmax"
     x = call.cast(x, call.result.dtype)
     return call.emit(operator, x, axis=dim % x.type.rank)
+
+
+@converts("aten._safe_softmax")
+def _safe_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Return a softmax that is zero where all elements are minus infinity."""
+    x, axis = call.cast(x, call.result.dtype), dim % x.type.rank
+    largest = call.emit("reduce_max", x, axis=axis, keep_dims=True, differentiable=False)
+    is_empty = call.emit("equal", largest, call.fill(-inf, x.type.dtype))
+    zero = call.fill(0, x.type.dtype)
+    found = call.emit("softmax", call.emit("where", is_empty, zero, x), axis=axis)
+    return call.emit("where", is_empty, zero, found)
 
 
 @converts("aten.cumsum", "aten.cumprod")
@@ -197,7 +239,7 @@ def _scan(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
 
 @converts("aten.cummax", "aten.cummin")
 def _running(call: Call, x: Value, dim: int) -> list[Value | None]:
-    return [call.emit(call.operator.split(".")[1], x, axis=dim % x.type.rank), None]
+    return list(call.emit_all(call.operator.split(".")[1], x, axis=dim % x.type.rank))
 
 
 @converts("aten.median", "aten.kthvalue")
@@ -210,6 +252,12 @@ def _ranked(
     place = (x.type.shape[axis] - 1) // 2 if k is None else k - 1
     parts = call.emit_all("sort", x, axis=axis)
     value, index = (call.part(part, axis, place, 1) for part in parts)
+    if k is None and x.type.is_float:  # the first that is not a number, if there is one
+        missing = call.cast(call.emit("is_nan", x), "int32")
+        first = call.cast(call.emit("argmax", missing, axis=axis, keep_dims=True), "int64")
+        last = call.part(parts[0], axis, x.type.shape[axis] - 1, 1)
+        index = call.emit("where", call.emit("is_nan", last), first, call.cast(index, "int64"))
+        value = call.emit("gather_elements", x, index, axis=axis)
     shape = call.result.shape
     return [call.reshape(value, shape), call.reshape(call.cast(index, "int64"), shape)]
 
@@ -220,11 +268,17 @@ def _middle(call: Call, x: Value) -> Value:
     value = call.part(order, 0, (x.type.elements - 1) // 2, 1)
     if not x.type.is_float:
         return call.reshape(value, ())
-    value = call.emit("stop_gradient", value)
-    is_median = call.emit("equal", x, value)
-    count = call.emit("reduce_sum", call.cast(is_median, x.type.dtype))
-    total = call.emit("reduce_sum", call.emit("mask", x, is_median))
-    return call.emit("div", total, count)
+    last = call.part(order, 0, x.type.elements - 1, 1)  # numbers come before others
+    return _shared(call, call.emit("where", call.emit("is_nan", last), last, value), x)
+
+
+def _shared(call: Call, value: Value, x: Value) -> Value:
+    """Return an element of a vector whose gradient is shared by all that are equal to it."""
+    value = call.reshape(call.emit("stop_gradient", value), ())
+    is_equal = call.emit("logical_or", call.emit("equal", x, value), call.emit("is_nan", x))
+    count = call.emit("reduce_sum", call.cast(is_equal, x.type.dtype))
+    total = call.emit("reduce_sum", call.emit("mask", x, is_equal))
+    return call.emit("with_gradient_of", value, call.emit("div", total, count))
 
 
 @converts("aten.topk")
