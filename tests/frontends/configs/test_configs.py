@@ -313,7 +313,7 @@ def test_torchtitan_is_a_model_and_a_plan(tmp_path):
         ('flavor = "8B"', 'flavor = "9B"', "`llama3` `9B` is not known"),
         ("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true", "enable_cpu_offload"),
         ("tensor_parallel_degree = 2", "expert_parallel_degree = 2", "expert_parallel_degree"),
-        ("[job]", "[float8]\nx = 1\n[job]", r"`float8` \(.*\) is not supported"),
+        ("[job]", "[other]\nx = 1\n[job]", r"`other` \(.*\) is not supported"),
         ('name = "llama3"', "name = []", r"the model `\[\]` `8B` is not known"),
         ("shard_degree = 8", 'shard_degree = "x"', "is `x`, expected an integer of at least 1"),
         ("shard_degree = 8", "shard_degree = 0", "is `0`, expected an integer of at least 1"),
