@@ -240,8 +240,10 @@ def test_a_script_of_megatron_is_a_model_and_a_plan(tmp_path):
 @pytest.mark.parametrize(
     ("added", "match"),
     [
-        ("--fp8-format hybrid", "the flag `--fp8-format hybrid` is not supported"),
-        ("--num-experts 8", "the flag `--num-experts 8`"),
+        ("--fp8-format hybrid", r"remove the flags of fp8, .* `--software megatron-core\+float8`"),
+        ("--num-experts 8 --moe-router-topk 8", "`--moe-router-topk` is `8`"),
+        ("--num-experts 8 --qk-layernorm", "no form with `qk_norm=True`"),
+        ("--num-experts 8 --moe-ffn-hidden-size 64", "is not `--ffn-hidden-size`"),
         ("--no-such-flag", "the flag `--no-such-flag` is not supported"),
         ("--recompute-num-layers 2", "`--recompute-num-layers` is `1` and `2`"),
         ("--data-parallel-sharding-strategy optim", "it needs `--use-megatron-fsdp`"),
