@@ -20,6 +20,12 @@ from shardwright.ir.graph import Graph
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.exposed import Exposed, exposed
 
+# Keys of `compile` about what a search minimizes, and its steps, which a software changes.
+_OF_SEARCH = (
+    *("objective", "objective_is", "lower_bound", "lower_bound_covers", "gap"),
+    *("predicted_step_seconds", "overlapped_step_seconds"),
+)
+
 
 @dataclass(frozen=True)
 class Estimated:
@@ -82,8 +88,12 @@ class Estimated:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The document of ``estimate --json``."""
-        document = compile_document(self.planned, self.limit, timeline=self.timeline) | {
+        """The document of ``estimate --json``: one name for each step, and none of a search."""
+        document = compile_document(self.planned, self.limit, timeline=self.timeline)
+        document = {key: value for key, value in document.items() if key not in _OF_SEARCH}
+        document |= {
+            "step_seconds": self.timeline.step_seconds,
+            "serial_step_seconds": self.planned.plan.document.predicted_step_seconds,
             "hardware_flops": self.work.total,
             "hardware_flops_utilization": self.hardware_utilization,
             "exposed_by_kind": dict(self.exposed.by_kind),

@@ -29,8 +29,10 @@ def print_estimate(found: Estimated) -> None:
         title += f", {document.precision}"
     print(styled(title, "bold") + "\n")
     serial = seconds_text(document.predicted_step_seconds)
-    how = "overlapped" if run_by is None else f"as {run_by.name} runs it"
-    step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial"
+    how, alone = "overlapped", ""
+    if run_by is not None:
+        how, alone = f"as {run_by.name} runs it", " without it"
+    step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial{alone}"
     fits = document.memory.fits(found.limit)
     _line("step", step if fits else f"{step}, with memory enough")
     training = training_text(document)
