@@ -162,6 +162,8 @@ def test_the_report_does_not_speak_of_the_usual_precision(capsys):
         (["--plan", "tensor=2", "--mesh", "2"], "`mesh` has no effect with `plan`"),
         (["--plan", "tensor=2", "--recompute", "search"], "`recompute` has no effect with `plan`"),
         (["--plan", "tensor=2", "--hsdp"], "`optimizer_parallel` has no effect with `plan`"),
+        (["--plan", "data=2,zero=1.0"], "`zero` of the plan is 1.0, expected 0, 1, 2 or 3"),
+        (["--plan", "data=2", "--workers", "3"], "`workers` has no effect with `plan`"),
         (["--plan", "data=2", "--sequence", "8"], "`sequence` of `gpt:layers=2"),
         (["--plan", "data=2", "--sequence", "0"], "`--sequence`"),
         (["--plan", "data=3"], "the batch of 8 cannot be split over `data=3` of the plan"),
