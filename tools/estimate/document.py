@@ -13,7 +13,7 @@ from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.model_flops import ModelFlops, hardware_flops
+from shardwright.cost_model.model_flops import ModelFlops, hardware_flops, model_flops
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.graph import Graph
@@ -61,6 +61,11 @@ class Estimated:
         return hardware_flops(
             self.planned.compiled.source, self.planned.plan.program, blocks=blocks
         )
+
+    @cached_property
+    def slots(self) -> ModelFlops:
+        """The model flops with all slots of experts, filled or not."""
+        return model_flops(self.planned.compiled.source, slots=True)
 
     @property
     def recomputes_blocks(self) -> bool:
