@@ -206,6 +206,12 @@ def test_a_field_that_is_null_is_as_if_it_were_not_there(field, tmp_path):
     )
 
 
+def test_words_of_generation_have_no_effect(tmp_path):
+    words = {"max_length": 4096, "do_sample": True, "temperature": 0.6, "top_p": 0.9}
+    found = configs.read_model(written(tmp_path, "config.json", {**LLAMA, **words}))
+    assert set(words) <= set(found.no_effect)
+
+
 @pytest.mark.parametrize(
     ("content", "match"), [("{", "must be JSON"), ("[]", "must hold fields"), (None, "cannot read")]
 )
