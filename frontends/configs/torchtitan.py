@@ -175,23 +175,25 @@ def _read_stages(fields: Fields, schedule: str) -> None:
     fields.only("pipeline_parallel_split_points", ([], None), "layers are divided evenly")
     fields.only("pipeline_parallel_schedule_csv", ("", None), "an order of its own has no name")
     sizes = _sizes(fields, groups, 1 + several)
-    if len(sizes) % groups or (len(sizes) > groups) != several:
+    if sizes is None:
+        reading.notes.append("the stages are taken as those of a named plan, as even as there are")
+    elif len(sizes) % groups or (len(sizes) > groups) != several:
         raise reading.error(
             f"there are {len(sizes)} stages for {groups} device groups with the order `{schedule}`",
             "expected one of each group, and of `Interleaved1F1B` several",
         )
-    if not is_even(sizes):
+    elif not is_even(sizes):
         raise reading.error(
             f"its stages have {', '.join(map(str, sizes))} blocks: a named plan has as even stages "
             "as there are, the longer ones behind",
             f"list others as `{_LISTED}`, or set `{_ENDS[0]}` and `{_ENDS[1]}` to 0",
         )
     if several:
-        plan["chunks"] = len(sizes) // groups
+        plan["chunks"] = 2 if sizes is None else len(sizes) // groups
 
 
-def _sizes(fields: Fields, groups: int, per_group: int) -> tuple[int, ...]:
-    """Return the numbers of blocks of the stages."""
+def _sizes(fields: Fields, groups: int, per_group: int) -> tuple[int, ...] | None:
+    """Return the numbers of blocks of the stages; None where the model is another one."""
     reading, each = fields.reading, None
     parts, layers = fields.take(_LISTED), reading.sizes.get("layers")
     if _EACH in fields.left:
@@ -199,14 +201,21 @@ def _sizes(fields: Fields, groups: int, per_group: int) -> tuple[int, ...]:
     old = fields.take(_OLD) is not None
     if old:  # as many micro-batches as stages
         fields.left.setdefault(_PASSES, groups * per_group)
-    first, last = (fields.whole(name, 1) for name in _ENDS)
+    ends = tuple(fields.whole(name, 1) for name in _ENDS)
     if parts is not None:
         return _listed(reading, parts, layers)
+    if layers is None and each is not None:
+        raise reading.refused(_EACH, each, "how many stages that makes is the model's")
     if layers is None:
-        reading.notes.append("the stages are taken as those of a named plan, as even as there are")
-        return (1,) * (groups * per_group)
-    ends = None if old else (first, last)
-    return stage_sizes(layers, groups, per_group, each=each, ends=ends)
+        return None
+    if max(groups * per_group, *ends) > layers:
+        raise reading.error(
+            f"{groups * per_group} stages, whose ends count as {ends[0]} and {ends[1]} blocks, "
+            f"cannot be made of {layers} blocks",
+            "use fewer stages",
+        )
+    own = None if old else (ends[0], ends[1])
+    return stage_sizes(layers, groups, per_group, each=each, ends=own)
 
 
 def _listed(reading: Reading, parts: object, layers: int | None) -> tuple[int, ...]:

@@ -173,6 +173,16 @@ def test_stages_of_another_model_are_told(tmp_path):
     assert "the stages are taken as those of a named plan, as even as there are" in found.notes
 
 
+def test_stages_that_cannot_be_counted_are_refused(tmp_path):
+    each = "\npipeline_parallel_layers_per_stage = 2"
+    with pytest.raises(ModelError, match="how many stages that makes is the model's"):
+        reading(tmp_path, pipelined(SHIPPED, each), with_model=False)
+    huge = pipelined(ONE).replace("degree = 4", f"degree = {10**18}")
+    with pytest.raises(ModelError, match="cannot be made of 32 blocks"):
+        reading(tmp_path, huge)
+    assert reading(tmp_path, huge, with_model=False).plan["pipeline"] == 10**18
+
+
 def test_listed_stages_have_all_blocks_of_the_model(tmp_path):
     parts = [[f"layers.{i}" for i in range(first, first + 8)] for first in (0, 8, 16, 24)]
     text = pipelined(ONE, f"\nmodule_fqns_per_model_part = {parts}")
