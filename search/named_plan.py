@@ -96,7 +96,7 @@ class NamedPlan:
         if self.schedule is not None:
             check_choice("schedule", self.schedule, SCHEDULES, _OF)
         check_choice("recompute", self.recompute, RECOMPUTE, _OF)
-        if isinstance(self.zero, bool) or self.zero not in ZERO:
+        if type(self.zero) is not int or self.zero not in ZERO:  # neither a truth value nor 1.0
             raise wrong_value("zero", self.zero, "0, 1, 2 or 3", of=_OF)
         for name in _FLAGS:
             check_flag(name, getattr(self, name), _OF)

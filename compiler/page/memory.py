@@ -226,13 +226,15 @@ class _Places:
 
 
 def layer_of(scope: str) -> str:
-    """Return the layer of a scope: its first part, with its number.
+    """Return the layer of a scope: its parts up to the first number, or else the first.
 
     Examples
     --------
-    >>> layer_of("blocks/3/attention/query"), layer_of("embedding/table"), layer_of("")
-    ('blocks/3', 'embedding', 'the rest')
+    >>> layer_of("blocks/3/attention/query"), layer_of("decoder/blocks/3/norm/0/weight")
+    ('blocks/3', 'decoder/blocks/3')
+    >>> layer_of("embedding/table"), layer_of("decoder/head"), layer_of("")
+    ('embedding', 'decoder', 'the rest')
     """
     parts = scope.split("/")
-    numbered = len(parts) > 1 and parts[1].isdecimal()
-    return "/".join(parts[: 1 + numbered]) or "the rest"
+    numbers = [i for i, part in enumerate(parts) if part.isdecimal()]
+    return "/".join(parts[: 1 + (numbers[0] if numbers else 0)]) or "the rest"

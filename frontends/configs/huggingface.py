@@ -20,7 +20,9 @@ _NO_EFFECT = (
     *("scale_attn_weights", "n_ctx", "max_window_layers"),
     *("output_router_logits", "router_jitter_noise", "finetuning_task", "directionality"),
     *("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
-    *("pooler_size_per_head", "pooler_type", "num_labels", "torchscript"),
+    *("pooler_size_per_head", "pooler_type", "num_labels", "torchscript", "output_past"),
+    *("max_length", "min_length", "do_sample", "temperature", "top_k", "top_p", "num_beams"),
+    *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "tokenizer_class"),
 )
 _PRECISIONS = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
 _DROPOUT = "the model has no dropout there, expected 0"

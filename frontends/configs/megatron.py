@@ -4,6 +4,7 @@ The names are those of `megatron/training/arguments.py`. With bfloat16 Megatron 
 accumulates gradients in float32, unless `--grad-reduce-in-bf16` says otherwise.
 """
 
+import re
 from math import lcm
 from typing import Any
 
@@ -20,7 +21,9 @@ _DEGREES = {
 _RINGS = {"p2p": True, "all_gather": False}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _PADDED = 128  # the words of a tensor rank, of which the vocabulary is a multiple
-_WORDS_OF_GPT2 = 50257
+_WORDS = {"GPT2BPETokenizer": ("GPT-2", 50257), "Llama2Tokenizer": ("Llama 2", 32000)}
+_MODELS = ("gpt", "llama", "mixtral")  # in the names of scripts in Python that train a decoder
+_SCHEDULES = ("rampup-batch-size", "step-batch-size-schedule")
 _EACH = "num-layers-per-virtual-pipeline-stage"
 _OF_MODELS = (
     *("num-layers", "hidden-size", "num-attention-heads", "seq-length", "vocab-size"),
@@ -29,6 +32,8 @@ _OF_MODELS = (
     *("use-rotary-position-embeddings", "normalization", "rotary-base", "rotary-percent"),
     *("untie-embeddings-and-output-weights", "disable-bias-linear", "add-qkv-bias"),
     *("qk-layernorm", "hidden-dropout", "attention-dropout", "squared-relu"),
+    *("no-position-embedding", "num-experts", "moe-router-topk", "moe-ffn-hidden-size"),
+    *("moe-router-load-balancing-type", "moe-aux-loss-coeff"),
 )
 _NO_EFFECT = (
     *("adam-beta1", "adam-beta2", "adam-eps", "weight-decay", "clip-grad", "seed", "split"),
@@ -47,10 +52,11 @@ _NO_EFFECT = (
     *("finetune", "local-rank", "tee", "redirects", "max-position-embeddings"),
     *("lr", "apply-layernorm-1p", "check-for-nan-in-loss-and-grad", "dist-ckpt-format"),
     *("no-check-for-nan-in-loss-and-grad", "legacy-tokenizer", "use-dist-ckpt", "role"),
+    *("init-model-with-meta-device", "logging-level", "record-memory-history"),
 )
 _NO_EFFECT_BEGINNINGS = (
     *("lr-", "save", "load", "log-", "eval-", "tensorboard-", "wandb-", "tokenizer-", "decoupled-"),
-    *("profile-", "timing-", "rope-scaling", "use-rope-scaling", "straggler-"),
+    *("profile-", "memory-snapshot", "timing-", "rope-scaling", "use-rope-scaling", "straggler-"),
     *("dist-ckpt-", "no-log-", "nccl-", "high-priority-"),
 )
 _SOFTWARE = (
@@ -63,7 +69,8 @@ _SOFTWARE = (
     *("ddp-average-in-collective", "calculate-per-token-loss", "align-grad-reduce"),
     *("no-persist-layer-norm", "overlap-param-gather-with-optimizer"),
     *("no-async-tensor-model-parallel-allreduce", "enable-cuda-graph", "cuda-graph-scope"),
-    "delay-grad-reduce",
+    *("delay-grad-reduce", "use-nccl-ub", "fsdp-double-buffer", "fsdp-manual-registration"),
+    *("moe-grouped-gemm", "moe-token-dispatcher-type", "moe-permute-fusion"),
 )
 
 
@@ -84,6 +91,12 @@ def read(where: str, text: str, *, with_model: bool) -> Reading:
     """
     reading = Reading(where)
     fields = Fields(reading, flags_of(reading, text), "--")
+    other = [name for name in re.findall(r"pretrain_(\w+)\.py", text) if name not in _MODELS]
+    if other and with_model:
+        raise reading.error(
+            f"it runs `pretrain_{other[0]}.py`, whose model is none of those of `pretrain_gpt.py`",
+            "name the model, and give the file as the plan",
+        )
     _read_plan(fields)
     _read_types(fields)
     if with_model:
@@ -96,6 +109,11 @@ def read(where: str, text: str, *, with_model: bool) -> Reading:
         del fields.left[name]
     if fields.left:
         name, value = next(iter(fields.left.items()))
+        if name.startswith("fp8-"):
+            raise reading.error(
+                f"`--{name}`: a plan does not say the type of single products",
+                "remove the flags of fp8, and add `--software megatron-core+float8`",
+            )
         shown = f"--{name}" if value is True else f"--{name} {value}"
         raise reading.error(
             f"the flag `{shown}` is not supported",
@@ -125,12 +143,27 @@ def _read_plan(fields: Fields) -> None:
     if batch is not None:
         fields.left["global-batch-size"] = batch
         reading.sizes["batch"] = fields.count("global-batch-size")
+    _read_growth(fields)
     _read_context(fields)
     _read_stages(fields)
     _read_zero(fields)
     _read_recomputation(fields)
     if fields.take("sequence-parallel") is not None and plan.get("tensor", 1) > 1:
         plan["sequence_parallel"] = True
+
+
+def _read_growth(fields: Fields) -> None:
+    """Read the batches of the first steps: what is planned is the last one's."""
+    reading = fields.reading
+    for name in _SCHEDULES:
+        value = fields.take(name)
+        if value is not None and "batch" not in reading.sizes:
+            raise reading.error(
+                f"`--{name}` is `{value}`, and there is no `--global-batch-size`",
+                "add that of the steps to plan",
+            )
+        if value is not None:
+            reading.notes.append(f"`--{name}`: the step is that of the whole batch, not the first")
 
 
 def _read_context(fields: Fields) -> None:
@@ -281,7 +314,12 @@ def _read_model(fields: Fields) -> None:
     positions = fields.take("position-embedding-type", "rope" if rotary else "learned_absolute")
     norm = fields.take("normalization", "LayerNorm")
     form = gated, positions, norm
-    if form == (True, "rope", "RMSNorm"):
+    if positions == "rope":  # a word of older scripts, which has no effect then
+        fields.drop(("no-position-embedding",))
+    if form == (True, "rope", "RMSNorm") and "num-experts" in fields.left:
+        _read_llama(fields, hidden, heads)
+        _read_experts(fields)
+    elif form == (True, "rope", "RMSNorm"):
         _read_llama(fields, hidden, heads)
     elif form == (False, "learned_absolute", "LayerNorm"):
         _read_gpt(fields, hidden, heads)
@@ -298,11 +336,13 @@ def _vocabulary(fields: Fields) -> int:
     reading = fields.reading
     if "padded-vocab-size" in fields.left:
         return fields.count("padded-vocab-size")
-    files = {"vocab-file", "merge-file"} <= set(fields.left)
-    of_gpt2 = files or fields.left.get("tokenizer-type") == "GPT2BPETokenizer"
-    if "vocab-size" not in fields.left and of_gpt2:
-        fields.left["vocab-size"] = _WORDS_OF_GPT2
-        reading.notes.append(f"the tokenizer is taken as that of GPT-2: {_WORDS_OF_GPT2} words")
+    kind = fields.left.get("tokenizer-type")
+    if {"vocab-file", "merge-file"} <= set(fields.left):
+        kind = "GPT2BPETokenizer"
+    if "vocab-size" not in fields.left and isinstance(kind, str) and kind in _WORDS:
+        of, words = _WORDS[kind]
+        fields.left["vocab-size"] = words
+        reading.notes.append(f"the tokenizer is taken as that of {of}: {words} words")
     if "vocab-size" not in fields.left:
         raise reading.error(
             "there is no `--vocab-size`: the tokenizer decides it when the script runs",
@@ -348,6 +388,25 @@ def _read_llama(fields: Fields, hidden: int, heads: int) -> None:
             raise reading.error(
                 f"`--{name}` is 0.1 unless given, and `llama` has no dropout", f"add `--{name} 0`"
             )
+
+
+def _read_experts(fields: Fields) -> None:
+    """Read the experts of a decoder, whose other parts are those of `llama`."""
+    reading, sizes = fields.reading, fields.reading.sizes
+    for name, none in (("tied", False), ("qkv_bias", False), ("qk_norm", False), ("head", None)):
+        value = sizes.pop(name, none)
+        if value != none:
+            raise reading.error(f"`mixtral` of the zoo has no form with `{name}={value}`")
+    reading.model = "mixtral"
+    sizes["experts"] = fields.count("num-experts")
+    fields.only("moe-router-topk", ("2",), "every token goes through two experts", "2")
+    kinds = ("aux_loss", "none")
+    kind = fields.only("moe-router-load-balancing-type", kinds, "expected aux_loss", "aux_loss")
+    share = fields.number("moe-aux-loss-coeff", 0.0)
+    sizes["balance"] = share if kind == "aux_loss" else 0.0
+    if fields.count("moe-ffn-hidden-size", sizes["inner"]) != sizes["inner"]:
+        raise reading.error("`--moe-ffn-hidden-size` is not `--ffn-hidden-size`")
+    reading.notes.append("experts have slots for 1.25 times their share; `capacity=...` sets it")
 
 
 def _read_gpt(fields: Fields, hidden: int, heads: int) -> None:

@@ -168,6 +168,21 @@ class Fields:
             )
         return value
 
+    def whole(self, name: str, default: int) -> int:
+        """Return a whole number, which may be 0.
+
+        Raises
+        ------
+        ModelError
+            If it is none.
+        """
+        value = self.take(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.reading.error(
+                f"`{self.prefix}{name}` is `{value}`, expected an integer of at least 0"
+            )
+        return value
+
     def number(self, name: str, default: float) -> float:
         """Return a number.
 

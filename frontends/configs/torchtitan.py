@@ -1,6 +1,7 @@
 """torchtitan's TOML: a model by its flavour, a plan and a training.
 
-The names of tables and keys are those of `torchtitan/config/job_config.py`.
+The names of tables and keys are those of `torchtitan/config/job_config.py`. Until version 0.1 the
+degrees stood in the tables `training` and `experimental`.
 """
 
 from collections.abc import Mapping
@@ -8,23 +9,36 @@ from typing import Any
 
 from shardwright.frontends.configs.layout import is_even
 from shardwright.frontends.configs.reading import Fields, Reading
+from shardwright.frontends.configs.torchtitan_models import FLAVORS, stage_sizes
 
-_FLAVORS = {
-    ("llama3", "8B"): {"layers": 32},
-    ("llama3", "70B"): {"layers": 80, "hidden": 8192, "heads": 64, "inner": 28672},
-    ("llama3", "405B"): {"layers": 126, "hidden": 16384, "heads": 128, "inner": 53248},
-}
 _SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
 _ROTATIONS = {"allgather": False, "alltoall": True}
 _BLOCK = "layers."
+_LISTED = "module_fqns_per_model_part"
+_EACH = "pipeline_parallel_layers_per_stage"
+_ENDS = tuple(f"pipeline_parallel_{end}_stage_less_layers" for end in ("first", "last"))
+_PASSES = "pipeline_parallel_microbatches"
+_OLD = "pipeline_parallel_old_stages"  # of version 0.1: the degree stands in another table
 _LEFT = -1  # shards: all devices that the other degrees leave
+_OLD_TABLES = ("training", "experimental")
+_DEGREES = ("data_parallel_", "tensor_parallel_", "pipeline_parallel_", "context_parallel_")
+_OLD_KEYS = (
+    *("enable_async_tensor_parallel", "enable_compiled_autograd", "fsdp_reshard_after_forward"),
+    *("disable_loss_parallel", "enable_loss_parallel"),
+)
+_IN_SOFTWARE = "turn it off, and add `--software torchtitan+float8`"
+_EIGHT_BITS = ("float8", "mx", "quantize")  # in use only where a converter names them
 _NO_EFFECT = (
     *("job", "profiling", "metrics", "checkpoint", "lr_scheduler", "comm", "validation"),
-    *("fault_tolerance", "experimental", "memory_estimation", "debug"),
+    *("memory_estimation", "debug", *_EIGHT_BITS),
 )
 _OF_TRAINING = (
     *("steps", "dataset", "dataset_path", "max_norm", "seed", "deterministic", "gc_freq"),
     *("warmup_steps", "debug_moe_force_load_balance", "gc_debug"),
+)
+_OF_CHECKPOINTING = (
+    *("per_op_sac_force_recompute_mm_shapes_by_fqns", "early_stop", "preserve_rng_state"),
+    *("determinism_check", "debug", "memory_budget", "visualize_memory_budget_pareto"),
 )
 _TYPES = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
 
@@ -48,13 +62,18 @@ def read(where: str, tables: Mapping[str, Any], *, with_model: bool) -> Reading:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise reading.error(f"`{name}` is `{table}`, expected a table")
-    of = {name: Fields(reading, table) for name, table in tables.items()}
-    whole = Fields(reading, tables)
+    found = _with_degrees(reading, tables)
+    of = {name: Fields(reading, table) for name, table in found.items()}
+    whole = Fields(reading, found)
     parts = {n: of.get(n) or Fields(reading, {}) for n in _READERS}
-    _read_plan(parts["parallelism"], parts["training"])
-    if not with_model:
+    if with_model:
+        _read_flavor(parts["model"])
+    else:
         named = parts["model"].take("name"), parts["model"].take("flavor")
         reading.notes.append(f"the model is another one than its `{named[0]}` `{named[1]}`")
+    _read_plan(parts["parallelism"], parts["training"])
+    if "float8" in of:
+        of["float8"].only("enable_float8_linear", (False,), _IN_SOFTWARE, False)
     for name, reader in _READERS.items():
         reader(parts[name])
         parts[name].end(f"`[{name}]` has no such key in a named plan")
@@ -62,6 +81,24 @@ def read(where: str, tables: Mapping[str, Any], *, with_model: bool) -> Reading:
     whole.drop(_NO_EFFECT)
     whole.end("the table changes the step in ways that are not known")
     return reading
+
+
+def _with_degrees(reading: Reading, tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables with the degrees in `parallelism`, wherever they stand."""
+    found = {name: dict(table) for name, table in tables.items()}
+    degrees = found.setdefault("parallelism", {})
+    for table in _OLD_TABLES:
+        own = found.get(table, {})
+        for key in [k for k in own if k.startswith(_DEGREES) or k in _OLD_KEYS]:
+            name = "data_parallel_shard_degree" if key == "data_parallel_degree" else key
+            if name in degrees:
+                raise reading.error(
+                    f"`{name}` is given twice, in `[{table}]` too", "keep one of them"
+                )
+            degrees[name] = own.pop(key)
+            if name == "pipeline_parallel_degree":
+                degrees[_OLD] = True
+    return found
 
 
 def _read_plan(fields: Fields, training: Fields) -> None:
@@ -105,11 +142,14 @@ def _read_batches(fields: Fields, training: Fields) -> None:
     batch = training.take("global_batch_size", -1)
     micro = local
     if plan.get("pipeline", 1) > 1:
-        micro = fields.count("pipeline_parallel_microbatch_size", 1)
         why = f"expected {' or '.join(_SCHEDULES)}"
         schedule = fields.only("pipeline_parallel_schedule", _SCHEDULES, why, "1F1B")
         plan["schedule"] = _SCHEDULES[schedule]
         _read_stages(fields, plan["schedule"])
+        micro = _read_micro_batch(fields, local)
+    else:  # what is said of a pipeline has no effect without one
+        fields.left.pop(_OLD, None)
+        fields.drop((_LISTED,), ("pipeline_parallel_",))
     plan["micro_batch"] = micro
     if batch not in (None, -1):
         reading.sizes["batch"] = batch
@@ -118,31 +158,75 @@ def _read_batches(fields: Fields, training: Fields) -> None:
         reading.options["local_batch"] = local
 
 
+def _read_micro_batch(fields: Fields, local: int) -> int:
+    """Return the samples of a micro-batch; until version 0.1 the number of them was given."""
+    if _PASSES not in fields.left:
+        return fields.count("pipeline_parallel_microbatch_size", 1)
+    passes = fields.count(_PASSES)
+    if local % passes:
+        raise fields.reading.refused(_PASSES, passes, f"they do not divide {local} samples")
+    return local // passes
+
+
 def _read_stages(fields: Fields, schedule: str) -> None:
-    """Read the modules of every stage: their blocks must be those of a named plan."""
+    """Read the blocks of every stage: they must be those of a named plan."""
     reading, plan = fields.reading, fields.reading.plan
-    name = "module_fqns_per_model_part"
-    parts = fields.take(name)
-    if parts is None and schedule == "interleaved":
+    groups, several = plan["pipeline"], schedule == "interleaved"
+    fields.only("pipeline_parallel_split_points", ([], None), "layers are divided evenly")
+    fields.only("pipeline_parallel_schedule_csv", ("", None), "an order of its own has no name")
+    sizes = _sizes(fields, groups, 1 + several)
+    if sizes is None:
+        reading.notes.append("the stages are taken as those of a named plan, as even as there are")
+    elif len(sizes) % groups or (len(sizes) > groups) != several:
         raise reading.error(
-            f"`{schedule}` has several stages for each device group, and there is no `{name}`",
-            "add the modules of every stage",
+            f"there are {len(sizes)} stages for {groups} device groups with the order `{schedule}`",
+            "expected one of each group, and of `Interleaved1F1B` several",
         )
-    if parts is None:
-        return
+    elif not is_even(sizes):
+        raise reading.error(
+            f"its stages have {', '.join(map(str, sizes))} blocks: a named plan has as even stages "
+            "as there are, the longer ones behind",
+            f"list others as `{_LISTED}`, or set `{_ENDS[0]}` and `{_ENDS[1]}` to 0",
+        )
+    if several:
+        plan["chunks"] = 2 if sizes is None else len(sizes) // groups
+
+
+def _sizes(fields: Fields, groups: int, per_group: int) -> tuple[int, ...] | None:
+    """Return the numbers of blocks of the stages; None where the model is another one."""
+    reading, each = fields.reading, None
+    parts, layers = fields.take(_LISTED), reading.sizes.get("layers")
+    if _EACH in fields.left:
+        each = fields.count(_EACH)
+    old = fields.take(_OLD) is not None
+    if old:  # as many micro-batches as stages
+        fields.left.setdefault(_PASSES, groups * per_group)
+    ends = tuple(fields.whole(name, 1) for name in _ENDS)
+    if parts is not None:
+        return _listed(reading, parts, layers)
+    if layers is None and each is not None:
+        raise reading.refused(_EACH, each, "how many stages that makes is the model's")
+    if layers is None:
+        return None
+    if max(groups * per_group, *ends) > layers:
+        raise reading.error(
+            f"{groups * per_group} stages, whose ends count as {ends[0]} and {ends[1]} blocks, "
+            f"cannot be made of {layers} blocks",
+            "use fewer stages",
+        )
+    own = None if old else (ends[0], ends[1])
+    return stage_sizes(layers, groups, per_group, each=each, ends=own)
+
+
+def _listed(reading: Reading, parts: object, layers: int | None) -> tuple[int, ...]:
+    """Return the numbers of blocks of the stages whose modules are listed."""
     if not parts or not isinstance(parts, list) or not all(isinstance(p, list) for p in parts):
-        raise reading.refused(name, parts, "expected a list of the modules of each stage")
+        raise reading.refused(_LISTED, parts, "expected a list of the modules of each stage")
     sizes = tuple(sum(str(one).startswith(_BLOCK) for one in part) for part in parts)
     listed = [str(one) for part in parts for one in part if str(one).startswith(_BLOCK)]
-    if listed != [f"{_BLOCK}{i}" for i in range(len(listed))] or not is_even(sizes):
-        raise reading.refused(
-            name, sizes, "a named plan has as even stages as there are, the longer ones behind"
-        )
-    groups = plan["pipeline"]
-    if len(sizes) % groups or (len(sizes) > groups) != (schedule == "interleaved"):
-        raise reading.refused(name, sizes, f"{len(sizes)} stages for {groups} device groups")
-    if len(sizes) > groups:
-        plan["chunks"] = len(sizes) // groups
+    if listed != [f"{_BLOCK}{i}" for i in range(layers or len(listed))]:
+        raise reading.refused(_LISTED, sizes, "expected all blocks in their order")
+    return sizes
 
 
 def _read_parallelism(fields: Fields) -> None:
@@ -152,23 +236,37 @@ def _read_parallelism(fields: Fields) -> None:
         del fields.left[name]
     fields.only("disable_loss_parallel", (False,), "the loss is split by words", False)
     fields.only("enable_loss_parallel", (True,), "the loss is split by words", True)
-    why = "layers are divided evenly"
-    fields.only("pipeline_parallel_layers_per_stage", (None,), why)
-    fields.only("pipeline_parallel_split_points", ([], None), why)
-    fields.only("module_fqns_per_model_part", (None,), why)
-    fields.drop(("fsdp_reshard_after_forward",))
+    experts = "no model of its flavours here has experts"
+    for name in ("expert_parallel_degree", "expert_tensor_parallel_degree"):
+        fields.only(name, (1,), experts, 1)
+    fields.only("data_parallel_type", ("fsdp",), "expected fsdp", "fsdp")
+    fields.only(
+        "context_parallel_load_balancer", ("headtail",), "work is balanced by halves", "headtail"
+    )
+    fields.drop(("fsdp_reshard_after_forward", "expert_parallel_comm_backend"))
+
+
+def _read_flavor(fields: Fields) -> None:
+    reading = fields.reading
+    name, flavor = fields.take("name"), fields.take("flavor")
+    if name is None:
+        return
+    if (str(name), str(flavor)) not in FLAVORS:
+        known = ", ".join(f"{a} {b}" for a, b in FLAVORS)
+        raise reading.error(f"the model `{name}` `{flavor}` is not known", f"there are {known}")
+    if flavor == "debugmodel":
+        reading.notes.append("`debugmodel` is that of version 0.2: 6 layers and 2,048 words")
+    reading.model = "llama"
+    reading.sizes |= FLAVORS[name, flavor]
 
 
 def _read_model(fields: Fields) -> None:
-    reading = fields.reading
-    name, flavor = fields.take("name"), fields.take("flavor")
-    if name is not None:
-        if (str(name), str(flavor)) not in _FLAVORS:
-            known = ", ".join(f"{a} {b}" for a, b in _FLAVORS)
-            raise reading.error(f"the model `{name}` `{flavor}` is not known", f"there are {known}")
-        reading.model = "llama"
-        reading.sizes |= _FLAVORS[name, flavor]
-    fields.only("converters", ([], None), "products keep their type", [])
+    converters = fields.take("converters", [])
+    if converters not in ([], ""):
+        raise fields.reading.error(
+            f"`converters` is `{converters}`, and a plan does not say the type of single products",
+            "remove it, and for float8 add `--software torchtitan+float8`",
+        )
     fields.drop(("tokenizer_path", "hf_assets_path", "norm_type", "print_after_conversion"))
 
 
@@ -189,6 +287,7 @@ def _read_training(fields: Fields) -> None:
         reading.options |= {"reduce_type": "float32", "accumulate_type": "float32"}
     fields.only("dtype", ("float32",), "parameters are float32", "float32")
     fields.only("enable_cpu_offload", (False,), "tensors stay on the devices", False)
+    fields.only("fp8_linear", ("", False), _IN_SOFTWARE, "")
     if fields.flag("compile"):
         reading.software.append("training.compile")
     fields.drop(_OF_TRAINING)
@@ -208,19 +307,33 @@ def _read_checkpointing(fields: Fields) -> None:
     option = fields.take("selective_ac_option", "2")
     if (mode, option) == ("selective", "op"):
         fields.reading.plan["recompute"] = "operators"
-    elif mode not in ("none", "full"):
+    elif mode == "full" or (mode, option) == ("selective", "1"):
+        fields.reading.plan["recompute"] = "full"
+    elif mode != "none":
+        told = f"{mode}` with the option `{option}" if mode == "selective" else mode
         raise fields.reading.refused(
             "activation_checkpoint.mode",
-            mode,
-            "it recomputes other operators than a named plan can, expected none or full",
+            told,
+            "it recomputes other operators than a named plan can; expected none, full, or selective"
+            " with the option op",
         )
-    if mode == "full":
-        fields.reading.plan["recompute"] = "full"
-    fields.drop(("per_op_sac_force_recompute_mm_shapes_by_fqns",))
+    fields.drop(_OF_CHECKPOINTING)
 
 
 def _read_compile(fields: Fields) -> None:
     fields.reading.software += [f"compile.{name}" for name in fields.left]
+    fields.left.clear()
+
+
+def _read_experimental(fields: Fields) -> None:
+    """Read what is left in it: modules of the user's own may be another model."""
+    for name in ("custom_import", "custom_args_module", "custom_model_path"):
+        fields.only(name, ("",), "what a module of the user's own changes is not known", "")
+
+
+def _read_fault_tolerance(fields: Fields) -> None:
+    fields.only("enable", (False,), "hybrid sharding has no named plan", False)
+    fields.reading.no_effect += list(fields.left)
     fields.left.clear()
 
 
@@ -231,4 +344,6 @@ _READERS = {
     "optimizer": _read_optimizer,
     "activation_checkpoint": _read_checkpointing,
     "compile": _read_compile,
+    "experimental": _read_experimental,
+    "fault_tolerance": _read_fault_tolerance,
 }

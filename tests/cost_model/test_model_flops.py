@@ -1,5 +1,7 @@
 """Model flops against the published closed forms, and the size of a batch."""
 
+from math import ceil
+
 import pytest
 
 from shardwright.cost_model.cluster import cluster
@@ -39,14 +41,16 @@ def test_llama_counts_shared_heads_and_the_gate():
     assert model_flops(load(SMALL["llama"]).graph).total == expected
 
 
-def test_experts_count_every_slot():
-    dense, sparse = (
-        model_flops(load(f"{SMALL['mixtral']},capacity={capacity}").graph).total
-        for capacity in (1.0, 2.0)
-    )
-    layers, experts, h, inner, b = 2, 8, 16, 24, 8
-    slots = (4 - 2) * experts * b  # capacity 2 for 1: two more tokens of 8 for each choice of two
-    assert sparse - dense == 3 * layers * 2 * 3 * h * inner * slots
+@pytest.mark.parametrize("capacity", [1.0, 1.25, 2.0])
+def test_experts_count_the_choices_of_tokens_and_hardware_all_slots(capacity):
+    graph = load(f"{SMALL['mixtral']},capacity={capacity}").graph
+    layers, experts, h, kv, inner, b, s, v = 2, 8, 16, 8, 24, 8, 8, 50
+    each = ceil(capacity * 2 * s / experts)  # slots of an expert for a sample
+    dense = layers * (2 * h * h + 2 * h * kv + h * experts) + v * h
+    others = 6 * dense * b * s + 12 * layers * b * s * s * h
+    expert = 6 * layers * 3 * h * inner
+    assert model_flops(graph).total == others + expert * min(2 * b * s, experts * b * each)
+    assert model_flops(graph, slots=True).total == others + expert * experts * b * each
 
 
 def test_resnet50_has_four_gigaflops_of_multiply_adds():

@@ -10,6 +10,8 @@ from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text
+from shardwright.ir.values import POSITIVE_INTEGER
+from shardwright.models import with_new_size
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import print_document, timeline_of
 from shardwright.tools.estimate.document import Estimated
@@ -19,6 +21,7 @@ from shardwright.tools.options import (
     add_compile_options,
     add_html,
     add_model,
+    add_number,
     add_software,
     memory_limit_of_plan,
 )
@@ -30,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_model(parser)
     add_compile_options(parser, devices=False, search=False, plan=False)
+    add_number(
+        parser, "--sequence", POSITIVE_INTEGER, "tokens of a sample (default the model's)", "S"
+    )
     parser.add_argument(
         "--plan",
         required=True,
@@ -52,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     InfeasibleError
         If it does not fit; the figures are printed first.
     """
+    arguments.model = with_new_size(arguments.model, "sequence", arguments.sequence)
     if is_layouts(arguments.plan):
         return estimate_layouts(arguments)
     read_plan_file(arguments)

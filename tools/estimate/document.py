@@ -1,6 +1,7 @@
 """What `estimate` tells of a plan beyond the document of `compile`."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,12 +14,19 @@ from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.model_flops import ModelFlops, hardware_flops
+from shardwright.cost_model.model_flops import ModelFlops, hardware_flops, model_flops
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
+from shardwright.cost_model.timeline import with_window
 from shardwright.ir.graph import Graph
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.exposed import Exposed, exposed
+
+# Keys of `compile` about what a search minimizes, and its steps, which a software changes.
+_OF_SEARCH = (
+    *("objective", "objective_is", "lower_bound", "lower_bound_covers", "gap"),
+    *("predicted_step_seconds", "overlapped_step_seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,11 @@ class Estimated:
             self.planned.compiled.source, self.planned.plan.program, blocks=blocks
         )
 
+    @cached_property
+    def slots(self) -> ModelFlops:
+        """The model flops with all slots of experts, filled or not."""
+        return model_flops(self.planned.compiled.source, slots=True)
+
     @property
     def recomputes_blocks(self) -> bool:
         """Whether the training software recomputes whole blocks."""
@@ -75,15 +88,26 @@ class Estimated:
 
     @cached_property
     def peaks(self) -> list[dict[str, Any]]:
-        """The peak of each device group by layer and kind: the program's, without a software."""
+        """The peak of each device group by layer and kind: the program's, without a software.
+
+        What a plan that does not fit takes is told without gathers that run ahead.
+        """
         software, planned = self.cluster.software, self.planned
-        own = self.timeline if software is None else timeline_of(planned, self.limit)
-        return peaks_by_layer(planned.compiled.source, planned.plan.program, own, planned.cluster)
+        program, own = planned.plan.program, self.timeline
+        if not planned.plan.document.memory.fits(self.limit):
+            own = with_window(program, planned.cluster, 0.0)
+        elif software is not None:
+            own = timeline_of(planned, self.limit)
+        return peaks_by_layer(planned.compiled.source, program, own, planned.cluster)
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The document of ``estimate --json``."""
-        document = compile_document(self.planned, self.limit, timeline=self.timeline) | {
+        """The document of ``estimate --json``: one name for each step, and none of a search."""
+        document = compile_document(self.planned, self.limit, timeline=self.timeline)
+        document = {key: value for key, value in document.items() if key not in _OF_SEARCH}
+        document |= {
+            "step_seconds": self.timeline.step_seconds,
+            "serial_step_seconds": self.planned.plan.document.predicted_step_seconds,
             "hardware_flops": self.work.total,
             "hardware_flops_utilization": self.hardware_utilization,
             "exposed_by_kind": dict(self.exposed.by_kind),
@@ -94,6 +118,8 @@ class Estimated:
         software = self.cluster.software
         if software is not None:
             document["software"] = software.name
+            # Of a pipeline the timeline's own has transfers, for which stages wait.
+            document["exposed_communication_seconds"] = sum(self.exposed.by_kind.values())
             if software.memory is not None:
                 device = mean_device(self.cluster)
                 document["software_memory"] = _kept(self.planned.plan.program, software, device)
@@ -117,22 +143,25 @@ def folded_layers(
         family, _, number = layer["layer"].rpartition("/")
         own = family if number.isdecimal() else layer["layer"]
         rows.setdefault(own, []).append((number, [*sizes, sum(sizes)]))
+    lasts = Counter(family.rpartition("/")[2] for family in rows)
     return [
         (
-            _title(family, [number for number, _ in found]),
+            _title(family, lasts, [number for number, _ in found]),
             [sum(column) for column in zip(*(sizes for _, sizes in found), strict=True)],
         )
         for family, found in rows.items()
     ]
 
 
-def _title(family: str, numbers: Sequence[str]) -> str:
-    """Return the name of a row."""
+def _title(family: str, lasts: Mapping[str, int], numbers: Sequence[str]) -> str:
+    """Return the name of a row: of numbered layers by their last part, where no other has it."""
     if not numbers[0].isdecimal():
         return family
+    last = family.rpartition("/")[2]
+    shown = last if lasts[last] == 1 else family
     if len(numbers) == 1:
-        return f"{family}/{numbers[0]}"
-    return f"{len(numbers)} of {family}, {numbers[0]} to {numbers[-1]}"
+        return f"{shown}/{numbers[0]}"
+    return f"{len(numbers)} of {shown}, {numbers[0]} to {numbers[-1]}"
 
 
 def tagged(cluster: AnyCluster) -> Iterator[tuple[str, Figure]]:

@@ -29,8 +29,10 @@ def print_estimate(found: Estimated) -> None:
         title += f", {document.precision}"
     print(styled(title, "bold") + "\n")
     serial = seconds_text(document.predicted_step_seconds)
-    how = "overlapped" if run_by is None else f"as {run_by.name} runs it"
-    step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial"
+    how, alone = "overlapped", ""
+    if run_by is not None:
+        how, alone = f"as {run_by.name} runs it", " without it"
+    step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial{alone}"
     fits = document.memory.fits(found.limit)
     _line("step", step if fits else f"{step}, with memory enough")
     training = training_text(document)
@@ -66,11 +68,21 @@ def _print_rates(found: Estimated) -> None:
         f"{speed.flops.total:.3g} flops of matrix products in a step, three times the forward pass"
     )
     _line("MFU", f"{speed.utilization:.1%} of {peaks or 'nothing'}: {work}")
-    again = "no product is computed again"
-    if found.work.total > speed.flops.total:
+    _line("HFU", f"{found.hardware_utilization:.1%}: {_more_work(found)}")
+
+
+def _more_work(found: Estimated) -> str:
+    """Return what devices compute beside the model flops."""
+    flops, slots, work = found.rates.flops.total, found.slots.total, found.work.total
+    parts = []
+    if slots > flops:
+        parts.append(f"{slots / flops - 1:.1%} more are of slots of experts that stay empty")
+    if work > slots:
         whole = " in whole blocks" if found.recomputes_blocks else ""
-        again = f"{found.work.total / speed.flops.total - 1:.1%} more are computed again{whole}"
-    _line("HFU", f"{found.hardware_utilization:.1%}: {again}")
+        parts.append(f"{(work - slots) / flops:.1%} more are computed again{whole}")
+    else:
+        parts.append("no product is computed again")
+    return ", ".join(parts)
 
 
 def _network(found: Estimated) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwright.compiler.options import DEFAULTS
 from shardwright.frontends import configs
-from shardwright.ir.errors import ShardwrightWarning
+from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.main import UsageError
 
@@ -57,7 +57,8 @@ def read_plan_file(arguments: argparse.Namespace) -> None:
     found = configs.read_plan(arguments.plan, with_model=own)
     for sentence in () if own else found.told():
         warnings.warn(f"`{arguments.plan}`: {sentence}", ShardwrightWarning, stacklevel=2)
-    if arguments.devices is None:
+    launched = arguments.devices is None and found.devices is not None
+    if launched:
         arguments.devices = found.devices
     plan: dict[str, Any] = dict(found.plan)
     if arguments.devices is None and "data" not in plan:
@@ -69,7 +70,15 @@ def read_plan_file(arguments: argparse.Namespace) -> None:
     if arguments.devices is None:
         sizes = (degrees.tensor, degrees.data or 1, degrees.pipeline, degrees.context)
         arguments.devices = prod(sizes)
-    data = degrees.on(arguments.devices).data or 1
+    try:
+        data = degrees.on(arguments.devices).data or 1
+    except OptionError as error:
+        if not launched:
+            raise
+        raise UsageError(
+            f"`{arguments.plan}` starts {found.devices} processes, and {error.what}",
+            hint="add `--devices` with the number of all devices",
+        ) from error
     if data * degrees.context == 1:
         plan = undivided
     arguments.plan = replace(found, plan=plan).plan_text or "tensor=1"

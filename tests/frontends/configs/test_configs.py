@@ -206,6 +206,12 @@ def test_a_field_that_is_null_is_as_if_it_were_not_there(field, tmp_path):
     )
 
 
+def test_words_of_generation_have_no_effect(tmp_path):
+    words = {"max_length": 4096, "do_sample": True, "temperature": 0.6, "top_p": 0.9}
+    found = configs.read_model(written(tmp_path, "config.json", {**LLAMA, **words}))
+    assert set(words) <= set(found.no_effect)
+
+
 @pytest.mark.parametrize(
     ("content", "match"), [("{", "must be JSON"), ("[]", "must hold fields"), (None, "cannot read")]
 )
@@ -240,8 +246,10 @@ def test_a_script_of_megatron_is_a_model_and_a_plan(tmp_path):
 @pytest.mark.parametrize(
     ("added", "match"),
     [
-        ("--fp8-format hybrid", "the flag `--fp8-format hybrid` is not supported"),
-        ("--num-experts 8", "the flag `--num-experts 8`"),
+        ("--fp8-format hybrid", r"remove the flags of fp8, .* `--software megatron-core\+float8`"),
+        ("--num-experts 8 --moe-router-topk 8", "`--moe-router-topk` is `8`"),
+        ("--num-experts 8 --qk-layernorm", "no form with `qk_norm=True`"),
+        ("--num-experts 8 --moe-ffn-hidden-size 64", "is not `--ffn-hidden-size`"),
         ("--no-such-flag", "the flag `--no-such-flag` is not supported"),
         ("--recompute-num-layers 2", "`--recompute-num-layers` is `1` and `2`"),
         ("--data-parallel-sharding-strategy optim", "it needs `--use-megatron-fsdp`"),
@@ -313,7 +321,7 @@ def test_torchtitan_is_a_model_and_a_plan(tmp_path):
         ('flavor = "8B"', 'flavor = "9B"', "`llama3` `9B` is not known"),
         ("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true", "enable_cpu_offload"),
         ("tensor_parallel_degree = 2", "expert_parallel_degree = 2", "expert_parallel_degree"),
-        ("[job]", "[float8]\nx = 1\n[job]", r"`float8` \(.*\) is not supported"),
+        ("[job]", "[other]\nx = 1\n[job]", r"`other` \(.*\) is not supported"),
         ('name = "llama3"', "name = []", r"the model `\[\]` `8B` is not known"),
         ("shard_degree = 8", 'shard_degree = "x"', "is `x`, expected an integer of at least 1"),
         ("shard_degree = 8", "shard_degree = 0", "is `0`, expected an integer of at least 1"),

@@ -141,6 +141,28 @@ def test_the_layers_of_a_peak_add_up_to_the_memory(compilations):
             assert sum(sizes[-1] for _, sizes in rows) == pytest.approx(total)
 
 
+@pytest.mark.parametrize("run_by", SOFTWARE[:2])
+@pytest.mark.parametrize("name", ["sharded", "pipeline"])
+def test_the_layers_add_up_to_the_memory_of_a_plan_that_does_not_fit(capsys, name, run_by):
+    # The fastest timeline of a program without a limit gathers ahead, and the memory does not.
+    plan = PLANS[name].replace("zero=2", "zero=3")
+    given = ["--plan", plan, "--memory", "1e-6", "--software", run_by, "--json"]
+    assert main(["estimate", GPT, *given]) == 3
+    document = json.loads(capsys.readouterr().out)
+    most = document["memory_by_group"] or [document["memory_bytes_per_device"]]
+    for peak, whole in zip(document["memory_peaks"], most, strict=True):
+        total = sum(sum(layer["bytes"].values()) for layer in peak["layers"])
+        assert total == pytest.approx(whole, rel=1e-6, abs=10)
+
+
+def test_exposed_communication_of_the_document_is_that_by_kind(capsys):
+    given = ["--plan", PLANS["pipeline"], "--software", "megatron", "--json"]
+    assert main(["estimate", GPT, *given]) == 0
+    document = json.loads(capsys.readouterr().out)
+    whole = document["exposed_communication_seconds"]
+    assert whole == pytest.approx(sum(document["exposed_by_kind"].values()))
+
+
 def test_numbered_layers_are_one_row_of_their_sums():
     sizes = {0: 8.0, 3: 7.0, 5: 9.0}
     layers = [{"layer": f"blocks/{i}", "bytes": {"inputs": n}} for i, n in sizes.items()]
@@ -151,6 +173,16 @@ def test_numbered_layers_are_one_row_of_their_sums():
         ("head", [8.0, 1.0, 9.0]),
         ("tower/2", [0.0, 2.0, 2.0]),
     ]
+
+
+def test_layers_of_a_part_of_the_model_have_a_row_of_their_own():
+    mixtral = "mixtral:layers=2,hidden=16,heads=4,kv_heads=2,inner=24,batch=8,sequence=8,"
+    found = estimated(sw.compile(mixtral + "vocabulary=50", 2, plan="data=2,expert=2"))
+    titles = [title for title, _ in folded_layers(found.peaks[0]["layers"], ["parameters"])]
+    assert titles[:2] == ["decoder", "2 of blocks, 0 to 1"]
+    layers = [{"layer": f"{part}/blocks/0", "bytes": {}} for part in ("encoder", "decoder")]
+    titles = [title for title, _ in folded_layers(layers, [])]
+    assert titles == ["encoder/blocks/0", "decoder/blocks/0"]
 
 
 # What is told

@@ -1,0 +1,42 @@
+"""The commands of docs/named-plans.md print what the page shows."""
+
+import json
+from pathlib import Path
+
+from shardwright.tools.main import main
+
+LINES = (Path(__file__).parents[3] / "docs" / "named-plans.md").read_text("utf-8").splitlines()
+
+
+def shown(command: str, most: int) -> list[str]:
+    """Return the lines that the page shows behind a command: the block of indented lines."""
+    first = LINES.index(f"    $ {command}") + 1
+    block = []
+    for line in LINES[first : first + most]:
+        if line and not line.startswith("    "):
+            break
+        block.append(line[4:])
+    while block and not block[-1]:
+        block.pop()
+    return block
+
+
+def test_the_first_plan_of_the_page_is_as_shown(capsys, monkeypatch):
+    command = "shardwright estimate llama3-8b --batch 64 --plan " + (
+        "tensor=4,data=16,zero=1,sequence_parallel,micro_batch=2"
+    )
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(command.split()[1:]) == 0
+    found = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
+    assert found == shown(command, 40)
+
+
+def test_the_choices_of_a_present_plan_are_as_shown(capsys, monkeypatch, tmp_path):
+    content = "\n".join(shown("cat specs.json", 6))
+    json.loads(content)
+    monkeypatch.chdir(tmp_path)
+    Path("specs.json").write_text(content)
+    command = "shardwright estimate gpt2:layers=2,batch=16 --plan specs.json"
+    assert main(command.split()[1:]) == 0
+    found = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
+    assert found == shown(command, 14)
