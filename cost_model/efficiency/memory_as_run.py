@@ -194,17 +194,35 @@ def lasting_bytes(graph: Graph, software: Software, device: Device) -> tuple[flo
     """
     kept = software.memory
     assert kept is not None
-    sizes, used = buffers(graph).sizes, _used_elements(graph)
-    mixed = any(node.operator == "cast" for node in graph.nodes)
-    each = GRADIENT + _COPY * mixed if kept.gradients == "whole" else 0.0
+    sizes = buffers(graph).sizes
+    gradients = _lasting_gradients(graph) if kept.gradients == "whole" else {}
     groups = max(graph.mesh.stages if graph.mesh is not None else 1, 1)
     found = [workspace_bytes(graph, software, device)] * groups
     for parameter in graph.parameters:
         layout = graph.values[parameter.name].layout
         stage = None if layout is None else layout.stage
         for group in range(groups) if stage is None else (stage % groups,):
-            found[group] += sizes[parameter.name] + each * used.get(parameter.name, 0.0)
+            found[group] += sizes[parameter.name] + gradients.get(parameter.name, 0.0)
     return tuple(found)
+
+
+def _lasting_gradients(graph: Graph) -> dict[str, float]:
+    """Return the bytes of the gradient of each weight, and of its copy in a lower type.
+
+    They are those of what the program accumulates over micro-batches, and in float32 where it
+    accumulates nothing.
+    """
+    loop, mesh = loop_of(graph), graph.mesh or Mesh(())
+    accumulated = frozenset(loop.accumulated) if loop is not None else frozenset[str]()
+    made = {node.name: node for node in graph.nodes}
+    copy = _COPY * any(node.operator == "cast" for node in graph.nodes)
+    found = {}
+    for name, elements in _used_elements(graph).items():
+        chain = _chain(graph.producers[gradient_name(name)], made)
+        summed = next((graph.values[one] for one in chain if one in accumulated), None)
+        nbytes = GRADIENT * elements if summed is None else value_bytes(summed, mesh)
+        found[name] = copy * elements + nbytes
+    return found
 
 
 def _whole_gradients(graph: Graph) -> float:

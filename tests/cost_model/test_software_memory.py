@@ -4,6 +4,7 @@ from math import prod
 
 import pytest
 
+from shardwright.api import compile
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import (
     RESERVE,
@@ -15,6 +16,7 @@ from shardwright.cost_model.efficiency.software import Software, software
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph
+from shardwright.models import training_definition
 from tests.cost_model.test_efficiency import SMALL, figure, program
 
 DEVICE = cluster("a100-selene").device
@@ -131,3 +133,17 @@ def test_gradients_of_a_table_with_two_readers_are_counted_whole() -> None:
     needed = lasting_bytes(graph, keeping(), DEVICE)[0]
     stored = [p for p in graph.parameters if p.role != "state"]
     assert lasting - needed == 4 * sum(prod(graph.values[p.name].type.shape) for p in stored)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["megatron-core", "nanotron"])
+def test_no_more_is_kept_between_steps_than_at_the_peak(name, zero):
+    text = "llama:layers=2,hidden=1024,heads=8,kv_heads=4,inner=2816,sequence=256,vocabulary=8000"
+    definition = training_definition(text, 32, 1)[0]
+    plan = f"tensor=2,data=4,micro_batch=1,zero={zero},recompute=full,sequence_parallel"
+    where = {"cluster": cluster("h100-3200g"), "precision": "bfloat16", "optimizer": "adam"}
+    graph = compile(definition, 8, plan=plan, **where).plan.program
+    run_by, device = software(name), cluster("h100-3200g").device
+    assert run_by is not None
+    (lasting,) = lasting_bytes(graph, run_by, device)
+    assert lasting <= memory_as_run(graph, run_by, device).peak_bytes
