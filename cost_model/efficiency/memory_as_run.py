@@ -19,13 +19,12 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.liveness import loop_of
+from shardwright.ir.liveness import Loop, loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import LOSSES
 
 _CONVERTS = ("convert", "cast")
-_COPY = 2.0  # bytes of an element
 _REDUCED = ("gradient_redistribution", "fusion")
 GRADIENT = 4.0
 """Bytes of a gradient that is kept whole."""
@@ -215,13 +214,25 @@ def _lasting_gradients(graph: Graph) -> dict[str, float]:
     loop, mesh = loop_of(graph), graph.mesh or Mesh(())
     accumulated = frozenset(loop.accumulated) if loop is not None else frozenset[str]()
     made = {node.name: node for node in graph.nodes}
-    copy = _COPY * any(node.operator == "cast" for node in graph.nodes)
-    found = {}
+    copies, found = _lasting_copies(graph, loop), {}
     for name, elements in _used_elements(graph).items():
         chain = _chain(graph.producers[gradient_name(name)], made)
         summed = next((graph.values[one] for one in chain if one in accumulated), None)
         nbytes = GRADIENT * elements if summed is None else value_bytes(summed, mesh)
-        found[name] = copy * elements + nbytes
+        found[name] = copies.get(name, 0.0) + nbytes
+    return found
+
+
+def _lasting_copies(graph: Graph, loop: Loop | None) -> dict[str, float]:
+    """Return the bytes of the copy of each weight that all micro-batches read."""
+    mesh, found = graph.mesh or Mesh(()), dict[str, float]()
+    source = {parameter.name: parameter.name for parameter in graph.parameters}
+    for node in graph.nodes[: None if loop is None else loop.start]:
+        parameter = source.get(node.operands[0]) if node.operands else None
+        if parameter is not None and node.operator in ("cast", "all_gather"):
+            source[node.name] = parameter
+            nbytes = value_bytes(graph.values[node.name], mesh)
+            found[parameter] = max(found.get(parameter, 0.0), nbytes)
     return found
 
 
