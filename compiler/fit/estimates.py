@@ -39,7 +39,7 @@ _MOST_ACTIONS = 20_000  # of a schedule that is simulated
 SPARE = 0.08
 """Share of the memory limit that an estimate leaves free.
 
-Built plans of large models take up to 5 % more, of small ones up to 9 %
+Built plans of large models take up to 5 % more, of small ones up to 10 %
 (`benchmarks/fit_estimates.md`), and gather parameters ahead in what is free.
 """
 
