@@ -31,8 +31,8 @@ def test_the_document_has_the_figures_of_the_plan(capsys):
     assert (found["devices"], found["mesh"]) == (8, {"data": 2, "tensor": 4})
     assert (found["stages"], found["micro_batches"]) == (1, 1)
     assert found["named_plan"] == PLAN
-    step = found["step_seconds"]
-    assert 0 < step <= found["serial_step_seconds"]
+    step = found["overlapped_step_seconds"]
+    assert 0 < step <= found["predicted_step_seconds"]
     assert found["samples_per_second"] == pytest.approx(8 / step)
     assert found["tokens_per_second_per_device"] == pytest.approx(64 / step / 8)
     flops = 72 * 8 * 8 * 2 * 32**2 * (1 + 8 / (6 * 32) + 64 / (12 * 2 * 32))
@@ -50,10 +50,6 @@ def test_compile_builds_the_same_plan(capsys, tmp_path, monkeypatch):
     assert main(["compile", SMALL, "--devices", "8", "--plan", PLAN, "--json"]) == 0
     compiled = json.loads(capsys.readouterr().out)
     timed = ("search_seconds", "compile_seconds", "peak_memory_bytes", "plan", "memory_limit_bytes")
-    assert estimated["step_seconds"] == compiled.pop("overlapped_step_seconds")
-    assert estimated["serial_step_seconds"] == compiled.pop("predicted_step_seconds")
-    for key in ("objective", "objective_is", "lower_bound", "lower_bound_covers", "gap"):
-        del compiled[key]
     assert compiled.keys() <= estimated.keys()
     assert {k: v for k, v in compiled.items() if k not in timed} == {
         k: v for k, v in estimated.items() if k in compiled and k not in timed
@@ -64,14 +60,17 @@ def test_a_step_is_timed_as_a_software_runs_it(capsys):
     ideal = document(capsys, SMALL, "--plan", PLAN)
     timed = document(capsys, SMALL, "--plan", PLAN, "--software", "megatron")
     assert timed["software"] == "megatron"
-    assert timed["step_seconds"] > ideal["step_seconds"]
+    assert timed["overlapped_step_seconds"] > ideal["overlapped_step_seconds"]
     assert timed.keys() - ideal.keys() <= {"software", "software_memory"}
+    assert "objective" in ideal.keys() - timed.keys()  # it would be another step
     assert timed["exposed_communication_seconds"] <= timed["communication_seconds"]
-    for key in ("serial_step_seconds", "memory_bytes_per_device", "communication"):
+    for key in ("predicted_step_seconds", "memory_bytes_per_device", "communication"):
         assert timed[key] == ideal[key]
     assert main(["estimate", SMALL, "--plan", PLAN, "--software", "megatron"]) == 0
     said = capsys.readouterr().out
-    step, serial = (seconds_text(timed[key]) for key in ("step_seconds", "serial_step_seconds"))
+    step, serial = (
+        seconds_text(timed[key]) for key in ("overlapped_step_seconds", "predicted_step_seconds")
+    )
     assert f"{step} as megatron runs it, {serial} serial without it" in said
     assert "assumed: megatron copies, " in said
 
@@ -87,7 +86,7 @@ def test_a_sequence_is_that_of_the_model_by_its_name(capsys):
     asked = document(capsys, SMALL.replace("sequence=8,", ""), "--plan", PLAN, "--sequence", "8")
     assert asked["model"] == SMALL.replace("sequence=8,", "") + ",sequence=8"
     named = document(capsys, SMALL, "--plan", PLAN)
-    for key in ("step_seconds", "memory_by_kind", "model_flops"):
+    for key in ("overlapped_step_seconds", "memory_by_kind", "model_flops"):
         assert asked[key] == named[key]
 
 
@@ -99,7 +98,7 @@ def test_data_takes_the_devices_that_are_left(capsys):
 def test_a_plan_that_does_not_fit_is_printed_all_the_same(capsys):
     found = document(capsys, SMALL, "--plan", PLAN, "--memory", "1e-6", code=3)
     assert found["fits"] is False
-    assert found["step_seconds"] > 0
+    assert found["overlapped_step_seconds"] > 0
     assert main(["estimate", SMALL, "--plan", PLAN, "--memory", "1e-6"]) == 3
     captured = capsys.readouterr()
     assert "does not fit: parameters" in captured.out
@@ -200,7 +199,7 @@ def test_the_best_named_plan_is_the_fastest_of_all_that_fit(capsys):
     }
     whole = best_named_plan(GPT, POD, 2, optimizer="adam")
     assert (whole.tried, whole.built, whole.fitting) == (len(plans),) * 3
-    assert whole.step_seconds == min(row["step_seconds"] for row in found.values())
+    assert whole.step_seconds == min(row["overlapped_step_seconds"] for row in found.values())
     assert whole.compilation.compiled.result.how == whole.plan.text
 
     needed = {text: row["memory_bytes_per_device"] for text, row in found.items()}

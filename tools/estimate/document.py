@@ -22,11 +22,8 @@ from shardwright.ir.graph import Graph
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.exposed import Exposed, exposed
 
-# Keys of `compile` about what a search minimizes, and its steps, which a software changes.
-_OF_SEARCH = (
-    *("objective", "objective_is", "lower_bound", "lower_bound_covers", "gap"),
-    *("predicted_step_seconds", "overlapped_step_seconds"),
-)
+# Keys of `compile` about the step of the program, which is not that of a software.
+_OF_PROGRAM = ("objective", "objective_is", "lower_bound", "lower_bound_covers", "gap")
 
 
 @dataclass(frozen=True)
@@ -102,12 +99,9 @@ class Estimated:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The document of ``estimate --json``: one name for each step, and none of a search."""
+        """The document of ``estimate --json``; the overlapped step is the one that is told."""
         document = compile_document(self.planned, self.limit, timeline=self.timeline)
-        document = {key: value for key, value in document.items() if key not in _OF_SEARCH}
         document |= {
-            "step_seconds": self.timeline.step_seconds,
-            "serial_step_seconds": self.planned.plan.document.predicted_step_seconds,
             "hardware_flops": self.work.total,
             "hardware_flops_utilization": self.hardware_utilization,
             "exposed_by_kind": dict(self.exposed.by_kind),
@@ -117,6 +111,7 @@ class Estimated:
         }
         software = self.cluster.software
         if software is not None:
+            document = {k: value for k, value in document.items() if k not in _OF_PROGRAM}
             document["software"] = software.name
             # Of a pipeline the timeline's own has transfers, for which stages wait.
             document["exposed_communication_seconds"] = sum(self.exposed.by_kind.values())
