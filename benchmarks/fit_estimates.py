@@ -133,7 +133,6 @@ def _built(case: Case) -> Iterator[Built]:
                 cluster=where.for_programs_of(run_by),
                 plan=one.plan,
                 optimizer="adam",
-                memory_limit=float("inf"),
                 **_TYPES,
             )
         except NoPlanError:

@@ -31,10 +31,9 @@ from shardwright.search.named_plan import NamedPlan
 
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 # Gathers and reductions of all parameters over the data ranks, by ZeRO stage: in each pass, once.
-_IN_PASSES = {2: 1, 3: 3}
-_ONCE = {0: 2, 1: 2, 2: 1}
+_IN_PASSES = {2: (0, 1), 3: (2, 1)}
+_ONCE = {0: (0, 2), 1: (1, 1), 2: (1, 0)}
 _IN_ALL = 3  # the ZeRO stage that gathers in every pass
-_HIDDEN = 3 / 4  # of what is gathered in a pass beside the collectives of tensor ranks
 _MOST_ACTIONS = 20_000  # of a schedule that is simulated
 SPARE = 0.08
 """Share of the memory limit that an estimate leaves free.
@@ -56,7 +55,7 @@ class Factors:
         On the seconds of communication by each level of the cluster; 1 for levels beyond them.
     exposed : float, optional
         Share of the gathers in every pass for which computation waits; by default that of the
-        training software, or a quarter beside collectives of tensor ranks, and none without.
+        training software, and none without one.
     """
 
     compute: float = 1.0
@@ -189,11 +188,11 @@ class Estimate:
 
     def _with_data(self, seconds: float) -> float:
         """Add gathers and reductions over the data ranks to seconds without them."""
-        once = _ONCE.get(self.plan.zero, 0) * self._gather_seconds + self._copies_seconds
+        once = self._times(_ONCE) * self._gather_seconds + self._copies_seconds
         gathers = self.passes * self._gathers_in_pass * self._gather_seconds
         if self.passes == 1:  # they run concurrently with the pass
             gathers, once = gathers + once, 0.0
-        usual, software = 1 - _HIDDEN if self.plan.tensor > 1 else 0.0, self.model.cluster.software
+        usual, software = 0.0, self.model.cluster.software
         if software is not None:
             usual = software.exposed_parameters.value
             once = once * usual + software.step.value
@@ -203,12 +202,22 @@ class Estimate:
     @property
     def _gathers_in_pass(self) -> float:
         """Gathers and reductions in a pass: those of the ends of a model are not gathered again."""
-        times = _IN_PASSES.get(self.plan.zero, 0)
+        times = self._times(_IN_PASSES)
         if self.plan.zero != _IN_ALL:
             return times
         most = max(range(self.plan.pipeline), key=self._stored.__getitem__)
         layers = self._stored_parts[0] * self._layers_of(most)
         return times - 1 + layers / self._stored[most]
+
+    def _times(self, by_stage: Mapping[int, tuple[int, int]]) -> float:
+        """Return how many gathers its gathers and reductions take as long as."""
+        gathers, reductions = by_stage.get(self.plan.zero, (0, 0))
+        return gathers + self._reduction * reductions
+
+    @property
+    def _reduction(self) -> float:
+        """How long a reduction of gradients takes, in gathers of as many parameters."""
+        return self.model.stored.reduced / self.model.stored.gathered
 
     @cached_property
     def _data_parts(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -232,7 +241,7 @@ class Estimate:
         """Seconds of reductions between groups that have a copy of what ZeRO divides each."""
         stored, (inside, outside) = self.model.stored, self._data_parts
         share = stored.gathered / stored.total / prod(size for size, _ in inside)
-        return 2 * self._moved(share, outside)
+        return 2 * self._reduction * self._moved(share, outside)
 
     def _moved(self, share: float, parts: list[tuple[int, int]]) -> float:
         """Return the seconds in which a share of what the fullest group stores is gathered."""

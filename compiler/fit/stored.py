@@ -23,12 +23,15 @@ class StoredBytes:
         Its gradient.
     lower : float
         A copy in the type that is computed in; 0 where that is the type of the element.
+    reduced : float
+        Its gradient while it is reduced over ranks, which is not stored.
     """
 
     master: float
     states: float
     gradient: float
     lower: float
+    reduced: float
 
     @staticmethod
     def of(options: CompileOptions) -> "StoredBytes":
@@ -40,13 +43,16 @@ class StoredBytes:
         8.0
         """
         master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
-        gradient = lower if options.accumulate_type == "lower" else master
+        gradient, reduced = (
+            lower if one == "lower" else master
+            for one in (options.accumulate_type, options.reduce_type)
+        )
         states = master * len(options.optimizer.states)
-        return StoredBytes(master, states, gradient, lower if lower < master else 0.0)
+        return StoredBytes(master, states, gradient, lower if lower < master else 0.0, reduced)
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """All that are stored."""
         return float(self.master + self.states + self.gradient + self.lower)
 
     @property

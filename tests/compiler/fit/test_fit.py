@@ -10,7 +10,7 @@ from shardwright.api import compile
 from shardwright.compiler.fit.cost import training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.family import family, fastest, front
-from shardwright.compiler.fit.model import FitModel, StoredBytes
+from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.questions import (
     Longest,
     changes,
@@ -20,6 +20,7 @@ from shardwright.compiler.fit.questions import (
     longest_sequence,
     on_devices,
 )
+from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
@@ -54,8 +55,9 @@ def model(limit: float = 8 * GIB, **options: str) -> FitModel:
 
 
 def test_stored_bytes_are_those_of_mixed_precision_adam():
-    assert model().stored == StoredBytes(4, 8, 2, 2)
-    assert model(accumulate_type="float32", reduce_type="float32").stored.gradient == 4
+    assert model().stored == StoredBytes(4, 8, 2, 2, 2)
+    wide = model(accumulate_type="float32", reduce_type="float32").stored
+    assert (wide.gradient, wide.reduced, wide.total) == (4, 4, 18)
     assert model().elements == definition().parameter_count
 
 
@@ -125,6 +127,23 @@ def test_steps_of_a_software_are_near_those_of_built_plans(sized):
         assert one == pytest.approx(timed.step_seconds, rel=0.2)
         if sized == "hidden=128":
             assert one > 1.5 * Estimate(NamedPlan.parse(plan), ideal, 16).refined_seconds
+
+
+def test_reductions_take_the_time_of_their_type():
+    plan = "tensor=4,data=4,micro_batch=1,recompute=full,sequence_parallel"
+    own = software("megatron-core")
+    quick = {name: getattr(own, name).with_value(0.0) for name in ("host", "collective", "step")}
+    run_by, steps = CLUSTER.run_by(own.model_copy(update=quick)), []
+    for wide in ({}, {"accumulate_type": "float32", "reduce_type": "float32"}):
+        kinds = {"precision": "bfloat16", **wide}
+        asked = CompileOptions(optimizer=Optimizer("adam", {}), **kinds)
+        built = compile(definition(), 16, cluster=CLUSTER, plan=plan, optimizer="adam", **kinds)
+        timed = timeline_of(replace(built, cluster=run_by), float("inf"))
+        one = Estimate(NamedPlan.parse(plan), FitModel(definition().graph, run_by, asked), 16)
+        steps.append((one.refined_seconds, timed.step_seconds))
+    longer = [wide - narrow for narrow, wide in zip(*steps, strict=True)]
+    assert longer[0] == pytest.approx(longer[1], rel=0.2)
+    assert longer[1] > 0.02 * steps[0][1]
 
 
 def test_a_stage_waits_for_what_it_receives_as_a_software_runs_it():
