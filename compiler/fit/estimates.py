@@ -293,7 +293,7 @@ class Estimate:
 
     def _memory_of(self, group: int, samples: int) -> Mapping[str, float]:
         """Return what a group takes, or more as the training software keeps its tensors."""
-        stored, (held, kept) = self.model.stored, self._held
+        stored, (held, kept) = self.model.stored, self.held(samples)
         ranks = prod(size for size, _ in self._data_parts[0])
         elements, at_once = (n / stored.total for n in (self._stored[group], self._at_once(group)))
         lasting = stored.on_rank(elements, self.plan.zero, ranks, self.passes, at_once)
@@ -305,11 +305,13 @@ class Estimate:
         other = kept.memory({**lasting, **self._activations_of(group, samples, kept)}, samples)
         return max(own, other, key=lambda kinds: sum(kinds.values()))
 
-    @property
-    def _held(self) -> tuple[Held, Kept | None]:
-        """What the plan holds; of one micro-batch, ZeRO 1 reduces gradients as ZeRO 2 does."""
+    def held(self, samples: int) -> tuple[Held, Kept | None]:
+        """Return what the plan holds, and as the training software keeps it, of so many samples.
+
+        Of one micro-batch, ZeRO 1 reduces gradients as ZeRO 2 does.
+        """
         once = self.plan.zero == 1 and self.passes == 1
-        return self.model.held(replace(self.plan, zero=2) if once else self.plan)
+        return self.model.held(replace(self.plan, zero=2) if once else self.plan, samples)
 
     def _activations_of(self, group: int, samples: int, held: Held) -> dict[str, float]:
         """Return what is saved on a group, and what it holds beside that at its peak."""

@@ -13,7 +13,7 @@ from math import inf
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.fit.shortened import shortened
+from shardwright.compiler.fit.shortened import cells, shortened
 from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.buffers import Buffers, buffers
@@ -37,7 +37,7 @@ from shardwright.search.named_plan import NamedPlan
 
 LAYERS, FIRST, LAST = range(3)
 """Parts of a model: its repeated layers, what is before them, and after."""
-_FEW, _MORE = 2, 3  # layers of the small models
+_FEW = 2  # layers of the smaller models, and one more: the first may receive other values
 _SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are told
 Peaks = tuple[float, float, float]
 
@@ -120,6 +120,16 @@ class SmallModels:
     stored: StoredBytes
     _known: dict[_Small, Compiled] = field(default_factory=dict)
 
+    @property
+    def are_smaller(self) -> bool:
+        """Whether the model is one with fewer layers, too."""
+        return cells(shortened(self.graph, self._few)) < cells(self.graph)
+
+    @cached_property
+    def _few(self) -> int:
+        """Layers of the smaller models; a model of two layers is the larger one."""
+        return _FEW if cells(shortened(self.graph, _FEW)) < cells(self.graph) else _FEW - 1
+
     def held(self, plan: NamedPlan, in_several: bool = True) -> Held:
         """Return what programs hold under a plan of tensor and data ranks.
 
@@ -145,7 +155,7 @@ class SmallModels:
         found, alone = self._held(plan, in_several, as_run=True), _alone(plan)
         device = mean_device(self.cluster)
         base, wide = (
-            workspace_bytes(self._built(_Small(_FEW, one)).program, software, device)
+            workspace_bytes(self._built(_Small(self._few, one)).program, software, device)
             for one in (alone, self._wider(alone) if in_several else alone)
         )
         return Kept(
@@ -166,22 +176,25 @@ class SmallModels:
         plan : NamedPlan
             As of `held`.
         """
-        few, more = (_elements(self._built(_Small(n, _alone(plan))).program) for n in (_FEW, _MORE))
-        return more - few, few - _FEW * (more - few)
+        few, more = (
+            _elements(self._built(_Small(n, _alone(plan))).program)
+            for n in (self._few, self._few + 1)
+        )
+        return more - few, few - self._few * (more - few)
 
     def _held(self, plan: NamedPlan, in_several: bool, *, as_run: bool) -> Held:
         alone = _alone(plan)
         few, more, wide, own = (
             self._beside(one, as_run=as_run)
             for one in (
-                _Small(_FEW, alone),
-                _Small(_MORE, alone),
-                _Small(_FEW, self._wider(alone) if in_several else alone),
-                _Small(_FEW, plan),
+                _Small(self._few, alone),
+                _Small(self._few + 1, alone),
+                _Small(self._few, self._wider(alone) if in_several else alone),
+                _Small(self._few, plan),
             )
         )
         saved = more[LAST] - few[LAST]
-        layers = [_FEW * saved, 0.0, _FEW * saved]  # at the end of backward none is saved
+        layers = [self._few * saved, 0.0, self._few * saved]  # at the end of backward none is saved
         peaks = [one - part for one, part in zip(own, layers, strict=True)]
         times = self._samples - 1 if in_several else 0
         each = [

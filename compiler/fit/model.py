@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardwright.compiler.fit.held import Held, Kept, SmallModels
-from shardwright.compiler.fit.shortened import shortened
+from shardwright.compiler.fit.shortened import cells, shortened
 from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.degrees import on_tensor_ranks
@@ -25,7 +25,6 @@ from shardwright.cost_model.efficiency.unread import PRODUCTS
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import node_seconds
 from shardwright.dataflow.samples import samples_of
-from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.precision import MASTER
@@ -135,6 +134,12 @@ class FitModel:
                 "which plans are estimated",
                 hint="give a plan to `shardwright estimate`, or search with `compile`",
             )
+        if not self._small.are_smaller:
+            raise OptionError(
+                f"what follows the layers of `{self.graph.name}` reads several of them, and plans "
+                "are estimated by models with fewer layers",
+                hint="give a plan to `shardwright estimate`, or search with `compile`",
+            )
 
     @property
     def samples(self) -> int:
@@ -150,7 +155,7 @@ class FitModel:
     def layers(self) -> int:
         """Number of repeated layers."""
         found = len(repeated_layers(self._pipeline(self.cluster, 1).blocks))
-        return found + _cells(self.graph) - _cells(self._short) if found > 1 else 0
+        return found + cells(self.graph) - cells(self._short) if found > 1 else 0
 
     @cached_property
     def stored(self) -> StoredBytes:
@@ -275,8 +280,15 @@ class FitModel:
             )
         return self._stored_parts[plan.tensor]
 
-    def held(self, plan: NamedPlan) -> tuple[Held, Kept | None]:
+    def held(self, plan: NamedPlan, samples: int = 1) -> tuple[Held, Kept | None]:
         """Return what a plan holds beside what it stores, and as the training software keeps it.
+
+        Parameters
+        ----------
+        plan : NamedPlan
+            The plan.
+        samples : int
+            Of a micro-batch, of which is asked.
 
         Raises
         ------
@@ -291,7 +303,7 @@ class FitModel:
             recompute=plan.recompute,
             zero=plan.zero if data > 1 else 0,
         )
-        key = small, (plan.micro_batch or 1) > 1
+        key = small, samples > 1
         if key not in self._held:
             self._held[key] = self._small.held(*key), self._small.kept(*key)
         return self._held[key]
@@ -358,11 +370,6 @@ class FitModel:
     def _short(self) -> Graph:
         """The program with few of its layers, by which all are priced."""
         return shortened(self.graph, _SHORT)
-
-
-def _cells(graph: Graph) -> int:
-    """Return the number of numbered cells of a program."""
-    return len({block_of(node.scope) for node in graph.nodes} - {""})
 
 
 def _trained(graph: Graph) -> int:

@@ -7,8 +7,6 @@ from itertools import pairwise
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph, Node, renamed
 
-_FEWEST = 2  # layers that are kept: the first may receive other values than the next
-
 
 @dataclass(frozen=True)
 class _Layer:
@@ -54,17 +52,22 @@ def shortened(graph: Graph, keep: int) -> Graph:
         The model. Its repeated layers are the longest run of equal numbered cells, and the one
         before them.
     keep : int
-        How many of them stay, at least two. What reads the last layer reads the last one kept.
+        How many of them stay. What reads the last layer reads the last one kept.
     """
     layers = _repeated(graph)
-    dropped = layers[max(keep, _FEWEST) :]
+    dropped = layers[keep:]
     if not dropped:
         return graph
-    last, kept = layers[-1], layers[max(keep, _FEWEST) - 1]
+    last, kept = layers[-1], layers[keep - 1]
     names = dict(zip(last.made, kept.made, strict=True))
     gone = {node.name for layer in dropped for node in layer.nodes}
     nodes = tuple(renamed(node, names) for node in graph.nodes if node.name not in gone)
     return _connected(graph, nodes, names) or graph
+
+
+def cells(graph: Graph) -> int:
+    """Return the number of numbered cells of a program."""
+    return len({block_of(node.scope) for node in graph.nodes} - {""})
 
 
 def _repeated(graph: Graph) -> Sequence[_Layer]:

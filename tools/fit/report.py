@@ -162,7 +162,8 @@ def _kept_text(kept: float, device: float) -> str:
 
 def _fullest(plan: Estimate) -> str:
     """Return which part of the model holds most activations, and most gathered parameters."""
-    samples, (held, _) = plan.plan.micro_batch or 1, plan.model.held(plan.plan)
+    samples = plan.plan.micro_batch or 1
+    held, _ = plan.held(samples)
     layer, head = held.saved_bytes * samples, held.of(LAST, samples)
     gathered = max(plan.model.stored_parts(plan.plan))
     share = plan.model.stored.gathered / plan.model.stored.total

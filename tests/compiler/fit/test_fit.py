@@ -26,7 +26,9 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.memory import peak_memory
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError
+from shardwright.ir.graph import renamed
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.named_plan import NamedPlan
@@ -86,6 +88,36 @@ def test_an_estimate_is_near_the_built_plan(plan):
     for group, held in zip(one.memory_of_groups, peak.by_group, strict=False):
         assert sum(group.values()) == pytest.approx(held, rel=0.05)
     assert one.refined_seconds == pytest.approx(built.document.objective, rel=0.25)
+
+
+def test_a_model_whose_head_reads_several_layers_is_refused():
+    graph = definition().graph
+    adds = [n for n in graph.nodes if n.operator == "add" and block_of(n.scope)]
+    last = adds[-1]
+    skip = replace(
+        last,
+        operands=(adds[-5].name, last.name),
+        results=(replace(last.results[0], name="skip"),),
+        scope="",
+    )
+    at = graph.nodes.index(last) + 1
+    after = (renamed(node, {last.name: "skip"}) for node in graph.nodes[at:])
+    graph = graph.with_nodes((*graph.nodes[:at], skip, *after))
+    with pytest.raises(OptionError, match="reads several of them"):
+        FitModel(graph, CLUSTER, CompileOptions())
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("plan", ["data=4,micro_batch=2,zero=3", "pipeline=2,data=2,micro_batch=1"])
+def test_memory_of_models_of_few_layers_is_that_of_built_plans(layers, plan):
+    own = training_definition(TEXT.replace("layers=8", f"layers={layers}"), 32, 1)[0]
+    kinds = {"precision": "bfloat16", "optimizer": "adam"}
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    one = Estimate(NamedPlan.parse(plan), FitModel(own.graph, CLUSTER, asked), 4)
+    built = peak_memory(compile(own, 4, cluster=CLUSTER, plan=plan, **kinds).plan.program)
+    for group, held in zip(one.memory_of_groups, built.by_group, strict=False):
+        assert sum(group.values()) == pytest.approx(held, rel=0.05)
+    assert one.memory_bytes == pytest.approx(built.peak_bytes, rel=0.05)
 
 
 @pytest.mark.parametrize(

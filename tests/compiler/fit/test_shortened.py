@@ -31,6 +31,7 @@ def test_the_first_layers_stay_with_both_ends(model, keep):
 def test_a_model_of_few_layers_stays_as_it_is():
     whole = graph("gpt:layers=2,hidden=32,heads=2,sequence=8,vocabulary=50")
     assert shortened(whole, 2) is whole
+    assert cells(shortened(whole, 1)) == ["blocks/0"]
 
 
 def test_a_model_whose_end_reads_several_layers_stays_as_it_is():
