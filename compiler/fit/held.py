@@ -38,7 +38,8 @@ from shardwright.search.named_plan import NamedPlan
 LAYERS, FIRST, LAST = range(3)
 """Parts of a model: its repeated layers, what is before them, and after."""
 _FEW = 2  # layers of the smaller models, and one more: the first may receive other values
-_SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are told
+SAMPLES = (4, 2, 3, 5, 7)
+"""Samples of the micro-batch by which further ones are told, the first that divide the batch."""
 Peaks = tuple[float, float, float]
 
 
@@ -119,16 +120,26 @@ class SmallModels:
     options: CompileOptions
     stored: StoredBytes
     _known: dict[_Small, Compiled] = field(default_factory=dict)
+    _shortened: dict[int, Graph] = field(default_factory=dict)
+    _peaks: dict[tuple[_Small, bool], list[float]] = field(default_factory=dict)
 
     @property
     def are_smaller(self) -> bool:
         """Whether the model is one with fewer layers, too."""
-        return cells(shortened(self.graph, self._few)) < cells(self.graph)
+        return self._is_smaller(self._few)
 
     @cached_property
     def _few(self) -> int:
         """Layers of the smaller models; a model of two layers is the larger one."""
-        return _FEW if cells(shortened(self.graph, _FEW)) < cells(self.graph) else _FEW - 1
+        return _FEW if self._is_smaller(_FEW) else _FEW - 1
+
+    def _is_smaller(self, layers: int) -> bool:
+        return cells(self._with_layers(layers)) < cells(self.graph)
+
+    def _with_layers(self, layers: int) -> Graph:
+        if layers not in self._shortened:
+            self._shortened[layers] = shortened(self.graph, layers)
+        return self._shortened[layers]
 
     def held(self, plan: NamedPlan, in_several: bool = True) -> Held:
         """Return what programs hold under a plan of tensor and data ranks.
@@ -207,13 +218,18 @@ class SmallModels:
     def _samples(self) -> int:
         """Samples of the wider micro-batch; 1 where no number of them divides the batch."""
         samples = samples_of(self.graph) or 1
-        return next((n for n in _SAMPLES if samples % n == 0 and n < samples), 1)
+        return next((n for n in SAMPLES if samples % n == 0 and n < samples), 1)
 
     def _wider(self, plan: NamedPlan) -> NamedPlan:
         return replace(plan, micro_batch=self._samples)
 
     def _beside(self, small: _Small, *, as_run: bool) -> list[float]:
         """Return the peaks of a small model beside its parameters, states and gradients."""
+        if (small, as_run) not in self._peaks:
+            self._peaks[small, as_run] = self._followed(small, as_run=as_run)
+        return self._peaks[small, as_run]
+
+    def _followed(self, small: _Small, *, as_run: bool) -> list[float]:
         built, software = self._built(small), self.cluster.software
         program = built.program
         own = buffers_as_run(program, software) if as_run and software else buffers(program)
@@ -234,8 +250,7 @@ class SmallModels:
                 memory_limit=inf,
                 objective="serial",
             )
-            model = shortened(self.graph, small.layers)
-            devices = plan.tensor * (plan.data or 1)
+            model, devices = self._with_layers(small.layers), plan.tensor * (plan.data or 1)
             self._known[small] = compile_graph(model, self.cluster, devices, options)
         return self._known[small]
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwright.compiler.fit.held import Held, Kept, SmallModels
+from shardwright.compiler.fit.held import SAMPLES, Held, Kept, SmallModels
 from shardwright.compiler.fit.shortened import cells, shortened
 from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.options import CompileOptions
@@ -31,10 +31,8 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import PassManager
 from shardwright.search.named_plan import NamedPlan, divisors
 
-_SAMPLES = (4, 2, 3, 5, 7)  # of the micro-batch by which further samples are priced
 _IN_FLIGHT = 2  # micro-batches, by which it is told what one more of them saves
-FULL = "full"
-"""The way to recompute whole layers."""
+_FULL = "full"  # the way to recompute whole layers
 _FREE = 1e30  # per second: what takes no time
 _OfParts = tuple[float, float, float]  # of a layer, of what is before all layers, and after
 _SHORT = 4  # layers of the model that is priced: two alike, and both ends
@@ -205,7 +203,7 @@ class FitModel:
             slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
             for name, own in fast.items():
                 parts = list(map(_part_seconds, own, slow.get(name, own), self._host(tensor, name)))
-                if self._recomputes_blocks and name == FULL:
+                if self._recomputes_blocks and name == _FULL:
                     parts[0] = parts[0].longer_by(self._unread(tensor))
                 self._timed.setdefault(tensor, {})[name] = tuple(parts)
         return self._timed[tensor][rule]
@@ -324,7 +322,7 @@ class FitModel:
     ) -> Mapping[str, tuple[tuple[float, float], ...]]:
         """Return the seconds of the parts: of one sample, and of each further one."""
         found = found or self._layer_seconds(cluster, tensor)
-        samples = next((n for n in _SAMPLES if self.samples % n == 0), 1)
+        samples = next((n for n in SAMPLES if self.samples % n == 0), 1)
         wide = found if samples == 1 else self._layer_seconds(cluster, tensor, samples)
         parts = {}
         for rule, one in found.items():

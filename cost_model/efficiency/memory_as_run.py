@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from shardwright.cost_model.buffers import Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.cluster import Device
-from shardwright.cost_model.efficiency.software import Software, SoftwareMemory
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.unread import block_of
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import value_bytes
@@ -66,17 +66,13 @@ def workspace_bytes(graph: Graph, software: Software, device: Device) -> float:
     kept = software.memory
     assert kept is not None
     each = 0.0 if kept.score_buffer is None else kept.score_buffer.value
-    scores = max((nbytes for _, nbytes in attention_scores(graph, each)), default=0.0)
-    return kept.workspace.value + libraries_bytes(kept, device) + scores
-
-
-def libraries_bytes(kept: SoftwareMemory, device: Device) -> float:
-    """Return the bytes of the workspaces of libraries on a device."""
-    return sum(
+    scores = max((nbytes for _, nbytes in _scores(graph, each)), default=0.0)
+    libraries = sum(
         count * device.workspaces[name].value
         for name, count in kept.libraries.items()
         if name in device.workspaces
     )
+    return kept.workspace.value + libraries + scores
 
 
 def buffers_as_run(graph: Graph, software: Software) -> Buffers:
@@ -94,7 +90,7 @@ def buffers_as_run(graph: Graph, software: Software) -> Buffers:
             if kinds[name] == "activations" and block_of(node) and name not in logits:
                 sizes[name] *= kept.activations.value
     if software.attention == "separate":
-        for name, nbytes in attention_scores(graph, kept.scores.value):
+        for name, nbytes in _scores(graph, kept.scores.value):
             sizes[roots.get(name, name)] += nbytes
     if kept.gathered == "saved":
         for saved, results in _gathered_again(graph):
@@ -133,7 +129,7 @@ def _logit_scale(graph: Graph, held: Buffers, logits: set[str], each: float) -> 
     return each * max(counts, default=0.0) / most if most else 1.0
 
 
-def attention_scores(graph: Graph, each: float) -> Iterator[tuple[str, float]]:
+def _scores(graph: Graph, each: float) -> Iterator[tuple[str, float]]:
     """Yield queries of attention, and the bytes of their scores on a rank at so many for each."""
     mesh = graph.mesh or Mesh(())
     for node in graph.nodes:

@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             "`--price-per-hour` has no effect without the tokens to train on",
             hint="add `--tokens 1e12`",
         )
-    if (
-        arguments.memory_limit is not None
-    ):  # without a limit everything fits, and no size is the largest
+    if arguments.memory_limit is not None:  # without one all fits, and no size is the largest
         POSITIVE.check("--memory", arguments.memory_limit)
     read_types(arguments)
     subject = Subject(arguments)
