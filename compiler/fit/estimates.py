@@ -24,7 +24,6 @@ from operator import add
 from shardwright.compiler.fit.held import FIRST, LAST, LAYERS, Held, Kept
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.degrees import seconds_of_schedule
-from shardwright.compiler.stages.layer_prices import LayerPrices
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
 from shardwright.search.named_plan import NamedPlan
@@ -93,11 +92,6 @@ class Estimate:
     devices: int
     sharing: int | None = None
     factors: Factors = field(default=AS_SAID)
-
-    @property
-    def prices(self) -> LayerPrices:
-        """The prices of the layers."""
-        return self.model.prices(self.plan.tensor)[self.plan.recompute]
 
     @cached_property
     def passes(self) -> int:
@@ -178,7 +172,7 @@ class Estimate:
         cluster = self._cluster
         number = self.plan.stage_level(cluster, self.devices)
         level = cluster.levels[number]
-        sent = level.send_seconds(self._samples * self.prices.passed_bytes)
+        sent = level.send_seconds(self._samples * self.model.passed_bytes(self.plan.tensor))
         seconds = cluster.device.launch_seconds + sent * self.factors.of_level(number)
         software = cluster.software
         if software is None:

@@ -48,7 +48,7 @@ def family(
     return [
         Estimate(replace(plan, recompute=rule), model, devices)
         for tensor in tensors or divisors(inner)
-        for rules in (tuple(model.prices(tensor)),)
+        for rules in (model.rules(tensor),)
         if rules
         for plan in degrees.plans(on_tensor_ranks(tensor), model.layers)
         for rule in rules

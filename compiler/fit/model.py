@@ -13,9 +13,8 @@ from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.compiler.pipelines import as_asked, canonical_form
 from shardwright.compiler.stages.layer_prices import (
-    LayerPrices,
-    layer_prices,
     layer_seconds,
+    passed_bytes,
     repeated_layers,
 )
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -97,7 +96,7 @@ class FitModel:
     cluster: Cluster
     options: CompileOptions
     tells_links: bool = False
-    _priced: dict[int, Mapping[str, LayerPrices]] = field(default_factory=dict)
+    _priced: dict[int, Mapping[str, _OfParts]] = field(default_factory=dict)
     _timed: dict[int, dict[str, tuple[PartSeconds, ...]]] = field(default_factory=dict)
     _shared: SharedParts = field(default_factory=SharedParts)
     _launched: dict[int, Mapping[str, _OfParts]] = field(default_factory=dict)
@@ -182,23 +181,34 @@ class FitModel:
 
         return elements(0, layers[0]), elements(layers[-1] + 1, len(blocks))
 
-    def prices(self, tensor: int) -> Mapping[str, LayerPrices]:
-        """Return the prices on some tensor ranks, by the way to recompute, the least first.
+    def rules(self, tensor: int) -> tuple[str, ...]:
+        """Return the ways to recompute on some tensor ranks, the least first.
 
         Empty where the model cannot be divided so.
         """
+        return tuple(self._alone(tensor))
+
+    def _alone(self, tensor: int) -> Mapping[str, _OfParts]:
+        """Return the seconds of the parts with one sample, by the way to recompute."""
         if tensor not in self._priced:
             try:
-                self._priced[tensor] = self._prices(tensor)
+                self._priced[tensor] = self._layer_seconds(self.cluster, tensor)
             except ShardwrightError:
                 self._priced[tensor] = {}
         return self._priced[tensor]
 
+    def passed_bytes(self, tensor: int) -> float:
+        """Return the bytes of a sample that a layer receives of the one before, on a rank."""
+        return self._passed_bytes / tensor
+
+    @cached_property
+    def _passed_bytes(self) -> float:
+        return passed_bytes(self._pipeline(self.cluster, 1))
+
     def seconds(self, tensor: int, rule: str) -> tuple[PartSeconds, ...]:
         """Return the seconds of a layer, of what is before all of them, and after."""
         if tensor not in self._timed:
-            known = {name: one.seconds for name, one in self.prices(tensor).items()}
-            fast = self._seconds(known, self.cluster, tensor)
+            fast = self._seconds(self._alone(tensor), self.cluster, tensor)
             told = tensor > 1 and self.tells_links
             slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
             for name, own in fast.items():
@@ -257,9 +267,6 @@ class FitModel:
             except ShardwrightError:  # the model cannot be divided so
                 self._launched[tensor] = {}
         return self._launched[tensor]
-
-    def _prices(self, tensor: int) -> Mapping[str, LayerPrices]:
-        return layer_prices(*self._priced_on(self.cluster, tensor))
 
     def stored_parts(self, plan: NamedPlan) -> tuple[float, float, float]:
         """Return the bytes that are stored of a layer, of what is before all of them, and after.

@@ -214,7 +214,7 @@ def _exists(one: Estimate) -> bool:
     plan = one.plan
     rotates = plan.chunks == 1 or one.passes % plan.pipeline == 0
     fits = plan.pipeline * plan.chunks <= one.model.layers
-    return rotates and fits and plan.recompute in one.model.prices(plan.tensor)
+    return rotates and fits and plan.recompute in one.model.rules(plan.tensor)
 
 
 def _with(one: Estimate, devices: int | None = None, **values: Any) -> Estimate | None:

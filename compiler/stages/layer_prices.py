@@ -104,7 +104,7 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
             first.less(one),
             last.less(one),
             max(one.stored_bytes - layer.stored_bytes, 0.0),
-            _passed_bytes(pipeline, layers),
+            passed_bytes(pipeline),
         )
     return found
 
@@ -176,9 +176,9 @@ def _part(pipeline: PipelinePartitioning, one: StagePlan, two: StagePlan) -> Par
     return Part(one.step_seconds / pipeline.options.passes, one.memory_bytes - saved, saved)
 
 
-def _passed_bytes(pipeline: PipelinePartitioning, layers: range) -> float:
+def passed_bytes(pipeline: PipelinePartitioning) -> float:
     """Return the bytes of a micro-batch that a layer receives of the one before, on a rank."""
     blocks = pipeline.blocks
-    values, block = blocks.loop.graph.values, _middle(layers)
+    values, block = blocks.loop.graph.values, _middle(repeated_layers(blocks))
     whole = sum(values[name].type.nbytes for name in blocks.passed(block))
     return float(whole) / pipeline.mesh.size

@@ -231,7 +231,7 @@ def _of_model(plan: Estimate, model: FitModel) -> Estimate:
 
 def _memory_of(plan: Estimate, model: FitModel) -> float:
     """Return about what a plan takes with another sequence; infinite where there is none."""
-    rules = model.prices(plan.plan.tensor)
+    rules = model.rules(plan.plan.tensor)
     return _of_model(plan, model).memory_bytes if plan.plan.recompute in rules else float("inf")
 
 
