@@ -57,7 +57,8 @@ def _figures(answers: Answers) -> str:
             f"hosts launch between passes; {_account(answers.software)}"
         )
     return (
-        "estimates by the prices of one layer and of the ends of the model, and of "
+        "steps by the prices of one layer and of the ends of the model, memory by small models "
+        "that are built, and figures of "
         f"{answers.subject.cluster.name} as its cluster file says; a plan is said to fit if its "
         f"estimate leaves {SPARE:.0%} of the limit free, perhaps up to {BELOW:.0%} above "
         f"the limit{timed}{attained_text(answers.subject.cluster)}"
