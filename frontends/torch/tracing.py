@@ -54,12 +54,12 @@ def noted_gradients(names: set[str]) -> Iterator[None]:
 
     An export has the operators of their forward pass alone.
     """
-    original: Any = torch.autograd.Function.__dict__["apply"].__func__
+    original: Any = vars(torch.autograd.Function)["apply"]
 
     def apply(function: type, *args: Any, **keywords: Any) -> Any:
         if not function.__module__.startswith("torch."):
             names.add(function.__name__)
-        return original(function, *args, **keywords)
+        return original.__get__(None, function)(*args, **keywords)
 
     with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield
