@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from shardwright.frontends.common.einsum import emit_einsum
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import padded
 from shardwright.frontends.onnx.table import converts
@@ -53,27 +52,7 @@ def scaled(call: Call, x: Value, factor: float) -> Value:
 
 @converts("Einsum")
 def _einsum(call: Call) -> Value:
-    terms, arrow, result = call.attribute("equation").replace(" ", "").partition("->")
-    made = [_diagonal(call, call.value(i), term) for i, term in enumerate(terms.split(","))]
-    equation = ",".join(term for _, term in made) + arrow + result
-    return call.emit("einsum", *(value for value, _ in made), equation=equation)
-
-
-def _diagonal(call: Call, x: Value, term: str) -> tuple[Value, str]:
-    """Return the diagonal of dimensions that a term names twice, and the remaining term."""
-    names = term.removeprefix("...")
-    for letter in names:
-        if names.count(letter) == 1:
-            continue
-        behind = len(names) - 1
-        first, last = (find(letter) - behind - 1 for find in (names.index, names.rindex))
-        size = x.type.shape[first]
-        shape = [size if d in (first, last) else 1 for d in range(-x.type.rank, 0)]
-        marked = call.emit("mul", x, call.like(np.eye(size).reshape(shape), x))
-        names = names[: names.rindex(letter)] + names[names.rindex(letter) + 1 :]
-        left = call.emit("reduce_sum", marked, axis=last)
-        return _diagonal(call, left, "..." * term.startswith("...") + names)
-    return x, term
+    return emit_einsum(call, call.attribute("equation"), call.values)
 
 
 # Convolutions

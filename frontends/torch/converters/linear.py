@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.einsum import emit_einsum
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -68,14 +68,7 @@ def _unjoined(call: Call, rows: Value) -> Value:
 
 @converts("aten.einsum")
 def _einsum(call: Call, equation: str, tensors: list[Value], path: Any = None) -> Value:
-    plain = equation.replace(" ", "")
-    if any(len(set(t)) != len(t) for t in plain.split("->")[0].replace("...", "").split(",")):
-        raise UnsupportedError("an einsum over a diagonal")
-    if "->" not in plain:
-        letters = plain.replace(",", "").replace("...", "")
-        single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-        plain += "->" + "..." * ("..." in plain) + single
-    return call.emit("einsum", *tensors, equation=plain)
+    return emit_einsum(call, equation, tensors)
 
 
 @converts("aten.outer")

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.common.einsum import diagonal
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.stored import ModuleTensor
@@ -337,14 +338,7 @@ def _col2im(
 
 @converts("aten.diagonal")
 def _diagonal(call: Call, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    rank = x.type.rank
-    row, column = dim1 % rank, dim2 % rank
-    rest = [d for d in range(rank) if d not in (row, column)]
-    moved = call.transpose(x, [*rest, row, column])
-    *outer, rows, columns = moved.type.shape
-    flat = call.reshape(moved, (*outer, rows * columns))
-    first = offset if offset >= 0 else -offset * columns
-    return call.part(flat, len(outer), first, call.result.shape[-1], columns + 1)
+    return diagonal(call, x, dim1 % x.type.rank, dim2 % x.type.rank, offset)
 
 
 @converts("aten.tril", "aten.triu")
