@@ -32,6 +32,7 @@ _ORDERED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _OFF = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 _SWAPPED = {ast.Sub: "-", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.MatMult: "@"}
 _COMPILED = ("jit", "compiled")  # decorators
+_COMPILED_FILES = "_loops"  # what compiled functions call is compiled, too
 _SWITCH = '''"""Which mutant is on, and which were reached."""
 
 import mmap
@@ -206,6 +207,7 @@ def draw() -> list[Mutant]:
         folder: [
             site
             for path in sorted((ROOT / folder).rglob("*.py"))
+            if not path.stem.endswith(_COMPILED_FILES)
             for site in sites(str(path.relative_to(ROOT)))
         ]
         for folder in FOLDERS

@@ -32,7 +32,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import isinf
 
-from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.attributes import Attribute, Attributes, FrozenAttributes
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
@@ -209,15 +209,17 @@ def _parse_binder(text: str) -> Value:
     return Value(match[1], *parse_type(match[2]))
 
 
+@lru_cache(maxsize=4096)  # operators of one kind mostly have the same
 def _parse_attributes(text: str | None) -> Attributes:
     if not text:
-        return {}
+        return FrozenAttributes({})
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         assert isinstance(call, ast.Call)
-        return {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+        read = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
         raise IRError(f"the attributes `{{{text}}}` cannot be read") from None
+    return FrozenAttributes(read)
 
 
 def _parse_strategy(text: str | None) -> Strategy | None:

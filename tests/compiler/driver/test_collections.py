@@ -12,12 +12,10 @@ from shardwright.zoo import load
 
 @pytest.fixture(params=[(700, 10, 10), (0, 10, 10), (900_000, 30, 200)])
 def before(request: pytest.FixtureRequest) -> Iterator[tuple[int, int, int]]:
-    """Set the user's thresholds, with nothing frozen, and restore those of the tests."""
+    """Set the user's thresholds, and restore those of the tests."""
     known = gc.get_threshold()
     gc.set_threshold(*request.param)
-    gc.unfreeze()
     yield request.param
-    gc.freeze()
     gc.set_threshold(*known)
 
 
