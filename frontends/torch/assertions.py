@@ -1,4 +1,4 @@
-"""Assertions that a module writes in Python: an export goes on as if they held.
+"""Assertions that modules and PyTorch write in Python: an export goes on as if they held.
 
 Of what a module asserts nothing is imported. An export stops where a branch depends on elements; if
 all that the branch does is to raise an error, the program is what comes when it is not taken.
@@ -9,6 +9,7 @@ import linecache
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import FrameType
 from unittest.mock import patch
 
@@ -16,6 +17,8 @@ import torch
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+# Parts of PyTorch that ask for the conditions of others.
+_TRACING = ("torch._", "torch.fx.", "torch.utils.")
 # What turns a condition round inside of it, or may be read after it.
 _KEEPING = (ast.Not, ast.NamedExpr, ast.Lambda)
 
@@ -42,11 +45,19 @@ def passing_assertions() -> Iterator[None]:
 
 
 def _caller() -> FrameType | None:
-    """Return the innermost frame that is not PyTorch's own."""
+    """Return the innermost frame that computes: of the module, or of PyTorch's layers and losses.
+
+    Tensors and traces are PyTorch's own, and ask for others.
+    """
     frame: FrameType | None = sys._getframe(2)
-    while frame and str(frame.f_globals.get("__name__", "")).split(".")[0] == "torch":
+    while frame and _traces(str(frame.f_globals.get("__name__", ""))):
         frame = frame.f_back
     return frame
+
+
+def _traces(module: str) -> bool:
+    """Return whether a module of PyTorch asks for the condition of another one."""
+    return module == "torch" or module.startswith(_TRACING)
 
 
 def _passing_value(frame: FrameType | None) -> bool | None:
@@ -69,17 +80,23 @@ def _test_of(frame: FrameType) -> tuple[ast.expr, bool] | None:
     line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     if line is None or column is None:
         return None
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
-    except SyntaxError:
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _only_raises(node)):
+    for node in _statements("".join(linecache.getlines(frame.f_code.co_filename))):
+        if isinstance(node, ast.Assert) or _only_raises(node):
             test = node.test
             end = (test.end_lineno or 0, test.end_col_offset or 0)
             if (node.lineno, node.col_offset) <= (line, column) < end:
                 return test, isinstance(node, ast.Assert)
     return None
+
+
+@lru_cache(maxsize=8)
+def _statements(source: str) -> tuple[ast.Assert | ast.If, ...]:
+    """Return all assertions and branches of a file; none of what is no Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, (ast.Assert, ast.If)))
 
 
 def _only_raises(branch: ast.If) -> bool:

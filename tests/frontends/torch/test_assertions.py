@@ -43,6 +43,18 @@ class Asserting(nn.Module):
         return (self.table(at) / sizes[:, None]).square().mean()
 
 
+class Likelihood(nn.Module):
+    """A loss of PyTorch, which raises an error where a variance is negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place, self.wide = nn.Linear(6, 4), nn.Linear(6, 4)
+        self.loss = nn.GaussianNLLLoss()
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.loss(self.place(x), y, self.wide(x).exp())
+
+
 class Branching(Asserting):
     """A branch that computes something."""
 
@@ -88,6 +100,7 @@ def positions() -> tuple[Any, Any]:
     ("module", "inputs"),
     [
         (Forecaster, lambda: tuple(torch.randn(n, dtype=torch.float64) for n in ((4, 6), (4,)))),
+        (Likelihood, lambda: tuple(torch.randn(n, dtype=torch.float64) for n in ((4, 6), (4, 4)))),
         (Asserting, positions),
     ],
 )
