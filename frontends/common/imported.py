@@ -69,9 +69,10 @@ def unread_warning(names: Sequence[str]) -> str:
 
 
 def _without_unread(graph: Graph) -> Graph:
-    """Return the graph without dead nodes and unread parameters."""
+    """Return the graph without dead nodes, and parameters that are neither read nor updated."""
     nodes, values = live(graph.nodes, graph.kept())
-    parameters = tuple(p for p in graph.parameters if p.name in values)
+    kept = {*values, *dict(graph.updates)}
+    parameters = tuple(p for p in graph.parameters if p.name in kept)
     return replace(graph, parameters=parameters, nodes=nodes)
 
 

@@ -1,6 +1,6 @@
 """Exports without writes, of operators that have converters."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import getitem, is_not
 from typing import Any
@@ -135,21 +135,22 @@ def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) ->
     inner = [node for node in body.nodes if node.op == "placeholder"]
     given = dict(zip(inner, mode.args[2:], strict=True))
     for node in list(body.nodes):
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
-            continue
-        written = node
-        while written.args and isinstance(written.args[0], fx.Node):  # through views
-            written = written.args[0]
-        outer = given.get(written)
-        if isinstance(outer, fx.Node) and _is_float(outer) and _may_have_gradient(outer, trained):
-            raise ModelError(
-                f"`{outer.name}` is written to where gradients are off, so its gradient is not "
-                "that of what is computed",
-                place(node),
-                "write where gradients are on, or to a copy",
-            )
-        for read in node.all_input_nodes:
-            if read is not node.args[0] and _is_float(read):
+        targets = _targets(node)
+        for written in targets:
+            outer = given.get(list(_viewed(written))[-1])
+            if (
+                isinstance(outer, fx.Node)
+                and _is_float(outer)
+                and _may_have_gradient(outer, trained)
+            ):
+                raise ModelError(
+                    f"`{outer.name}` is written to where gradients are off, so its gradient is not "
+                    "that of what is computed",
+                    place(node),
+                    "write where gradients are on, or to a copy",
+                )
+        for read in node.all_input_nodes if targets else ():
+            if read not in targets and _is_float(read):
                 node.replace_input_with(read, _detached(read))
 
 
@@ -174,30 +175,42 @@ def _refuse_hidden_writes(graph: fx.Graph, trained: Collection[str]) -> None:
     """
     places = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        if not _writes(node):
-            continue
-        chain = list(_viewed(node))
-        hidden = next((number for number, one in enumerate(chain) if _is_detach(one)), None)
-        if hidden is None or not _is_float(chain[-1]):
-            continue
-        own = _views_of(chain[-1]) - _views_of(chain[hidden])
-        read = any(places[user] > places[node] for one in own for user in one.users)
-        if read and _may_have_gradient(chain[-1], trained):
-            raise ModelError(
-                f"`{chain[-1].name}` is written to through `detach`, so its gradient is not that "
-                "of what is computed",
-                place(node),
-                "write to the tensor itself, or to a copy",
-            )
+        for written in _targets(node):
+            _refuse_hidden(node, list(_viewed(written)), places, trained)
 
 
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+def _refuse_hidden(
+    node: fx.Node, chain: Sequence[fx.Node], places: Mapping[fx.Node, int], trained: Collection[str]
+) -> None:
+    """Refuse a write to a tensor, given with all that it is a view of."""
+    hidden = next((number for number, one in enumerate(chain) if _is_detach(one)), None)
+    if hidden is None or not _is_float(chain[-1]):
+        return
+    own = _views_of(chain[-1]) - _views_of(chain[hidden])
+    read = any(places[user] > places[node] for one in own for user in one.users)
+    if read and _may_have_gradient(chain[-1], trained):
+        raise ModelError(
+            f"`{chain[-1].name}` is written to through `detach`, so its gradient is not that "
+            "of what is computed",
+            place(node),
+            "write to the tensor itself, or to a copy",
+        )
+
+
+def _targets(node: fx.Node) -> list[fx.Node]:
+    """Return the tensors that a node writes to: in place, or as its results."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    schema = node.target._schema.arguments
+    pairs = [(argument.name, given) for argument, given in zip(schema, node.args, strict=False)]
+    given = dict(pairs) | dict(node.kwargs)
+    written = (given.get(a.name) for a in schema if a.alias_info and a.alias_info.is_write)
+    return [one for one in written if isinstance(one, fx.Node)]
 
 
 def _viewed(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield what a node takes first, what that is a view of, and so on."""
-    one = node.args[0] if node.args else None
+    """Yield a tensor, what that is a view of, and so on."""
+    one: Any = node
     while isinstance(one, fx.Node):
         yield one
         one = one.args[0] if _is_view(one) and one.args else None
