@@ -34,11 +34,15 @@ def emit_einsum(call: Emits, equation: str, operands: Sequence[Value]) -> Value:
         If the equation is not legal for the operands.
     """
     terms, result = plain_equation(equation, [value.type.rank for value in operands])
-    pairs = [_once(call, x, term) for x, term in zip(operands, terms, strict=True)]
+    pairs = [_once(call, equation, x, term) for x, term in zip(operands, terms, strict=True)]
     sizes: dict[str, int] = {}
     for x, term in pairs:
         for letter, size in zip(term, x.type.shape, strict=True):
-            sizes[letter] = max(size, sizes.get(letter, size))
+            before = sizes.setdefault(letter, size)
+            if 1 not in (before, size) and before != size:
+                sides = f"{before} and {size}"
+                raise UnsupportedError(f"the einsum `{equation}` where `{letter}` is {sides}")
+            sizes[letter] = max(size, before)
     pairs = [_without_ones(call, x, term, sizes) for x, term in pairs]
     left = ",".join(term for _, term in pairs)
     return call.emit("einsum", *(x for x, _ in pairs), equation=f"{left}->{result}")
@@ -78,10 +82,11 @@ def plain_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]
         letters = left.replace(DOTS, "").replace(",", "")
         result = DOTS + "".join(c for c in sorted(set(letters)) if letters.count(c) == 1)
     found = [t.replace(DOTS, dots[len(dots) - n :]) for t, n in zip(terms, extra, strict=True)]
-    result = result.replace(DOTS, dots)
+    dotted, result = result, result.replace(DOTS, dots)
     known = set("".join(found))
     if (
-        len(set(result)) != len(result)
+        any(term.count(DOTS) > 1 for term in (*terms, dotted))
+        or len(set(result)) != len(result)
         or not set(result) <= known
         or not known <= set(ascii_letters)
     ):
@@ -89,14 +94,18 @@ def plain_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]
     return found, result
 
 
-def _once(call: Emits, x: Value, term: str) -> tuple[Value, str]:
+def _once(call: Emits, equation: str, x: Value, term: str) -> tuple[Value, str]:
     """Return the diagonal of dimensions that have one letter, and the letters that are left."""
     for letter in term:
         first, last = term.index(letter), term.rindex(letter)
         if first != last:
+            sides = x.type.shape[first], x.type.shape[last]
+            if sides[0] != sides[1]:
+                where = f"where `{letter}` is {sides[0]} and {sides[1]} in one operand"
+                raise UnsupportedError(f"the einsum `{equation}` {where}")
             rest = [d for d in range(len(term)) if d not in (first, last)]
             left = "".join(term[d] for d in rest) + letter
-            return _once(call, diagonal(call, x, first, last), left)
+            return _once(call, equation, diagonal(call, x, first, last), left)
     return x, term
 
 
