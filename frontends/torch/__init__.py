@@ -7,6 +7,7 @@ a module per family.
 from shardwright.frontends.common.imported import Imported
 from shardwright.frontends.torch.converters import (
     attention,
+    bounds,
     complex_numbers,
     elementwise,
     indexing,
@@ -26,6 +27,7 @@ from shardwright.frontends.torch.model import import_module
 __all__ = [
     "Imported",
     "attention",
+    "bounds",
     "complex_numbers",
     "elementwise",
     "import_module",

@@ -14,8 +14,8 @@ from types import FrameType
 from unittest.mock import patch
 
 import torch
-from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from shardwright.frontends.torch.private import SymNode, Undecided
 
 # Parts of PyTorch that ask for the conditions of others.
 _TRACING = ("torch._", "torch.fx.", "torch.utils.")
@@ -31,7 +31,7 @@ def passing_assertions() -> Iterator[None]:
     def guard_bool(node: SymNode, file: str, line: int) -> bool:
         try:
             return original(node, file, line)
-        except GuardOnDataDependentSymNode:
+        except Undecided:
             passing = _passing_value(_caller())
             if passing is None:
                 raise

@@ -9,9 +9,15 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram, default_decompositions
 
-from shardwright.frontends.torch.derivatives import whole_losses
+from shardwright.frontends.torch.derivatives import keep_losses
 from shardwright.frontends.torch.importer import CHECKS, NO_GRADIENT
 from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.private import (
+    COMPOSED,
+    HigherOrderOperator,
+    OpOverload,
+    schema_of,
+)
 from shardwright.frontends.torch.table import is_known
 from shardwright.ir.errors import ModelError
 
@@ -23,7 +29,6 @@ _PLAIN = {
     f"aten.{name}"
     for name in ("to", "type_as", "contiguous", "reshape", "flatten", "view_as", "expand_as")
 }
-_COMPOSED = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -45,6 +50,7 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         return program
     trained = program.graph_signature.inputs_to_parameters
     for graph in _graphs(program):
+        keep_losses(graph)
         _detach_in_place(graph)
         _refuse_hidden_writes(graph, trained)
         for node in list(graph.nodes):
@@ -64,8 +70,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         chosen = {target: table[target] for target in unknown if target in table}
         if done and not chosen:
             break
-        with whole_losses():
-            program = program.run_decompositions(chosen)
+        program = program.run_decompositions(chosen)
     return program
 
 
@@ -83,20 +88,20 @@ def _is_plain(node: fx.Node) -> bool:
     target, value = node.target, node.meta.get("val")
     if isinstance(value, torch.Tensor) and value.is_complex():
         return False
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return target is getitem or _is_mode(node)
     if str(target).startswith(CHECKS):
         return True
     packet = str(target).rpartition(".")[0]
-    if not is_known(target) or target._schema.is_mutable or packet in _WRITING:
+    if not is_known(target) or schema_of(target).is_mutable or packet in _WRITING:
         return False
-    may_alias = any(argument.alias_info for argument in target._schema.arguments)
-    return packet in _PLAIN or not (may_alias and target.has_kernel_for_dispatch_key(_COMPOSED))
+    may_alias = any(argument.alias_info for argument in schema_of(target).arguments)
+    return packet in _PLAIN or not (may_alias and target.has_kernel_for_dispatch_key(COMPOSED))
 
 
 def _is_mode(node: fx.Node) -> bool:
     """Return whether a node runs a function with gradients, or without."""
-    is_mode = isinstance(node.target, torch._ops.HigherOrderOperator)
+    is_mode = isinstance(node.target, HigherOrderOperator)
     return is_mode and str(node.target) == NO_GRADIENT
 
 
@@ -199,9 +204,9 @@ def _refuse_hidden(
 
 def _targets(node: fx.Node) -> list[fx.Node]:
     """Return the tensors that a node writes to: in place, or as its results."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return []
-    schema = node.target._schema.arguments
+    schema = schema_of(node.target).arguments
     pairs = [(argument.name, given) for argument, given in zip(schema, node.args, strict=False)]
     given = dict(pairs) | dict(node.kwargs)
     written = (given.get(a.name) for a in schema if a.alias_info and a.alias_info.is_write)
@@ -218,9 +223,9 @@ def _viewed(node: fx.Node) -> Iterator[fx.Node]:
 
 def _is_view(node: fx.Node) -> bool:
     """Return whether the result of a node shares the elements of its first argument."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
-    arguments = node.target._schema.arguments
+    arguments = schema_of(node.target).arguments
     return bool(arguments) and arguments[0].alias_info is not None
 
 

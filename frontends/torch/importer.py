@@ -17,6 +17,7 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.torch.call import Call, Notes
 from shardwright.frontends.torch.places import module_path, place
+from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed
 from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, Converter
 from shardwright.frontends.torch.types import constant_dtype_of, pair_type_of, type_of
@@ -128,9 +129,9 @@ class Importer:
         keywords = self._given(items, dict(node.kwargs))
         if node.target is operator.getitem:
             return self._one_of(node, *arguments)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, HigherOrderOperator):
             return self._inlined(node, arguments)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             raise UnsupportedError(f"the operator {node.target}, whose result depends on data,")
         self.emission.build.scope = module_path(node)
         draws = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -183,7 +184,7 @@ class Importer:
 
     def _converted(self, node: fx.Node, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         target = node.target
-        assert isinstance(target, torch._ops.OpOverload)
+        assert isinstance(target, OpOverload)
         packet = str(target).rpartition(".")[0]
         prefix = COMPLEX if _is_complex(node) else ""
         converter = CONVERTERS.get(prefix + str(target)) or CONVERTERS.get(prefix + packet)
@@ -210,12 +211,12 @@ class Importer:
         self,
         call: Call,
         converter: Converter,
-        target: torch._ops.OpOverload,
+        target: Any,
         arguments: Sequence[Any],
         keywords: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the arguments of a converter by name, tensors as it wants them."""
-        schema = target._schema.arguments
+        schema = schema_of(target).arguments
         given = {a.name: v for a, v in zip(schema, arguments, strict=False)} | dict(keywords)
         defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
         bound = {}
@@ -272,9 +273,11 @@ def _holds_complex(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def _complex_arguments(node: fx.Node, target: torch._ops.OpOverload) -> frozenset[str]:
+def _complex_arguments(node: fx.Node, target: Any) -> frozenset[str]:
     """Return the names of the arguments that are complex tensors."""
-    given = zip((argument.name for argument in target._schema.arguments), node.args, strict=False)
+    given = zip(
+        (argument.name for argument in schema_of(target).arguments), node.args, strict=False
+    )
     pairs = [*given, *node.kwargs.items()]
     return frozenset(
         _NAMES.get(name, name)

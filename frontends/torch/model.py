@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.imported import Imported, finished, unread_warning
@@ -24,6 +23,7 @@ from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
+from shardwright.frontends.torch.private import tree_map_only
 from shardwright.frontends.torch.tracing import noted_gradients, plain_modes
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
@@ -151,7 +151,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         raise ModelError(
             f"the example inputs are {type(inputs).__name__}, expected a tuple or a dict of tensors"
         )
-    copied = pytree.tree_map_only(torch.Tensor, torch.clone, inputs)
+    copied = tree_map_only(torch.Tensor, torch.clone, inputs)
     return ((), dict(copied)) if isinstance(inputs, Mapping) else (tuple(copied), {})
 
 

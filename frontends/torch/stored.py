@@ -6,10 +6,9 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.torch.private import tree_leaves, tree_map_only, writes_to
 from shardwright.frontends.torch.types import array_of, constant_dtype_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.units import bytes_text
@@ -36,12 +35,7 @@ class ModuleTensor:
     _version: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_version", self._writes)
-
-    @property
-    def _writes(self) -> int:
-        """How often PyTorch has seen the tensor being written to; it forgets that of inference."""
-        return 0 if self.tensor.is_inference() else self.tensor._version
+        object.__setattr__(self, "_version", writes_to(self.tensor))
 
     @property
     def shape(self) -> Shape:
@@ -66,7 +60,7 @@ class ModuleTensor:
         ModelError
             If they are others than at import.
         """
-        if self._writes != self._version:
+        if writes_to(self.tensor) != self._version:
             raise ModelError(
                 f"a {self.dtype} tensor of shape {self.shape} of the module was written to after "
                 "the module was compiled",
@@ -100,7 +94,7 @@ def narrowed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def computed(
-    target: OpOverload, arguments: Sequence[Any], keywords: dict[str, Any], sample: Any
+    target: Any, arguments: Sequence[Any], keywords: dict[str, Any], sample: Any
 ) -> torch.Tensor | Sequence[torch.Tensor]:
     """Return the result of an operator of PyTorch on constants.
 
@@ -128,15 +122,15 @@ def computed(
             return _all_compressed(_applied(target, arguments, keywords))
         tensors = [a for a in (*arguments, *keywords.values()) if isinstance(a, torch.Tensor)]
         whole = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        small, named = pytree.tree_map_only(torch.Tensor, narrowed, (list(arguments), keywords))
-        parts = [a for a in pytree.tree_leaves((small, named)) if isinstance(a, torch.Tensor)]
+        small, named = tree_map_only(torch.Tensor, narrowed, (list(arguments), keywords))
+        parts = [a for a in tree_leaves((small, named)) if isinstance(a, torch.Tensor)]
         shape = torch.broadcast_shapes(*(part.shape for part in parts))
         _check_bytes(target, shape, sample.itemsize)
         result: torch.Tensor = target(*small, **named)
         return compressed(result).expand(whole)
 
 
-def _check_bytes(target: OpOverload, shape: Sequence[int], itemsize: int) -> None:
+def _check_bytes(target: Any, shape: Sequence[int], itemsize: int) -> None:
     size = prod(shape) * itemsize
     if size > _MOST_BYTES:
         raise UnsupportedError(
@@ -145,7 +139,7 @@ def _check_bytes(target: OpOverload, shape: Sequence[int], itemsize: int) -> Non
         )
 
 
-def _applied(target: OpOverload, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+def _applied(target: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
     """Return the result of an operator, of copies where a view needs each element in its place."""
     try:
         return target(*arguments, **keywords)

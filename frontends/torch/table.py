@@ -16,6 +16,7 @@ import torch
 
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.items import Item
+from shardwright.frontends.torch.private import OpOverload, schema_of
 
 COMPLEX = "complex "  # before the names of operators that take or return complex numbers
 Function = Callable[..., Any]
@@ -66,7 +67,7 @@ def converts(*operators: str) -> Callable[[Function], Function]:
 
 def is_known(target: object) -> bool:
     """Return whether an operator of PyTorch has a converter, is run at import, or is none."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return True
     if not _takes_tensors(target) and torch.Tag.nondeterministic_seeded not in target.tags:
         return True
@@ -75,5 +76,5 @@ def is_known(target: object) -> bool:
     return name in CONVERTERS or packet in CONVERTERS
 
 
-def _takes_tensors(target: torch._ops.OpOverload) -> bool:
-    return any("Tensor" in str(argument.type) for argument in target._schema.arguments)
+def _takes_tensors(target: Any) -> bool:
+    return any("Tensor" in str(argument.type) for argument in schema_of(target).arguments)

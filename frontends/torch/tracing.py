@@ -1,6 +1,6 @@
 """What an export cannot trace: parts that convert themselves, functions with own gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -36,16 +36,25 @@ def _converting() -> Callable[..., torch.nn.Module]:
     original: Any = torch.nn.Module.to
 
     def to(module: torch.nn.Module, *args: Any, **keywords: Any) -> torch.nn.Module:
-        device, dtype, _, memory = torch._C._nn._parse_to(*args, **keywords)
-        tensors = [*module.parameters(), *module.buffers()]
-        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-        moved = device is not None and any(tensor.device != device for tensor in tensors)
-        cast = dtype is not None and any(tensor.dtype != dtype for tensor in floats)
-        if moved or cast or memory is not None:
-            module = original(module, *args, **keywords)
-        return module
+        changed = any(_changes(tensor, args, keywords) for tensor in _tensors_of(module))
+        return original(module, *args, **keywords) if changed else module
 
     return to
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Yield the parameters and buffers of a module."""
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _changes(tensor: torch.Tensor, args: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Return whether `Module.to` gives a tensor another type or device."""
+    if keywords.get("memory_format") is not None:
+        return True
+    moved = tensor.new_empty(0).to(*args, **keywords)
+    is_cast = tensor.is_floating_point() and moved.dtype != tensor.dtype
+    return is_cast or moved.device != tensor.device
 
 
 @contextmanager

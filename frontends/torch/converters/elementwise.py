@@ -1,6 +1,6 @@
 """Operators point by point: arithmetic, functions, comparison, logic, activations."""
 
-from math import inf, log, pi
+from math import log, pi
 from typing import Any
 
 import torch
@@ -60,10 +60,6 @@ _BINARY = {
     "bitwise_xor": "bitwise_xor",
     "remainder": "mod",
 }
-# Each operand gets a half of the gradient where they are equal, and all where one is no number.
-_EXTREMA = ("maximum", "minimum")
-# The other operand where one is no number.
-_NUMBERS = {"fmax": "maximum", "fmin": "minimum"}
 _COMPARISONS = {
     "eq": "equal",
     "ge": "greater_equal",
@@ -90,21 +86,10 @@ def _test(name: str, ours: str) -> None:
     converts(f"aten.{name}")(convert)
 
 
-def _binary(name: str, ours: str, **attributes: bool) -> None:
+def _binary(name: str, ours: str) -> None:
     def convert(call: Call, x: Operand, other: Operand) -> Value:
         dtype = call.result.dtype
-        return call.emit(ours, call.operand(x, dtype), call.operand(other, dtype), **attributes)
-
-    converts(f"aten.{name}")(convert)
-
-
-def _number(name: str, ours: str) -> None:
-    def convert(call: Call, x: Value, other: Value) -> Value:
-        a, b = (call.cast(one, call.result.dtype) for one in (x, other))
-        if not a.type.is_float:
-            return call.emit(ours, a, b)
-        found = call.emit(ours, call.emit("where", call.emit("is_nan", a), b, a), b)
-        return call.emit("where", call.emit("is_nan", b), a, found)
+        return call.emit(ours, call.operand(x, dtype), call.operand(other, dtype))
 
     converts(f"aten.{name}")(convert)
 
@@ -139,10 +124,6 @@ for _name, _ours in _TESTS.items():
     _test(_name, _ours)
 for _name, _ours in _BINARY.items():
     _binary(_name, _ours)
-for _name in _EXTREMA:
-    _binary(_name, _name, halves=True, both=True)
-for _name, _ours in _NUMBERS.items():
-    _number(_name, _ours)
 for _name, _ours in _COMPARISONS.items():
     _comparison(_name, _ours)
 for _name, _ours in _LOGIC.items():
@@ -346,26 +327,6 @@ def _where(call: Call, condition: Value, x: Operand, other: Operand) -> Value:
 def _masked_fill(call: Call, x: Value, mask: Value, value: Operand) -> Value:
     filled = call.emit("where", mask, call.operand(value, x.type.dtype), x)
     return call.broadcast(filled, call.result.shape)
-
-
-@converts("aten.hardtanh")
-def _hardtanh(call: Call, x: Value, min_val: float = -1.0, max_val: float = 1.0) -> Value:
-    if (min_val, max_val) == (0, 6):
-        return call.emit("relu6", x)
-    return call.emit("clip", x, low=float(min_val), high=float(max_val), inside=True)
-
-
-@converts("aten.clamp", "aten.clip", "aten.clamp_min", "aten.clamp_max")
-def _clamp(call: Call, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
-    x = call.cast(x, call.result.dtype)
-    low = -inf if min is None else min
-    high = inf if max is None else max
-    numbers = not isinstance(low, Value) and not isinstance(high, Value)
-    if numbers and x.type.is_float:
-        return call.emit("clip", x, low=float(low), high=float(high))  # type: ignore[arg-type]
-    if low != -inf:
-        x = call.emit("maximum", x, call.operand(low, x.type.dtype))
-    return x if high == inf else call.emit("minimum", x, call.operand(high, x.type.dtype))
 
 
 # Types

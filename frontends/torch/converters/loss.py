@@ -221,7 +221,7 @@ def _kl(
     return _reduced(call, losses, reduction)
 
 
-@converts("aten.multi_margin_loss")
+@converts("aten.multi_margin_loss", "shardwright.multi_margin_loss")
 def _multi_margin(
     call: Call,
     x: Value,
@@ -246,8 +246,8 @@ def _multi_margin(
     return _reduced(call, call.reshape(losses, target.type.shape), reduction)
 
 
-@converts("aten.multilabel_margin_loss", "aten.multilabel_margin_loss_forward")
-def _multilabel_margin(call: Call, x: Value, target: Value, reduction: int = _MEAN) -> Any:
+@converts("aten.multilabel_margin_loss", "shardwright.multilabel_margin_loss")
+def _multilabel_margin(call: Call, x: Value, target: Value, reduction: int = _MEAN) -> Value:
     """Convert by the definition: PyTorch's decomposition reads class 0 for labels after the end."""
     classes, kind = x.type.shape[-1], target.type.dtype
     count = x.type.elements // classes
@@ -265,5 +265,4 @@ def _multilabel_margin(call: Call, x: Value, target: Value, reduction: int = _ME
     room = call.emit("relu", call.shifted(call.emit("sub", scores, own), 1))
     losses = call.emit("mask", room, call.emit("logical_and", others, is_label))
     losses = call.scaled(call.emit("reduce_sum", losses, axis=(1, 2)), 1 / classes)
-    found = _reduced(call, call.reshape(losses, x.type.shape[:-1]), reduction)
-    return found if len(call.results) == 1 else [found, None]
+    return _reduced(call, call.reshape(losses, x.type.shape[:-1]), reduction)

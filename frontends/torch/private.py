@@ -1,0 +1,69 @@
+"""The private names of PyTorch that the import of modules needs, all of them.
+
+PyTorch has no public one for what they are. They are looked up when the frontend is imported, so
+that a version without one is told in a sentence.
+"""
+
+from typing import Any
+
+import torch
+
+from shardwright.ir.errors import PackageError
+
+
+def _lacking(name: str) -> PackageError:
+    return PackageError(
+        f"PyTorch {torch.__version__} has no `{name}`, which the import of modules needs",
+        hint="install a version of PyTorch that README.md names",
+    )
+
+
+try:
+    from torch import _C, _ops
+    from torch.fx.experimental import sym_node, symbolic_shapes
+    from torch.utils import _pytree
+except ImportError as error:
+    raise _lacking(str(error.name)) from None
+
+
+def _found(owner: Any, path: str) -> Any:
+    """Return what a name inside of a module or a class is.
+
+    Raises
+    ------
+    PackageError
+        If this version of PyTorch has none.
+    """
+    item = owner
+    for name in path.split("."):
+        if not hasattr(item, name):
+            raise _lacking(f"{owner.__name__}.{path}")
+        item = getattr(item, name)
+    return item
+
+
+tree_leaves, tree_map_only = _found(_pytree, "tree_leaves"), _found(_pytree, "tree_map_only")
+
+# Operators of exported graphs: one overload of an operator, and those that run functions.
+OpOverload: Any = _found(_ops, "OpOverload")
+HigherOrderOperator: Any = _found(_ops, "HigherOrderOperator")
+COMPOSED = _found(_C, "DispatchKey.CompositeImplicitAutograd")
+_found(torch, "ops.aten.add.Tensor._schema.arguments")
+
+# Conditions that depend on elements, where an export asks for their value.
+SymNode: Any = _found(sym_node, "SymNode")
+_found(SymNode, "guard_bool")
+Undecided: type[Exception] = _found(symbolic_shapes, "GuardOnDataDependentSymNode")
+_found(torch, "distributions.Distribution._validate_args")
+
+_found(torch, "Tensor._version")
+
+
+def schema_of(target: Any) -> Any:
+    """Return the schema of an operator: its name, its arguments, and what it writes to."""
+    return target._schema
+
+
+def writes_to(tensor: torch.Tensor) -> int:
+    """Return how often PyTorch has seen a tensor being written to; it forgets that of inference."""
+    return 0 if tensor.is_inference() else tensor._version
