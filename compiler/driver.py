@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite
+from operator import ge
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.given_stages import (
@@ -251,9 +252,12 @@ def rare_collections() -> Iterator[None]:
     A compilation makes many objects, keeps most of them and makes few cycles; collections would
     visit them, and imported modules, again and again.
     """
-    before, is_frozen = gc.get_threshold(), bool(gc.get_freeze_count())
-    if before[0]:  # 0: the user has turned collections off
-        gc.set_threshold(*map(max, before, _COLLECTIONS))
+    before = gc.get_threshold()
+    if not before[0] or all(map(ge, before, _COLLECTIONS)):  # off, or rare already
+        yield
+        return
+    is_frozen = bool(gc.get_freeze_count())
+    gc.set_threshold(*map(max, before, _COLLECTIONS))
     if not is_frozen:  # the user's own freeze is kept
         gc.freeze()
     try:

@@ -10,7 +10,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.zoo import load
 
 
-@pytest.fixture(params=[(700, 10, 10), (0, 10, 10), (900_000, 30, 200)])
+@pytest.fixture(params=[(700, 10, 10), (0, 10, 10), (900_000, 10, 200), (900_000, 30, 200)])
 def before(request: pytest.FixtureRequest) -> Iterator[tuple[int, int, int]]:
     """Set the user's thresholds, and restore those of the tests."""
     known = gc.get_threshold()
