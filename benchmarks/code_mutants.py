@@ -318,9 +318,10 @@ def run(mutants: Sequence[Mutant], tests: Sequence[str], jobs: int, work: Path) 
     lost = json.loads((work / "lost.json").read_text())
     _pytest(copy, work, "reach", jobs, ["-n", str(jobs), "--dist", "worksteal", *tests])
     _pytest(copy, work, "kill", jobs, tests)
-    killed = json.loads((work / "killed.json").read_text())
+    lines = (work / "killed.jsonl").read_text().splitlines()
+    killed = {record["number"]: record["test"] for record in map(json.loads, lines)}
     return [
-        replace(mutant, killed_by=killed.get(str(number), ""))
+        replace(mutant, killed_by=killed.get(number, ""))
         for number, mutant in enumerate(mutants)
         if number not in lost
     ]
@@ -369,7 +370,7 @@ _HEAD = """\
 
 {count} wrong pieces of source, made by rule and chosen at random by `python
 benchmarks/code_mutants.py draw`, are put into the compiler one at a time; `run` says which of them
-a test kills. A mutant gets the tests that reach it, the quickest first, for 20 seconds of the
+a test kills. A mutant gets the tests that reach it, the quickest first, for 8 seconds of the
 processor by their times without a mutant. Those that live may be equal to what they replace, change
 a speed or a word only, or be what no test sees.
 """

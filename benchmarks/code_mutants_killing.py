@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import signal
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -23,7 +22,7 @@ from _pytest.runner import runtestprotocol
 WORK = Path(os.environ["MUTANTS"])
 MUTANTS = json.loads((WORK / "mutants.json").read_text())
 KILLING = os.environ["MUTANTS_STEP"] == "kill"
-_SECONDS = 20.0  # of the processor that the tests of a mutant take without it, together
+_SECONDS = 8.0  # of the processor that the tests of a mutant take without it, together
 _TIMES = 3  # how many times as long they may take with it: a loop may never end
 _WAITING = 300.0  # seconds until a mutant ends that waits for nothing
 _FAR = (
@@ -41,9 +40,12 @@ def _switch() -> Any:
     return importlib.import_module("shardwright.ir.mutant_switch")
 
 
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def _records() -> list[dict[str, Any]]:
-    paths = sorted(WORK.glob("reached.*.jsonl"))
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return [record for path in sorted(WORK.glob("reached.*.jsonl")) for record in _lines(path)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,28 +102,24 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if not KILLING:
         return None
     items = {item.nodeid: item for item in session.items}
-    killed: dict[str, str] = {}
+    over = {record["number"] for record in _lines(WORK / "killed.jsonl")}
     running: dict[int, tuple[int, Path, float]] = {}
     right: dict[str, bool] = {}
-    waiting = list(_plans(items))
+    waiting = [plan for plan in _plans(items) if plan[0] not in over]
     while waiting or running:
         while waiting and len(running) < int(os.environ["MUTANTS_JOBS"]):
             number, tests, seconds = waiting.pop(0)
             said = WORK / f"killer.{number}"
-            running[_fork(number, [items[t] for t in tests], said, seconds)] = (
-                number,
-                said,
-                time.monotonic() + _WAITING,
-            )
+            child = _fork(number, [items[test] for test in tests], said, seconds)
+            running[child] = (number, said, time.monotonic() + _WAITING)
         for child, status in _ended(running):
             number, said, _ = running.pop(child)
-            killer = said.read_text() if said.exists() else ""
-            if status and killer and killer not in right:
+            killer = said.read_text() if status and said.exists() else ""
+            if killer and killer not in right:
                 right[killer] = _passes(items[killer])
-            if status and right.get(killer):
-                killed[str(number)] = killer
-            print(number, status, killer, len(waiting), file=sys.stderr, flush=True)
-    (WORK / "killed.json").write_text(json.dumps(killed))
+            record = {"number": number, "test": killer if right.get(killer) else ""}
+            with (WORK / "killed.jsonl").open("a") as file:
+                file.write(json.dumps(record) + "\n")
     return True
 
 
