@@ -1,6 +1,7 @@
 """How commands end: versions, pipes, interrupts, and what a training run saves on the way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,11 +27,15 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written") / "plan"
+    return shardwright.compile(MLP, 2).write(folder)
+
+
 @pytest.fixture
-def plan(here, capsys):
-    assert main(["compile", MLP, "--devices", "2", "--out", "plan"]) == 0
-    capsys.readouterr()
-    return here / "plan"
+def plan(here, written):
+    return Path(shutil.copytree(written, here / "plan"))
 
 
 def run(capsys, *arguments):

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shardwright.api import compile
 from shardwright.compiler.plans.files import document_digest
 from shardwright.tools.main import main
 
@@ -213,11 +215,15 @@ def test_a_file_is_not_overwritten(capsys, here):
     assert (here / "out").read_text() == "dear"
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    compiled = compile("mlp:batch=4,hidden=8", 2)
+    return compiled.write(tmp_path_factory.mktemp("written") / "plan")
+
+
 @pytest.fixture
-def plan(here, capsys):
-    assert main(["compile", "mlp:batch=4,hidden=8", "--devices", "2", "--out", "plan"]) == 0
-    capsys.readouterr()
-    return here / "plan"
+def plan(here, written):
+    return Path(shutil.copytree(written, here / "plan"))
 
 
 def edit(plan, change):

@@ -13,9 +13,14 @@ MLP = "mlp:batch=16,inputs=16,hidden=8,classes=4"
 HYBRID = Path(__file__).with_name("hybrid_model.py")
 
 
+@pytest.fixture(scope="module")
+def compiled():
+    return compile(MLP, 4, cluster="cpu", search="tensor_parallel")
+
+
 @pytest.fixture
-def directory(tmp_path):
-    return compile(MLP, 4, cluster="cpu", search="tensor_parallel").write(tmp_path / "plan")
+def directory(tmp_path, compiled):
+    return compiled.write(tmp_path / "plan")
 
 
 def edit(directory, old, new):
@@ -25,10 +30,10 @@ def edit(directory, old, new):
     program.write_text(text.replace(old, new))
 
 
-def test_a_proof_is_told(directory, capsys):
+def test_a_proof_is_told(directory, compiled, capsys):
     assert main(["prove", str(directory)]) == 0
     head, trusts, *sentences = capsys.readouterr().out.splitlines()
-    nodes = len(compile(MLP, 4, cluster="cpu", search="tensor_parallel").plan.program)
+    nodes = len(compiled.plan.program)
     assert head.startswith(
         f"proven: the {nodes} nodes of the program compute the training step of the model, at "
         f"full size ("
