@@ -22,7 +22,7 @@ from shardwright.operators.elementwise import (
     special,
 )
 from shardwright.operators.indexing import gather, scatter, shape, slicing
-from shardwright.operators.linear import einsum, matmul, triangular
+from shardwright.operators.linear import einsum, matmul, matrices, triangular
 from shardwright.operators.models import (
     attention,
     balanced_attention,
@@ -67,6 +67,7 @@ __all__ = [
     "loss_scale",
     "mathematics",
     "matmul",
+    "matrices",
     "member_buffers",
     "normalization",
     "optimizer",

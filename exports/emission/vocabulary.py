@@ -23,6 +23,7 @@ MODULES: Final = (
     "tensors",
     "layers",
     "recurrent",
+    "matrices",
     "windows",
     "routing",
     "updates",

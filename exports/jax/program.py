@@ -30,7 +30,7 @@ from collections.abc import Mapping
 
 from jax import Array
 
-from . import layers, pointwise, recurrent, routing, tensors, updates, windows
+from . import layers, matrices, pointwise, recurrent, routing, tensors, updates, windows
 from .mesh import Mesh, Totals, again
 '''
 

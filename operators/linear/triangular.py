@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from shardwright.ir.errors import IRError
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -19,20 +18,9 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.linear.matmul import unbroadcast
+from shardwright.operators.linear.square import check_square, of_each, turned, working
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
-
-
-def _working(*arrays: Array) -> tuple[Array, ...]:
-    """Return arrays of a type that LAPACK supports."""
-    double = any(x.dtype == np.float64 for x in arrays)
-    return tuple(x.astype(np.float64 if double else np.float32, copy=False) for x in arrays)
-
-
-def _check_square(info: OperatorInfo) -> None:
-    shape = info.operand_types[0].shape
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise IRError(f"`{info.name}`: the shape is {shape}, expected square matrices")
 
 
 @register
@@ -40,7 +28,7 @@ class SolveTriangular(OperatorInfo):
     """The ``x`` of ``a x = b`` with a triangular ``a``; the other triangle is not read.
 
     The triangle is ``lower`` or upper; ``transposed`` solves with its transpose. With
-    ``unit_diagonal`` the diagonal counts as ones.
+    ``unit_diagonal`` the diagonal counts as ones. Where the diagonal has a zero, the result is NaN.
     """
 
     name = "solve_triangular"
@@ -59,7 +47,7 @@ class SolveTriangular(OperatorInfo):
 
     def make_rule(self) -> Rule:
         """Keep the matrices and the columns of `b` whole; there may be many of either."""
-        _check_square(self)
+        check_square(self)
         read, found = ("j^", "i^") if self.attributes["transposed"] else ("i^", "j^")
         notation = f"... i^ j^, ... {read} n -> ... {found} n"
         return resolve(notation, [operand.shape for operand in self.operand_types])
@@ -70,14 +58,15 @@ class SolveTriangular(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Solve."""
-        a, b = _working(*operands)
+        a, b = working(*operands)
         part = np.tril if self.attributes["lower"] else np.triu
         if self.attributes["unit_diagonal"]:
             a = part(a, -1 if self.attributes["lower"] else 1) + np.eye(a.shape[-1], dtype=a.dtype)
         else:
             a = part(a)
-        turned = np.swapaxes(a, -1, -2) if self.attributes["transposed"] else a
-        return np.asarray(np.linalg.solve(turned, b), operands[1].dtype)
+        a = np.swapaxes(a, -1, -2) if self.attributes["transposed"] else a
+        found = np.empty(view.result_shapes[0], b.dtype)
+        return np.asarray(of_each(np.linalg.solve, found, a, b), operands[1].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Solve with the transpose; the matrix gets the outer product of both solutions."""
@@ -95,7 +84,7 @@ class SolveTriangular(OperatorInfo):
 class Cholesky(OperatorInfo):
     """The lower triangular ``l`` with ``a = l transpose(l)``, of symmetric positive matrices.
 
-    Of other matrices, the symmetric part is factored.
+    Of other matrices, the symmetric part is factored. Where it is not positive, the result is NaN.
     """
 
     name = "cholesky"
@@ -106,7 +95,7 @@ class Cholesky(OperatorInfo):
 
     def make_rule(self) -> Rule:
         """Keep the matrices whole."""
-        _check_square(self)
+        check_square(self)
         return resolve("... i^ j^ -> ... i^ j^", [self.operand_types[0].shape])
 
     def make_dtypes(self) -> tuple[str, ...]:
@@ -120,8 +109,10 @@ class Cholesky(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Factor."""
-        (a,) = _working(*operands)
-        return np.asarray(np.linalg.cholesky((a + np.swapaxes(a, -1, -2)) / 2), operands[0].dtype)
+        (a,) = working(*operands)
+        a = (a + np.swapaxes(a, -1, -2)) / 2
+        found = of_each(np.linalg.cholesky, np.empty_like(a), a)
+        return np.asarray(found, operands[0].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Solve twice with the factor.
@@ -130,13 +121,12 @@ class Cholesky(OperatorInfo):
         ----------
         Murray, "Differentiation of the Cholesky decomposition", 2016.
         """
-        factor, rank = at.results[0], at.results[0].type.rank
-        turn = (*range(rank - 2), rank - 1, rank - 2)
+        factor = at.results[0]
         both = build.emit("matmul", factor, at.cotangents[0], transpose_a=True)
         halves = [build.emit("tril", both, diagonal=d) for d in (0, -1)]
         inner = build.emit("scale", build.emit("add", *halves), factor=0.5)
         for _ in range(2):
             inner = build.emit("solve_triangular", factor, inner, transposed=True)
-            inner = build.emit("transpose", inner, permutation=turn)
-        other = build.emit("transpose", inner, permutation=turn)
-        return [build.emit("scale", build.emit("add", inner, other), factor=0.5)]
+            inner = turned(build, inner)
+        both = build.emit("add", inner, turned(build, inner))
+        return [build.emit("scale", both, factor=0.5)]

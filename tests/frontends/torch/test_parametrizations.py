@@ -50,3 +50,67 @@ def test_spectral_norms_and_their_vectors_are_pytorchs(normalized: Any) -> None:
 @pytest.mark.parametrize("normalized", [spectral_norm, parametrizations.spectral_norm])
 def test_spectral_norms_on_four_ranks(normalized: Any) -> None:
     assert max(compare.on_ranks(Critic(normalized), images(), 4)) < 1e-12
+
+
+class Orthogonal(nn.Module):
+    """Layers whose weights are orthogonal: square, wide and high, with a base and without."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [nn.Linear(n, m, dtype=torch.float64) for n, m in ((4, 6), (6, 6), (6, 3))]
+        self.layers = nn.ModuleList(
+            parametrizations.orthogonal(layer, orthogonal_map=by, use_trivialization=has_base)
+            for layer, has_base in zip(layers, (True, False, False), strict=True)
+        )
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("by", ["householder", "matrix_exp", "cayley"])
+def test_orthogonal_parametrizations_are_pytorchs(by: str) -> None:
+    inputs = (torch.randn(8, 4, dtype=torch.float64),)
+    found = compare.gradients_differ(Orthogonal(by), inputs)
+    assert max(found.loss, found.gradient) < 1e-12
+    assert found.missing == found.extra == []
+    assert max(compare.on_ranks(Orthogonal(by), inputs, 4)) < 1e-12
+
+
+class Algebra(nn.Module):
+    """Equations with matrices, general, triangular and positive; determinants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.matrix = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+        self.reflections = nn.Parameter(torch.randn(6, 4, dtype=torch.float64))
+        self.factors = nn.Parameter(torch.randn(3, dtype=torch.float64))
+
+    def forward(self, x: Any) -> Any:
+        linalg, one = torch.linalg, torch.eye(4, dtype=x.dtype)
+        a, high = self.matrix + 4 * one, x.mT
+        found = [linalg.solve(a, x), linalg.solve(a, high, left=False), linalg.solve(a, x[0, :, 0])]
+        found.append(linalg.solve(a + x[..., :4], x[..., 0]))
+        for upper, unit in ((True, False), (False, True)):
+            for left in (True, False):
+                how = {"upper": upper, "left": left, "unitriangular": unit}
+                found.append(linalg.solve_triangular(a, x if left else high, **how))
+        positive = a @ a.T
+        factor = linalg.cholesky(positive)
+        uneven = linalg.cholesky(positive + torch.triu(x[0, :, :4], 1), upper=False)
+        found += [factor @ x, uneven, linalg.cholesky(positive, upper=True)]
+        found += [torch.cholesky_solve(x, factor), torch.cholesky_inverse(factor), linalg.inv(a)]
+        found += [torch.logdet(positive), linalg.slogdet(a + x[..., :4])[1]]
+        found += [linalg.matrix_exp(9 * self.matrix).tanh(), linalg.matrix_exp(x[..., :4] @ a / 99)]
+        found.append(linalg.householder_product(self.reflections, self.factors))
+        return sum(one.square().mean() for one in found)
+
+
+def test_linear_algebra_is_pytorchs() -> None:
+    inputs = (torch.randn(8, 4, 6, dtype=torch.float64),)
+    found = compare.gradients_differ(Algebra(), inputs)
+    assert max(found.loss, found.gradient) < 1e-11
+    assert max(compare.on_ranks(Algebra(), inputs, 4)) < 1e-11

@@ -1,0 +1,77 @@
+"""Operators of a plan on square matrices, and on products of reflections."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .pointwise import widened
+
+
+@widened
+def solve_triangular(
+    a: Array,
+    b: Array,
+    *,
+    lower: bool = True,
+    transposed: bool = False,
+    unit_diagonal: bool = False,
+) -> Array:
+    return jax.scipy.linalg.solve_triangular(
+        *_alike(a, b), trans=int(transposed), lower=lower, unit_diagonal=unit_diagonal
+    )
+
+
+@widened
+def solve(a: Array, b: Array, *, transposed: bool = False) -> Array:
+    return jnp.linalg.solve(*_alike(a.mT if transposed else a, b))
+
+
+def _alike(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return matrices with the same leading dimensions."""
+    leading = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    wide_a = jnp.broadcast_to(a, (*leading, *a.shape[-2:]))
+    return wide_a, jnp.broadcast_to(b, (*leading, *b.shape[-2:]))
+
+
+@widened
+def inverse(a: Array) -> Array:
+    return jnp.linalg.inv(a)
+
+
+@widened
+def log_determinant(a: Array) -> tuple[Array, ...]:
+    return tuple(jnp.linalg.slogdet(a))
+
+
+@widened
+def cholesky(a: Array) -> Array:
+    return jnp.linalg.cholesky((a + a.mT) / 2)
+
+
+@widened
+def matrix_exponential(a: Array) -> Array:
+    return jax.scipy.linalg.expm(a)
+
+
+@widened
+def householder_product(a: Array, factors: Array) -> Array:
+    return lax.linalg.householder_product(a, factors)
+
+
+@widened
+def householder_product_gradient(g: Array, a: Array, factors: Array) -> tuple[Array, ...]:
+    return jax.vjp(_reflected, a, factors)[1](g)
+
+
+def _reflected(a: Array, factors: Array) -> Array:
+    """Return the product by its definition; that of LAPACK has no derivative here."""
+    rows, count = jnp.arange(a.shape[-2]), factors.shape[-1]
+
+    def step(found: Array, one: tuple[Array, ...]) -> tuple[Array, None]:
+        k, column, factor = one
+        v = jnp.where(rows == k, 1, jnp.where(rows > k, column, 0))[..., None]
+        return found - factor[..., None, None] * v * (v.mT @ found), None
+
+    first = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    columns = (jnp.moveaxis(x, -1, 0) for x in (a[..., :count], factors))
+    return lax.scan(step, first, (jnp.arange(count), *columns), reverse=True)[0]

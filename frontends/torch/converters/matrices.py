@@ -1,0 +1,129 @@
+"""Linear algebra on square matrices, the last two dimensions: equations, factors, exponentials."""
+
+from typing import Any
+
+import numpy as np
+
+from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.table import converts
+from shardwright.ir.graph import Value
+
+
+def _turned(call: Call, x: Value) -> Value:
+    """Return the transposes of matrices."""
+    rank = x.type.rank
+    return call.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _triangular(
+    call: Call, a: Value, b: Value, upper: bool, transposed: bool = False, unit: bool = False
+) -> Value:
+    how = {"lower": not upper, "transposed": transposed, "unit_diagonal": unit}
+    return call.emit("solve_triangular", a, b, **how)
+
+
+@converts("aten.linalg_solve_triangular")
+def _solve_triangular(
+    call: Call, x: Value, b: Value, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Value:
+    if left:
+        return _triangular(call, x, b, upper, False, unitriangular)
+    found = _triangular(call, x, _turned(call, b), upper, True, unitriangular)
+    return _turned(call, found)
+
+
+@converts("aten.triangular_solve")
+def _old_triangular(
+    call: Call,
+    x: Value,
+    a: Value,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> list[Value]:
+    found = _triangular(call, a, x, upper, transpose, unitriangular)
+    return [found, call.broadcast(a, call.results[1].shape)]
+
+
+@converts("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")
+def _solve(
+    call: Call, a: Value, b: Value, left: bool = True, check_errors: Any = None
+) -> Value | list[Value | None]:
+    is_vector = b.type.rank == 1 or b.type.shape == a.type.shape[:-1]
+    if is_vector:
+        b = call.reshape(b, (*b.type.shape, 1))
+    if left:
+        found = call.emit("solve", a, b)
+    else:
+        found = _turned(call, call.emit("solve", a, _turned(call, b), transposed=True))
+    return _alone(call, call.reshape(found, call.result.shape) if is_vector else found)
+
+
+def _alone(call: Call, found: Value) -> Value | list[Value | None]:
+    """Return the first of the results; the others tell of factors and errors."""
+    rest = len(call.results) - 1
+    return [found, *[None] * rest] if rest else found
+
+
+@converts("aten.linalg_inv", "aten.linalg_inv_ex", "aten.inverse")
+def _inverse(
+    call: Call, x: Value | None = None, a: Value | None = None, check_errors: Any = None
+) -> Value | list[Value | None]:
+    matrix = x if a is None else a
+    assert matrix is not None
+    return _alone(call, call.emit("inverse", matrix))
+
+
+@converts("aten.linalg_slogdet", "aten._linalg_slogdet", "aten.slogdet")
+def _log_determinant(
+    call: Call, x: Value | None = None, a: Value | None = None
+) -> list[Value | None]:
+    matrix = x if a is None else a
+    assert matrix is not None
+    sign, logarithm = call.emit_all("log_determinant", matrix)
+    return [sign, logarithm, *[None] * (len(call.results) - 2)]
+
+
+@converts("aten.logdet")
+def _logarithm(call: Call, x: Value) -> Value:
+    """Return NaN where the determinant is negative."""
+    sign, logarithm = call.emit_all("log_determinant", x)
+    return call.emit("add", logarithm, call.emit("log", call.emit("stop_gradient", sign)))
+
+
+@converts("aten.linalg_cholesky", "aten.linalg_cholesky_ex", "aten.cholesky")
+def _cholesky(
+    call: Call, x: Value, upper: bool = False, check_errors: Any = None
+) -> Value | list[Value | None]:
+    # PyTorch reads one triangle, and spreads the gradient over both.
+    side, step = ("triu", 1) if upper else ("tril", -1)
+    other = _turned(call, call.emit(side, x, diagonal=step))
+    whole = call.emit("add", call.emit(side, x), other)
+    whole = call.emit("with_gradient_of", call.emit("stop_gradient", whole), x)
+    factor = call.emit("cholesky", whole)
+    return _alone(call, _turned(call, factor) if upper else factor)
+
+
+@converts("aten.cholesky_solve")
+def _cholesky_solve(call: Call, x: Value, input2: Value, upper: bool = False) -> Value:
+    first = _triangular(call, input2, x, upper, transposed=upper)
+    return _triangular(call, input2, first, upper, transposed=not upper)
+
+
+@converts("aten.cholesky_inverse")
+def _cholesky_inverse(call: Call, x: Value, upper: bool = False) -> Value:
+    return _cholesky_solve(call, call.like(np.eye(x.type.shape[-1]), x), x, upper)
+
+
+@converts("aten.linalg_matrix_exp", "aten.matrix_exp")
+def _exponential(call: Call, x: Value) -> Value:
+    return call.emit("matrix_exponential", x)
+
+
+@converts("aten.linalg_householder_product", "aten.orgqr")
+def _reflections(
+    call: Call, x: Value, tau: Value | None = None, input2: Value | None = None
+) -> Value:
+    factors = input2 if tau is None else tau
+    assert factors is not None
+    return call.emit("householder_product", x, factors)
