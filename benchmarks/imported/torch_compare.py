@@ -59,7 +59,7 @@ def arrays_of(imported: Imported, inputs: Any) -> dict[str, Array]:
     """Return the inputs of a module by their names in the program."""
     tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
     names = [value.name for value in imported.graph.inputs]
-    return dict(zip(names, (t.numpy() for t in tensors), strict=True))
+    return dict(zip(names, (t.detach().numpy() for t in tensors), strict=True))
 
 
 def called(module: torch.nn.Module, inputs: Any) -> Any:
@@ -149,7 +149,7 @@ def on_ranks(
     names = {n: gradient_name(n) for n in right if gradient_name(n) in program.values}
     wanted = [program.outputs[0], *names.values()]
     tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-    feed = {v.name: t.numpy() for v, t in zip(program.inputs, tensors, strict=True)}
+    feed = {v.name: t.detach().numpy() for v, t in zip(program.inputs, tensors, strict=True)}
     found = run(program, plan.initial, feed, wanted, plan.mesh)
     least = least_of(right)
     worst = [difference(found[g], right[n], least) for n, g in names.items()]

@@ -16,6 +16,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.torch.call import Call, Notes
+from shardwright.frontends.torch.gradients import GRADIENT, differentiated
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed
@@ -102,7 +103,8 @@ class Importer:
 
     def run(self, graph: fx.Graph, items: dict[fx.Node, Any], module: torch.nn.Module) -> Any:
         """Convert the nodes of a graph, and return its outputs."""
-        last, checks = _last_readers(graph), _checks(graph)
+        last, checks, points = _last_readers(graph), _checks(graph), differentiated(graph)
+        self.notes.differentiates |= bool(points)
         for node in graph.nodes:
             if node.op == "output":
                 return self._given(items, node.args[0])
@@ -111,9 +113,25 @@ class Importer:
             elif node.op == "call_function" and node not in checks:
                 self.node = node
                 items[node] = self._result(node, items, module)
+            if node in points:
+                items[node] = self._distinct(items[node])
             for done in last.get(node, ()):
                 items.pop(done, None)
         raise UnsupportedError("a graph without outputs")
+
+    def _distinct(self, item: Any) -> Any:
+        """Return a tensor as a value of its own: gradients by it are not by one that it equals.
+
+        Parameters and inputs are values of their own.
+        """
+        if isinstance(item, Constant):
+            value = self.emission.enter(item)
+            return item if item.trained else self.emission.build.emit("identity", value)
+        if isinstance(item, Value) and all(
+            item.name != one.name for one in self.emission.build.inputs
+        ):
+            return self.emission.build.emit("identity", item)
+        return item
 
     def _given(self, items: Mapping[fx.Node, Any], argument: Any) -> Any:
         if isinstance(argument, fx.Node):
@@ -135,7 +153,8 @@ class Importer:
             raise UnsupportedError(f"the operator {node.target}, whose result depends on data,")
         self.emission.build.scope = module_path(node)
         draws = torch.Tag.nondeterministic_seeded in node.target.tags
-        known = not draws and _all_known([*arguments, *keywords.values()])
+        is_run = draws or str(node.target).startswith(GRADIENT)
+        known = not is_run and _all_known([*arguments, *keywords.values()])
         return (
             self._folded(node, arguments, keywords)
             if known

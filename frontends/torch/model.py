@@ -20,6 +20,7 @@ from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
+from shardwright.frontends.torch.gradients import separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
@@ -111,8 +112,10 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
                 experts_without_loops(module),
                 plain_modes(),
                 passing_assertions(),
+                traced_gradients(),
             ):
                 program = torch.export.export(module, arguments, keywords, strict=False)
+            separate_leaves(program)
             refuse_without_derivative(program)
             return functional(program)
     except ModelError:

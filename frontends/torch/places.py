@@ -41,6 +41,15 @@ def line_of(error: Exception) -> str | None:
     return None
 
 
+def line_of_call() -> str | None:
+    """Return the line of the module's code that is being run."""
+    for frame in reversed(traceback.extract_stack()):
+        file = Path(frame.filename)
+        if file.is_file() and not file.is_relative_to(_PYTORCH) and not _is_ours(file):
+            return f"{file.name}:{frame.lineno}: {frame.line}"
+    return None
+
+
 def _is_ours(file: Path) -> bool:
     return file.resolve().parent == Path(__file__).resolve().parent
 

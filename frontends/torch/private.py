@@ -20,7 +20,7 @@ def _lacking(name: str) -> PackageError:
 
 try:
     from torch import _C, _ops
-    from torch.fx.experimental import sym_node, symbolic_shapes
+    from torch.fx.experimental import proxy_tensor, sym_node, symbolic_shapes
     from torch.utils import _pytree
 except ImportError as error:
     raise _lacking(str(error.name)) from None
@@ -55,6 +55,9 @@ SymNode: Any = _found(sym_node, "SymNode")
 _found(SymNode, "guard_bool")
 Undecided: type[Exception] = _found(symbolic_shapes, "GuardOnDataDependentSymNode")
 _found(torch, "distributions.Distribution._validate_args")
+
+# What runs without being traced while a module is exported.
+untraced = _found(proxy_tensor, "disable_proxy_modes_tracing")
 
 _found(torch, "Tensor._version")
 

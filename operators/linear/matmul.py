@@ -144,6 +144,11 @@ class ContractLeading(OperatorInfo):
         a, b = (x.reshape(-1, x.shape[-1]) for x in operands)
         return np.matmul(a.T, b)
 
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Multiply the rows of the other operand by the cotangent."""
+        (a, b), dy = at.operands, at.cotangents[0]
+        return [build.emit("matmul", b, dy, transpose_b=True), build.emit("matmul", a, dy)]
+
 
 def unbroadcast(build: Emitter, cotangent: Value, operand: Value) -> Value:
     """Sum a cotangent over the dimensions along which `operand` was broadcast."""

@@ -377,3 +377,8 @@ class Spread(OperatorInfo):
             axes = self.attributes["axis"]
             x = x.reshape([1 if d in axes else size for d, size in enumerate(shape)])
         return np.broadcast_to(x, shape)
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Sum over the dimensions along which it is repeated."""
+        how = {"axis": self.attributes["axis"], "keep_dims": self.attributes["keep_dims"]}
+        return [build.emit("reduce_sum", at.cotangents[0], **how)]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
@@ -163,12 +164,25 @@ def _binary(
     room = call.emit("maximum", room, call.fill(_LEAST_ROOM, kind))
     slope = call.emit("div", call.emit("sub", x, target), room)
     losses = call.emit("stop_gradient", call.emit("neg", likelihood))
-    losses = _sloped(call, losses, x, slope)
-    if call.is_trained(target):
-        losses = _sloped(call, losses, target, call.emit("sub", second, first))
+    if call.notes.differentiates:
+        losses = _smooth_binary(call, losses, x, target)
+    else:
+        losses = _sloped(call, losses, x, slope)
+        if call.is_trained(target):
+            losses = _sloped(call, losses, target, call.emit("sub", second, first))
     if weight is not None:
         losses = call.emit("mul", losses, weight)
     return _reduced(call, losses, reduction)
+
+
+def _smooth_binary(call: Call, losses: Value, x: Value, target: Value) -> Value:
+    """Return losses whose gradient can be differentiated: zero where a probability is 0 or 1."""
+    low, high = _LEAST_ROOM, 1 - torch.finfo(getattr(torch, x.type.dtype)).eps / 2
+    x = call.emit("clip", x, low=low, high=high)
+    first, second = call.emit("log", x), call.emit("log1p", call.emit("neg", x))
+    rest = call.emit("sub", second, call.emit("mul", target, second))
+    likelihood = call.emit("add", call.emit("mul", target, first), rest)
+    return call.emit("with_gradient_of", losses, call.emit("neg", likelihood))
 
 
 def _sloped(call: Call, value: Value, x: Value, slope: Value) -> Value:

@@ -1,0 +1,233 @@
+"""Operators composed of others: each has a gradient that can be differentiated again.
+
+The gradients of normalizations, attention and losses are operators of their own, without a
+gradient. Where a model differentiates its own gradient, what is differentiated is their composition
+instead.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf, pi, sqrt
+
+from shardwright.frontends.common.gradients.terms import Term
+from shardwright.operators.info import OperatorInfo
+from shardwright.operators.reduction.reduce import reduced_axes
+from shardwright.operators.windows.pooling import MaxPool
+
+Composition = Callable[[OperatorInfo, Sequence[Term]], Sequence[Term]]
+_MASKED = -1e38  # a score whose exponential is zero in every element type, and which is finite
+
+
+def _silu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    return [terms[0] * terms[0].apply("sigmoid")]
+
+
+def _fast_gelu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    return [terms[0] * (terms[0] * 1.702).apply("sigmoid")]
+
+
+def _gelu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x = terms[0]
+    if info.attributes["approximate"]:
+        inner = ((x + x * x * x * 0.044715) * sqrt(2 / pi)).apply("tanh")
+    else:
+        inner = (x * sqrt(0.5)).apply("erf")
+    return [x * 0.5 * (inner + 1)]
+
+
+def _mish(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    return [terms[0] * terms[0].apply("softplus").apply("tanh")]
+
+
+def _softsign(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    return [terms[0] / (terms[0].apply("abs") + 1)]
+
+
+def _elu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, alpha = terms[0], info.attributes["alpha"]
+    is_over = x.compare("greater", 0)
+    low = x.number(0).where(is_over, x).apply("expm1") * alpha  # finite where it is not taken
+    return [x.where(is_over, low) * info.attributes.get("gamma", 1.0)]
+
+
+def _prelu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, weight = terms
+    slopes = weight.reshape((-1, *(1,) * (x.type.rank - 2)))
+    return [x.where(x.compare("greater", 0), x * slopes)]
+
+
+# Normalizations
+
+
+def _standardized(x: Term, axes: int | tuple[int, ...], epsilon: float, centred: bool) -> Term:
+    if centred:
+        x = x - x.mean(axes)
+    return x * ((x * x).mean(axes) + epsilon).apply("rsqrt")
+
+
+def _row_norm(info: OperatorInfo, terms: Sequence[Term], *, centred: bool) -> Sequence[Term]:
+    scaled = _standardized(terms[0], -1, info.attributes["epsilon"], centred) * terms[1]
+    return [scaled + terms[2] if centred else scaled]
+
+
+def _group_norm(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, gamma, beta = terms
+    (n, channels, *behind), groups = x.type.shape, info.attributes["groups"]
+    grouped = x.reshape((n, groups, channels // groups, *behind))
+    axes = tuple(range(2, grouped.type.rank))
+    flat = _standardized(grouped, axes, info.attributes["epsilon"], True).reshape(x.type.shape)
+    aside = (channels, *(1,) * len(behind))
+    return [flat * gamma.reshape(aside) + beta.reshape(aside)]
+
+
+def _channels(x: Term, statistics: Term) -> Term:
+    """Return statistics of channels in a shape that broadcasts to ``[n, channel, ...]``."""
+    return statistics.reshape((x.type.shape[1], *(1,) * (x.type.rank - 2)))
+
+
+def _channel_mean(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x = terms[0]
+    axes = tuple(i for i in range(x.type.rank) if i != 1)
+    return [x.mean(axes).reshape((x.type.shape[1],))]
+
+
+def _channel_variance(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x = terms[0]  # the other operand is its means, as constants to gradients
+    distance = x - _channels(x, *_channel_mean(info, [x]))
+    return _channel_mean(info, [distance * distance])
+
+
+def _batch_normalize(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, rest = terms[0], terms[1:]
+    mean, variance, gamma, beta = (_channels(x, each) for each in rest)
+    inverse = (variance + info.attributes["epsilon"]).apply("rsqrt")
+    return [(x - mean) * inverse * gamma + beta]
+
+
+def _l2_normalize(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, epsilon = terms[0], info.attributes["epsilon"]
+    squares = (x * x).sum(reduced_axes(info.attributes["axis"], x.type.rank))
+    held = squares.where(squares.compare("greater", epsilon), epsilon)
+    return [x * held.apply("rsqrt")]
+
+
+# Losses
+
+
+def _behind(term: Term) -> Term:
+    """Return a tensor with a last dimension of one."""
+    return term.reshape((*term.type.shape, 1))
+
+
+def _exp_sum(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, shift = terms
+    return [(x - _behind(shift)).apply("exp").sum(-1, keep_dims=False)]
+
+
+def _picked(x: Term, indices: Term) -> Term:
+    found = x.apply("gather_elements", _behind(indices), axis=-1)
+    return found.reshape(indices.type.shape)
+
+
+def _exp_sum_and_pick(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    x, shift, indices = terms
+    return [*_exp_sum(info, (x, shift)), _picked(x, indices)]
+
+
+def _pick(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    return [_picked(*terms)]
+
+
+def _softmax_cross_entropy(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    logits, labels = terms
+    return [-(logits.apply("log_softmax") * labels).sum(-1, keep_dims=False)]
+
+
+def _sparse_cross_entropy(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    logits, labels = terms
+    return [-_picked(logits.apply("log_softmax"), labels)]
+
+
+def _sigmoid_cross_entropy(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    logits, labels = terms
+    return [logits.apply("softplus") - logits * labels]
+
+
+# Windows
+
+
+def _max_pool(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    """Compare the elements of windows one after the other; the first of equal ones is taken."""
+    assert isinstance(info, MaxPool)
+    (n, c, *space), windows = terms[0].type.shape, info.windows
+    counts, whole = windows.count(space), windows.padded_size(space)
+    before = (0, 0, *(pair[0] for pair in windows.padding))
+    after = (0, 0, *(w - s - b for w, s, b in zip(whole, space, before[2:], strict=True)))
+    padded = terms[0].apply("pad", before=before, after=after, value=-inf)
+    how = {"size": (n, c, *counts), "strides": (1, 1, *windows.stride)}
+    taps = [padded.apply("slice", begin=(0, 0, *offset), **how) for offset in windows.offsets]
+    found = taps[0]
+    for tap in taps[1:]:
+        found = tap.where(tap.apply("greater", found), found)
+    return [found]
+
+
+# Attention
+
+
+def _attention(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    q, k, v = terms[:3]
+    (b, heads, s, d), (_, h, t, e) = q.type.shape, v.type.shape
+    by_head = (b, h, heads // h)
+    scale = info.attributes["scale"]
+    keys, values = (x.reshape((b, h, 1, t, n)) for x, n in ((k, d), (v, e)))
+    scores = q.reshape((*by_head, s, d)).apply("matmul", keys, transpose_b=True)
+    scores = scores * (d**-0.5 if scale is None else scale)
+    seen = _seen(scores) if info.attributes["causal"] else None
+    for mask in terms[3:]:
+        n, m, rows, _ = mask.type.shape
+        mask = mask.reshape((n, *((1, 1) if m == 1 else by_head[1:]), rows, t))
+        if mask.type.is_float:
+            scores = scores + mask
+        else:
+            seen = mask if seen is None else seen.apply("logical_and", mask)
+    if seen is not None:
+        scores = scores.where(seen, _MASKED)
+    weights = scores.apply("softmax")
+    if seen is not None:  # a query without keys
+        weights = weights.where(seen, 0)
+    return [weights.apply("matmul", values).reshape((b, heads, s, e))]
+
+
+def _seen(scores: Term) -> Term:
+    """Return where a key is not behind the query."""
+    rows, keys = scores.type.shape[-2:]
+    ones = scores.build.emit("fill", shape=(rows, keys), dtype=scores.type.dtype, value=1.0)
+    return Term(scores.build, scores.build.emit("tril", ones)).compare("greater", 0)
+
+
+COMPOSITIONS: Mapping[str, Composition] = {
+    "batch_normalize": _batch_normalize,
+    "channel_mean": _channel_mean,
+    "channel_variance": _channel_variance,
+    "elu": _elu,
+    "exp_sum": _exp_sum,
+    "exp_sum_and_pick": _exp_sum_and_pick,
+    "fast_gelu": _fast_gelu,
+    "gelu": _gelu,
+    "group_norm": _group_norm,
+    "l2_normalize": _l2_normalize,
+    "layer_norm": partial(_row_norm, centred=True),
+    "max_pool": _max_pool,
+    "mish": _mish,
+    "pick": _pick,
+    "prelu": _prelu,
+    "rms_norm": partial(_row_norm, centred=False),
+    "scaled_dot_product_attention": _attention,
+    "selu": _elu,
+    "sigmoid_cross_entropy": _sigmoid_cross_entropy,
+    "silu": _silu,
+    "softmax_cross_entropy": _softmax_cross_entropy,
+    "softsign": _softsign,
+    "sparse_softmax_cross_entropy": _sparse_cross_entropy,
+}

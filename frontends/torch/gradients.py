@@ -1,0 +1,260 @@
+"""Gradients that a module computes in its forward pass, by `torch.autograd.grad`.
+
+An export cannot trace the engine of autograd. While a module is exported, a call of
+`torch.autograd.grad` is an operator instead, which `converters.gradients` differentiates in our
+IR. PyTorch computes the gradient too, on tensors without elements: it knows what requires a
+gradient, what is not used, and raises its own errors.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.overrides import TorchFunctionMode
+
+from shardwright.frontends.torch.places import line_of_call
+from shardwright.frontends.torch.private import untraced
+from shardwright.ir.errors import ModelError
+
+GRADIENT = "shardwright.gradient"
+_LEAF = "shardwright.leaf_.default"
+
+# Operators that exports have and PyTorch never runs.
+_LIBRARY = torch.library.Library("shardwright", "FRAGMENT")
+_LIBRARY.define(
+    "gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] cotangents, bool again) -> Tensor[]"
+)
+_LIBRARY.define("leaf_(Tensor(a!) x) -> ()")
+
+# Operators that return the tensor that they are given where nothing is to be done.
+_SAME = {
+    f"aten.{name}"
+    for name in (
+        "to",
+        "type_as",
+        "contiguous",
+        "dropout",
+        "alpha_dropout",
+        "feature_dropout",
+        "feature_alpha_dropout",
+        "flatten",
+        "real",
+        "conj",
+        "resolve_conj",
+        "resolve_neg",
+        "positive",
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+    )
+}
+
+
+@contextmanager
+def traced_gradients() -> Iterator[None]:
+    """Trace what a module asks of autograd, until the end of the context.
+
+    What is saved for backward is kept as it is: PyTorch would compute checkpoints again, in the
+    trace of the forward pass.
+    """
+    saved: Any = torch.autograd.graph.saved_tensors_hooks
+    with (
+        patch.object(saved, "__enter__", lambda hooks: None),
+        patch.object(saved, "__exit__", lambda hooks, *error: None),
+        _Gradients(),
+    ):
+        yield
+
+
+class _Gradients(TorchFunctionMode):  # type: ignore[misc]
+    """Answers what a module asks of autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handlers: list[tuple[Any, Callable[..., Any]]] = [
+            (torch.autograd.grad, self._grad),
+            (Tensor.requires_grad_, _required),
+            (Tensor.requires_grad.__set__, _required),
+            (torch.autograd.backward, _refused_backward),
+            (Tensor.backward, _refused_backward),
+        ]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function, or what stands for it."""
+        for known, handler in self._handlers:
+            if func == known:
+                return handler(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _grad(
+        func: Callable[..., Any],
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        only_inputs: bool = True,
+        allow_unused: bool | None = None,
+        is_grads_batched: bool = False,
+        materialize_grads: bool = False,
+    ) -> Any:
+        """Emit the operator for a call of `torch.autograd.grad`."""
+        if is_grads_batched:
+            raise ModelError(
+                "`torch.autograd.grad` with `is_grads_batched=True` cannot be imported",
+                line_of_call(),
+                "call it for one row of `grad_outputs` at a time, or use `torch.func.vmap`",
+            )
+        ends, points = _tensors(outputs), _tensors(list(_values(inputs)))
+        factors = _factors(ends, grad_outputs)
+        with untraced():
+            is_partial = materialize_grads if allow_unused is None else allow_unused
+            how = {"create_graph": create_graph, "allow_unused": is_partial}
+            found = func(ends, points, factors, retain_graph=True, **how)
+        used = [point for point, one in zip(points, found, strict=True) if one is not None]
+        if used:
+            made = torch.ops.shardwright.gradient(ends, used, factors, create_graph)
+            traced = iter(made if create_graph else [one.detach() for one in made])
+            found = tuple(None if one is None else next(traced) for one in found)
+        if materialize_grads:
+            pairs = zip(points, found, strict=True)
+            found = tuple(torch.zeros_like(x) if one is None else one for x, one in pairs)
+        return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
+
+
+def _values(inputs: Any) -> Sequence[Any]:
+    if isinstance(inputs, dict):
+        return list(inputs.values())
+    return [inputs] if isinstance(inputs, Tensor) else list(inputs)
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    """Return tensors as a list; refuse the edges of graphs.
+
+    Raises
+    ------
+    ModelError
+        If one is no tensor.
+    """
+    found = [given] if isinstance(given, Tensor) else list(given)
+    other = next((one for one in found if not isinstance(one, Tensor)), None)
+    if other is not None:
+        raise ModelError(
+            f"`torch.autograd.grad` of a {type(other).__name__} cannot be imported",
+            line_of_call(),
+            "pass tensors",
+        )
+    return found
+
+
+def _factors(ends: Sequence[Tensor], given: Any) -> list[Tensor]:
+    """Return the cotangents: ones where none is given."""
+    factors = [given] if given is None or isinstance(given, Tensor) else list(given)
+    if given is None:
+        factors = [None] * len(ends)
+    if len(factors) != len(ends):
+        raise ModelError(
+            f"`torch.autograd.grad` has {len(ends)} outputs and {len(factors)} `grad_outputs`",
+            line_of_call(),
+            "pass one for each output",
+        )
+    for end, factor in zip(ends, factors, strict=True):
+        if factor is None and end.numel() != 1:
+            raise ModelError(
+                f"`torch.autograd.grad` of a tensor of shape {tuple(end.shape)} needs "
+                "`grad_outputs`",
+                line_of_call(),
+                "pass a tensor of that shape, or the sum of the elements",
+            )
+    pairs = zip(ends, factors, strict=True)
+    return [torch.ones_like(end) if factor is None else factor for end, factor in pairs]
+
+
+def _like(
+    outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Tensor], again: bool
+) -> list[Tensor]:
+    return [torch.empty_like(one, requires_grad=False) for one in inputs]
+
+
+def _kept(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[0], *inputs[1], *inputs[2])
+    ctx.sizes = [len(part) for part in inputs[:3]]
+
+
+def _used(ctx: Any, cotangents: Any) -> Any:
+    """Return zeros: PyTorch learns that second gradients are there, and computes none."""
+    zeros = iter([torch.zeros_like(one) for one in ctx.saved_tensors])
+    return *([next(zeros) for _ in range(size)] for size in ctx.sizes), None
+
+
+torch.library.register_fake("shardwright::gradient", _like, lib=_LIBRARY)
+torch.library.register_autograd("shardwright::gradient", _used, setup_context=_kept, lib=_LIBRARY)
+_LIBRARY.impl("leaf_", lambda x: None, "CompositeExplicitAutograd")
+
+
+def _required(func: Callable[..., Any], x: Tensor, requires_grad: bool = True) -> Any:
+    """Mark from where on gradients reach a tensor: not through what was computed before."""
+    if requires_grad and not x.requires_grad:
+        torch.ops.shardwright.leaf_(x)
+    return func(x, requires_grad)
+
+
+def _refused_backward(func: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    raise ModelError(
+        "`backward` inside of the module adds to the `grad` of parameters, which cannot be "
+        "imported",
+        line_of_call(),
+        "use `torch.autograd.grad`",
+    )
+
+
+# The exported graph
+
+
+def separate_leaves(program: ExportedProgram) -> None:
+    """Let what reads a tensor after its `requires_grad_` read another node than what did before."""
+    for module in program.graph_module.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        graph, copy = module.graph, torch.ops.aten.clone.default
+        places = {node: number for number, node in enumerate(graph.nodes)}
+        for node in [one for one in graph.nodes if str(one.target) == _LEAF]:
+            (before,) = node.args
+            with graph.inserting_after(node):
+                leaf = graph.call_function(copy, (before,))
+            leaf.meta = {**before.meta, **{k: v for k, v in node.meta.items() if k != "val"}}
+            for user in [one for one in before.users if places.get(one, -1) > places[node]]:
+                user.replace_input_with(before, leaf)
+            before.users[node] = None  # exports may forget a reader without results
+            graph.erase_node(node)
+
+
+def differentiated(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that gradients are computed by."""
+    return {
+        _first(point)
+        for node in graph.nodes
+        if str(node.target).startswith(GRADIENT)
+        for point in node.args[1]
+    }
+
+
+def _first(node: fx.Node) -> fx.Node:
+    """Return the node of a tensor that others return unchanged."""
+    while str(node.target).rpartition(".")[0] in _SAME and isinstance(node.args[0], fx.Node):
+        ours, other = node.meta.get("val"), node.args[0].meta.get("val")
+        if not isinstance(ours, Tensor) or not isinstance(other, Tensor):
+            break
+        if (ours.dtype, ours.shape, ours.stride()) != (other.dtype, other.shape, other.stride()):
+            break
+        if node.kwargs.get("copy") or (len(node.args) > 2 and node.args[2] is True):
+            break
+        node = node.args[0]
+    return node

@@ -1,0 +1,211 @@
+"""Modules of PyTorch that differentiate in their forward pass, against autograd."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+import torch_compare as compare  # noqa: E402
+import torch_second as second  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from shardwright.frontends.torch import import_module  # noqa: E402
+from shardwright.ir.errors import ModelError  # noqa: E402
+
+TOLERANCE = 1e-9
+SEVERAL = ["force_field", "hessian_vector"]
+SINGLE = [
+    "maml",
+    "by_features",
+    "constant_input",
+    "constant_slope",
+    "late_requirement",
+    "maml_first_order",
+    "penalty_attention",
+    "penalty_batch_norm",
+    "penalty_conv_norm",
+    "penalty_layer_norm",
+    "pinn",
+    "third_order",
+    "unused",
+]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Any:
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def _check(module: Any, inputs: Any) -> None:
+    found = compare.gradients_differ(module, inputs)
+    assert max(found.loss, found.gradient) < TOLERANCE
+    assert not found.missing
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_second_gradients_are_those_of_autograd(name: str) -> None:
+    _check(*second.CASES[name]())
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_second_gradients_of_a_plan_are_those_of_autograd(name: str) -> None:
+    module, inputs = second.CASES[name]()
+    assert max(compare.on_ranks(module, inputs, 4)) < TOLERANCE
+
+
+# What a tensor is to autograd
+
+
+def _slope(found: Any, point: Any) -> Any:
+    return torch.autograd.grad(found, point, create_graph=True)[0].square().sum()
+
+
+def _written(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    h = net[0](x)
+    h.tanh_()
+    return _slope(net[2](h).square().sum(), x)
+
+
+def _written_features(net: Any, x: Any, y: Any) -> Any:
+    h = net[0](x)
+    before = h.sum()
+    h = h * 1
+    h.mul_(2)
+    return _slope(h.square().sum() + before, h) + net(x).sum()
+
+
+def _equal_views(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    view, shifted = x.reshape(4, 3), x + 0
+    return _slope((net(view) * net(x) * net(shifted)).sum(), view)
+
+
+def _same_tensor(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    before = net(x)
+    same = F.dropout(x.contiguous().to(torch.float64), 0.3, training=False)
+    return _slope((before * net(same)).sum(), x)
+
+
+def _checkpointed(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    return _slope(checkpoint(net, x, use_reentrant=False).square().sum(), x)
+
+
+def _probabilities(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    loss = F.binary_cross_entropy(torch.sigmoid(net(x)), torch.sigmoid(y))
+    return _slope(loss, x) + loss
+
+
+def _descent_of_samples(net: Any, x: Any, y: Any) -> Any:
+    z = x.detach()
+    for _ in range(2):
+        z = z.requires_grad_()
+        (slope,) = torch.autograd.grad(net(z).square().sum(), z)
+        z = (z - 0.1 * slope).detach()
+    return net(x).square().mean() - net(z).square().mean()
+
+
+def _without_gradients(net: Any, x: Any, y: Any) -> Any:
+    with torch.no_grad():
+        with torch.enable_grad():
+            z = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(net(z).square().sum(), z)
+        z = z - 0.1 * slope
+    return F.mse_loss(net(z), y)
+
+
+def _hessian(net: Any, x: Any, y: Any) -> Any:
+    def energy(v: Any) -> Any:
+        return net(v).square().sum()
+
+    return torch.autograd.functional.hessian(energy, x[0], create_graph=True).square().sum()
+
+
+def _pooled(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    return _slope(F.max_pool1d(net(x)[None], 2).tanh().sum(), x)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        _written,
+        _written_features,
+        _equal_views,
+        _same_tensor,
+        _checkpointed,
+        _probabilities,
+        _descent_of_samples,
+        _without_gradients,
+        _hessian,
+        _pooled,
+    ],
+)
+def test_gradients_are_by_the_tensor_that_autograd_knows(loss: Callable[..., Any]) -> None:
+    _check(*second.of_loss(loss))
+
+
+# Refusals
+
+
+def _backward(net: Any, x: Any, y: Any) -> Any:
+    net(x.detach().requires_grad_()).sum().backward()
+    return net(x).sum()
+
+
+def _batched(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    rows = torch.autograd.grad(net(x), x, torch.stack([y, y]), is_grads_batched=True)
+    return rows[0].sum()
+
+
+def _product(net: Any, x: Any, y: Any) -> Any:
+    return _slope(net(x).cumprod(0).sum(), net[0].weight)
+
+
+def _not_required(net: Any, x: Any, y: Any) -> Any:
+    return _slope(net(x).sum(), x)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            _backward,
+            "`backward` inside of the module adds to the `grad` of parameters, which cannot be "
+            "imported (in test_second_order.py:{line}: {code}); use `torch.autograd.grad`",
+        ),
+        (
+            _batched,
+            "`torch.autograd.grad` with `is_grads_batched=True` cannot be imported (in "
+            "test_second_order.py:{line}: {code}); call it for one row of `grad_outputs` at a "
+            "time, or use `torch.func.vmap`",
+        ),
+    ],
+)
+def test_what_cannot_be_differentiated_is_refused(loss: Callable[..., Any], message: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        import_module(*second.of_loss(loss))
+    place = refused.value.where or ""
+    line, code = place.removeprefix("test_second_order.py:").split(": ", 1)
+    assert str(refused.value) == message.format(line=line, code=code)
+    assert code in ("net(x.detach().requires_grad_()).sum().backward()",) or "rows = " in code
+
+
+def test_an_operator_without_a_second_gradient_is_named() -> None:
+    with pytest.raises(ModelError, match=r"^the second gradient of the operator `cumprod` cannot"):
+        import_module(*second.of_loss(_product))
+
+
+def test_errors_of_autograd_are_told_with_the_line() -> None:
+    with pytest.raises(ModelError, match="One of the differentiated Tensors does not require grad"):
+        import_module(*second.of_loss(_not_required))
