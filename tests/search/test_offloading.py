@@ -28,6 +28,7 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.zoo.loading import load
 from tests.cost_model.test_weighted_profile import random_weights
 from tests.equivalence import assert_equal, trained
+from tests.extent import first
 from tests.search.test_recomputed_memory import least_counted, random_assignment
 from tests.search.test_saved_for_backward import SMALL
 
@@ -75,14 +76,17 @@ def marked_at_random(graph: Graph, random: np.random.Generator) -> Graph:
 
 @pytest.mark.parametrize(
     ("model", "passes", "weighted", "seed"),
-    [
-        ("mlp", 1, True, 0),
-        ("gpt", 1, True, 2),
-        ("gpt", 2, False, 3),
-        ("llama", 2, True, 5),
-        ("mixtral", 2, True, 6),
-        ("resnet", 2, False, 9),
-    ],
+    first(
+        4,
+        [
+            ("mlp", 1, True, 0),
+            ("gpt", 2, False, 3),
+            ("mixtral", 2, True, 6),
+            ("llama", 2, True, 5),
+            ("resnet", 2, False, 9),
+            ("gpt", 1, True, 2),
+        ],
+    ),
 )
 def test_every_choice_is_priced_held_proven_and_computed(
     model: str, passes: int, weighted: bool, seed: int

@@ -14,6 +14,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.passes.canonicalize import Canonicalize, merged_values
 from shardwright.tracing import Definition, InputSpec
 from tests.any_operators import any_graph
+from tests.extent import first
 
 Pins = dict[str, SplitCounts]
 ROWS: SplitCounts = ((4, 1),)
@@ -104,7 +105,7 @@ def test_of_three_equal_nodes_those_are_merged_that_may_be() -> None:
 
 @pytest.mark.filterwarnings("ignore:trainable parameters get no update")
 @pytest.mark.parametrize(
-    ("seed", "gap"), [(seed, (0.0, 1e-3)[seed // 2 % 2]) for seed in range(20)]
+    ("seed", "gap"), [(seed, (0.0, 1e-3)[seed // 2 % 2]) for seed in first(8, range(20))]
 )
 def test_a_plan_s_own_strategies_give_it_again(seed: int, gap: float) -> None:
     graph = any_graph(seed, nodes=5, outputs=1 + seed % 2)
@@ -118,7 +119,9 @@ def test_a_plan_s_own_strategies_give_it_again(seed: int, gap: float) -> None:
     assert again.document.objective == plan.document.objective
 
 
-@pytest.mark.parametrize("model", ["lenet5:batch=16", "bert:layers=2", "two_matmul", "dlrm"])
+@pytest.mark.parametrize(
+    "model", first(2, ["lenet5:batch=16", "two_matmul", "bert:layers=2", "dlrm"])
+)
 def test_a_zoo_model_s_own_strategies_give_its_plan_again(model: str) -> None:
     plan = sw.compile(model, 4, objective="serial").plan
     again = sw.compile(model, 4, objective="serial", strategies=own_strategies(plan)).plan

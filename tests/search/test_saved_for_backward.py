@@ -25,6 +25,7 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.zoo.loading import load
 from tests.cost_model.test_weighted_profile import random_weights
 from tests.equivalence import assert_equal, trained
+from tests.extent import first
 from tests.random_pipelines import random_stages
 from tests.search.test_recomputed_memory import least_counted, random_assignment
 
@@ -76,18 +77,21 @@ def random_plan(
 
 @pytest.mark.parametrize(
     ("model", "passes", "stages", "weighted", "seed"),
-    [
-        ("mlp", 1, 1, True, 0),
-        ("mlp", 2, 2, False, 1),
-        ("gpt", 1, 1, True, 2),
-        ("gpt", 2, 2, False, 3),
-        ("llama", 1, 1, True, 4),
-        ("llama", 2, 1, True, 5),
-        ("mixtral", 2, 1, True, 6),
-        ("mixtral", 2, 1, False, 7),
-        ("mixtral", 2, 2, False, 8),
-        ("resnet", 2, 1, False, 9),
-    ],
+    first(
+        5,
+        [
+            ("mlp", 1, 1, True, 0),
+            ("gpt", 2, 2, False, 3),
+            ("llama", 2, 1, True, 5),
+            ("mixtral", 2, 2, False, 8),
+            ("resnet", 2, 1, False, 9),
+            ("mlp", 2, 2, False, 1),
+            ("gpt", 1, 1, True, 2),
+            ("llama", 1, 1, True, 4),
+            ("mixtral", 2, 1, True, 6),
+            ("mixtral", 2, 1, False, 7),
+        ],
+    ),
 )
 def test_every_choice_is_priced_held_proven_and_computed(
     model: str, passes: int, stages: int, weighted: bool, seed: int

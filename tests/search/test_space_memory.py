@@ -22,7 +22,7 @@ from shardwright.solver.evaluate import evaluate
 from tests.extent import first
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.random_plans import profile_for, random_plan
-from tests.zoo_sizes import LONGEST_LAST, SMALL
+from tests.zoo_sizes import SMALL
 
 CPU = cluster("cpu")
 
@@ -71,7 +71,7 @@ COUNTED = {"wide": 0.95, "long": 0.95, "recurrent": 0.65, "gpt": 0.99, "bert": 0
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, "adam") for name in MODELS] + [(name, "sgd") for name in first(3, [*MODELS])],
+    [(name, kind) for kind in ("adam", "sgd") for name in first(2, [*MODELS])],
 )
 def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
     graph = MODELS[name]()
@@ -88,7 +88,7 @@ def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", first(20, range(40)))
 def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> None:
     """Else a bound within a memory limit, and a proof that nothing fits, would be false."""
     profile, random, optimizer = profile_for(8), np.random.default_rng(seed), Optimizer(kind)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> N
         assert evaluate(space.problem, assignment).peak_usage <= held
 
 
-@pytest.mark.parametrize("model", first(len(SMALL) - 1, LONGEST_LAST))
+@pytest.mark.parametrize("model", first(6, [*SMALL]))
 def test_no_program_of_the_zoo_holds_less_than_the_search_counts(model: str) -> None:
     profile, random, optimizer = profile_for(8), np.random.default_rng(0), Optimizer("adam")
     graph = Canonicalize().run(zoo.load(SMALL[model]).graph)
@@ -125,7 +125,7 @@ def test_what_just_fits_is_not_refused() -> None:
     assert again.result.cost == free.result.cost
 
 
-@pytest.mark.parametrize("name", first(4, [*MODELS]))
+@pytest.mark.parametrize("name", first(2, [*MODELS]))
 def test_what_the_leanest_program_takes_is_enough_and_less_than_the_bound_is_not(name: str) -> None:
     graph = MODELS[name]()
     with pytest.raises(InfeasibleError) as caught:

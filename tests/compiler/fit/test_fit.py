@@ -33,6 +33,7 @@ from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import timeline_of
+from tests.extent import first
 
 CLUSTER = cluster("h100-pod").without_host()
 TEXT = "llama:layers=8,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
@@ -122,14 +123,17 @@ def test_memory_of_models_of_few_layers_is_that_of_built_plans(layers, plan):
 
 @pytest.mark.parametrize(
     ("name", "plan"),
-    [
-        ("megatron-core", "data=16,micro_batch=2,zero=2"),
-        ("megatron-core", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
-        ("megatron-core+separate_attention", "tensor=4,data=4,micro_batch=1,sequence_parallel"),
-        ("nanotron", "tensor=4,pipeline=2,data=2,micro_batch=2,sequence_parallel"),
-        ("nanotron", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
-        ("torchtitan", "tensor=2,data=8,micro_batch=1,zero=3,sequence_parallel"),
-    ],
+    first(
+        3,
+        [
+            ("megatron-core+separate_attention", "tensor=4,data=4,micro_batch=1,sequence_parallel"),
+            ("nanotron", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
+            ("torchtitan", "tensor=2,data=8,micro_batch=1,zero=3,sequence_parallel"),
+            ("megatron-core", "data=16,micro_batch=2,zero=2"),
+            ("megatron-core", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
+            ("nanotron", "tensor=4,pipeline=2,data=2,micro_batch=2,sequence_parallel"),
+        ],
+    ),
 )
 def test_memory_is_what_the_software_keeps_where_that_is_more(name, plan):
     own, kinds = software(name), {"precision": "bfloat16", "optimizer": "adam"}

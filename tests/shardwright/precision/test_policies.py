@@ -21,6 +21,7 @@ from shardwright.tracing import Definition, InputSpec
 from shardwright.verification.comparison import random_batches
 from shardwright.zoo.loading import LANGUAGE_MODELS
 from tests.any_operators import any_graph
+from tests.extent import first
 
 TEXT = "batch=4,sequence=8,vocabulary=32"
 LLAMA = f"llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,{TEXT}"
@@ -146,7 +147,7 @@ def test_bytes_of_a_parameter_with_adam(size):
 
 @pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of functions outside of their domain
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", first(6, range(15)))
 def test_random_programs_in_any_policy(seed):
     random = np.random.default_rng(seed)
     text = to_text(any_graph(seed, nodes=6)).replace("f64[", "f32[")
