@@ -11,10 +11,13 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from shardwright.ir.errors import PackageError
+from shardwright.ir.versions import warn_if_untested
 
 Loop = TypeVar("Loop", bound=Callable[..., None])
 
 _OURS = "shardwright"
+# The package of an extra whose versions are tested, where it has another name.
+_TESTED = {"mpi": "mpi4py", "server": "grpcio"}
 
 
 def optional(module: str, *, extra: str, need: str) -> Any:
@@ -28,6 +31,11 @@ def optional(module: str, *, extra: str, need: str) -> Any:
         The extra of the distribution that installs the package: ``mpi``.
     need : str
         The feature that needs the package, as the subject of a sentence: ``training over MPI``.
+
+    Warns
+    -----
+    ShardwrightWarning
+        If the version that is installed is outside of the tested range.
 
     Raises
     ------
@@ -45,6 +53,7 @@ def optional(module: str, *, extra: str, need: str) -> Any:
 run `pip install 'shardwright[fast]'`
     """
     hint = f"run `pip install 'shardwright[{extra}]'`"
+    warn_if_untested(_TESTED.get(extra, extra))
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

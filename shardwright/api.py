@@ -32,6 +32,7 @@ from shardwright.ir.values import (
     checked,
     wrong_value,
 )
+from shardwright.ir.versions import warn_if_untested
 from shardwright.models import (
     check_batch,
     imported_definition,
@@ -130,6 +131,7 @@ def compile(
     ShardwrightError
         If an argument is wrong, or there is no plan.
     """
+    warn_if_untested("numpy")
     model = imported_definition(model, example_inputs, loss)
     check_arguments(model, devices, cluster, batch, dataset_strategy, seed, progress)
     asked = asked_options(options, strategies, _ARGUMENTS)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from shardwright.communication import WORLD_AXIS
 from shardwright.eager import values_of
 from shardwright.indexing import Index, Item, beside, index_of, place_of, size_of
-from shardwright.initial import Initial, Keeper, initializer
+from shardwright.initial import Init, Initial, Initializer, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
@@ -252,13 +252,18 @@ class TracedTensor(Tensor):
         return f"Tensor({self._value.name}: {self.type})"
 
 
+# How a parameter of a layer begins: by an initializer, or as given data.
+Start = Init | Tensor
+
+
 class Parameter(Tensor):
     """A tensor that is kept from step to step.
 
     Parameters
     ----------
-    default_input : Initial, str, Tensor or array
-        The initial value: the result of `initializer`, its text together with `shape`, or data.
+    default_input : Initial, str, number, Initializer, Tensor or array
+        The initial value: the result of `initializer`, what that takes together with `shape`, or
+        data, of the shape `shape` where it is given.
     name : str, optional
         The last part of its name; by default the name of its attribute.
     requires_grad : bool
@@ -266,12 +271,17 @@ class Parameter(Tensor):
     layerwise_parallel : bool
         In a hand-written parallel program: whether every rank holds values of its own.
     shape, dtype : optional
-        Its type, where `default_input` is a text.
+        Its type, where `default_input` is no data; data has a type of its own.
+
+    Raises
+    ------
+    ModelError
+        If a text has no shape, or data has another one than `shape`.
     """
 
     def __init__(
         self,
-        default_input: Initial | Tensor | str | ArrayLike,
+        default_input: Initial | Start | ArrayLike,
         name: str | None = None,
         requires_grad: bool = True,
         layerwise_parallel: bool = False,
@@ -279,10 +289,10 @@ class Parameter(Tensor):
         shape: int | tuple[int, ...] | None = None,
         dtype: str = "float32",
     ) -> None:
-        if isinstance(default_input, str):
-            if shape is None:
-                raise ModelError(f"a parameter begins as `{default_input}`, but has no shape")
+        if isinstance(default_input, (str, int, float, Initializer)) and shape is not None:
             default_input = initializer(default_input, shape, dtype)
+        if isinstance(default_input, (str, Initializer)):
+            raise ModelError(f"a parameter begins as `{default_input}`, but has no shape")
         if isinstance(default_input, Initial):
             self.type, self.data = default_input.type, None
             self.initializer = default_input.text
@@ -290,6 +300,12 @@ class Parameter(Tensor):
             tensor = default_input if isinstance(default_input, Tensor) else Tensor(default_input)
             self.type, self.data = tensor.type, tensor.asnumpy()
             self.initializer = "data"
+            whole = (shape,) if isinstance(shape, int) else shape
+            if whole is not None and self.type.shape != tuple(whole):
+                found, expected = list(self.type.shape), list(whole)
+                raise ModelError(
+                    f"a parameter begins as data of shape {found}, expected {expected}"
+                )
         self._name, self._path = name, ""
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel

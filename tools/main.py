@@ -6,6 +6,7 @@ Only the module of the command that is asked for is imported, so that help is fa
 import argparse
 import gc
 import os
+import platform
 import re
 import shutil
 import sys
@@ -24,6 +25,7 @@ from shardwright.ir.errors import (
     ShardwrightWarning,
 )
 from shardwright.ir.values import check_choice, suggestion
+from shardwright.ir.versions import PACKAGES, installed, tested
 
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
@@ -302,6 +304,23 @@ def _add_plugin(parser: argparse.ArgumentParser) -> None:
                 _add_plugin(kind)
 
 
+class _Versions(argparse.Action):
+    """Print the versions of the product and of what it can use, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Print a line for each package; those that are not installed share one."""
+        print(f"shardwright {__version__}")
+        print(f"python {platform.python_version()}")
+        for package in PACKAGES:
+            if found := installed(package):
+                known = tested().get(package)
+                outside = f" (tested with {known})" if known and found not in known else ""
+                print(f"{package} {found}{outside}")
+        if absent := [package for package in PACKAGES if not installed(package)]:
+            print(f"not installed: {', '.join(absent)}")
+        parser.exit()
+
+
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -324,6 +343,6 @@ def _overview() -> Parser:
         + "\n\nshardwright COMMAND --help shows the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"shardwright {__version__}")
+    parser.add_argument("--version", action=_Versions, nargs=0, help="print versions and exit")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     return parser

@@ -4,11 +4,10 @@ from math import prod, sqrt
 from typing import Any, Literal
 
 from shardwright import ops
-from shardwright.initial import Init, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.nn.cell import Cell
-from shardwright.tensor import Parameter, Tensor
+from shardwright.tensor import Parameter, Start, Tensor
 
 Size = int | tuple[int, ...]
 PadMode = Literal["same", "valid", "pad"]
@@ -34,7 +33,7 @@ class Convolution(Cell):
         Groups of channels, each of which reads its own.
     has_bias : bool
         Whether a bias is added.
-    weight_init, bias_init : str or float, optional
+    weight_init, bias_init : str, float or Tensor, optional
         How they begin; unless given, evenly within ``1 / sqrt(elements of a window)``.
     dtype : str
         Element type of the parameters.
@@ -54,8 +53,8 @@ class Convolution(Cell):
         dilation: Size = 1,
         group: int = 1,
         has_bias: bool = False,
-        weight_init: Init | None = None,
-        bias_init: Init | None = None,
+        weight_init: Start | None = None,
+        bias_init: Start | None = None,
         dtype: str = "float32",
     ) -> None:
         self._check(in_channels, out_channels, group, kernel_size, stride, dilation)
@@ -68,8 +67,8 @@ class Convolution(Cell):
         even = f"uniform({1 / sqrt(prod(shape[1:])):.6g})"
         weight = even if weight_init is None else weight_init
         bias = even if bias_init is None else bias_init
-        self.weight = Parameter(initializer(weight, shape, dtype))
-        self.bias = Parameter(initializer(bias, out_channels, dtype)) if has_bias else None
+        self.weight = Parameter(weight, shape=shape, dtype=dtype)
+        self.bias = Parameter(bias, shape=out_channels, dtype=dtype) if has_bias else None
         kernel, steps, apart = (self._each(size) for size in (kernel_size, stride, dilation))
         span = tuple((k - 1) * d + 1 for k, d in zip(kernel, apart, strict=True))
         pads = self._padding(padding, span, steps)

@@ -3,7 +3,6 @@
 from math import ceil, sqrt
 
 from shardwright import ops
-from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.nn.layers import Dense, get_activation
@@ -94,7 +93,7 @@ class MixtureOfExperts(Cell):
 
         def weights(inputs: int, outputs: int) -> Parameter:
             init = weight_init or f"uniform({1 / sqrt(inputs):.6g})"
-            return Parameter(initializer(init, (experts, inputs, outputs), dtype))
+            return Parameter(init, shape=(experts, inputs, outputs), dtype=dtype)
 
         self.gate = weights(hidden_size, ffn_hidden_size)
         self.up = weights(hidden_size, ffn_hidden_size)

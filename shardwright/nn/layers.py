@@ -10,11 +10,10 @@ from math import prod, sqrt
 import numpy as np
 
 from shardwright import ops
-from shardwright.initial import Init, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SHARE
 from shardwright.nn.cell import Cell
-from shardwright.tensor import Parameter, Tensor, TracedTensor, apply
+from shardwright.tensor import Parameter, Start, Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
 
 
@@ -25,7 +24,7 @@ class Dense(Cell):
     ----------
     in_channels, out_channels : int
         Sizes of the last dimension before and after; the weight is ``[out, in]``.
-    weight_init, bias_init : str or float, optional
+    weight_init, bias_init : str, float or Tensor, optional
         Initializers; by default uniform within ``1 / sqrt(in_channels)``.
     has_bias : bool
         Whether a bias is added.
@@ -39,8 +38,8 @@ class Dense(Cell):
         self,
         in_channels: int,
         out_channels: int,
-        weight_init: Init | None = None,
-        bias_init: Init | None = None,
+        weight_init: Start | None = None,
+        bias_init: Start | None = None,
         has_bias: bool = True,
         activation: str | Cell | None = None,
         dtype: str = "float32",
@@ -52,8 +51,8 @@ class Dense(Cell):
         bias = even if bias_init is None else bias_init
         self.matmul = ops.MatMul(transpose_b=True)
         self.bias_add = ops.Add()
-        self.weight = Parameter(initializer(weight, (out_channels, in_channels), dtype))
-        self.bias = Parameter(initializer(bias, out_channels, dtype)) if has_bias else None
+        self.weight = Parameter(weight, shape=(out_channels, in_channels), dtype=dtype)
+        self.bias = Parameter(bias, shape=out_channels, dtype=dtype) if has_bias else None
         self.activation = get_activation(activation) if isinstance(activation, str) else activation
 
     def construct(self, x: Tensor) -> Tensor:
@@ -71,7 +70,7 @@ class Embedding(Cell):
     ----------
     vocab_size, embedding_size : int
         Shape of the table.
-    embedding_table : str or float
+    embedding_table : str, float or Tensor
         Initializer of the table.
     dtype : str
         Element type of the table.
@@ -81,11 +80,11 @@ class Embedding(Cell):
         self,
         vocab_size: int,
         embedding_size: int,
-        embedding_table: Init = "normal",
+        embedding_table: Start = "normal",
         dtype: str = "float32",
     ) -> None:
         shape = (vocab_size, embedding_size)
-        self.embedding_table = Parameter(initializer(embedding_table, shape, dtype))
+        self.embedding_table = Parameter(embedding_table, shape=shape, dtype=dtype)
         self.gather = ops.Gather()
 
     def construct(self, indices: Tensor) -> Tensor:
@@ -105,7 +104,7 @@ class HashEmbedding(Cell):
         Rows of the one table, or of the table of each feature ``[..., feature]``.
     embedding_size : int
         Size of a row.
-    embedding_table : str or float
+    embedding_table : str, float or Tensor
         Initializer of the tables.
     dtype : str
         Element type of the tables.
@@ -115,7 +114,7 @@ class HashEmbedding(Cell):
         self,
         rows: int | Sequence[int],
         embedding_size: int,
-        embedding_table: Init = "normal",
+        embedding_table: Start = "normal",
         dtype: str = "float32",
     ) -> None:
         sizes = np.asarray(rows, np.int32)
@@ -289,7 +288,7 @@ class PReLU(Cell):
     """
 
     def __init__(self, channel: int = 1, w: float = 0.25, dtype: str = "float32") -> None:
-        self.w = Parameter(initializer(w, channel, dtype))
+        self.w = Parameter(w, shape=channel, dtype=dtype)
         self.prelu = ops.PReLU()
 
     def construct(self, x: Tensor) -> Tensor:

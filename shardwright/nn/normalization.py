@@ -1,12 +1,11 @@
 """Normalizations: of rows, and of channels over a batch."""
 
 from shardwright import ops
-from shardwright.initial import Init, initializer
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.batch_normalization import emit_batch_norm
-from shardwright.tensor import Parameter, Tensor, TracedTensor
+from shardwright.tensor import Parameter, Start, Tensor, TracedTensor
 from shardwright.tracer import current_tracer
 
 
@@ -30,8 +29,8 @@ class LayerNorm(Cell):
         dtype: str = "float32",
     ) -> None:
         size = _last(normalized_shape)
-        self.gamma = Parameter(initializer("ones", size, dtype))
-        self.beta = Parameter(initializer("zeros", size, dtype))
+        self.gamma = Parameter("ones", shape=size, dtype=dtype)
+        self.beta = Parameter("zeros", shape=size, dtype=dtype)
         self.layer_norm = ops.LayerNorm(epsilon=epsilon)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -48,7 +47,7 @@ class RMSNorm(Cell):
         epsilon: float = 1e-6,
         dtype: str = "float32",
     ) -> None:
-        self.gamma = Parameter(initializer("ones", _last(normalized_shape), dtype))
+        self.gamma = Parameter("ones", shape=_last(normalized_shape), dtype=dtype)
         self.rms_norm = ops.RMSNorm(epsilon=epsilon)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -95,10 +94,10 @@ class BatchNorm(Cell):
         dtype: str = "float32",
         parts: int = 1,
         *,
-        gamma_init: Init = "ones",
-        beta_init: Init = "zeros",
-        moving_mean_init: Init = "zeros",
-        moving_var_init: Init = "ones",
+        gamma_init: Start = "ones",
+        beta_init: Start = "zeros",
+        moving_mean_init: Start = "zeros",
+        moving_var_init: Start = "ones",
     ) -> None:
         POSITIVE_INTEGER.check("parts", parts)
         NOT_NEGATIVE.check("eps", eps)
@@ -109,8 +108,8 @@ class BatchNorm(Cell):
         self.momentum = momentum
         self.moving_mean = _moving(moving_mean_init, num_features, dtype)
         self.moving_variance = _moving(moving_var_init, num_features, dtype)
-        self.gamma = Parameter(initializer(gamma_init, num_features, dtype))
-        self.beta = Parameter(initializer(beta_init, num_features, dtype))
+        self.gamma = Parameter(gamma_init, shape=num_features, dtype=dtype)
+        self.beta = Parameter(beta_init, shape=num_features, dtype=dtype)
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize, and move the means and variances."""
@@ -140,9 +139,9 @@ class BatchNorm(Cell):
         tracer.updates.append((moving.value(tracer).name, following.value(tracer).name))
 
 
-def _moving(init: Init, size: int, dtype: str) -> Parameter:
+def _moving(init: Start, size: int, dtype: str) -> Parameter:
     """Return a moving average, which is not trained and which every rank has its own of."""
-    return Parameter(initializer(init, size, dtype), requires_grad=False, layerwise_parallel=True)
+    return Parameter(init, shape=size, dtype=dtype, requires_grad=False, layerwise_parallel=True)
 
 
 class BatchNorm1d(BatchNorm):
@@ -182,8 +181,8 @@ class GroupNorm(Cell):
         POSITIVE_INTEGER.check("num_groups", num_groups)
         if num_channels % num_groups:
             raise ModelError(f"{num_channels} channels do not make {num_groups} equal groups")
-        self.gamma = Parameter(initializer("ones", num_channels, dtype))
-        self.beta = Parameter(initializer("zeros", num_channels, dtype))
+        self.gamma = Parameter("ones", shape=num_channels, dtype=dtype)
+        self.beta = Parameter("zeros", shape=num_channels, dtype=dtype)
         self.group_norm = ops.GroupNorm(groups=num_groups, epsilon=eps)
 
     def construct(self, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.ir.optional import optional
+from shardwright.ir.versions import warn_if_untested
 from shardwright.tracing import Definition, InputSpec
 
 
@@ -85,6 +86,8 @@ def from_torch(module: Any, example_inputs: Any, loss: str | None = None) -> Def
     """
     title = f"`{type(module).__name__}`"
     frontend = optional("shardwright.frontends.torch", extra="torch", need=f"importing {title}")
+    if "transformers" in sys.modules:
+        warn_if_untested("transformers")
     imported = frontend.import_module(module, example_inputs, loss=loss or "none")
     return _trained_definition(imported, title)
 
@@ -126,6 +129,8 @@ def from_jax(function: Any, example_inputs: Any, loss: str | None = None) -> Def
     """
     title = f"`{getattr(function, '__name__', type(function).__name__)}`"
     frontend = optional("shardwright.frontends.jax", extra="jax", need=f"importing {title}")
+    if "flax" in sys.modules:
+        warn_if_untested("flax")
     imported = frontend.import_function(function, example_inputs, loss=loss or "none")
     return _trained_definition(imported, title)
 

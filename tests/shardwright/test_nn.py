@@ -9,7 +9,7 @@ from shardwright.ir.errors import IRError, ModelError, OptionError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
 from shardwright.session import begin
-from shardwright.tensor import Parameter
+from shardwright.tensor import Parameter, Tensor
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained
 from tests.shardwright.programs import outputs_of
@@ -347,3 +347,16 @@ def test_wrong_cells_are_refused(make, what):
 def test_an_initializer_that_nobody_knows_is_refused():
     with pytest.raises(IRError, match="no initializer is called `glorot`"):
         Parameter("glorot", shape=(2, 2))
+
+
+def test_a_layer_begins_with_given_data():
+    weight = np.arange(12.0).reshape(4, 3)
+    layer = nn.Dense(3, 4, weight_init=Tensor(weight), bias_init=Tensor(np.ones(4)))
+    assert np.array_equal(layer.weight.asnumpy(), weight)
+    assert np.array_equal(layer(Tensor(np.ones((1, 3)))).asnumpy(), weight.sum(1)[None] + 1)
+
+
+def test_data_of_another_shape_is_refused():
+    with pytest.raises(ModelError) as caught:
+        nn.Dense(3, 4, weight_init=Tensor(np.zeros((3, 4))))
+    assert str(caught.value) == "a parameter begins as data of shape [3, 4], expected [4, 3]"
