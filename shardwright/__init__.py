@@ -35,7 +35,7 @@ _NAMES = {
     "Layout": "shardwright.parallel",
     "Mesh": "shardwright.ir.mesh",
     "Model": "shardwright.train",
-    "Parameter": "shardwright.tensor",
+    "Parameter": "shardwright.parameter",
     "Plan": "shardwright.compiler.plans.plan",
     "ShardwrightError": "shardwright.ir.errors",
     "Tensor": "shardwright.tensor",

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from shardwright.communication import WORLD_GROUPS, get_group_size, groups_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_flag, check_type
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer, is_tracing
 
 Function = TypeVar("Function", bound=Callable[..., Any])

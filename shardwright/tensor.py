@@ -13,12 +13,10 @@ from numpy.typing import ArrayLike
 from shardwright.communication import WORLD_AXIS
 from shardwright.eager import values_of
 from shardwright.indexing import Index, Item, beside, index_of, place_of, size_of
-from shardwright.initial import Init, Initial, Initializer, Keeper, initializer
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
-from shardwright.ir.values import check_flag
 from shardwright.operators.info import Array
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
@@ -50,6 +48,11 @@ class Tensor:
             raise ModelError(f"a tensor has the element type `{dtype}`, expected one of {DTYPES}")
         self.type = TensorType(dtype, array.shape)
         self.data: Array | None = array.astype(numpy_dtype(dtype))
+
+    @property
+    def has_value(self) -> bool:
+        """Whether its elements are known."""
+        return self.data is not None
 
     # Its type
 
@@ -252,154 +255,6 @@ class TracedTensor(Tensor):
         return f"Tensor({self._value.name}: {self.type})"
 
 
-# How a parameter of a layer begins: by an initializer, or as given data.
-Start = Init | Tensor
-
-
-class Parameter(Tensor):
-    """A tensor that is kept from step to step.
-
-    Parameters
-    ----------
-    default_input : Initial, str, number, Initializer, Tensor or array
-        The initial value: the result of `initializer`, what that takes together with `shape`, or
-        data, of the shape `shape` where it is given.
-    name : str, optional
-        The last part of its name; by default the name of its attribute.
-    requires_grad : bool
-        Whether it is trained; integer parameters never are.
-    layerwise_parallel : bool
-        In a hand-written parallel program: whether every rank holds values of its own.
-    shape, dtype : optional
-        Its type, where `default_input` is no data; data has a type of its own.
-
-    Raises
-    ------
-    ModelError
-        If a text has no shape, or data has another one than `shape`.
-    """
-
-    def __init__(
-        self,
-        default_input: Initial | Start | ArrayLike,
-        name: str | None = None,
-        requires_grad: bool = True,
-        layerwise_parallel: bool = False,
-        *,
-        shape: int | tuple[int, ...] | None = None,
-        dtype: str = "float32",
-    ) -> None:
-        if isinstance(default_input, (str, int, float, Initializer)) and shape is not None:
-            default_input = initializer(default_input, shape, dtype)
-        if isinstance(default_input, (str, Initializer)):
-            raise ModelError(f"a parameter begins as `{default_input}`, but has no shape")
-        if isinstance(default_input, Initial):
-            self.type, self.data = default_input.type, None
-            self.initializer = default_input.text
-        else:
-            tensor = default_input if isinstance(default_input, Tensor) else Tensor(default_input)
-            self.type, self.data = tensor.type, tensor.asnumpy()
-            self.initializer = "data"
-            whole = (shape,) if isinstance(shape, int) else shape
-            if whole is not None and self.type.shape != tuple(whole):
-                found, expected = list(self.type.shape), list(whole)
-                raise ModelError(
-                    f"a parameter begins as data of shape {found}, expected {expected}"
-                )
-        self._name, self._path = name, ""
-        self.requires_grad = requires_grad and self.type.is_float
-        self.layerwise_parallel = layerwise_parallel
-        self.comm_fusion: int | None = None
-        self.is_served = False  # whether it is on parameter servers
-        self.kept: tuple[Keeper, str] | None = None
-
-    def set_param_ps(self, init_in_server: bool = False) -> None:
-        """Put the parameter on parameter servers, which draw its initial value either way."""
-        check_flag("init_in_server", init_in_server)
-        self.is_served = True
-
-    @property
-    def name(self) -> str:
-        """Its path from the outermost cell that listed it, or its own name, or nothing."""
-        return self._path or self._name or ""
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._name, self._path = name, ""
-
-    def named(self, cell: str, attribute: str) -> str:
-        """Return its path below a cell that lists it, and keep the longest of such paths."""
-        path = f"{cell}.{self._name or attribute}".removeprefix(".")
-        self._path = max(self._path, path, key=len)
-        return path
-
-    def keep_in(self, keeper: Keeper, name: str) -> None:
-        """Let a session keep the value from now on, under a name."""
-        self.kept = keeper, name
-
-    @property
-    def has_value(self) -> bool:
-        """Whether it has a value yet."""
-        return self.kept is not None or self.data is not None
-
-    def asnumpy(self) -> Array:
-        """Return the whole value: as trained so far, or as given.
-
-        Where processes hold parts of it, every one takes part.
-
-        Raises
-        ------
-        ModelError
-            If it has none yet: its initializer draws it when its network is compiled.
-        """
-        if self.kept is not None:
-            return self.kept[0].read(self.kept[1])
-        if self.data is None:
-            raise ModelError(
-                f"a parameter of type {self.type} has no value yet, its initializer draws it when "
-                f"its network is compiled",
-                hint="train the network first, or give the parameter data",
-            )
-        return self.data
-
-    def set_data(self, data: "Tensor | ArrayLike") -> None:
-        """Give the parameter another value, of the same type.
-
-        Raises
-        ------
-        ModelError
-            If the type differs.
-        """
-        array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data)
-        if array.shape != self.shape:
-            what = f"a parameter of type {self.type} is given data of shape {array.shape}"
-            raise ModelError(what)
-        self.data, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
-        if self.kept is not None:
-            keeper, name = self.kept
-            keeper.write(name, self.data)
-
-    def value(self, tracer: Tracer) -> Value:
-        """Return the parameter in the graph being traced."""
-        attributes: dict[str, Attribute] = {
-            "initializer": self.initializer,
-            "trainable": self.requires_grad,
-        }
-        if self.layerwise_parallel and tracer.world > 1:
-            attributes["layerwise_parallel"] = True
-        if self.comm_fusion is not None:
-            attributes["fusion"] = self.comm_fusion
-        value = tracer.declare(self, Value("parameter", self.type), attributes)
-        if self.data is not None:
-            tracer.initial[value.name] = self.data
-        return value
-
-    def __repr__(self) -> str:
-        return f"Parameter({self.name}: {self.type})"
-
-    __str__ = __repr__
-
-
 # Recording
 
 
@@ -446,7 +301,7 @@ def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tup
     return tuple(TracedTensor(value) for value in results)
 
 
-def computed(tracer: Tracer, make: Callable[[], Any], parameters: Mapping[str, "Parameter"]) -> Any:
+def computed(tracer: Tracer, make: Callable[[], Any], parameters: Mapping[str, Tensor]) -> Any:
     """Return what a function makes of tensors, with their values.
 
     Parameters
@@ -455,7 +310,7 @@ def computed(tracer: Tracer, make: Callable[[], Any], parameters: Mapping[str, "
         A new tracer.
     make : callable
         Applies operators and cells, and returns tensors, in tuples, lists or mappings.
-    parameters : mapping of str to Parameter
+    parameters : mapping of str to Tensor
         The parameters that it may use, by name.
     """
     with tracer.tracing():

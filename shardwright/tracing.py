@@ -20,7 +20,8 @@ from shardwright.operators.info import Array, SplitCounts
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
-from shardwright.tensor import Parameter, Tensor, TracedTensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor, TracedTensor
 from shardwright.tracer import Tracer
 
 Network = Cell | Callable[..., Any]

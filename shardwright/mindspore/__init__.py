@@ -59,7 +59,8 @@ from shardwright.mindspore.train import (
     load_param_into_net,
     save_checkpoint,
 )
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 
 __all__ = [
     "GRAPH_MODE",

@@ -20,9 +20,10 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, wrong_value
 from shardwright.operators.info import Array
+from shardwright.parameter import Parameter
 from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.tensor import Parameter, Tensor
+from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer, is_tracing
 from shardwright.tracing import Definition, InputSpec, trace
 

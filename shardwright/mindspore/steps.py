@@ -11,8 +11,9 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_names, wrong_value
 from shardwright.mindspore.context import get_context, get_seed
 from shardwright.operators.info import Array
+from shardwright.parameter import Parameter
 from shardwright.session import ParallelOptions, Session, begin
-from shardwright.tensor import Parameter, Tensor
+from shardwright.tensor import Tensor
 from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
 

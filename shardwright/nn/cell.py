@@ -5,7 +5,8 @@ from typing import Any
 
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, check_names, wrong_value
-from shardwright.tensor import Parameter, Tensor, computed
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor, computed
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 _RECOMPUTE = (

@@ -7,7 +7,8 @@ from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.nn.cell import Cell
-from shardwright.tensor import Parameter, Start, Tensor
+from shardwright.parameter import Parameter, Start
+from shardwright.tensor import Tensor
 
 Size = int | tuple[int, ...]
 PadMode = Literal["same", "valid", "pad"]

@@ -11,9 +11,10 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import STEP
 from shardwright.operators.models.optimizer import Optimizer as Rule
+from shardwright.parameter import Parameter
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.tensor import Parameter, Tensor
+from shardwright.tensor import Tensor
 
 Update = tuple[Parameter, dict[str, Attribute]]
 

@@ -6,7 +6,8 @@ from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.nn.layers import Dense, get_activation
-from shardwright.tensor import Parameter, Tensor, apply, apply_all
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor, apply, apply_all
 
 
 class GatedFeedForward(Cell):

@@ -13,7 +13,8 @@ from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SHARE
 from shardwright.nn.cell import Cell
-from shardwright.tensor import Parameter, Start, Tensor, TracedTensor, apply
+from shardwright.parameter import Parameter, Start
+from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
 
 

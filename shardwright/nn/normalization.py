@@ -5,7 +5,8 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.batch_normalization import emit_batch_norm
-from shardwright.tensor import Parameter, Start, Tensor, TracedTensor
+from shardwright.parameter import Parameter, Start
+from shardwright.tensor import Tensor, TracedTensor
 from shardwright.tracer import current_tracer
 
 

@@ -14,7 +14,8 @@ from shardwright.nn.rates import LearningRateSchedule, as_rate
 from shardwright.operators.models.optimizer import STEP, Kind, check_settings
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.operators.models.schedule import is_schedule, rate_at
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer, is_tracing
 
 Parameters = Iterable[Parameter | Mapping[str, Any]]

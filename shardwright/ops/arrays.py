@@ -6,7 +6,8 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ops.composite import Assign, TensorScatterAdd, TensorScatterSub
-from shardwright.tensor import Parameter, Tensor, apply
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor, apply
 
 
 class SplitWithSize:

@@ -4,7 +4,8 @@ from typing import Any
 
 from shardwright.ir.errors import ModelError
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
-from shardwright.tensor import Parameter, Tensor, TracedTensor, apply
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
 
 

@@ -24,9 +24,10 @@ from shardwright.ir.values import (
 )
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
+from shardwright.parameter import Parameter
 from shardwright.runtime.agreement import from_first
 from shardwright.runtime.checkpoint import read_arrays, write_arrays
-from shardwright.tensor import Parameter, Tensor
+from shardwright.tensor import Tensor
 from shardwright.train.callbacks import Callback, RunContext
 from shardwright.train.ckpt_files import is_ckpt, read_ckpt, write_ckpt
 

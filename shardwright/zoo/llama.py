@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from shardwright import nn, ops
 from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 
 _INIT = "normal(0.02)"

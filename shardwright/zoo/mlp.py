@@ -3,7 +3,8 @@
 from shardwright import nn
 from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from shardwright import nn, ops
 from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 
 # Rows of the 26 tables that the data of Criteo's challenge of 2014 (Kaggle) has.

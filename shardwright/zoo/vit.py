@@ -2,7 +2,8 @@
 
 from shardwright import nn, ops
 from shardwright.initial import initializer
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import Definition
 from shardwright.zoo.images import classifier
 

@@ -9,8 +9,8 @@ from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError, OptionError, PassError
 from shardwright.ir.text import to_text
 from shardwright.ir.types import TensorType
+from shardwright.parameter import Parameter
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
-from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec
 from tests.shardwright.programs import traced, trained
 

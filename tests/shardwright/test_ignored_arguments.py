@@ -11,7 +11,7 @@ from shardwright.gradients import value_and_grad
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
-from shardwright.tensor import Parameter
+from shardwright.parameter import Parameter
 from shardwright.tracing import InputSpec, trace
 from shardwright.train import FixedLossScaleManager, LossMonitor, Model
 

@@ -8,8 +8,9 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import IRError, ModelError, OptionError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
+from shardwright.parameter import Parameter
 from shardwright.session import begin
-from shardwright.tensor import Parameter, Tensor
+from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained
 from tests.shardwright.programs import outputs_of

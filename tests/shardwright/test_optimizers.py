@@ -8,7 +8,8 @@ from shardwright import nn
 from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import ModelError, OptionError, PassError, ShardwrightWarning
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
 from shardwright.train import Model
 

@@ -5,7 +5,8 @@ from shardwright.gradients import jit, value_and_grad
 from shardwright.ir.errors import ModelError
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
 
 X = InputSpec("x", TensorType("float32", (8, 4)))

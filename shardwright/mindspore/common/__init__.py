@@ -2,6 +2,7 @@
 
 from shardwright.mindspore.common import dtype, initializer
 from shardwright.mindspore.context import get_seed, set_seed
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 
 __all__ = ["Parameter", "Tensor", "dtype", "get_seed", "initializer", "set_seed"]

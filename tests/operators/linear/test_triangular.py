@@ -8,9 +8,10 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, operator_info, whole_kernel
+from shardwright.parameter import Parameter
 from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.tensor import Parameter, Tensor, apply
+from shardwright.tensor import Tensor, apply
 from shardwright.tracing import InputSpec, trace
 
 

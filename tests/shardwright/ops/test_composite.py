@@ -6,7 +6,8 @@ import pytest
 from shardwright import nn, ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import TensorType
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
 from tests.shardwright.programs import outputs_of
 

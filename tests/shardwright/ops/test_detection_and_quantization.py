@@ -7,9 +7,9 @@ from shardwright import nn, ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.parameter import Parameter
 from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.tensor import Parameter
 from shardwright.tracing import InputSpec, trace
 from tests.shardwright.ops.test_composite import results
 

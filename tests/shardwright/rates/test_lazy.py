@@ -8,7 +8,8 @@ from shardwright import nn, ops
 from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import OptionError
 from shardwright.parallel import AutoParallel
-from shardwright.tensor import Parameter, Tensor
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, TensorType, trace
 from shardwright.train import Model
 
