@@ -43,7 +43,7 @@ _NAMES = {
     "check_operator": "shardwright.operators.checks.operator",
     "compile": "shardwright.api",
     "dump": "shardwright.api",
-    "initializer": "shardwright.initial",
+    "initializer": "shardwright.parameter",
     "jit": "shardwright.gradients",
     "load_plugin": "shardwright.plugins",
     "prove": "shardwright.api",

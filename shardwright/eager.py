@@ -5,14 +5,28 @@ parameters; a parameter without a value gets the one that training would begin w
 """
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 
-from shardwright.initial import get_seed
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.ir.values import SEED
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tracer import Tracer
+
+_SEED: ContextVar[int] = ContextVar("seed", default=0)
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed of the initial values of networks that are run outside of a training step."""
+    SEED.check("seed", seed)
+    _SEED.set(seed)
+
+
+def get_seed() -> int:
+    """Return the seed of `set_seed`, or 0."""
+    return _SEED.get()
 
 
 def values_of(

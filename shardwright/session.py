@@ -36,8 +36,8 @@ from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_texts
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.dataflow.trained import check_trained
+from shardwright.eager import get_seed
 from shardwright.feeding import Feed, Kind
-from shardwright.initial import get_seed
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files import begins, failing_as, write_file

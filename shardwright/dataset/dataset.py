@@ -18,7 +18,7 @@ from shardwright.dataset.profile import PROFILE
 from shardwright.dataset.transforms import RandomOperation
 from shardwright.dataset.tuning import Tuner
 from shardwright.dataset.workers import Workers
-from shardwright.initial import get_seed
+from shardwright.eager import get_seed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER, SEED, check_flag
 from shardwright.operators.info import Array

@@ -8,7 +8,7 @@ import numpy as np
 from shardwright.communication import NumberedRank, Rank, symbol_of
 from shardwright.dataset.dataset import ByKey, Sample
 from shardwright.dataset.profile import PROFILE
-from shardwright.initial import get_seed
+from shardwright.eager import get_seed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, check_flag
 from shardwright.operators.info import Array

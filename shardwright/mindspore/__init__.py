@@ -11,7 +11,6 @@ The names are those of `shardwright` with MindSpore's arguments and defaults. Wh
 is refused in one sentence; nothing is ignored.
 """
 
-from shardwright.initial import initializer
 from shardwright.mindspore import (
     amp,
     common,
@@ -59,7 +58,7 @@ from shardwright.mindspore.train import (
     load_param_into_net,
     save_checkpoint,
 )
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright import initial
+from shardwright import eager
 from shardwright.communication import get_group_size, get_rank
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
@@ -170,7 +170,7 @@ def has_parallel_setting(name: str) -> bool:
 
 def set_seed(seed: int) -> None:
     """Set the seed of initial values, dropout, the order of shuffled datasets, and numpy."""
-    initial.set_seed(seed)
+    eager.set_seed(seed)
     np.random.seed(seed % 2**32)
     _SETTINGS.seed = seed
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from shardwright.communication import get_group_size
 from shardwright.dataflow.cotangents import gradient_name
+from shardwright.eager import get_seed
 from shardwright.gradients import Gradients, ValueAndGrad
-from shardwright.initial import get_seed
 from shardwright.ir import graph as ir
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import ModelError

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwright.communication import processes
 from shardwright.dataset.dataset import Dataset, Sample
-from shardwright.initial import get_seed
+from shardwright.eager import get_seed
 from shardwright.ir.errors import ModelError, PlanError
 from shardwright.ir.values import NOT_NEGATIVE, NOT_NEGATIVE_INTEGER, wrong_value
 from shardwright.runtime.agreement import Vote, from_first

@@ -1,9 +1,8 @@
 """BERT: an encoder of text."""
 
 from shardwright import nn, ops
-from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 

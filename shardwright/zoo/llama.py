@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from shardwright import nn, ops
-from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 

@@ -1,9 +1,8 @@
 """Dense layers, and the smallest model with something to decide."""
 
 from shardwright import nn
-from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 

@@ -5,9 +5,8 @@ from itertools import pairwise
 import numpy as np
 
 from shardwright import nn, ops
-from shardwright.initial import initializer
 from shardwright.ir.types import TensorType
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 

@@ -1,8 +1,7 @@
 """Vision transformer."""
 
 from shardwright import nn, ops
-from shardwright.initial import initializer
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition
 from shardwright.zoo.images import classifier

@@ -5,11 +5,10 @@ import pytest
 
 from shardwright import nn, ops
 from shardwright.communication import Rank, get_group_size, get_rank, init, world
-from shardwright.initial import initializer
 from shardwright.ir.errors import ModelError, OptionError, PassError
 from shardwright.ir.text import to_text
 from shardwright.ir.types import TensorType
-from shardwright.parameter import Parameter
+from shardwright.parameter import Parameter, initializer
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.tracing import InputSpec
 from tests.shardwright.programs import traced, trained

@@ -1,7 +1,7 @@
 """Initializers of parameters: functions of MindSpore's names that return one."""
 
-from shardwright.initial import Initializer, initializer
 from shardwright.ir.values import check_choice, wrong_value
+from shardwright.parameter import Initializer, initializer
 
 
 def Zero() -> Initializer:  # noqa: N802

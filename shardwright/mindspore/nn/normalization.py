@@ -3,9 +3,9 @@
 from typing import Any
 
 from shardwright.communication import get_batch_parts
-from shardwright.initial import Init
 from shardwright.ir.values import check_choice, check_flag, wrong_value
 from shardwright.nn.normalization import BatchNorm
+from shardwright.parameter import Init
 from shardwright.tensor import Tensor
 
 
