@@ -50,6 +50,7 @@ from shardwright.cost_model.pipelines.step import least_limit
 from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
 from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.update_rules import with_rules
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -114,6 +115,7 @@ def compile_graph(
         If an option is wrong, or there is no plan.
     """
     options = options or CompileOptions()
+    options = replace(options, optimizer=with_rules(options.optimizer, graph))
     check_parts(cluster, graph, options)
     cluster = for_offloading(graph, cluster, options)
     check_tensor_names(graph, options.optimizer, options.loss_scale)

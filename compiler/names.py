@@ -39,7 +39,7 @@ def check_tensor_names(graph: Graph, optimizer: Optimizer, scale: LossScale = 1.
     trained = [p.name for p in graph.parameters if p.trainable and p.value.type.is_float]
     taken = {gradient_name(name): f"the gradient of `{name}`" for name in trained}
     for name in trained:
-        taken |= {f"{name}.{s}": f"the state `{s}` of `{name}`" for s in optimizer.states}
+        taken |= {f"{name}.{s}": f"the state `{s}` of `{name}`" for s in optimizer.states_of(name)}
     if optimizer.counts_steps:
         taken[STEP] = "the number of the step"
     if isinstance(scale, DynamicLossScale):

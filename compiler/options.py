@@ -35,7 +35,8 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale, loss_scale
-from shardwright.operators.models.optimizer import STATES, Optimizer
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.pipeline import Pipeline
 from shardwright.search.driver import SEARCHES
@@ -98,7 +99,8 @@ class CompileOptions:
     optimizer: Optimizer = field(
         default_factory=Optimizer,
         metadata=_about(
-            f"update rule of the parameters: {', '.join(STATES)}",
+            f"update rule of the parameters: {', '.join(NAMES)}; with settings as "
+            "`adamw:weight_decay=0.1`",
             validate=checks.check_optimizer,
             default="the model's, or sgd",
         ),

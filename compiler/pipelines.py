@@ -77,8 +77,8 @@ def partitioned(
         InsertMirrors(),
         Differentiate(options.loss_scale),
         *((ScheduleMicroBatches(),) if decisions.mesh.in_time else ()),
-        lowering,
         AppendOptimizer.of(options.optimizer, options.loss_scale),
+        lowering,
         CleanUp(),
         *fused(options),
     )

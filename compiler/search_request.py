@@ -219,7 +219,7 @@ class SearchRequest:
         return build_search_space(
             self.source if self.micro is None else self.micro.graph,
             self.profile,
-            states=len(self.options.optimizer.states),
+            optimizer=self.options.optimizer,
             pins=pins,
             result_pins=self.options.result_pins,
             input_layouts=self._input_layouts(),
@@ -291,12 +291,5 @@ def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:
             guarded = len(trained)
         if optimizer.is_scheduled:
             rates = len({optimizer.rate_of(name) for name in trained})
-    return UpdateRule(
-        f"{optimizer.kind}_update",
-        len(optimizer.states),
-        optimizer.reads_step,
-        tuple(sorted(optimizer.attributes_of("").items())),
-        not guarded and options.loss_scale != 1.0,
-        guarded,
-        rates,
-    )
+    unscales = not guarded and options.loss_scale != 1.0
+    return UpdateRule(optimizer, unscales, guarded, rates)

@@ -10,8 +10,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication.rings import RingOperator
-from shardwright.operators.info import operator_class, operator_info
+from shardwright.operators.info import OperatorInfo, operator_class, operator_info
 
 KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 
@@ -94,13 +93,13 @@ def _buffers(graph: Graph) -> Buffers:
 def workspaces(
     nodes: Iterable[Node], values: Mapping[str, Value], mesh: Mesh
 ) -> Mapping[str, float]:
-    """Return the bytes that rings hold while they run, by their nodes."""
+    """Return the bytes that operators hold while they run, by their nodes."""
     found = {}
     for node in nodes:
-        if issubclass(operator_class(node.operator), RingOperator):
+        kind = operator_class(node.operator)
+        if kind.workspace_bytes is not OperatorInfo.workspace_bytes:
             read = [values[name] for name in node.operands]
             info = operator_info(node.operator, [value.type for value in read], node.attributes)
-            assert isinstance(info, RingOperator)
             taken = [value.layout or Layout.replicated(value.type.rank) for value in read]
             found[node.name] = info.workspace_bytes(taken, mesh)
     return found

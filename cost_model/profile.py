@@ -21,13 +21,13 @@ from shardwright.cost_model.cluster import Cluster, mesh_for
 from shardwright.cost_model.redistribution.layout_graph import kinds_of
 from shardwright.cost_model.redistribution.moves import Kinds
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import OperatorInfo
+from shardwright.operators.models.optimizer import Optimizer
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -147,18 +147,12 @@ class OperatorTable:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The optimizer's operator, as far as its cost matters.
+    """The optimizer, as far as its cost matters.
 
     Parameters
     ----------
-    operator : str
-        Name of the operator.
-    states : int
-        Number of tensors that it keeps for each parameter.
-    reads_step : bool
-        Whether it reads the number of the step.
-    settings : tuple of (str, attribute)
-        Attributes of the operator.
+    optimizer : Optimizer
+        The rule of every parameter.
     unscales : bool
         Whether gradients carry a loss scale that is divided out first.
     guarded : int
@@ -168,10 +162,7 @@ class UpdateRule:
         Number of learning rates that follow the step, and are read; 0 where they are attributes.
     """
 
-    operator: str
-    states: int
-    reads_step: bool
-    settings: tuple[tuple[str, Attribute], ...] = ()
+    optimizer: Optimizer
     unscales: bool = False
     guarded: int = 0
     rates: int = 0
@@ -365,15 +356,13 @@ class CostProfile(ABC):
         """Return the cost of copying a tensor on every rank."""
         return 0.0
 
-    def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
+    def update(self, parameter: Value, gradient: str) -> float:
         """Return the cost of the optimizer's update of a parameter.
 
         Parameters
         ----------
-        tensor : TensorType
-            The type of the parameter.
-        layout : Layout
-            The layout in which it is stored.
+        parameter : Value
+            The parameter, in the layout in which it is stored.
         gradient : str
             The element type of its gradient.
         """

@@ -23,16 +23,21 @@ from shardwright.cost_model.profile import (
     check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.roofline import local_bytes, node_costs, placed_cost
+from shardwright.cost_model.roofline import layout_of, local_bytes, node_costs, placed_cost
 from shardwright.ir.errors import PassError
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import explained
 from shardwright.ir.types import TensorType
+from shardwright.operators.builder import Builder
 from shardwright.operators.info import OperatorInfo, operator_info
-from shardwright.operators.models.optimizer import state_type
+from shardwright.operators.models.update_steps import (
+    UpdateScalars,
+    emit_update,
+    state_values,
+)
 
 Floats = NDArray[np.float64]
 Emissions = dict[tuple[OperatorInfo, tuple[bool, ...]], list[tuple[Emission, int]]]
@@ -308,7 +313,7 @@ class ProgramProfile(CostProfile):
             return prices.constant()
         cost = 0.0 if not rule.guarded else self._guard_constant(rule.guarded)
         step = TensorType("int64", ())
-        if rule.reads_step or rule.rates:
+        if rule.optimizer.counts_steps:
             info = operator_info("add_scalar", (step,), {"value": 1})
             if rule.guarded:
                 info = operator_info("add", (step, step), {})
@@ -318,29 +323,51 @@ class ProgramProfile(CostProfile):
             cost += rule.rates * self.operator_cost(info, (scalar,), (scalar,))
         return cost
 
-    def update(self, tensor: TensorType, layout: Layout, gradient: str) -> float:
+    def update(self, parameter: Value, gradient: str) -> float:
         """Return the cost of the optimizer's update."""
-        rule, prices = self.update_rule, self.of_updates
-        if rule is None:
+        rule, prices, layout = self.update_rule, self.of_updates, parameter.layout
+        if rule is None or layout is None:
             return 0.0
         if prices is not self:
-            return prices.update(tensor, layout, gradient)
-        narrow, cost = replace(tensor, dtype=gradient), 0.0
+            return prices.update(parameter, gradient)
+        tensor, cost = parameter.type, 0.0
+        narrow = replace(tensor, dtype=gradient)
         if rule.unscales:
             if narrow != tensor:
                 cost += self.cast(narrow, tensor.dtype, layout)
             narrow = tensor
             scale = operator_info("scale", (tensor,), {})
             cost += self.operator_cost(scale, (layout,), (layout,))
-        types = [tensor, narrow] + [state_type(tensor)] * rule.states
-        scalars = [TensorType("int64", ())] * rule.reads_step
-        scalars += [TensorType("float64", ())] * bool(rule.rates)
         if rule.guarded:
             cost += self._count(narrow, layout)
-            scalars += [TensorType("float32", ()), TensorType("int64", ())]
-        layouts = [layout] * len(types) + [Layout.replicated(0)] * len(scalars)
-        info = operator_info(rule.operator, types + scalars, dict(rule.settings))
-        return cost + self.operator_cost(info, layouts, [layout] * len(info.result_types))
+        return cost + self._emitted_update(rule, parameter, Value("gradient", narrow, layout))
+
+    def _emitted_update(self, rule: UpdateRule, parameter: Value, gradient: Value) -> float:
+        """Return the cost of the operators that update a parameter from its gradient."""
+        build, optimizer = Builder(self.mesh), rule.optimizer
+        states = [value for _, value in state_values(optimizer, parameter, self.mesh)]
+        scalars = UpdateScalars(
+            _scalar("step", "int64") if optimizer.reads_step(parameter.name) else None,
+            _scalar("rate", "float64") if rule.rates else None,
+            _scalar("scale", "float32") if rule.guarded else None,
+            _scalar("nonfinite", "int64") if rule.guarded else None,
+        )
+        emit_update(build, optimizer, parameter, gradient, states, scalars)
+        given = (parameter, gradient, *states, *scalars.operands)
+        values = {value.name: value for value in given}
+        cost = 0.0
+        for node in build.nodes:
+            values.update((result.name, result) for result in node.results)
+            operands = [values[name] for name in node.operands]
+            types = [value.type for value in operands]
+            taken = [layout_of(value) for value in operands]
+            left = [layout_of(value) for value in node.results]
+            if node.operator == "redistribute":
+                cost += float(self._move(types[0], taken, left)[0, 0])
+            else:
+                info = operator_info(node.operator, types, node.attributes)
+                cost += self.operator_cost(info, taken, left)
+        return cost
 
     def _guard_constant(self, gradients: int) -> float:
         """Return the cost of adding up overflows, and of the next loss scale."""
@@ -381,6 +408,10 @@ class ProgramProfile(CostProfile):
         """Return the cost of casting a parameter, or its gradient, where it is stored."""
         info = operator_info("cast", (tensor,), {"dtype": dtype})
         return self.operator_cost(info, (layout,), (layout,))
+
+
+def _scalar(name: str, dtype: str) -> Value:
+    return Value(name, TensorType(dtype, ()), Layout.replicated(0))
 
 
 def _kept(emissions: Sequence[Emission]) -> tuple[Floats, Floats] | None:

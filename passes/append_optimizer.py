@@ -21,7 +21,12 @@ from shardwright.operators.models.loss_scale import (
     DynamicLossScale,
     LossScale,
 )
-from shardwright.operators.models.optimizer import RATE, STEP, Kind, Optimizer, state_type
+from shardwright.operators.models.optimizer import RATE, STEP, Kind, Optimizer
+from shardwright.operators.models.update_steps import (
+    UpdateScalars,
+    emit_update,
+    state_values,
+)
 from shardwright.passes.base import Pass, register_pass
 from shardwright.passes.differentiate import SCALE
 
@@ -168,13 +173,15 @@ class _Scalars:
             self._step = build.emit("add", self._before, guard.applied, name=name)
         build.updates.append((STEP, self._step.name))
 
-    def of(self, parameter: str) -> list[Value]:
-        """Return the scalars of the update of a parameter, in the order of operands."""
-        scalars = [self._step] if self._rule.reads_step else []
-        if self._rule.is_scheduled:
-            scalars.append(self._rate(self._rule.rate_of(parameter)))
-        guard = self._guard
-        return scalars if guard is None else [*scalars, guard.scale, guard.nonfinite]
+    def of(self, parameter: str) -> UpdateScalars:
+        """Return the scalars of the update of a parameter."""
+        rule, guard = self._rule, self._guard
+        return UpdateScalars(
+            self._step if rule.reads_step(parameter) else None,
+            self._rate(rule.rate_of(parameter)) if rule.is_scheduled else None,
+            None if guard is None else guard.scale,
+            None if guard is None else guard.nonfinite,
+        )
 
     def _rate(self, rate: Attribute) -> Value:
         """Return a learning rate, computed once for all parameters that have it."""
@@ -193,23 +200,14 @@ def _append_update(
     name = parameter.name
     states = [
         build.parameter(
-            Value(f"{name}.{state}", state_type(parameter.type), parameter.layout),
+            value,
             {"initializer": optimizer.initializer_of(name, state), "trainable": False},
             "state",
             name,
         )
-        for state in optimizer.states
+        for state, value in state_values(optimizer, parameter, build.mesh)
     ]
-    results = build.emit_all(
-        f"{optimizer.kind}_update",
-        parameter,
-        gradient,
-        *states,
-        *scalars.of(name),
-        name=f"{name}.next",
-        like=None,
-        **optimizer.attributes_of(name),
-    )
+    results = emit_update(build, optimizer, parameter, gradient, states, scalars.of(name))
     updated = (parameter, *states)
     build.updates += [(old.name, new.name) for old, new in zip(updated, results, strict=True)]
 

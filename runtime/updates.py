@@ -95,7 +95,7 @@ def overwriting(update: Update, replaced: Sequence[int]) -> Callable[..., None]:
     replaced : sequence of int
         The operands that are replaced.
     """
-    count = 2 + update.states
+    count = update.tensors
     fixed = update.writer(()) if len(update.operand_types) == count else None
 
     def overwrite(arrays: list[Array], *, spends_gradient: bool = False) -> None:
@@ -151,10 +151,12 @@ def _write(
     first = arrays[replaced[0]]
     rows = first.shape[0] if first.ndim else 1
     step = max(1, _CHUNK_BYTES * rows // max(first.nbytes, 1))
+    if any(arrays[i].shape != first.shape for i in replaced):  # scales have no such rows
+        step = rows
     for begin in range(0, rows, step):
         part = slice(begin, begin + step) if first.ndim else ...
         chunks = [array[part] if array.shape == first.shape else array for array in arrays]
         found = kernel(view, *chunks)
         new = found if isinstance(found, tuple) else (found,)
         for i, array in zip(replaced, new, strict=True):
-            arrays[i][part] = array
+            arrays[i][part if arrays[i].shape == first.shape else ...] = array

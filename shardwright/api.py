@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster
 from shardwright.dataflow.trained import check_trained
+from shardwright.dataflow.update_rules import with_rules
 from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
@@ -141,6 +142,7 @@ def compile(
     described = any_cluster(cluster) if isinstance(cluster, str) else cluster
     described = described.used_by(devices)
     chosen = with_own_options(asked, definition, options)
+    chosen = replace(chosen, optimizer=with_rules(chosen.optimizer, definition.graph))
     if "data_parallel" in (chosen.mode, dataset_strategy):
         check_batch(definition, devices)
     where = definition.graph, described, devices, mesh

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from shardwright.compiler.option_checks import (
     check_exact_only,
@@ -28,7 +28,8 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
-from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.optimizer_text import optimizer_of
 from shardwright.tracing import Definition
 
 DatasetStrategy = Literal["data_parallel", "full_batch"]
@@ -67,8 +68,7 @@ def asked_options(
     check_names("`compile` has no option", options, [*arguments, *OPTION_NAMES])
     optimizer = options.get("optimizer")
     if isinstance(optimizer, str):
-        check_choice("optimizer", optimizer, STATES)
-        options = {**options, "optimizer": Optimizer(cast(Kind, optimizer), {})}
+        options = {**options, "optimizer": optimizer_of(optimizer)}
     check_recompute_of_plan(options)
     asked = CompileOptions(**options)
     check_exact_only(asked.changed, asked.mode, asked.search, asked.plan, asked.cost_model)

@@ -19,7 +19,8 @@ from shardwright.cost_model.pipelines.mixed import groups_on
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, number_in
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
-from shardwright.operators.models.optimizer import STATES, Kind, Optimizer
+from shardwright.operators.models.optimizer import Kind, Optimizer
+from shardwright.operators.models.optimizer_text import optimizer_of
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.operators.models.schedule import check_rate
 from shardwright.passes.manager import graphs_asked_for
@@ -160,7 +161,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
 def add_training_types(step: argparse._ArgumentGroup) -> None:
     """Add the options that say how much memory an element of a parameter takes."""
     step.add_argument(
-        "--optimizer", choices=tuple(STATES), metavar="KIND", help=option_help("optimizer")
+        "--optimizer", type=optimizer_of, metavar="KIND", help=option_help("optimizer")
     )
     _add_precision(step)
     step.set_defaults(learning_rate=None)
@@ -176,7 +177,7 @@ def _add_precision(step: argparse._ArgumentGroup) -> None:
 
 def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
-        "--optimizer", choices=tuple(STATES), metavar="KIND", help=option_help("optimizer")
+        "--optimizer", type=optimizer_of, metavar="KIND", help=option_help("optimizer")
     )
     step.add_argument(
         "--learning-rate",
@@ -336,9 +337,10 @@ def _optimizer(model: str, arguments: argparse.Namespace) -> Optimizer | None:
     if arguments.optimizer is None and arguments.learning_rate is None:
         return None
     own: Kind = "sgd" if assumed_precision(model) is None else "adam"
-    optimizer = Optimizer(arguments.optimizer or own, {})
+    optimizer: Optimizer = arguments.optimizer or Optimizer(own, {})
     if arguments.learning_rate is not None:
-        optimizer = replace(optimizer, settings={"learning_rate": arguments.learning_rate})
+        settings = {**optimizer.settings, "learning_rate": arguments.learning_rate}
+        optimizer = replace(optimizer, settings=settings)
     return optimizer
 
 

@@ -373,7 +373,7 @@ def training_text(document: PlanDocument) -> str | None:
     if wide and document.precision != MASTER:
         text += f"; gradients {' and '.join(wide)} in {MASTER}"
     scale = "" if document.loss_scale == 1 else f", loss scale {document.loss_scale}"
-    return f"{text}; optimizer {document.optimizer.kind}{scale}"
+    return f"{text}; optimizer {document.optimizer.optimizer.title}{scale}"
 
 
 def _statistics_text(model: Graph, names: Sequence[str]) -> str:

@@ -157,7 +157,7 @@ class FitModel:
     @cached_property
     def stored(self) -> StoredBytes:
         """Bytes of a trained element."""
-        return StoredBytes.of(self.options)
+        return StoredBytes.of(self.options, self.graph)
 
     @cached_property
     def elements(self) -> int:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from shardwright.compiler.options import CompileOptions
+from shardwright.dataflow.update_rules import mean_state_bytes
+from shardwright.ir.graph import Graph
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 
@@ -34,20 +36,14 @@ class StoredBytes:
     reduced: float
 
     @staticmethod
-    def of(options: CompileOptions) -> "StoredBytes":
-        """Return the bytes by the optimizer and the types.
-
-        Examples
-        --------
-        >>> StoredBytes.of(CompileOptions()).total
-        8.0
-        """
+    def of(options: CompileOptions, graph: Graph) -> "StoredBytes":
+        """Return the bytes by the optimizer and the types; of states the mean of a program."""
         master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
         gradient, reduced = (
             lower if one == "lower" else master
             for one in (options.accumulate_type, options.reduce_type)
         )
-        states = master * len(options.optimizer.states)
+        states = mean_state_bytes(options.optimizer, graph)
         return StoredBytes(master, states, gradient, lower if lower < master else 0.0, reduced)
 
     @property

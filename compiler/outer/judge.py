@@ -182,7 +182,7 @@ class ProgramJudge:
             self.options.memory_on(self.cluster),
             pipeline_of,
             configurations,
-            StoredShares.of(self.options),
+            StoredShares.of(self.options, source),
             _experts(source),
         ).seeds()
 

@@ -13,6 +13,7 @@ from shardwright.compiler.stages.places import check_parts, devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.dataflow.update_rules import state_bytes
 from shardwright.ir.errors import ClusterError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
@@ -67,7 +68,8 @@ def with_search_of_large(
         return mesh, options
     parameters = sum(one.value.type.nbytes for one in graph.parameters if one.trainable)
     # The devices whose memory is taken by what is trained, and by one pass over the batch.
-    trained = parameters * (2 + len(options.optimizer.states)) / options.memory_on(cluster)
+    states = state_bytes(options.optimizer, graph)
+    trained = (2 * parameters + states) / options.memory_on(cluster)
     passed = _forward_bytes(graph, options) / options.memory_on(cluster)
     # Where even so many devices do not hold it, the search on one mesh proves that nothing fits.
     if LARGE <= trained <= devices:

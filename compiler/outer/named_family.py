@@ -28,7 +28,9 @@ from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.update_rules import mean_state_bytes
 from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
@@ -85,16 +87,10 @@ class StoredShares:
     gathered: float
 
     @staticmethod
-    def of(options: CompileOptions) -> "StoredShares":
-        """Return the shares by the optimizer and the types.
-
-        Examples
-        --------
-        >>> StoredShares.of(CompileOptions())
-        StoredShares(divided=0.5, gathered=0.5)
-        """
+    def of(options: CompileOptions, graph: Graph) -> "StoredShares":
+        """Return the shares by the optimizer and the types; of states the mean of a program."""
         master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
-        divided = master * (1 + len(options.optimizer.states))
+        divided = master + mean_state_bytes(options.optimizer, graph)
         gradient = lower if options.accumulate_type == "lower" else master
         total = divided + gradient + (lower if lower < master else 0)
         return StoredShares(divided / total, lower / total)

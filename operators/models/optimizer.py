@@ -13,25 +13,32 @@ import numpy as np
 
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import IRError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.ir.values import (
     NOT_NEGATIVE,
     POSITIVE,
+    POSITIVE_INTEGER,
     SHARE,
+    Range,
     check_choice,
     check_flag,
     check_names,
+    wrong_value,
 )
 from shardwright.operators.info import Array, OperatorInfo, operator_class
 from shardwright.operators.models.schedule import check_rate, is_schedule
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
-Kind = Literal["sgd", "momentum", "adam", "ftrl", "adagrad", "rmsprop"]
+Kind = Literal["sgd", "momentum", "adam", "adam8bit", "muon", "ftrl", "adagrad", "rmsprop"]
 STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "sgd": {},
     "momentum": {"momentum": None},
     "adam": {"m": None, "v": None},
+    "adam8bit": {"m": None, "m_scale": None, "v": None, "v_scale": None},
+    "muon": {"momentum": None},
     "ftrl": {"accumulator": "initial_accumulator", "linear": None},
     "adagrad": {"accumulator": "initial_accumulator"},
     "rmsprop": {"mean_square": None, "momentum": None},
@@ -39,14 +46,39 @@ STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
 """The states of each rule, with the setting that they begin with; None: with zeros."""
 STEP = "optimizer.step"
 RATE = "optimizer.learning_rate"
+RULE = "optimizer"
+"""The override of a parameter that another rule updates than the optimizer's."""
+OF_OTHERS = "adamw_"
+"""Begins the settings of `muon` that are of the parameters that AdamW updates."""
 BIAS_CORRECTIONS: Final = ("moments", "rate", "none")
+ADJUSTMENTS: Final = ("original", "match_rms_adamw", "spectral_unclamped", "none")
+PRODUCT_TYPES: Final = ("bfloat16", "float32", "float64")
+_MUON: Final[Mapping[str, Attribute]] = {
+    "learning_rate": 0.001,
+    "weight_decay": 0.1,
+    "momentum": 0.95,
+    "nesterov": True,
+    "coefficients": (3.4445, -4.775, 2.0315),
+    "epsilon": 1e-7,
+    "iterations": 5,
+    "adjustment": ADJUSTMENTS[0],
+    "product_type": PRODUCT_TYPES[0],
+}
+DECAY_OF_ADAMW = 0.01
+"""That of `torch.optim.AdamW`."""
 _RANGES = {
     "beta1": SHARE,
     "beta2": SHARE,
     "decay": SHARE,
     "epsilon": POSITIVE,
+    "iterations": POSITIVE_INTEGER,
 }
 _FLAGS = ("nesterov", "lazy")
+_CHOICES = {
+    "bias_correction": BIAS_CORRECTIONS,
+    "adjustment": ADJUSTMENTS,
+    "product_type": PRODUCT_TYPES,
+}
 
 
 @dataclass(frozen=True)
@@ -56,12 +88,14 @@ class Optimizer:
     Parameters
     ----------
     kind : str
-        ``sgd``, ``momentum``, ``adam``, ``ftrl``, ``adagrad`` or ``rmsprop``.
+        One of `STATES`.
     settings : mapping
-        Attributes of the update operator. The ``learning_rate`` may be a schedule: a formula over
-        ``step``, the number of steps before, or a tuple with the rate of each step.
+        Numbers of the rule; see `default_settings`. The ``learning_rate`` may be a schedule: a
+        formula over ``step``, the number of steps before, or a tuple with the rate of each step.
+        Settings of ``muon`` that begin with ``adamw_`` are of the parameters that AdamW updates.
     overrides : mapping of str to mapping
-        Settings that differ for single parameters, by name.
+        Settings that differ for single parameters, by name. ``optimizer`` among them is the rule
+        that updates the parameter: ``adam`` in place of ``muon`` or ``adam8bit``.
 
     Raises
     ------
@@ -75,33 +109,54 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.kind, STATES)
-        for settings in (self.settings, *self.overrides.values()):
-            check_settings(self.kind, settings)
+        check_settings(self.kind, self.settings)
+        for own in self.overrides.values():
+            check_overrides(self.kind, own)
 
     @property
-    def states(self) -> tuple[str, ...]:
-        """Names of the states of each parameter."""
-        return tuple(STATES[self.kind])
+    def kinds(self) -> tuple[str, ...]:
+        """The rules that update some parameter, or could."""
+        return kinds_of(self.kind)
 
     @property
-    def reads_step(self) -> bool:
-        """Whether the update of a parameter reads the number of the step."""
-        return self.kind == "adam"
+    def title(self) -> str:
+        """The name by which people know the rule: `adamw` for Adam with decoupled decay."""
+        decays = self.kind in ("adam", "adam8bit") and self.settings.get("weight_decay")
+        return self.kind.replace("adam", "adamw") if decays else self.kind
+
+    def kind_of(self, parameter: str) -> str:
+        """Return the rule that updates a parameter."""
+        return str(self.overrides.get(parameter, {}).get(RULE, self.kind))
+
+    def states_of(self, parameter: str) -> tuple[str, ...]:
+        """Return the names of the states of a parameter."""
+        return tuple(STATES[self.kind_of(parameter)])
+
+    def reads_step(self, parameter: str) -> bool:
+        """Return whether the update of a parameter reads the number of the step."""
+        return counts_steps(self.kind_of(parameter))
 
     @property
     def is_scheduled(self) -> bool:
         """Whether a learning rate follows the number of the step; then all are operands."""
         every = (self.settings, *self.overrides.values())
-        return any(is_schedule(settings.get("learning_rate")) for settings in every)
+        rates = ("learning_rate", f"{OF_OTHERS}learning_rate")
+        return any(is_schedule(settings.get(rate)) for settings in every for rate in rates)
 
     @property
     def counts_steps(self) -> bool:
         """Whether the number of the step is a state of the program."""
-        return self.reads_step or self.is_scheduled
+        return any(map(counts_steps, self.kinds)) or self.is_scheduled
 
     def settings_of(self, parameter: str) -> dict[str, Attribute]:
         """Return the settings of the update of one parameter."""
-        return {**self.settings, **self.overrides.get(parameter, {})}
+        own = dict(self.overrides.get(parameter, {}))
+        return {**_common(self, str(own.pop(RULE, self.kind))), **own}
+
+    def setting(self, parameter: str, name: str) -> Attribute:
+        """Return one setting of the update of a parameter, or its default."""
+        known = self.settings_of(parameter)
+        return known[name] if name in known else default_settings(self.kind_of(parameter))[name]
 
     def attributes_of(self, parameter: str) -> dict[str, Attribute]:
         """Return the attributes of the update of one parameter: without a rate that it reads."""
@@ -110,20 +165,74 @@ class Optimizer:
             settings.pop("learning_rate", None)
         return settings
 
+    def priced_by(self, parameter: str) -> tuple[Attribute, ...]:
+        """Return what the cost and the memory of the update of a parameter depend on."""
+        kind = self.kind_of(parameter)
+        names = ("product_type", "iterations") if kind == "muon" else ()
+        return (kind, *(self.setting(parameter, name) for name in names))
+
     def rate_of(self, parameter: str) -> Attribute:
         """Return the learning rate of one parameter: a number or a schedule."""
-        return self._setting(parameter, "learning_rate")
+        return self.setting(parameter, "learning_rate")
 
     def initializer_of(self, parameter: str, state: str) -> str:
         """Return the initializer of a state of one parameter."""
-        setting = STATES[self.kind][state]
+        setting = STATES[self.kind_of(parameter)][state]
         if setting is None:
             return "zeros"
-        return f"constant({float(self._setting(parameter, setting)):.17g})"  # type: ignore[arg-type]
+        return f"constant({float(self.setting(parameter, setting)):.17g})"  # type: ignore[arg-type]
 
-    def _setting(self, parameter: str, name: str) -> Attribute:
-        defaults = operator_class(f"{self.kind}_update").defaults
-        return self.settings_of(parameter).get(name, defaults[name])
+
+FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {"muon": ("adam",), "adam8bit": ("adam",)}
+"""The rules of parameters that a rule cannot update: vectors, and what is too small."""
+
+
+def _common(optimizer: Optimizer, kind: str) -> dict[str, Attribute]:
+    """Return the settings that all parameters of one rule of an optimizer share."""
+    settings = optimizer.settings
+    if optimizer.kind != "muon":
+        return dict(settings)
+    if kind == "muon":
+        return {name: value for name, value in settings.items() if not name.startswith(OF_OTHERS)}
+    shared = {"learning_rate": settings["learning_rate"]} if "learning_rate" in settings else {}
+    others = {
+        name.removeprefix(OF_OTHERS): value
+        for name, value in settings.items()
+        if name.startswith(OF_OTHERS)
+    }
+    return {**shared, "weight_decay": DECAY_OF_ADAMW, **others}
+
+
+def kinds_of(kind: str) -> tuple[str, ...]:
+    """Return a rule, and those of parameters that it cannot update."""
+    return (kind, *FALLBACKS.get(kind, ()))
+
+
+def check_overrides(kind: str, own: Mapping[str, Attribute]) -> None:
+    """Refuse what cannot be the settings of single parameters; see `check_settings`.
+
+    Raises
+    ------
+    OptionError
+        If there is such a setting, or the rule of the parameter is no rule of the optimizer.
+    """
+    chosen = own.get(RULE, kind)
+    if chosen not in kinds_of(kind):
+        allowed = " or ".join(f"`{one}`" for one in kinds_of(kind))
+        raise wrong_value(RULE, chosen, allowed, of="of a parameter")
+    check_settings(str(chosen), {name: own[name] for name in own if name != RULE})
+
+
+def counts_steps(kind: str) -> bool:
+    """Return whether updates by a rule read the number of the step."""
+    return operator_class(f"{kind}_update").counts_steps  # type: ignore[attr-defined]
+
+
+def default_settings(kind: str) -> Mapping[str, Attribute]:
+    """Return the settings of a rule with their default values."""
+    if kind == "muon":
+        return _MUON
+    return operator_class(f"{kind}_update").defaults
 
 
 def check_settings(kind: str, settings: Mapping[str, Attribute]) -> None:
@@ -134,18 +243,31 @@ def check_settings(kind: str, settings: Mapping[str, Attribute]) -> None:
     OptionError
         If there is one.
     """
-    check_names(f"`{kind}` has no setting", settings, operator_class(f"{kind}_update").defaults)
+    if kind == "muon":
+        others = [name for name in settings if name.startswith(OF_OTHERS)]
+        check_settings("adam", {name.removeprefix(OF_OTHERS): settings[name] for name in others})
+        settings = {name: value for name, value in settings.items() if name not in others}
+    known = [name for name in default_settings(kind) if name != "block"]
+    check_names(f"`{kind}` has no setting", settings, known)
     for name, value in settings.items():
         if name in _FLAGS:
             check_flag(name, value)
-        elif name == "bias_correction":
-            check_choice(name, value, BIAS_CORRECTIONS)
+        elif name in _CHOICES:
+            check_choice(name, value, _CHOICES[name])
+        elif name == "coefficients":
+            _check_coefficients(value)
         elif name == "learning_rate":
             check_rate(name, value)
             if kind == "ftrl" and not is_schedule(value):
                 POSITIVE.check(name, value)
         else:
             _RANGES.get(name, NOT_NEGATIVE).check(name, value)
+
+
+def _check_coefficients(value: Attribute) -> None:
+    """Refuse what is not the three coefficients of an odd polynomial of degree five."""
+    if not isinstance(value, tuple) or len(value) != 3 or any(v not in Range() for v in value):
+        raise wrong_value("coefficients", value, "three numbers, those of x, x^3 and x^5")
 
 
 def state_type(parameter: TensorType) -> TensorType:
@@ -169,17 +291,38 @@ class Update(OperatorInfo):
     ----------
     states : int
         Number of state tensors per parameter.
+    others : int
+        Number of tensors after the states that are none: the direction of a step.
     counts_steps : bool
         Whether the number of the step is an operand.
+    by_rows : bool
+        Whether rows can be updated alone, by their gradients and states.
     """
 
     states: ClassVar[int]
+    others: ClassVar[int] = 0
     counts_steps: ClassVar[bool] = False
+    by_rows: ClassVar[bool] = True
+
+    @classmethod
+    def state_types(cls, parameter: TensorType) -> tuple[TensorType, ...]:
+        """Return the types of the states of a parameter."""
+        return (state_type(parameter),) * cls.states
+
+    @classmethod
+    def fitted(cls, layout: Layout, parameter: TensorType, mesh: Mesh) -> Layout:
+        """Return the layout in which a parameter stored in a layout is updated, and has states."""
+        return layout
+
+    @property
+    def tensors(self) -> int:
+        """Number of operands that are no scalars: parameter, gradient, states and others."""
+        return 2 + self.states + self.others
 
     @property
     def _scalars(self) -> int:
-        """Number of operands after the states and the number of the step."""
-        return len(self.operand_types) - 2 - self.states - self.counts_steps
+        """Number of operands after the tensors and the number of the step."""
+        return len(self.operand_types) - self.tensors - self.counts_steps
 
     @property
     def is_guarded(self) -> bool:
@@ -199,15 +342,31 @@ class Update(OperatorInfo):
     def make_rule(self) -> Rule:
         """Refuse to broadcast."""
         shapes = [operand.shape for operand in self.operand_types]
-        own = shapes[: 2 + self.states]
-        if len(set(own)) > 1:
-            raise IRError(f"parameter, gradient and states have the shapes {own}, one expected")
+        self.check_shapes(shapes[: self.tensors])
         if self.reads_rate and "learning_rate" in self.stated:
             raise IRError("the learning rate is both an operand and an attribute")
-        if not 0 < self._scalars <= 3:
-            return super().make_rule()
-        left, _, right = self.notation.partition("->")
-        return resolve(f"{left}{', ' * self._scalars} -> {right}", shapes)
+        left, _, right = self.make_notation().partition("->")
+        scalars = self._scalars if 0 < self._scalars <= 3 else 0
+        return resolve(f"{left}{', ' * scalars} -> {right}", shapes, self.make_sizes())
+
+    def check_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Refuse shapes that do not fit each other.
+
+        Raises
+        ------
+        IRError
+            If they do not.
+        """
+        if len(set(shapes)) > 1:
+            raise IRError(f"parameter, gradient and states have the shapes {shapes}, one expected")
+
+    def make_notation(self) -> str:
+        """Return the notation for these operands, without scalars after the step."""
+        return self.notation
+
+    def make_sizes(self) -> dict[str, int]:
+        """Return sizes of factors that the operands do not determine."""
+        return {}
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the types of the parameter and the states."""
@@ -216,9 +375,9 @@ class Update(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
         """Update in the type of the states, and round to the types of parameter and states."""
-        count = 2 + self.states
+        count = self.tensors
         tensors, scalars = list(operands[:count]), list(operands[count:])
-        before = (tensors[0], *tensors[2:])
+        before = (tensors[0], *tensors[2 : 2 + self.states])
         if self.is_guarded:
             *scalars, scale, nonfinite = scalars
             if nonfinite > 0:
@@ -233,7 +392,7 @@ class Update(OperatorInfo):
     @property
     def overwrites(self) -> bool:
         """Whether `overwrite` can run: one element type, and no step that may be skipped."""
-        tensors = {operand.dtype for operand in self.operand_types[: 2 + self.states]}
+        tensors = {operand.dtype for operand in self.operand_types[: self.tensors]}
         return len(tensors) == 1 and not self.is_guarded
 
     def writer(self, scalars: Sequence[Array]) -> Callable[..., None]:

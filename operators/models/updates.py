@@ -143,7 +143,7 @@ class AdamUpdate(Update):
     flops_per_point = 16.0
     states = 2
     counts_steps = True
-    examples = (
+    examples: ClassVar[tuple[Example, ...]] = (
         Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
         Example(
             (*(_TENSOR,) * 4, "i64[]", "f64[]", "i64[]"),

@@ -17,6 +17,7 @@ from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts, info_of, operator_class
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import BuildContext, StagePart
 from shardwright.search.space.draft import (
@@ -48,7 +49,7 @@ def build_search_space(
     graph: Graph,
     profile: CostProfile,
     *,
-    states: int = 0,
+    optimizer: Optimizer | None = None,
     pins: Mapping[str, SplitCounts] | None = None,
     result_pins: Mapping[str, SplitCounts] | None = None,
     input_layouts: Mapping[str, Layout] | None = None,
@@ -70,8 +71,8 @@ def build_search_space(
         The whole program; its first output is the loss.
     profile : CostProfile
         Prices the choices, on its mesh.
-    states : int
-        Tensors that the optimizer keeps for each parameter.
+    optimizer : Optimizer, optional
+        The rule of every parameter, for the memory of its states; by default there are none.
     pins : mapping of str to split counts
         Strategies pinned by the user, by operator, in MindSpore's form.
     result_pins : mapping of str to split counts
@@ -109,7 +110,9 @@ def build_search_space(
     limits, shared = (time_limit, asked_seconds), interner or Interner()
     context = BuildContext(graph, profile, *limits, micro, part, host, shared)
     of_user = dict(pins or {}), dict(result_pins or {}), dict(input_layouts or {})
-    return SpaceBuilder(context, Arguments(states, *of_user, sharding, recompute, regather)).build()
+    return SpaceBuilder(
+        context, Arguments(optimizer, *of_user, sharding, recompute, regather)
+    ).build()
 
 
 class SpaceBuilder:
@@ -132,7 +135,11 @@ class SpaceBuilder:
         self.nodes = {n.name: n for n in self.graph.nodes if n.name not in context.joined}
         self.parameters = frozenset(p.name for p in self.graph.parameters if p.trainable)
         self.stored = ParameterChoices(
-            context, self.saved, arguments.states, arguments.sharding, (self.pins, self.result_pins)
+            context,
+            self.saved,
+            arguments.optimizer,
+            arguments.sharding,
+            (self.pins, self.result_pins),
         )
         self.updates = dict(self.graph.updates)
         self.moment = {node.name: i for i, node in enumerate(self.graph.nodes)}

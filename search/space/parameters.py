@@ -1,14 +1,18 @@
 """Parameters of a search space: how they are stored, gathered, updated, and held in memory."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import EdgeLayout
+from shardwright.cost_model.roofline import value_bytes
 from shardwright.ir.graph import Value
+from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
-from shardwright.operators.models.optimizer import state_type
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.update_steps import state_values
 from shardwright.search.space.casts import pinned_storages
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.distinct import DistinctLayouts
@@ -26,6 +30,7 @@ from shardwright.search.space.storage import (
     storage_costs,
     storage_edges,
     storage_options,
+    stored_layouts,
 )
 
 Floats = NDArray[np.float64]
@@ -40,8 +45,8 @@ class ParameterChoices:
         The space.
     saved : SavedTensors
         Counts what is saved for backward.
-    states : int
-        Tensors that the optimizer keeps for each parameter.
+    optimizer : Optimizer, optional
+        The rule of every parameter; None where none is updated.
     sharding : OptimizerSharding, optional
         How finely parameters must be divided.
     pins : sequence of (mapping of str to split counts)
@@ -52,12 +57,12 @@ class ParameterChoices:
         self,
         context: BuildContext,
         saved: SavedTensors,
-        states: int,
+        optimizer: Optimizer | None,
         sharding: OptimizerSharding | None,
         pins: Sequence[Mapping[str, SplitCounts]] = (),
     ) -> None:
         self.context, self.saved, self.pins = context, saved, pins
-        self.states, self.sharding = states, sharding
+        self.optimizer, self.sharding = optimizer, sharding
 
     def add(self, parameter: Value, updated: str | None) -> None:
         """Add a parameter; `updated` is the value that the model itself writes to it.
@@ -70,7 +75,8 @@ class ParameterChoices:
         reader = self._reader(value)
         reads = reader and (reader.key, self._passes(reader))
         types, numbered = context.gradient_types(value.name), context.number_of_types(value.name)
-        key = context.number(("parameter", parameter.type, numbered, trained, reads))
+        updates = self.optimizer and trained and self.optimizer.priced_by(parameter.name)
+        key = context.number(("parameter", parameter.type, numbered, trained, updates, reads))
         options, cost = context.intern(
             ("parameter", key), lambda: self._storage(parameter, value, trained, reader)
         )
@@ -87,7 +93,7 @@ class ParameterChoices:
             )
         counted = context.is_counted(parameter.name, value.name)
         if counted:
-            self._hold_persistent(parameter, trained, variable, master, key)
+            self._hold_persistent(parameter, trained, variable, options, master, key)
         if reader is not None and counted:
             self._hold(value, variable, sizes, reader)
         if reader is not None and trained and counted:
@@ -202,7 +208,7 @@ class ParameterChoices:
             passes=self._passes(reader),
         )
         return options, storage_costs(
-            parameter.type,
+            parameter,
             context.gradient_types(value.name),
             options,
             trained,
@@ -245,16 +251,28 @@ class ParameterChoices:
     # Memory
 
     def _hold_persistent(
-        self, parameter: Value, trained: bool, variable: int, sizes: StorageBytes, key: int
+        self,
+        parameter: Value,
+        trained: bool,
+        variable: int,
+        options: Sequence[Storage],
+        sizes: StorageBytes,
+        key: int,
     ) -> None:
         """Count a parameter and the optimizer's states; equal parameters have one key."""
+        memory, mesh = self.context.memory, self.context.mesh
+
+        def bytes_of_states(layout: Layout) -> float:
+            assert self.optimizer is not None
+            stored = replace(parameter, layout=layout)
+            states = state_values(self.optimizer, stored, mesh)
+            return sum(value_bytes(value, mesh) for _, value in states)
 
         def make() -> Floats:
-            wider = state_type(parameter.type).nbytes / parameter.type.nbytes
-            copies = 1 + self.states * wider if trained else 1
-            return copies * sizes.stored
+            if self.optimizer is None or not trained:
+                return sizes.stored
+            return sizes.stored + stored_layouts(options).each(bytes_of_states)
 
-        memory = self.context.memory
         persistent = self.context.intern(("persistent", key), make)
         memory.hold(variable, persistent, 0, memory.end + 1)
 

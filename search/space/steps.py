@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.space.saved.recomputation import Recomputable
 from shardwright.search.space.saved.regathering import Positions
 from shardwright.search.space.sharding import OptimizerSharding
@@ -36,7 +37,7 @@ class Step(NamedTuple):
 class Arguments:
     """What a space is built for, beside the program and its prices; see `build_search_space`."""
 
-    states: int = 0
+    optimizer: Optimizer | None = None
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     input_layouts: Mapping[str, Layout] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.profile import CostProfile, EdgeLayout
 from shardwright.cost_model.redistribution.layout_graph import placements
 from shardwright.cost_model.roofline import local_bytes
+from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
@@ -112,7 +113,7 @@ def _refinements(layout: Layout, tensor: TensorType, profile: CostProfile) -> It
 
 
 def storage_costs(
-    tensor: TensorType,
+    parameter: Value,
     copy: GradientTypes,
     options: Sequence[Storage],
     trained: bool,
@@ -124,8 +125,8 @@ def storage_costs(
 
     Parameters
     ----------
-    tensor : TensorType
-        Its type.
+    parameter : Value
+        The parameter.
     copy : GradientTypes
         The type in which operators read it, and those of its gradient.
     options : sequence of Storage
@@ -135,9 +136,12 @@ def storage_costs(
     profile : CostProfile
         The prices.
     """
-    costs, stored = np.zeros(len(options)), stored_layouts(options)
+    costs, stored, tensor = np.zeros(len(options)), stored_layouts(options), parameter.type
     if trained:
-        costs += stored.each(lambda layout: profile.update(tensor, layout, copy.reduced.dtype))
+        dtype = copy.reduced.dtype
+        costs += stored.each(
+            lambda layout: profile.update(replace(parameter, layout=layout), dtype)
+        )
     if copy.tensor != tensor:
         prices = profile.in_step(1, of_parameters=True)
         costs += stored.each(lambda layout: prices.cast(tensor, copy.tensor.dtype, layout))

@@ -1,8 +1,10 @@
 """Updates of parameters outside of a training step: from gradients with values, at once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardwright.dataflow.cotangents import gradient_name
+from shardwright.dataflow.update_rules import with_rules
 from shardwright.eager import drawn
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
@@ -42,6 +44,12 @@ class EagerUpdates:
                 "step, where it does not know them",
                 hint="write `@jit` before the function that calls it, or use `Adam`",
             )
+        if rule.kind == "muon":
+            raise ModelError(
+                "`Muon` is applied outside of a training step, where it does not know which "
+                "parameters are hidden matrices",
+                hint="write `@jit` before the function that calls it, or use `AdamW`",
+            )
         self._parameters = [parameter for parameter, _ in updates]
         build = Builder(None)
         self._names = [f"p{i}" for i in range(len(updates))]
@@ -49,7 +57,9 @@ class EagerUpdates:
             build.parameter(Value(name, parameter.type), {"initializer": "data"})
             build.input(Value(gradient_name(name), parameter.type))
         own = {name: own for name, (_, own) in zip(self._names, updates, strict=True) if own}
-        graph = AppendOptimizer(rule.kind, rule.settings, own).run(build.graph("updates", ()))
+        program = build.graph("updates", ())
+        rules = with_rules(replace(rule, overrides=own), program)
+        graph = AppendOptimizer.of(rules).run(program)
         self._executor = Executor(graph, LocalCommunicator())
         known = {name: _value(p) for name, p in zip(self._names, self._parameters, strict=True)}
         self._state = initialize(graph, 0, LocalCommunicator(), known)

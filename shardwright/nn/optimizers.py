@@ -11,7 +11,13 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, Range, check_names, wrong_value
 from shardwright.nn.eager_updates import EagerUpdates
 from shardwright.nn.rates import LearningRateSchedule, as_rate
-from shardwright.operators.models.optimizer import STEP, Kind, check_settings
+from shardwright.operators.models.optimizer import (
+    DECAY_OF_ADAMW,
+    RULE,
+    STEP,
+    Kind,
+    check_overrides,
+)
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.operators.models.schedule import is_schedule, rate_at
 from shardwright.parameter import Parameter
@@ -86,7 +92,7 @@ class Optimizer:
         own = {self.group_settings[key]: group[key] for key in self.group_settings if key in group}
         if "learning_rate" in own:
             own["learning_rate"] = as_rate(own["learning_rate"])
-        check_settings(self.rule.kind, own)
+        check_overrides(self.rule.kind, own)
         if "order_params" in group:
             known = {id(parameter) for parameter, _ in self._settings}
             self._add([p for p in group["order_params"] if id(p) not in known], {})
@@ -241,6 +247,112 @@ class AdamWeightDecay(Optimizer):
             beta2=beta2,
             epsilon=eps,
             weight_decay=weight_decay,
+        )
+
+
+class AdamW(AdamWeightDecay):
+    """Adam with weight decay apart, with PyTorch's defaults (Loshchilov and Hutter, 2019)."""
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = DECAY_OF_ADAMW,
+    ) -> None:
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
+
+
+class AdamW8bit(Optimizer):
+    """`AdamW` whose states have 8 bits, in blocks of 256 numbers (Dettmers et al., 2022).
+
+    Tensors of fewer than 4,096 elements, and those that no block of 256 numbers divides, have
+    states of 32 bits.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = DECAY_OF_ADAMW,
+    ) -> None:
+        own: dict[str, Attribute] = {"beta1": beta1, "beta2": beta2, "epsilon": eps}
+        super().__init__(params, "adam8bit", learning_rate, weight_decay=weight_decay, **own)
+
+
+class Muon(Optimizer):
+    """Momentum whose matrices are orthogonalized (Jordan et al., 2024), as `torch.optim.Muon`.
+
+    It updates the matrices between embeddings and heads; AdamW updates the other parameters. A
+    group may say so itself: ``{"params": [...], "optimizer": "adam"}``, or ``"muon"``.
+
+    Parameters
+    ----------
+    params
+        As for `Optimizer`: all that are trained.
+    learning_rate : Rate
+        As for `Optimizer`.
+    weight_decay : float
+        Subtracted from the parameter, times the learning rate.
+    momentum : float
+        Share of the mean before in the mean of gradients.
+    nesterov : bool
+        Whether the direction of a step looks one gradient ahead.
+    coefficients : tuple of float
+        Those of x, x^3 and x^5 in an iteration of Newton and Schulz.
+    eps : float
+        The least norm that a matrix is divided by.
+    iterations : int
+        Number of iterations.
+    adjustment : str
+        How the rate follows the shape: ``original``, ``match_rms_adamw``, ``spectral_unclamped`` or
+        ``none``.
+    product_type : str
+        The type of the products: ``bfloat16`` as in PyTorch, ``float32`` or ``float64``.
+    adamw_learning_rate : Rate, optional
+        That of AdamW; by default the same.
+    adamw_weight_decay : float
+        That of AdamW.
+    """
+
+    group_settings: ClassVar[Mapping[str, str]] = {**Optimizer.group_settings, RULE: RULE}
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        iterations: int = 5,
+        adjustment: str = "original",
+        product_type: str = "bfloat16",
+        adamw_learning_rate: Rate | None = None,
+        adamw_weight_decay: float = DECAY_OF_ADAMW,
+    ) -> None:
+        own: dict[str, Attribute] = {"adamw_weight_decay": adamw_weight_decay}
+        if adamw_learning_rate is not None:
+            own["adamw_learning_rate"] = as_rate(adamw_learning_rate)
+        super().__init__(
+            params,
+            "muon",
+            learning_rate,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            nesterov=nesterov,
+            coefficients=coefficients,
+            epsilon=eps,
+            iterations=iterations,
+            adjustment=adjustment,
+            product_type=product_type,
+            **own,
         )
 
 

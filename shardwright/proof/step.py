@@ -4,7 +4,7 @@ Proofs and numerical verification compare programs with this step. It shares onl
 the operators with the compiler.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwright.ir.attributes import Attribute, Attributes
@@ -24,11 +24,27 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
     "sgd": {},
     "momentum": {"momentum": None},
     "adam": {"m": None, "v": None},
+    "adam8bit": {"m": None, "m_scale": None, "v": None, "v_scale": None},
+    "muon": {"momentum": None},
     "ftrl": {"accumulator": "initial_accumulator", "linear": None},
     "adagrad": {"accumulator": "initial_accumulator"},
     "rmsprop": {"mean_square": None, "momentum": None},
 }
-_COUNTING = frozenset({"adam"})
+_COUNTING = frozenset({"adam", "adam8bit"})
+_COUNTED = _COUNTING | {"muon"}  # whose other parameters `adam` updates
+_OF_OTHERS = "adamw_"  # begins the settings of `muon` that are of those
+_ADAMW_DECAY = 0.01
+_MUON: Attributes = {
+    "learning_rate": 0.001,
+    "weight_decay": 0.1,
+    "momentum": 0.95,
+    "nesterov": True,
+    "coefficients": (3.4445, -4.775, 2.0315),
+    "epsilon": 1e-7,
+    "iterations": 5,
+    "adjustment": "original",
+    "product_type": "bfloat16",
+}
 
 
 @dataclass(frozen=True)
@@ -54,14 +70,16 @@ class UpdateRule:
     Parameters
     ----------
     kind : str
-        ``sgd``, ``momentum``, ``adam``, ``ftrl``, ``adagrad`` or ``rmsprop``.
+        ``sgd``, ``momentum``, ``adam``, ``adam8bit``, ``muon``, ``ftrl``, ``adagrad`` or
+        ``rmsprop``.
     settings : mapping
         Attributes of the update operator; a learning rate that is a text or a tuple is computed
         from the number of the step.
     loss_scale : float or DynamicScale
         Factor of the loss and gradients; the update divides by it.
     overrides : mapping of str to mapping
-        Attributes of single parameters, by name.
+        Attributes of single parameters, by name; ``optimizer`` is the rule of one that another
+        updates.
     """
 
     kind: str = "sgd"
@@ -203,29 +221,103 @@ def _constant(build: Builder, value: Value, number: float) -> Value:
 def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) -> None:
     """Emit the update of every parameter with a gradient, and of its states."""
     guard = _guard(build, gradients, rule.loss_scale)
-    settings = {name: {**rule.settings, **rule.overrides.get(name, {})} for name in gradients}
     every = (rule.settings, *rule.overrides.values())
-    scheduled = any(isinstance(own.get("learning_rate"), str | tuple) for own in every)
-    counted = _counted(build, guard) if scheduled or rule.kind in _COUNTING else None
+    rated = ("learning_rate", f"{_OF_OTHERS}learning_rate")
+    scheduled = any(isinstance(own.get(name), str | tuple) for own in every for name in rated)
+    counted = _counted(build, guard) if scheduled or rule.kind in _COUNTED else None
     rates: dict[Attribute, Value] = {}
     by_name = {parameter.name: parameter.value for parameter in build.parameters}
     for name, gradient in gradients.items():
         if not guard and rule.loss_scale != 1.0:
             gradient = _unscaled(build, gradient, by_name[name], rule)
-        own = settings[name]
-        kept = _kept(build, rule.kind, by_name[name], own)
-        scalars = [counted[1]] if counted and rule.kind in _COUNTING else []
+        kind, own = _rule_of(rule, name)
+        kept = _kept(build, kind, by_name[name], own)
+        scalars = [counted[1]] if counted and kind in _COUNTING else []
         if counted and scheduled:
-            rate = own.pop("learning_rate", _default(rule.kind, "learning_rate"))
+            rate = own.pop("learning_rate", _default(kind, "learning_rate"))
             if rate not in rates:
                 rates[rate] = build.emit("learning_rate", counted[0], name=RATE, rate=rate)
             scalars.append(rates[rate])
-        operands = (by_name[name], gradient, *kept, *scalars, *guard[:2])
+        operands = [by_name[name], gradient, *kept]
+        if kind == "muon":
+            operands.append(_direction(build, gradient, kept[0], guard, own))
+            own = _of_muon(own, by_name[name].type.shape)
+        if kind == "adam8bit":
+            own["block"] = _block(by_name[name].type.shape)
         following = build.emit_all(
-            f"{rule.kind}_update", *operands, name=f"{name}.next", like=None, **own
+            f"{kind}_update",
+            *operands,
+            *scalars,
+            *guard[:2],
+            name=f"{name}.next",
+            like=None,
+            **own,
         )
         pairs = zip((name, *(state.name for state in kept)), following, strict=True)
         build.updates += [(old, new.name) for old, new in pairs]
+
+
+def _rule_of(rule: UpdateRule, parameter: str) -> tuple[str, dict[str, Attribute]]:
+    """Return the rule that updates a parameter, and its settings."""
+    own = dict(rule.overrides.get(parameter, {}))
+    kind = str(own.pop("optimizer", rule.kind))
+    if rule.kind != "muon":
+        return kind, {**rule.settings, **own}
+    common: dict[str, Attribute] = {}
+    for name, value in rule.settings.items():
+        if name.startswith(_OF_OTHERS) == (kind != "muon"):
+            common[name.removeprefix(_OF_OTHERS)] = value
+    if kind != "muon":
+        shared = {n: v for n, v in rule.settings.items() if n == "learning_rate"}
+        common = {"weight_decay": _ADAMW_DECAY, **shared, **common}
+    return kind, {**common, **own}
+
+
+def _direction(
+    build: Builder,
+    gradient: Value,
+    momentum: Value,
+    guard: Sequence[Value],
+    settings: Attributes,
+) -> Value:
+    """Emit the orthogonalized direction of a step of Muon."""
+    used = {**_MUON, **settings}
+    direction = build.emit(
+        "muon_direction",
+        gradient,
+        momentum,
+        *guard[:1],
+        momentum=used["momentum"],
+        nesterov=used["nesterov"],
+        dtype=used["product_type"],
+    )
+    names = ("coefficients", "epsilon", "iterations")
+    own = {name: used[name] for name in names}
+    return build.emit("orthogonalize", direction, name=None, like=None, **own)
+
+
+def _of_muon(settings: Attributes, shape: tuple[int, ...]) -> dict[str, Attribute]:
+    """Return the attributes of the update of a matrix by Muon."""
+    adjustment, (rows, columns) = {**_MUON, **settings}["adjustment"], shape[-2:]
+    ratio = {
+        "original": max(1.0, rows / columns) ** 0.5,
+        "spectral_unclamped": (rows / columns) ** 0.5,
+        "match_rms_adamw": 0.2 * max(rows, columns) ** 0.5,
+    }.get(str(adjustment), 1.0)
+    names = ("learning_rate", "momentum", "weight_decay")
+    return {"ratio": ratio, **{name: settings[name] for name in names if name in settings}}
+
+
+def _block(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sides of blocks of 256 numbers: the most square ones that divide a tensor."""
+    if len(shape) == 1:
+        return (256,)
+    sides = sorted((max(2**n, 2 ** (8 - n)), -(2**n)) for n in range(9))
+    return next(
+        (-rows, 256 // -rows)
+        for _, rows in sides
+        if shape[-2] % rows == 0 and shape[-1] % (256 // -rows) == 0
+    )
 
 
 def _kept(build: Builder, kind: str, parameter: Value, settings: Attributes) -> list[Value]:
@@ -237,14 +329,26 @@ def _kept(build: Builder, kind: str, parameter: Value, settings: Attributes) -> 
             first = settings.get(setting, _default(kind, setting))
             initializer = f"constant({float(first):.17g})"  # type: ignore[arg-type]
         attributes: Attributes = {"initializer": initializer, "trainable": False}
-        value = Value(f"{parameter.name}.{state}", _kept_type(parameter.type))
+        value = Value(f"{parameter.name}.{state}", _state_type(kind, state, parameter.type))
         states.append(build.parameter(value, attributes))
     return states
 
 
+def _state_type(kind: str, state: str, parameter: TensorType) -> TensorType:
+    """Return the type of a state: of 8 bits with scales of blocks, or as the parameter."""
+    if kind != "adam8bit":
+        return _kept_type(parameter)
+    if not state.endswith("_scale"):
+        return TensorType("uint8", parameter.shape)
+    block = _block(parameter.shape)
+    whole, blocked = parameter.shape[: -len(block)], parameter.shape[-len(block) :]
+    tiles = tuple(size // side for size, side in zip(blocked, block, strict=True))
+    return TensorType("float32", (*whole, *tiles))
+
+
 def _default(kind: str, setting: str) -> Attribute:
     """Return the value of a setting where none is given."""
-    return operator_class(f"{kind}_update").defaults[setting]
+    return _MUON[setting] if kind == "muon" else operator_class(f"{kind}_update").defaults[setting]
 
 
 def _unscaled(build: Builder, gradient: Value, parameter: Value, rule: UpdateRule) -> Value:

@@ -112,6 +112,12 @@ def _table(graph: Graph, node: Node) -> Table:
             f"the parameter `{name}` is on the servers, under a dynamic loss scale",
             hint="use a `FixedLossScaleManager`",
         )
+    if not info.by_rows:
+        raise ModelError(
+            f"the parameter `{name}` is on the servers, and `{node.operator}` needs whole matrices "
+            "or blocks, of which a server has rows",
+            hint="use `nn.AdamW`",
+        )
     scalars = rest[info.states :]
     if info.counts_steps and scalars[0] != f"{STEP}.next":
         raise ModelError(f"the update `{node.operator}` of `{name}` cannot be done on a server")

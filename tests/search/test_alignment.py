@@ -22,6 +22,7 @@ from shardwright.ir.graph import Graph, Value
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.options import SearchOptions
 from shardwright.search.solving import solve_space
 from shardwright.search.space.builder import build_search_space
@@ -70,7 +71,7 @@ def recurrent(steps: int, batch: int = 512, width: int = 4096) -> Graph:
 
 def space_of(graph: Graph) -> tuple[SearchSpace, RedistributionPlanner]:
     """Return a space of orbits."""
-    profile = TimeProfile(MESH, POD, UpdateRule("sgd_update", 0, False), by_orbit=True)
+    profile = TimeProfile(MESH, POD, UpdateRule(Optimizer("sgd", {})), by_orbit=True)
     return build_search_space(graph, profile), profile.planner
 
 
@@ -173,7 +174,7 @@ def test_building_the_problem_looks_at_the_time_at_every_edge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Time runs out after the last operator; the edges are not all priced."""
-    profile = TimeProfile(MESH, POD, UpdateRule("sgd_update", 0, False), by_orbit=True)
+    profile = TimeProfile(MESH, POD, UpdateRule(Optimizer("sgd", {})), by_orbit=True)
     graph = random_graph(1, nodes=5)
     module = "shardwright.search.space.context"
     ticks = count()

@@ -42,7 +42,7 @@ SERIAL = CompileOptions(objective="serial")
 
 
 def space_of(graph: Graph, devices: int) -> SearchSpace:
-    profile = TimeProfile(mesh_for(CPU, devices), CPU, UpdateRule("sgd_update", 0, False))
+    profile = TimeProfile(mesh_for(CPU, devices), CPU, UpdateRule(Optimizer("sgd", {})))
     return build_search_space(graph, profile)
 
 
@@ -177,7 +177,7 @@ def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None
 
 
 def test_building_in_no_time_is_refused_by_the_limit_of_the_user() -> None:
-    profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule("sgd_update", 0, False))
+    profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule(Optimizer("sgd", {})))
     build = partial(build_search_space, multilayer_perceptron(), profile, asked_seconds=60)
     with pytest.raises(TimeLimitError) as caught:
         build(time_limit=0.0)
@@ -218,7 +218,7 @@ def test_every_part_of_building_ends_when_time_is_up(
         return own(self, *arguments, **named)
 
     monkeypatch.setattr(part, step, late)
-    profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule("sgd_update", 0, False))
+    profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule(Optimizer("sgd", {})))
     with pytest.raises(TimeLimitError, match="longer than the time limit of 60 s"):
         build_search_space(multilayer_perceptron(), profile, time_limit=60)
     assert calls == 1

@@ -18,6 +18,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.driver import search
 from shardwright.search.options import SearchOptions
 from shardwright.search.solving import solve_space
@@ -29,7 +30,7 @@ from tests.random_graphs import multilayer_perceptron, random_graph
 POD = cluster("h100-pod")
 LEVEL = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
 FINE = Mesh(tuple(MeshAxis(name, 2, int(name < "c")) for name in "abcde"))
-RULE = UpdateRule("sgd_update", 0, False)
+RULE = UpdateRule(Optimizer("sgd", {}))
 
 
 def spaces(graph: Graph, mesh: Mesh) -> tuple[SearchSpace, SearchSpace, RedistributionPlanner]:

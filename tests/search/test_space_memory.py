@@ -93,7 +93,7 @@ def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> N
     """Else a bound within a memory limit, and a proof that nothing fits, would be false."""
     profile, random, optimizer = profile_for(8), np.random.default_rng(seed), Optimizer(kind)  # type: ignore[arg-type]
     graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 10))
-    space = build_search_space(graph, profile, states=len(optimizer.states))
+    space = build_search_space(graph, profile, optimizer=optimizer)
     for _ in range(5):
         program, assignment = random_plan(space, profile, random, optimizer)
         held = peak_memory(program).peak_bytes
@@ -104,7 +104,7 @@ def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> N
 def test_no_program_of_the_zoo_holds_less_than_the_search_counts(model: str) -> None:
     profile, random, optimizer = profile_for(8), np.random.default_rng(0), Optimizer("adam")
     graph = Canonicalize().run(zoo.load(SMALL[model]).graph)
-    space = build_search_space(graph, profile, states=len(optimizer.states))
+    space = build_search_space(graph, profile, optimizer=optimizer)
     program, assignment = random_plan(space, profile, random, optimizer)
     held = peak_memory(program).peak_bytes
     assert 0.5 * held <= evaluate(space.problem, assignment).peak_usage <= held

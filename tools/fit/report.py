@@ -77,7 +77,7 @@ def _print_title(answers: Answers) -> None:
     size = f"{model.elements / 1e9:.3g}B parameters"
     batch = f"batch {subject.samples}"
     text = f" of {subject.sequence:,} tokens" if subject.sequence else ""
-    options = f"{model.options.precision}, {model.options.optimizer.kind}"
+    options = f"{model.options.precision}, {model.options.optimizer.title}"
     where = f"{subject.cluster.name}{subject.cluster.part_text(answers.devices)}"
     title = f"{subject.name} on {devices} of {where}: {size}, {batch}{text}, {options}"
     print(styled(title, "bold") + "\n")
