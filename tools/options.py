@@ -161,7 +161,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
 def add_training_types(step: argparse._ArgumentGroup) -> None:
     """Add the options that say how much memory an element of a parameter takes."""
     step.add_argument(
-        "--optimizer", type=optimizer_of, metavar="KIND", help=option_help("optimizer")
+        "--optimizer", type=_optimizer_in, metavar="KIND", help=option_help("optimizer")
     )
     _add_precision(step)
     step.set_defaults(learning_rate=None)
@@ -177,7 +177,7 @@ def _add_precision(step: argparse._ArgumentGroup) -> None:
 
 def _add_training_options(step: argparse._ArgumentGroup) -> None:
     step.add_argument(
-        "--optimizer", type=optimizer_of, metavar="KIND", help=option_help("optimizer")
+        "--optimizer", type=_optimizer_in, metavar="KIND", help=option_help("optimizer")
     )
     step.add_argument(
         "--learning-rate",
@@ -195,6 +195,11 @@ def _add_training_options(step: argparse._ArgumentGroup) -> None:
     _add_option(step, "--schedule", "NAME")
     step.add_argument("--loss-scale", type=_loss_scale, metavar="F", help=option_help("loss_scale"))
     add_number(step, "--seed", SEED, "seed of the initial values (default 0)", "N", 0)
+
+
+def _optimizer_in(text: str) -> Optimizer:
+    """Return an optimizer from its name and settings."""
+    return optimizer_of(text, "--optimizer")
 
 
 def _rate(text: str) -> float | str:

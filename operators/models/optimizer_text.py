@@ -14,11 +14,12 @@ NAMES: Final = (*STATES, *_WITH_DECAY)
 _WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 
-def optimizer_of(text: str) -> Optimizer:
+def optimizer_of(text: str, flag: str = "optimizer") -> Optimizer:
     """Return the optimizer that a text names.
 
     Settings stand after a colon, with commas between them. One that is of some parameters alone has
     their name before it, a pattern of names, or ``vectors``: those with fewer than two dimensions.
+    Messages call the option by its `flag`.
 
     Raises
     ------
@@ -33,7 +34,7 @@ def optimizer_of(text: str) -> Optimizer:
     {'*.gate': {'optimizer': 'adam'}}
     """
     name, _, rest = text.partition(":")
-    check_choice("optimizer", name, NAMES)
+    check_choice(flag, name, NAMES)
     settings: dict[str, Attribute] = {"weight_decay": DECAY_OF_ADAMW} if name in _WITH_DECAY else {}
     overrides: dict[str, dict[str, Attribute]] = {}
     seen = set()
