@@ -206,10 +206,8 @@ def _compiling(
         *,
         is_draft: bool = False,
     ) -> Found[Compiled]:
-        prepared = prepare(options.passes)
-        return _found(
-            _compile(prepared, cluster, devices, options, mesh, None, known, is_draft=is_draft)
-        )
+        where = prepare(options.passes), cluster, devices, options, mesh, None, known
+        return _found(_compile(*where, is_draft=is_draft))
 
     return compile_one
 

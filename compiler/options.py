@@ -99,8 +99,7 @@ class CompileOptions:
     optimizer: Optimizer = field(
         default_factory=Optimizer,
         metadata=_about(
-            f"update rule of the parameters: {', '.join(NAMES)}; with settings as "
-            "`adamw:weight_decay=0.1`",
+            f"update rule: {', '.join(NAMES)}; with settings `adamw:weight_decay=0.1`",
             validate=checks.check_optimizer,
             default="the model's, or sgd",
         ),

@@ -10,7 +10,8 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import OperatorInfo, operator_class, operator_info
+from shardwright.operators.info import operator_class, operator_info
+from shardwright.operators.workspace import WithWorkspace
 
 KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
 
@@ -96,10 +97,10 @@ def workspaces(
     """Return the bytes that operators hold while they run, by their nodes."""
     found = {}
     for node in nodes:
-        kind = operator_class(node.operator)
-        if kind.workspace_bytes is not OperatorInfo.workspace_bytes:
+        if issubclass(operator_class(node.operator), WithWorkspace):
             read = [values[name] for name in node.operands]
             info = operator_info(node.operator, [value.type for value in read], node.attributes)
+            assert isinstance(info, WithWorkspace)
             taken = [value.layout or Layout.replicated(value.type.rank) for value in read]
             found[node.name] = info.workspace_bytes(taken, mesh)
     return found

@@ -269,10 +269,6 @@ class OperatorInfo:
         """Return the work of the busiest rank over the share that its slices are of the whole."""
         return 1.0
 
-    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
-        """Return the bytes that a rank holds while it runs, beside operands and results."""
-        return 0.0
-
     @property
     def product_flops(self) -> float:
         """The operations that belong to matrix products; model flops count these alone."""

@@ -12,8 +12,9 @@ from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import ExecutionError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import Array, OperatorInfo
+from shardwright.operators.info import Array
 from shardwright.operators.rule import ShardView
+from shardwright.operators.workspace import WithWorkspace
 
 Message = Mapping[int, tuple[Array, ...]]
 """Arrays by a number that sender and receiver know, such as that of a slice."""
@@ -65,7 +66,7 @@ class Round:
     sent_bytes: float
 
 
-class RingOperator(OperatorInfo):
+class RingOperator(WithWorkspace):
     """The base of operators whose ranks along ``axes`` pass parts round.
 
     It computes what the operator `whole` computes on the first `reads` operands, with the same
@@ -131,13 +132,6 @@ class RingOperator(OperatorInfo):
 
     def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
         """Return the rounds of the busiest rank, one after the other."""
-        raise NotImplementedError
-
-    def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
-        """Return the bytes that a rank holds at most beside its slices of operands and results.
-
-        These are what it receives, and what it accumulates before that is exchanged.
-        """
         raise NotImplementedError
 
     def kernel(self, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:

@@ -24,6 +24,7 @@ from shardwright.operators.info import Array, Example, OperatorInfo, register
 from shardwright.operators.models.optimizer import Update
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
+from shardwright.operators.workspace import WithWorkspace
 
 
 def _mean(momentum: float, m: Array, g: Array) -> Array:
@@ -74,7 +75,7 @@ class MuonDirection(OperatorInfo):
 
 
 @register
-class Orthogonalize(OperatorInfo):
+class Orthogonalize(WithWorkspace):
     """The nearest matrices with singular values near 1, over the last two dimensions.
 
     ``iterations`` of Newton and Schulz with the polynomial a x + b x^3 + c x^5 of ``coefficients``,
