@@ -73,10 +73,7 @@ class ParameterChoices:
         context, trained = self.context, self.context.has_gradient(parameter.name)
         value = context.copied(parameter)
         reader = self._reader(value)
-        reads = reader and (reader.key, self._passes(reader))
-        types, numbered = context.gradient_types(value.name), context.number_of_types(value.name)
-        updates = self.optimizer and trained and self.optimizer.priced_by(parameter.name)
-        key = context.number(("parameter", parameter.type, numbered, trained, updates, reads))
+        types, key = context.gradient_types(value.name), self._key(parameter, value, reader)
         options, cost = context.intern(
             ("parameter", key), lambda: self._storage(parameter, value, trained, reader)
         )
@@ -120,6 +117,14 @@ class ParameterChoices:
         context.draft.connect(
             writer, reader, value.type, table, of_parameters=True, gradient=types.reduced
         )
+
+    def _key(self, parameter: Value, value: Value, reader: EdgeEnd | None) -> int:
+        """Return the number that equal parameters share, with the copy that operators read."""
+        context, name = self.context, parameter.name
+        reads = reader and (reader.key, self._passes(reader))
+        updated = None if self.optimizer is None else self.optimizer.priced_by(name)
+        types = parameter.type, context.number_of_types(value.name)
+        return context.number(("parameter", types, context.has_gradient(name), updated, reads))
 
     def _passes(self, reader: EdgeEnd | None) -> float:
         """Return how often the one reader of a parameter runs in a step over micro-batches."""
