@@ -200,6 +200,50 @@ def third_order(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return found.square()
 
 
+def per_sample(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Clip the gradient of every sample, as training with differential privacy does."""
+
+    def loss(weights: Any, v: Tensor, w: Tensor) -> Tensor:
+        return F.mse_loss(torch.func.functional_call(net, weights, (v[None],)), w[None])
+
+    weights = dict(net.named_parameters())
+    slopes = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, x, y)
+    norms = torch.stack([one.flatten(1).norm(dim=1) for one in slopes.values()]).norm(dim=0)
+    shares = (1 / norms).clamp(max=1.0)
+    mean = {name: torch.einsum("n,n...->...", shares, one) for name, one in slopes.items()}
+    moved = {name: weight - 0.1 * mean[name] for name, weight in weights.items()}
+    return F.mse_loss(torch.func.functional_call(net, moved, (x,)), y)
+
+
+def laplacian(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Use the trace of the Hessian of every sample."""
+
+    def trace(v: Tensor) -> Tensor:
+        return torch.func.hessian(lambda w: net(w).square().sum())(v).diagonal().sum()
+
+    return torch.func.vmap(trace)(x).square().mean()
+
+
+def tangent_kernel(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Use products of the Jacobians of samples by the parameters."""
+    weights = dict(net.named_parameters())
+
+    def applied(weights: Any, v: Tensor) -> Tensor:
+        return torch.func.functional_call(net, weights, (v[None],))[0]
+
+    slopes = torch.func.vmap(torch.func.jacrev(applied), (None, 0))(weights, x)
+    flat = [one.flatten(2) for one in slopes.values()]
+    kernel = torch.stack([torch.einsum("naf,maf->nm", one, one) for one in flat]).sum(0)
+    return kernel.square().mean()
+
+
+def directional(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Use a product with the Hessian, forward over reverse."""
+    slope = torch.func.grad(lambda v: net(v).square().sum())
+    found, moved = torch.func.jvp(slope, (x,), (x.cos(),))
+    return (found * moved).sum()
+
+
 class Pinn(nn.Module):
     """The residual of Burgers' equation at points (Raissi et al., "Physics-informed ...", 2019)."""
 
@@ -284,5 +328,9 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "late_requirement": lambda: of_loss(late_requirement),
     "constant_input": lambda: of_loss(constant_input),
     "third_order": lambda: of_loss(third_order),
+    "per_sample": lambda: of_loss(per_sample),
+    "laplacian": lambda: of_loss(laplacian),
+    "tangent_kernel": lambda: of_loss(tangent_kernel),
+    "directional": lambda: of_loss(directional),
     **{f"penalty_{name}": _with(layer) for name, layer in _LAYERS.items()},
 }

@@ -26,9 +26,11 @@ _LEAF = "shardwright.leaf_.default"
 # Operators that exports have and PyTorch never runs.
 _LIBRARY = torch.library.Library("shardwright", "FRAGMENT")
 _LIBRARY.define(
-    "gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] cotangents, bool again) -> Tensor[]"
+    "gradient(Tensor[] outputs, Tensor[] inputs, Tensor[] cotangents, bool again, bool zeros=False)"
+    " -> Tensor[]"
 )
 _LIBRARY.define("leaf_(Tensor(a!) x) -> ()")
+_LIBRARY.define("stopped(Tensor x) -> Tensor")
 
 # Operators that return the tensor that they are given where nothing is to be done.
 _SAME = {
@@ -92,8 +94,8 @@ class _Gradients(TorchFunctionMode):  # type: ignore[misc]
                 return handler(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    @staticmethod
     def _grad(
+        self,
         func: Callable[..., Any],
         outputs: Any,
         inputs: Any,
@@ -107,11 +109,20 @@ class _Gradients(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         """Emit the operator for a call of `torch.autograd.grad`."""
         if is_grads_batched:
-            raise ModelError(
-                "`torch.autograd.grad` with `is_grads_batched=True` cannot be imported",
-                line_of_call(),
-                "call it for one row of `grad_outputs` at a time, or use `torch.func.vmap`",
-            )
+            rows = [
+                self._grad(
+                    func,
+                    outputs,
+                    inputs,
+                    row,
+                    create_graph=create_graph,
+                    allow_unused=allow_unused,
+                    materialize_grads=materialize_grads,
+                )
+                for row in zip(*_values(grad_outputs), strict=True)
+            ]
+            columns = zip(*rows, strict=True)
+            return tuple(None if None in each else torch.stack(each) for each in columns)
         ends, points = _tensors(outputs), _tensors(list(_values(inputs)))
         factors = _factors(ends, grad_outputs)
         with untraced():
@@ -178,7 +189,11 @@ def _factors(ends: Sequence[Tensor], given: Any) -> list[Tensor]:
 
 
 def _like(
-    outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Tensor], again: bool
+    outputs: list[Tensor],
+    inputs: list[Tensor],
+    cotangents: list[Tensor],
+    again: bool,
+    zeros: bool = False,
 ) -> list[Tensor]:
     return [torch.empty_like(one, requires_grad=False) for one in inputs]
 
@@ -191,11 +206,38 @@ def _kept(ctx: Any, inputs: Any, output: Any) -> None:
 def _used(ctx: Any, cotangents: Any) -> Any:
     """Return zeros: PyTorch learns that second gradients are there, and computes none."""
     zeros = iter([torch.zeros_like(one) for one in ctx.saved_tensors])
-    return *([next(zeros) for _ in range(size)] for size in ctx.sizes), None
+    return *([next(zeros) for _ in range(size)] for size in ctx.sizes), None, None
+
+
+def _of_samples(
+    info: Any,
+    axes: Any,
+    outputs: list[Tensor],
+    inputs: list[Tensor],
+    cotangents: list[Tensor],
+    again: bool,
+    zeros: bool = False,
+) -> Any:
+    """Return the gradients of all samples: none depends on the inputs of another one."""
+    size, sides = info.batch_size, zip(outputs, axes[0], cotangents, axes[2], strict=True)
+    ends, factors = [], []
+    for output, axis, cotangent, other in sides:
+        ends.append(output.expand(size, *output.shape) if axis is None else output)
+        moved = cotangent.expand(size, *cotangent.shape) if other is None else cotangent
+        factors.append(moved.movedim(other or 0, axis or 0))
+    assert None not in axes[1]  # `frontends.torch.transforms` lets all differ
+    return torch.ops.shardwright.gradient(ends, inputs, factors, again, zeros), axes[1]
 
 
 torch.library.register_fake("shardwright::gradient", _like, lib=_LIBRARY)
 torch.library.register_autograd("shardwright::gradient", _used, setup_context=_kept, lib=_LIBRARY)
+torch.library.register_vmap("shardwright::gradient", _of_samples, lib=_LIBRARY)
+torch.library.register_fake("shardwright::stopped", torch.empty_like, lib=_LIBRARY)
+torch.library.register_vmap(
+    "shardwright::stopped",
+    lambda info, axes, x: (torch.ops.shardwright.stopped(x), axes[0]),
+    lib=_LIBRARY,
+)
 _LIBRARY.impl("leaf_", lambda x: None, "CompositeExplicitAutograd")
 
 

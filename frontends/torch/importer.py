@@ -114,24 +114,17 @@ class Importer:
                 self.node = node
                 items[node] = self._result(node, items, module)
             if node in points:
-                items[node] = self._distinct(items[node])
+                items[node] = self._distinct(node, items[node])
             for done in last.get(node, ()):
                 items.pop(done, None)
         raise UnsupportedError("a graph without outputs")
 
-    def _distinct(self, item: Any) -> Any:
-        """Return a tensor as a value of its own: gradients by it are not by one that it equals.
-
-        Parameters and inputs are values of their own.
-        """
-        if isinstance(item, Constant):
-            value = self.emission.enter(item)
-            return item if item.trained else self.emission.build.emit("identity", value)
-        if isinstance(item, Value) and all(
-            item.name != one.name for one in self.emission.build.inputs
-        ):
-            return self.emission.build.emit("identity", item)
-        return item
+    def _distinct(self, node: fx.Node, item: Any) -> Any:
+        """Return a tensor as a value of its own: gradients by it are not by one that it equals."""
+        if isinstance(item, Constant) and not item.trained:
+            return self.emission.build.emit("identity", self.emission.enter(item))
+        is_own = node.op == "placeholder" or not isinstance(item, Value)
+        return item if is_own else self.emission.build.emit("identity", item)
 
     def _given(self, items: Mapping[fx.Node, Any], argument: Any) -> Any:
         if isinstance(argument, fx.Node):

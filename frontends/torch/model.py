@@ -26,6 +26,7 @@ from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.private import tree_map_only
 from shardwright.frontends.torch.tracing import noted_gradients, plain_modes
+from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 
@@ -113,6 +114,7 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
                 plain_modes(),
                 passing_assertions(),
                 traced_gradients(),
+                traced_transforms(),
             ):
                 program = torch.export.export(module, arguments, keywords, strict=False)
             separate_leaves(program)

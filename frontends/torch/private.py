@@ -20,6 +20,8 @@ def _lacking(name: str) -> PackageError:
 
 try:
     from torch import _C, _ops
+    from torch._functorch import apis as apis
+    from torch._functorch import eager_transforms as eager_transforms
     from torch.fx.experimental import proxy_tensor, sym_node, symbolic_shapes
     from torch.utils import _pytree
 except ImportError as error:
@@ -43,6 +45,8 @@ def _found(owner: Any, path: str) -> Any:
 
 
 tree_leaves, tree_map_only = _found(_pytree, "tree_leaves"), _found(_pytree, "tree_map_only")
+tree_flatten, tree_unflatten = _found(_pytree, "tree_flatten"), _found(_pytree, "tree_unflatten")
+tree_map = _found(_pytree, "tree_map")
 
 # Operators of exported graphs: one overload of an operator, and those that run functions.
 OpOverload: Any = _found(_ops, "OpOverload")
@@ -58,6 +62,12 @@ _found(torch, "distributions.Distribution._validate_args")
 
 # What runs without being traced while a module is exported.
 untraced = _found(proxy_tensor, "disable_proxy_modes_tracing")
+without_functions = _found(_C, "DisableTorchFunction")
+
+# What `torch.func` runs its transforms by.
+_found(apis, "vmap_impl")
+for _name in ("grad_impl", "grad_and_value_impl", "_vjp_with_argnums", "_jvp_with_argnums"):
+    _found(eager_transforms, _name)
 
 _found(torch, "Tensor._version")
 

@@ -9,10 +9,22 @@ from shardwright.ir.graph import Value
 
 @converts("shardwright.gradient")
 def _gradient(
-    call: Call, outputs: list[Value], inputs: list[Value], cotangents: list[Value], again: bool
+    call: Call,
+    outputs: list[Value],
+    inputs: list[Value],
+    cotangents: list[Value],
+    again: bool,
+    zeros: bool = False,
 ) -> list[Value]:
     found = emit_gradients(call.build, outputs, cotangents, inputs, again=again)
-    gradients = [gradient for gradient in found if gradient is not None]
-    if len(gradients) < len(found):
+    if None in found and not zeros:
         raise UnsupportedError("a gradient by a tensor that is written to, or viewed again, since")
-    return gradients
+    return [
+        call.fill(0, x.type.dtype, x.type.shape) if gradient is None else gradient
+        for x, gradient in zip(inputs, found, strict=True)
+    ]
+
+
+@converts("shardwright.stopped")
+def _stopped(call: Call, x: Value) -> Value:
+    return call.emit("stop_gradient", x)
