@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 import shardwright
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.frontends.torch import Imported, import_module
+from shardwright.ir.graph import Graph
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.differentiate import Differentiate
 
@@ -57,8 +58,15 @@ class Wide(torch.nn.Module):
 
 def arrays_of(imported: Imported, inputs: Any) -> dict[str, Array]:
     """Return the inputs of a module by their names in the program."""
+    return fed(imported.graph, inputs)
+
+
+def fed(graph: Graph, inputs: Any) -> dict[str, Array]:
+    """Return the inputs that a program takes by their names in it, in the order of the module's."""
+    names = [value.name for value in graph.inputs]
+    if isinstance(inputs, Mapping) and len(names) < len(inputs):
+        inputs = [inputs[name] for name in names]  # some are constants of the program
     tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-    names = [value.name for value in imported.graph.inputs]
     return dict(zip(names, (t.detach().numpy() for t in tensors), strict=True))
 
 
@@ -148,9 +156,7 @@ def on_ranks(
     right = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
     names = {n: gradient_name(n) for n in right if gradient_name(n) in program.values}
     wanted = [program.outputs[0], *names.values()]
-    tensors = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-    feed = {v.name: t.detach().numpy() for v, t in zip(program.inputs, tensors, strict=True)}
-    found = run(program, plan.initial, feed, wanted, plan.mesh)
+    found = run(program, plan.initial, fed(program, inputs), wanted, plan.mesh)
     least = least_of(right)
     worst = [difference(found[g], right[n], least) for n, g in names.items()]
     return difference(found[program.outputs[0]], loss.detach().numpy()), max(worst)

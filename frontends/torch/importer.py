@@ -44,11 +44,18 @@ class Importer:
         The name of each parameter and buffer, by all of its names; tied ones have one.
     tensors : mapping of str to Tensor
         The parameters, buffers and constants, by name.
+    held : mapping of str to Tensor
+        The inputs that are constants of the program, by name.
     """
 
-    def __init__(self, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        names: Mapping[str, str],
+        tensors: Mapping[str, torch.Tensor],
+        held: Mapping[str, torch.Tensor],
+    ) -> None:
         self.emission = Emission()
-        self.names, self.tensors = names, tensors
+        self.names, self.tensors, self.held = names, tensors, held
         self.entered: dict[str, Any] = {}
         self.notes = Notes()
         self.node: fx.Node | None = None
@@ -67,7 +74,8 @@ class Importer:
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
         for node, spec in zip(nodes, signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
-                items[node] = self._input(node)
+                is_held = node.name in self.held
+                items[node] = _as_constants(self.held[node.name]) if is_held else self._input(node)
             elif spec.target is None or spec.kind in (InputKind.TOKEN, InputKind.CUSTOM_OBJ):
                 raise UnsupportedError(f"the input `{node.name}`, which is no tensor,")
             else:

@@ -22,6 +22,7 @@ from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.gradients import separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer
+from shardwright.frontends.torch.known import traced
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.private import tree_map_only
@@ -66,9 +67,9 @@ def import_module(
     """
     gradients: set[str] = set()
     with noted_gradients(gradients):
-        program = exported(module, inputs)
+        program, held = exported(module, inputs)
     tensors, names = _tensors(module, program)
-    importer = Importer(names, tensors)
+    importer = Importer(names, tensors, held)
     try:
         made = _converted(importer, program)
         made = with_loss(importer.emission.build, made, loss, class_axis)
@@ -91,11 +92,21 @@ def import_module(
         "forward pass, which can differ"
         for one in sorted(gradients)
     )
-    return replace(imported, warnings=(*own, *_warnings(module, program, imported)))
+    constant = (
+        f"sizes or branches depend on the elements of the input `{one}`: the program is that of the "
+        "example's elements, and does not take it"
+        for one in held
+    )
+    return replace(imported, warnings=(*constant, *own, *_warnings(module, program, imported)))
 
 
-def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
-    """Return the export of a module, functional and of whole operators.
+def exported(
+    module: torch.nn.Module, inputs: Any
+) -> tuple[ExportedProgram, dict[str, torch.Tensor]]:
+    """Return the export of a module, functional and of whole operators, and inputs held constant.
+
+    Where sizes or branches depend on the elements of integer inputs, the program is that of the
+    example's elements.
 
     Raises
     ------
@@ -116,10 +127,10 @@ def exported(module: torch.nn.Module, inputs: Any) -> ExportedProgram:
                 traced_gradients(),
                 traced_transforms(),
             ):
-                program = torch.export.export(module, arguments, keywords, strict=False)
+                program, held = traced(module, arguments, keywords)
             separate_leaves(program)
             refuse_without_derivative(program)
-            return functional(program)
+            return functional(program), held
     except ModelError:
         raise
     except Exception as error:  # PyTorch raises errors of many types

@@ -23,7 +23,7 @@ try:
     from torch._functorch import apis as apis
     from torch._functorch import eager_transforms as eager_transforms
     from torch.fx.experimental import proxy_tensor, sym_node, symbolic_shapes
-    from torch.utils import _pytree
+    from torch.utils import _python_dispatch, _pytree, weak
 except ImportError as error:
     raise _lacking(str(error.name)) from None
 
@@ -68,6 +68,11 @@ without_functions = _found(_C, "DisableTorchFunction")
 _found(apis, "vmap_impl")
 for _name in ("grad_impl", "grad_and_value_impl", "_vjp_with_argnums", "_jvp_with_argnums"):
     _found(eager_transforms, _name)
+
+# What runs on tensors with elements while tensors without them are traced.
+without_modes = _found(_python_dispatch, "_disable_current_modes")
+without_functions = _found(_C, "DisableTorchFunction")
+ByTensor: Any = _found(weak, "WeakIdKeyDictionary")
 
 _found(torch, "Tensor._version")
 

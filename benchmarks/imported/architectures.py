@@ -1,0 +1,291 @@
+"""Imports every architecture of transformers with a small configuration, and compares it with PyTorch.
+
+    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--refused] [--ranks N]
+
+Each in a process of its own, with limits of time and memory: loss and every gradient in float64
+against autograd, of one device and of a plan for four ranks. Writes `architectures.jsonl` and the
+page `architectures.md`. Needs `torch` and `transformers`.
+"""
+
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from small_configs import small_config
+from small_exceptions import CHANGES, CLASSES, INPUTS
+from small_inputs import BATCH, Inputs, candidates, with_places
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch_compare import Gradients, Wide, gradients_differ, on_ranks
+from transformers.models.auto import modeling_auto
+
+import shardwright
+from shardwright.ir.errors import ShardwrightError
+
+HERE = Path(__file__).parent
+ROWS = HERE / "architectures.jsonl"
+SECONDS, GIGABYTES, RANKS = 120, 6, 4
+# A result counts as right up to these differences in float64.
+MOST_LOSS, MOST_GRADIENT = 1e-9, 1e-7
+# Heads of auto classes, in the order in which one is chosen.
+_HEADS = (
+    "CAUSAL_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "IMAGE_TEXT_TO_TEXT",
+    "MULTIMODAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "CTC",
+    "MASKED_LM",
+    "SEQUENCE_CLASSIFICATION",
+    "IMAGE_CLASSIFICATION",
+    "AUDIO_CLASSIFICATION",
+    "",
+)
+_MOST_CANDIDATES, _MOST_CORRECTIONS = 48, 3
+
+
+@dataclass
+class Row:
+    """What became of an architecture: right, refused, wrong, or not tried, and why."""
+
+    kind: str
+    name: str = ""
+    head: str = ""
+    status: str = "not tried"
+    said: str = ""
+    loss: float = 0.0
+    gradient: float = 0.0
+    ranks: list[float] = field(default_factory=list)
+    trained: int = 0
+    nodes: int = 0
+    seconds: float = 0.0
+
+
+def heads() -> dict[str, tuple[str, str]]:
+    """Return the head and the class of every architecture that an auto class has."""
+    found: dict[str, dict[str, str]] = {}
+    for mapping in dir(modeling_auto):
+        if not mapping.startswith("MODEL_") or not mapping.endswith("MAPPING_NAMES"):
+            continue
+        head = mapping.removeprefix("MODEL_").removesuffix("MAPPING_NAMES").strip("_")
+        for kind, name in getattr(modeling_auto, mapping).items():
+            chosen = name if isinstance(name, str) else name[0]
+            found.setdefault(kind, {})[head.removeprefix("FOR_")] = chosen
+    chosen_heads = {}
+    for kind, names in sorted(found.items()):
+        head = next((h for h in _HEADS if h in names), next(iter(names)))
+        chosen_heads[kind] = CLASSES.get(kind, (head, names[head]))
+    return chosen_heads
+
+
+class Step(nn.Module):
+    """A module with its loss, or the mean squares of its results around fixed numbers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """Return the loss."""
+        results = [t for t in pytree.tree_leaves(self.module(*args, **kwargs)) if torch.is_tensor(t)]
+        floats = [t for t in results if t.is_floating_point()]
+        if not floats[0].shape:
+            return floats[0]
+        floats = [t for t in floats if t.requires_grad] or floats[:1]
+        return torch.stack([_squares(t) for t in floats]).sum()
+
+
+def _squares(result: torch.Tensor) -> torch.Tensor:
+    size = result.shape[-1] if result.shape else 1
+    return (result - torch.arange(size, dtype=result.dtype).cos()).square().mean()
+
+
+def made(kind: str, name: str, head: str) -> tuple[nn.Module, Inputs]:
+    """Return a small module with random weights, and inputs that it runs on."""
+    config = small_config(kind, CHANGES.get(kind, {}))
+    chosen = getattr(transformers, name, None)
+    if chosen is None:
+        raise LookupError(f"{name} cannot be imported")
+    torch.manual_seed(0)
+    own = getattr(chosen, "config_class", None) or type(config)
+    inner = [one for one in vars(config).values() if isinstance(one, own)]
+    config = inner[0] if inner and not isinstance(config, own) else config
+    config._experts_implementation = "eager"  # PyTorch's grouped products have no float64
+    module: nn.Module = chosen(config)
+    module.eval()
+    count = sum(p.numel() for p in module.parameters())
+    if count > 3e7:
+        raise ValueError(f"{count:.1e} parameters")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    return module, _inputs(module, head, INPUTS.get(kind, {}))
+
+
+def _inputs(module: nn.Module, head: str, extra: Any) -> Inputs:
+    """Return the first candidate that the module runs on."""
+    errors: list[Exception] = []
+    for number, found in enumerate(candidates(module, head, extra)):
+        if number >= _MOST_CANDIDATES:
+            break
+        inputs: Inputs | None = found
+        for _ in range(_MOST_CORRECTIONS):
+            try:
+                with torch.no_grad():
+                    module(**inputs)
+            except Exception as error:
+                errors.append(error)
+                inputs = with_places(inputs, module, str(error))
+                if inputs is None:
+                    break
+            else:
+                return inputs
+    raise max(errors, key=_depth, default=LookupError("no inputs"))
+
+
+def _depth(error: Exception) -> int:
+    """Return how deep in the module an error was raised: the likeliest inputs come furthest."""
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+def compared(row: Row, ranks: int) -> None:
+    """Compare an architecture with PyTorch, and note the result in its row."""
+    try:
+        module, inputs = made(row.kind, row.name, row.head)
+        wide = Step(Wide(module.double()))
+        doubled = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+        if not wide(**doubled).requires_grad:
+            raise ValueError("no result depends on a parameter")
+    except Exception as error:
+        if os.environ.get("SWEEP_TRACE"):
+            traceback.print_exc()
+        row.said = _sentence(error)
+        return
+    try:
+        start = time.process_time()
+        step = gradients_differ(wide, doubled)
+        row.seconds = time.process_time() - start
+        note(row, step, sum(p.grad is not None for p in wide.parameters()))
+        if row.status == "right" and ranks > 1:
+            options = {"dataset_strategy": "data_parallel", "time_limit": 10.0}
+            row.ranks = list(on_ranks(wide, doubled, ranks, **options))
+            if not (row.ranks[0] < MOST_LOSS and row.ranks[1] < MOST_GRADIENT):
+                row.status, row.said = "wrong", f"on {ranks} ranks"
+    except ShardwrightError as error:
+        row.status, row.said = "refused", " ".join(str(error).split())
+        if os.environ.get("SWEEP_TRACE"):
+            traceback.print_exc()
+    except Exception as error:
+        if os.environ.get("SWEEP_TRACE"):
+            traceback.print_exc()
+        row.status, row.said = "wrong", f"error: {_sentence(error)}"
+
+
+def note(row: Row, step: Gradients, count: int) -> None:
+    """Note the result of one device."""
+    row.loss, row.gradient = step.loss, step.gradient
+    row.trained, row.nodes = count - len(step.missing), len(step.imported.graph)
+    row.status = "right" if step.loss < MOST_LOSS and step.gradient < MOST_GRADIENT else "wrong"
+    if step.missing or step.extra:
+        row.status = "wrong"
+        row.said = f"not trained: {step.missing[:3]}; trained besides: {step.extra[:3]}"
+
+
+def _sentence(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:4])[:300]}"
+
+
+def alone(row: Row, ranks: int) -> Row:
+    """Compare an architecture in a process of its own, with limits of time and memory."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(reading)
+        most = GIGABYTES * 2**30
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        if not os.environ.get("SWEEP_TRACE"):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            compared(row, ranks)
+        except BaseException as error:
+            row.status, row.said = "wrong", f"error: {_sentence(error)}"
+        os.write(writing, json.dumps(asdict(row)).encode()[:60000])
+        os._exit(0)
+    os.close(writing)
+    text = b"".join(iter(lambda: os.read(reading, 65536), b""))
+    _, status = os.waitpid(process, 0)
+    os.close(reading)
+    if text:
+        return Row(**json.loads(text))
+    row.status = "not finished"
+    signalled = os.WIFSIGNALED(status) and os.WTERMSIG(status)
+    is_late = signalled in (signal.SIGXCPU, signal.SIGKILL)
+    row.said = f"more than {SECONDS} s of processor time" if is_late else "the process ended"
+    return row
+
+
+def warm() -> None:
+    """Import what all processes need, before there are any; autograd may not run before a fork."""
+    import_module("transformers.models.llava.modeling_llava")
+    inputs = {"input": torch.ones(RANKS, 4, dtype=torch.float64)}
+    shardwright.compile(nn.Linear(4, 4).double(), RANKS, example_inputs=inputs, loss="mean")
+    gc.freeze()  # so that no process copies what all share
+
+
+def rows() -> dict[str, Row]:
+    """Return the rows that are known, by architecture."""
+    lines = ROWS.read_text().splitlines() if ROWS.exists() else []
+    return {one["kind"]: Row(**one) for one in map(json.loads, lines)}
+
+
+def put(changed: Iterable[Row]) -> None:
+    """Write the rows that changed among those that are known."""
+    known = {**rows(), **{row.kind: row for row in changed}}
+    lines = [json.dumps(asdict(known[kind])) for kind in sorted(known)]
+    ROWS.write_text("".join(f"{line}\n" for line in lines))
+
+
+def main(*arguments: str) -> None:
+    """Compare all architectures, or those that are named, or those that were not right."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    kinds = [one for one in arguments if not one.startswith("--")]
+    known, table = rows(), heads()
+    warm()
+    statuses = {one[2:].replace("-", " ") for one in arguments if one.startswith("--")}
+    if not kinds:
+        kinds = [
+            k for k in table
+            if not statuses & {"refused", "wrong", "not tried", "not finished", "new"}
+            or (known[k].status if k in known else "new") in statuses
+        ]
+        kinds.sort(key=lambda kind: table[kind][0] != _HEADS[0])
+    for kind in kinds:
+        head, name = table[kind]
+        row = alone(Row(kind, name, head), RANKS if "ranks" in statuses else 1)
+        put([row])
+        print(f"{row.kind:28} {row.head:12} {row.status:9} {row.loss:.0e} {row.gradient:.0e} "
+              f"{row.ranks} {row.seconds:.1f} {row.said[:300]}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,383 @@
+"""Values of tensors that are known while a module is traced: constants, and inputs that decide sizes.
+
+An export knows the shapes of tensors and not their elements, so it stops where a module reads them:
+grids of images, lengths of sequences, positions of kinds of tokens. Traced again, functions of
+tensors with known elements are computed as well, and a module that reads elements gets them. The
+program then holds for the example's elements of the inputs that were read; those are held constant.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.overrides import TorchFunctionMode
+
+from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.private import (
+    ByTensor,
+    tree_leaves,
+    tree_map_only,
+    without_functions,
+    without_modes,
+)
+from shardwright.ir.errors import ModelError
+
+# Most elements of a tensor whose values are followed.
+_MOST_ELEMENTS = 2**20
+# Frames between a check and what it reads: those of modes.
+_FRAMES = 8
+# Functions that return elements as numbers of Python.
+_READS = {
+    "item",
+    "tolist",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__contains__",
+    "is_nonzero",
+    "equal",
+    "allclose",
+}
+# Functions whose results have sizes that depend on elements.
+_SIZED = {
+    "nonzero",
+    "argwhere",
+    "masked_select",
+    "unique",
+    "unique_consecutive",
+    "bincount",
+    "_unique2",
+    "combinations",
+}
+# Functions that take numbers, for which a tensor of one element may stand.
+_COUNTED = {"arange", "linspace", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "narrow"}
+# Operators whose results have the elements of their first argument, or few others.
+_SAME = tuple(
+    f"aten.{name}."
+    for name in (
+        "view", "reshape", "clone", "to", "_to_copy", "contiguous", "slice", "select", "squeeze",
+        "unsqueeze", "expand", "masked_fill", "masked_fill_", "index_put", "index_put_", "clamp",
+        "flatten", "detach", "alias", "copy", "where",
+    )
+)  # fmt: skip
+_RANDOM = {
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal",
+    "normal_", "uniform_", "bernoulli", "bernoulli_", "multinomial", "exponential_", "random_",
+    "dropout", "dropout_", "poisson", "empty", "empty_like", "new_empty", "empty_strided",
+}  # fmt: skip
+
+
+@dataclass
+class Known:
+    """Elements of tensors that are traced, by the tensor, and the inputs that they depend on.
+
+    Parameters
+    ----------
+    read : set of int
+        Positions of the inputs whose elements were read.
+    """
+
+    read: set[int] = field(default_factory=set)
+    values: Any = field(default_factory=ByTensor)
+
+    def learn(self, tensor: Tensor, elements: Tensor, inputs: frozenset[int]) -> None:
+        """Note the elements of a tensor."""
+        if elements.numel() <= _MOST_ELEMENTS and tuple(tensor.shape) == tuple(elements.shape):
+            self.values[tensor] = (elements, inputs)
+
+    def forget(self, tensor: Tensor) -> None:
+        """Forget a tensor that is written to, and all that share its memory."""
+        if tensor not in self.values:
+            return
+        memory = self.values[tensor][0].untyped_storage().data_ptr()
+        for one in list(self.values):
+            if self.values[one][0].untyped_storage().data_ptr() == memory:
+                del self.values[one]
+
+    def inputs_of(self, tensors: Sequence[Tensor]) -> frozenset[int] | None:
+        """Return the inputs that tensors depend on, None where one is not known."""
+        found: set[int] = set()
+        for one in tensors:
+            if one not in self.values:
+                return None
+            found |= self.values[one][1]
+        return frozenset(found)
+
+
+class _Following(TorchFunctionMode):
+    """Computes functions of known tensors as well, and answers what reads their elements."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__()
+        self.known = known
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function, with the elements of its arguments where they are known."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        inputs = self.known.inputs_of(tensors)
+        if inputs is not None and tensors and (name in _READS or _is_sized(name, args, kwargs)):
+            if not _is_checked():
+                self.known.read |= inputs
+            found = self._computed(func, args, kwargs)
+            return tree_map_only(Tensor, self._constant, found)
+        args, kwargs = self._with_numbers(name, args, kwargs)
+        result = func(*args, **kwargs)
+        if name in _RANDOM or name.startswith("_"  * 2) and not _has_tensor(result):
+            return result
+        if _writes(name, kwargs):
+            self._written(func, name, args, kwargs, inputs)
+        elif inputs is not None and _has_tensor(result):
+            self._learn_result(result, func, args, kwargs, inputs)
+        return result
+
+    def _learn_result(
+        self, result: Any, func: Any, args: Any, kwargs: Any, inputs: frozenset[int]
+    ) -> None:
+        if sum(t.numel() for t in _tensors(result)) > _MOST_ELEMENTS:
+            return
+        try:
+            elements = _tensors(self._computed(func, args, kwargs))
+        except (RuntimeError, TypeError, ValueError):
+            return
+        made = _tensors(result)
+        if len(made) == len(elements):
+            for tensor, one in zip(made, elements, strict=True):
+                self.known.learn(tensor, one, inputs)
+
+    def _written(
+        self, func: Any, name: str, args: Any, kwargs: Any, inputs: frozenset[int] | None
+    ) -> None:
+        target = kwargs.get("out", args[0] if args else None)
+        for one in _tensors(target):
+            before = self.known.inputs_of([one])
+            if before is None:
+                continue
+            if inputs is None:
+                self.known.forget(one)
+            else:
+                self._computed(func, args, kwargs)
+                self._share(one, inputs)
+
+    def _share(self, written: Tensor, inputs: frozenset[int]) -> None:
+        """Let all that share the memory of a tensor depend on what was written to it."""
+        memory = self.known.values[written][0].untyped_storage().data_ptr()
+        for one in list(self.known.values):
+            elements, before = self.known.values[one]
+            if elements.untyped_storage().data_ptr() == memory:
+                self.known.values[one] = (elements, before | inputs)
+
+    def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        plain = tree_map_only(Tensor, lambda t: self.known.values[t][0], (args, kwargs))
+        with without_modes(), without_functions(), torch.no_grad():
+            return func(*plain[0], **plain[1])
+
+    def _constant(self, elements: Tensor) -> Tensor:
+        """Return a tensor of the trace with known elements."""
+        made = torch.tensor(elements.tolist(), dtype=elements.dtype).reshape(elements.shape)
+        self.known.learn(made, elements, frozenset())
+        return made
+
+    def _with_numbers(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Replace known tensors by numbers and positions where they decide sizes."""
+        is_list = bool(args) and isinstance(args[0], (list, tuple))
+        if name in _COUNTED or (name in ("tensor", "as_tensor") and is_list):
+            return tree_map_only(Tensor, self._number, (tuple(args), kwargs))
+        if name in ("__getitem__", "__setitem__"):
+            return (args[0], self._index(args[1]), *args[2:]), kwargs
+        if name == "repeat_interleave" and len(args) > 1 and self._is_known(args[1]):
+            return self._repeats(args, kwargs)
+        return args, kwargs
+
+    def _repeats(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        total = int(self._elements(args[1]).sum())
+        return args, {**kwargs, "output_size": total}
+
+    def _number(self, tensor: Tensor) -> Any:
+        return self._elements(tensor).item() if self._is_known(tensor) and not tensor.shape else tensor
+
+    def _index(self, index: Any) -> Any:
+        """Return an index with positions for known masks, and numbers for known ends of slices."""
+        if isinstance(index, tuple):
+            parts: list[Any] = []
+            for part in index:
+                found = self._index(part)
+                parts += found if isinstance(found, tuple) else [found]
+            return tuple(parts)
+        if isinstance(index, slice):
+            ends = (index.start, index.stop, index.step)
+            return slice(*(self._number(e) if isinstance(e, Tensor) else e for e in ends))
+        if isinstance(index, Tensor) and index.dtype == torch.bool and self._is_known(index):
+            with without_modes(), without_functions():
+                found = self._elements(index).nonzero(as_tuple=True)
+            return tuple(self._constant(one) for one in found)
+        return index
+
+    def _is_known(self, item: Any) -> bool:
+        return isinstance(item, Tensor) and item in self.known.values
+
+    def _elements(self, tensor: Tensor) -> Tensor:
+        """Return the elements of a tensor, which decide a size from here on."""
+        elements, inputs = self.known.values[tensor]
+        self.known.read |= inputs
+        found: Tensor = elements
+        return found
+
+
+def _is_checked() -> bool:
+    """Return whether elements are read by a check of PyTorch, of which nothing is imported."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is not None and frame.f_code.co_name.startswith("_check"):
+            if frame.f_globals.get("__name__") == "torch":
+                return True
+        frame = frame.f_back if frame else None
+    return False
+
+
+def _is_sized(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether the sizes of results depend on elements of arguments."""
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name == "repeat_interleave":
+        return any(isinstance(a, Tensor) for a in (*args[1:], *kwargs.values()))
+    if name == "one_hot":
+        return len(args) + len(kwargs) == 1 or -1 in (*args[1:], *kwargs.values())
+    return name in _SIZED
+
+
+def _writes(name: str, kwargs: Mapping[str, Any]) -> bool:
+    if "out" in kwargs or name in ("__setitem__", "__set__"):
+        return True
+    if name.startswith("__i") and name not in ("__invert__", "__index__", "__int__"):
+        return True
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _tensors(item: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(item) if isinstance(t, Tensor)]
+
+
+def _has_tensor(item: Any) -> bool:
+    return bool(_tensors(item))
+
+
+@contextmanager
+def known_values(module: torch.nn.Module, inputs: Any) -> Iterator[Known]:
+    """Follow the elements of whole numbers among inputs, and of buffers, until the end.
+
+    Parameters
+    ----------
+    module : Module
+        The module that is traced in the context.
+    inputs : tuple
+        Its positional and named example inputs.
+    """
+    known = Known()
+    real = [t.clone() if _is_whole(t) else None for t in tree_leaves(inputs)]
+    buffers = {n: b.detach().clone() for n, b in module.named_buffers() if b.device.type != "meta"}
+
+    def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        leaves = tree_leaves((args, kwargs))
+        for position, (tensor, elements) in enumerate(zip(leaves, real, strict=True)):
+            if elements is not None:
+                known.learn(tensor, elements, frozenset({position}))
+        for name, tensor in module.named_buffers():
+            if name in buffers:
+                known.learn(tensor, buffers[name], frozenset())
+
+    handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+    try:
+        with _Following(known):
+            yield known
+    finally:
+        handle.remove()
+
+
+def traced(
+    module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[ExportedProgram, dict[str, Tensor]]:
+    """Return an export, and the example's elements of the inputs that decide its sizes, by name.
+
+    Raises
+    ------
+    Exception
+        Of the first export, if known elements do not help.
+    """
+
+    def export() -> ExportedProgram:
+        return torch.export.export(module, arguments, keywords, strict=False)
+
+    failed: Exception | None = None
+    try:
+        program = export()
+        if not _has_unknown_sizes(program):
+            return program, {}
+    except Exception as error:  # PyTorch raises errors of many types
+        failed = error
+    try:
+        with known_values(module, (arguments, keywords)) as known:
+            following = export()
+        held = _held(following, known, (arguments, keywords))
+    except Exception:
+        if failed is not None:
+            raise failed from None
+        return program, {}
+    return following, held
+
+
+def _held(program: ExportedProgram, known: Known, inputs: Any) -> dict[str, Tensor]:
+    """Return the inputs that were read, by the names of their nodes."""
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    specs = program.graph_signature.input_specs
+    own = [n for n, s in zip(nodes, specs, strict=True) if s.kind is InputKind.USER_INPUT]
+    leaves = tree_leaves(inputs)
+    held = {own[i].name: leaves[i] for i in sorted(known.read)}
+    for node in own:
+        if node.name in held and (line := _looked_up(node)) is not None:
+            raise ModelError(
+                f"sizes or branches depend on the elements of `{node.name}`, whose rows of a table "
+                "are looked up, so they are no constants",
+                line,
+                "give what decides sizes as an input of its own",
+            )
+    return held
+
+
+def _looked_up(node: fx.Node) -> str | None:
+    """Return where rows of a table are looked up at the elements of a node, if they are."""
+    todo, seen = [node], {node}
+    while todo:
+        one = todo.pop()
+        for user in one.users:
+            if str(user.target).startswith("aten.embedding.") and user.args[1] is one:
+                return place(user) or ""
+            if user not in seen and str(user.target).startswith(_SAME) and user.args[0] is one:
+                seen.add(user)
+                todo.append(user)
+    return None
+
+
+def _has_unknown_sizes(program: ExportedProgram) -> bool:
+    """Return whether sizes of tensors depend on elements."""
+    for node in program.graph.nodes:
+        for one in tree_leaves(node.meta.get("val")):
+            if isinstance(one, Tensor) and any(not isinstance(s, int) for s in one.shape):
+                return True
+    return False
+
+
+def _is_whole(item: Any) -> bool:
+    return isinstance(item, Tensor) and not (item.is_floating_point() or item.is_complex())
