@@ -1,6 +1,6 @@
-"""Imports every architecture of transformers with a small configuration, and compares it with PyTorch.
+"""Imports every architecture of transformers, of a small size, and compares it with PyTorch.
 
-    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--refused] [--ranks N]
+    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--refused] [--new] [--ranks]
 
 Each in a process of its own, with limits of time and memory: loss and every gradient in float64
 against autograd, of one device and of a plan for four ranks. Writes `architectures.jsonl` and the
@@ -27,7 +27,7 @@ import torch
 import transformers
 from small_configs import small_config
 from small_exceptions import CHANGES, CLASSES, INPUTS
-from small_inputs import BATCH, Inputs, candidates, with_places
+from small_inputs import Inputs, candidates, with_places
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch_compare import Gradients, Wide, gradients_differ, on_ranks
@@ -101,7 +101,9 @@ class Step(nn.Module):
 
     def forward(self, *args: object, **kwargs: object) -> torch.Tensor:
         """Return the loss."""
-        results = [t for t in pytree.tree_leaves(self.module(*args, **kwargs)) if torch.is_tensor(t)]
+        results = [
+            t for t in pytree.tree_leaves(self.module(*args, **kwargs)) if torch.is_tensor(t)
+        ]
         floats = [t for t in results if t.is_floating_point()]
         if not floats[0].shape:
             return floats[0]
@@ -274,7 +276,8 @@ def main(*arguments: str) -> None:
     statuses = {one[2:].replace("-", " ") for one in arguments if one.startswith("--")}
     if not kinds:
         kinds = [
-            k for k in table
+            k
+            for k in table
             if not statuses & {"refused", "wrong", "not tried", "not finished", "new"}
             or (known[k].status if k in known else "new") in statuses
         ]
@@ -283,8 +286,11 @@ def main(*arguments: str) -> None:
         head, name = table[kind]
         row = alone(Row(kind, name, head), RANKS if "ranks" in statuses else 1)
         put([row])
-        print(f"{row.kind:28} {row.head:12} {row.status:9} {row.loss:.0e} {row.gradient:.0e} "
-              f"{row.ranks} {row.seconds:.1f} {row.said[:300]}", flush=True)
+        print(
+            f"{row.kind:28} {row.head:12} {row.status:9} {row.loss:.0e} {row.gradient:.0e} "
+            f"{row.ranks} {row.seconds:.1f} {row.said[:300]}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ _LARGE = 33
 _SIZES: Sequence[tuple[str, int]] = (
     (r"type_vocab_size", 2),
     (r"(^|_)vocab_size$|vocab_size_|_vocab(_size)?$|^n_tokens$", VOCABULARY),
-        (r"(n|num)_?(key_value|kv)_?(attention_)?heads$|_kv_heads$|key_value_heads$", 2),
+    (r"(n|num)_?(key_value|kv)_?(attention_)?heads$|_kv_heads$|key_value_heads$", 2),
     (r"^n_group$|topk_group$|num_expert_groups?$", 1),
     (r"(n|num)_?(hash|experts|groups?)$", 4),
     (r"experts_per_tok|top_?k|_topk$|topk", 2),
@@ -48,8 +48,14 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"(image|vision|mm|audio)_seq_length|mm_tokens|tokens_per_image", 16),
     (r"num_frames", 4),
     (r"codebook_size|num_embeddings", 32),
-    (r"sampling_rate|_rate$|temperature|train_num_points|max_depth|_ms$|distance|_token|max_len", 0),
-    (r"hidden|d_model|n_embd|embed|_dims?$|^dim$|width|channels|_size$|features|emb_dim|latent", 32),
+    (
+        r"sampling_rate|_rate$|temperature|train_num_points|max_depth|_ms$|distance|_token|max_len",
+        0,
+    ),
+    (
+        r"hidden|d_model|n_embd|embed|_dims?$|^dim$|width|channels|_size$|features|emb_dim|latent",
+        32,
+    ),
 )
 _IDS = re.compile(r"_token_(id|index)$|_token_ids$|_id$|^(boi|eoi)_token")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

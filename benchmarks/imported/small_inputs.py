@@ -109,7 +109,9 @@ def _options(
         yield None
         yield torch.ones(BATCH, 16, dtype=torch.int64)
     elif name == "input_features":
-        mel = int(_found(config, "num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel") or 16)
+        mel = int(
+            _found(config, "num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel") or 16
+        )
         yield torch.randn(BATCH, mel, 64)
         yield torch.randn(BATCH, 64, mel)
     elif name == "input_features_mask":
@@ -183,7 +185,9 @@ def _vision(config: PretrainedConfig) -> PretrainedConfig:
 
 def _found(config: PretrainedConfig, *names: str) -> Any:
     """Return a field of a configuration, or of those inside of it."""
-    inner = [v for k, v in vars(config).items() if isinstance(v, PretrainedConfig) and k != "text_config"]
+    inner = [
+        v for k, v in vars(config).items() if isinstance(v, PretrainedConfig) and k != "text_config"
+    ]
     for one in (_vision(config), config, *inner):
         for name in names:
             value = getattr(one, name, None)

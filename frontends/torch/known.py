@@ -1,4 +1,4 @@
-"""Values of tensors that are known while a module is traced: constants, and inputs that decide sizes.
+"""Values of tensors that are known while a module is traced: constants and example inputs.
 
 An export knows the shapes of tensors and not their elements, so it stops where a module reads them:
 grids of images, lengths of sequences, positions of kinds of tokens. Traced again, functions of
@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from shardwright.frontends.torch.places import place
 from shardwright.frontends.torch.private import (
     ByTensor,
+    memory_of,
     tree_leaves,
     tree_map_only,
     without_functions,
@@ -59,7 +60,17 @@ _SIZED = {
     "combinations",
 }
 # Functions that take numbers, for which a tensor of one element may stand.
-_COUNTED = {"arange", "linspace", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "narrow"}
+_COUNTED = {
+    "arange",
+    "linspace",
+    "full",
+    "zeros",
+    "ones",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "narrow",
+}
 # Operators whose results have the elements of their first argument, or few others.
 _SAME = tuple(
     f"aten.{name}."
@@ -70,10 +81,15 @@ _SAME = tuple(
     )
 )  # fmt: skip
 _RANDOM = {
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal",
-    "normal_", "uniform_", "bernoulli", "bernoulli_", "multinomial", "exponential_", "random_",
-    "dropout", "dropout_", "poisson", "empty", "empty_like", "new_empty", "empty_strided",
+    "alpha_dropout", "bernoulli", "bernoulli_", "cauchy_", "dropout", "dropout_", "empty",
+    "empty_like", "empty_strided", "exponential_", "feature_alpha_dropout", "feature_dropout",
+    "geometric_", "gumbel_softmax", "log_normal_", "multinomial", "new_empty", "normal",
+    "normal_", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+    "random_", "randperm", "rrelu", "uniform_",
 }  # fmt: skip
+
+
+Source = int | str  # the position of an input, the name of a buffer
 
 
 @dataclass
@@ -82,30 +98,36 @@ class Known:
 
     Parameters
     ----------
-    read : set of int
-        Positions of the inputs whose elements were read.
+    read : set of int or str
+        Positions of the inputs, and names of the buffers, whose elements were read.
     """
 
-    read: set[int] = field(default_factory=set)
+    read: set[Source] = field(default_factory=set)
     values: Any = field(default_factory=ByTensor)
 
-    def learn(self, tensor: Tensor, elements: Tensor, inputs: frozenset[int]) -> None:
+    def learn(self, tensor: Tensor, elements: Tensor, inputs: frozenset[Source]) -> None:
         """Note the elements of a tensor."""
         if elements.numel() <= _MOST_ELEMENTS and tuple(tensor.shape) == tuple(elements.shape):
             self.values[tensor] = (elements, inputs)
 
     def forget(self, tensor: Tensor) -> None:
         """Forget a tensor that is written to, and all that share its memory."""
-        if tensor not in self.values:
-            return
-        memory = self.values[tensor][0].untyped_storage().data_ptr()
-        for one in list(self.values):
-            if self.values[one][0].untyped_storage().data_ptr() == memory:
-                del self.values[one]
+        for one in self._sharing(tensor):
+            del self.values[one]
 
-    def inputs_of(self, tensors: Sequence[Tensor]) -> frozenset[int] | None:
+    def depend(self, tensor: Tensor, sources: frozenset[Source]) -> None:
+        """Let a tensor that is written to, and all that share its memory, depend on more."""
+        for one in self._sharing(tensor):
+            elements, before = self.values[one]
+            self.values[one] = (elements, before | sources)
+
+    def _sharing(self, tensor: Tensor) -> list[Tensor]:
+        memory = memory_of(tensor)
+        return [one for one in list(self.values) if memory_of(one) == memory]
+
+    def inputs_of(self, tensors: Sequence[Tensor]) -> frozenset[Source] | None:
         """Return the inputs that tensors depend on, None where one is not known."""
-        found: set[int] = set()
+        found: set[Source] = set()
         for one in tensors:
             if one not in self.values:
                 return None
@@ -113,7 +135,7 @@ class Known:
         return frozenset(found)
 
 
-class _Following(TorchFunctionMode):
+class _Following(TorchFunctionMode):  # type: ignore[misc]
     """Computes functions of known tensors as well, and answers what reads their elements."""
 
     def __init__(self, known: Known) -> None:
@@ -135,16 +157,15 @@ class _Following(TorchFunctionMode):
             return tree_map_only(Tensor, self._constant, found)
         args, kwargs = self._with_numbers(name, args, kwargs)
         result = func(*args, **kwargs)
-        if name in _RANDOM or name.startswith("_"  * 2) and not _has_tensor(result):
-            return result
+        is_known = inputs is not None and name not in _RANDOM
         if _writes(name, kwargs):
-            self._written(func, name, args, kwargs, inputs)
-        elif inputs is not None and _has_tensor(result):
-            self._learn_result(result, func, args, kwargs, inputs)
+            self._written(func, args, kwargs, inputs if is_known else None)
+        elif is_known and _has_tensor(result):
+            self._learn_result(result, func, args, kwargs, inputs or frozenset())
         return result
 
     def _learn_result(
-        self, result: Any, func: Any, args: Any, kwargs: Any, inputs: frozenset[int]
+        self, result: Any, func: Any, args: Any, kwargs: Any, inputs: frozenset[Source]
     ) -> None:
         if sum(t.numel() for t in _tensors(result)) > _MOST_ELEMENTS:
             return
@@ -157,27 +178,14 @@ class _Following(TorchFunctionMode):
             for tensor, one in zip(made, elements, strict=True):
                 self.known.learn(tensor, one, inputs)
 
-    def _written(
-        self, func: Any, name: str, args: Any, kwargs: Any, inputs: frozenset[int] | None
-    ) -> None:
-        target = kwargs.get("out", args[0] if args else None)
-        for one in _tensors(target):
-            before = self.known.inputs_of([one])
-            if before is None:
-                continue
-            if inputs is None:
+    def _written(self, func: Any, args: Any, kwargs: Any, read: frozenset[Source] | None) -> None:
+        """Write to the known elements of a tensor, too, or forget all that share its memory."""
+        for one in _tensors(kwargs.get("out", args[0] if args else None)):
+            if read is None:
                 self.known.forget(one)
             else:
                 self._computed(func, args, kwargs)
-                self._share(one, inputs)
-
-    def _share(self, written: Tensor, inputs: frozenset[int]) -> None:
-        """Let all that share the memory of a tensor depend on what was written to it."""
-        memory = self.known.values[written][0].untyped_storage().data_ptr()
-        for one in list(self.known.values):
-            elements, before = self.known.values[one]
-            if elements.untyped_storage().data_ptr() == memory:
-                self.known.values[one] = (elements, before | inputs)
+                self.known.depend(one, read)
 
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         plain = tree_map_only(Tensor, lambda t: self.known.values[t][0], (args, kwargs))
@@ -206,7 +214,9 @@ class _Following(TorchFunctionMode):
         return args, {**kwargs, "output_size": total}
 
     def _number(self, tensor: Tensor) -> Any:
-        return self._elements(tensor).item() if self._is_known(tensor) and not tensor.shape else tensor
+        return (
+            self._elements(tensor).item() if self._is_known(tensor) and not tensor.shape else tensor
+        )
 
     def _index(self, index: Any) -> Any:
         """Return an index with positions for known masks, and numbers for known ends of slices."""
@@ -240,10 +250,11 @@ def _is_checked() -> bool:
     """Return whether elements are read by a check of PyTorch, of which nothing is imported."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_FRAMES):
-        if frame is not None and frame.f_code.co_name.startswith("_check"):
-            if frame.f_globals.get("__name__") == "torch":
-                return True
-        frame = frame.f_back if frame else None
+        if frame is None:
+            break
+        if frame.f_code.co_name.startswith("_check") and frame.f_globals["__name__"] == "torch":
+            return True
+        frame = frame.f_back
     return False
 
 
@@ -296,7 +307,7 @@ def known_values(module: torch.nn.Module, inputs: Any) -> Iterator[Known]:
                 known.learn(tensor, elements, frozenset({position}))
         for name, tensor in module.named_buffers():
             if name in buffers:
-                known.learn(tensor, buffers[name], frozenset())
+                known.learn(tensor, buffers[name], frozenset({name}))
 
     handle = module.register_forward_pre_hook(enter, with_kwargs=True)
     try:
@@ -308,8 +319,8 @@ def known_values(module: torch.nn.Module, inputs: Any) -> Iterator[Known]:
 
 def traced(
     module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[ExportedProgram, dict[str, Tensor]]:
-    """Return an export, and the example's elements of the inputs that decide its sizes, by name.
+) -> tuple[ExportedProgram, dict[str, Tensor], set[str]]:
+    """Return an export, and what decides its sizes: elements of inputs by name, names of buffers.
 
     Raises
     ------
@@ -324,18 +335,37 @@ def traced(
     try:
         program = export()
         if not _has_unknown_sizes(program):
-            return program, {}
+            return program, {}, set()
+    except ModelError:
+        raise
     except Exception as error:  # PyTorch raises errors of many types
         failed = error
     try:
         with known_values(module, (arguments, keywords)) as known:
             following = export()
-        held = _held(following, known, (arguments, keywords))
-    except Exception:
-        if failed is not None:
-            raise failed from None
-        return program, {}
-    return following, held
+        buffers = {name for name in known.read if isinstance(name, str)}
+        return following, _held(following, known, (arguments, keywords)), buffers
+    except Exception as error:
+        if failed is None:
+            return program, {}, set()
+        raise (error if isinstance(error, ModelError) else failed) from None
+
+
+def refuse_changing(program: ExportedProgram, read: set[str]) -> None:
+    """Refuse sizes and branches by buffers that a step changes.
+
+    Raises
+    ------
+    ModelError
+        If there is one.
+    """
+    changing = read.intersection(program.graph_signature.buffers_to_mutate.values())
+    if changing:
+        raise ModelError(
+            f"sizes or branches depend on the elements of the buffer `{min(changing)}`, which "
+            "every step changes",
+            hint="decide them by a number of Python",
+        )
 
 
 def _held(program: ExportedProgram, known: Known, inputs: Any) -> dict[str, Tensor]:
@@ -344,7 +374,7 @@ def _held(program: ExportedProgram, known: Known, inputs: Any) -> dict[str, Tens
     specs = program.graph_signature.input_specs
     own = [n for n, s in zip(nodes, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     leaves = tree_leaves(inputs)
-    held = {own[i].name: leaves[i] for i in sorted(known.read)}
+    held = {own[i].name: leaves[i] for i in sorted(i for i in known.read if isinstance(i, int))}
     for node in own:
         if node.name in held and (line := _looked_up(node)) is not None:
             raise ModelError(

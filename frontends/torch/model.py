@@ -22,7 +22,7 @@ from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.gradients import separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer
-from shardwright.frontends.torch.known import traced
+from shardwright.frontends.torch.known import refuse_changing, traced
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.private import tree_map_only
@@ -93,8 +93,8 @@ def import_module(
         for one in sorted(gradients)
     )
     constant = (
-        f"sizes or branches depend on the elements of the input `{one}`: the program is that of the "
-        "example's elements, and does not take it"
+        f"sizes or branches depend on the elements of the input `{one}`: the program is that of "
+        "the example's elements, and does not take it"
         for one in held
     )
     return replace(imported, warnings=(*constant, *own, *_warnings(module, program, imported)))
@@ -127,10 +127,12 @@ def exported(
                 traced_gradients(),
                 traced_transforms(),
             ):
-                program, held = traced(module, arguments, keywords)
+                program, held, read = traced(module, arguments, keywords)
             separate_leaves(program)
             refuse_without_derivative(program)
-            return functional(program), held
+            program = functional(program)
+            refuse_changing(program, read)
+            return program, held
     except ModelError:
         raise
     except Exception as error:  # PyTorch raises errors of many types

@@ -82,6 +82,11 @@ def schema_of(target: Any) -> Any:
     return target._schema
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return what tensors that share their elements have in common."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def writes_to(tensor: torch.Tensor) -> int:
     """Return how often PyTorch has seen a tensor being written to; it forgets that of inference."""
     return 0 if tensor.is_inference() else tensor._version

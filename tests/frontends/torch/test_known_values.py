@@ -1,0 +1,120 @@
+"""Inputs and buffers whose elements decide sizes and branches of a module of PyTorch."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "imported"))
+import torch_compare as compare  # noqa: E402
+from torch import nn  # noqa: E402
+
+from shardwright.frontends.torch import import_module  # noqa: E402
+from shardwright.ir.errors import ModelError  # noqa: E402
+
+GRID = torch.tensor([[1, 2, 3], [2, 1, 2]])
+
+
+class Images(nn.Module):
+    """Patches of images in one row, whose sides are the elements of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Linear(3, 4)
+        self.rows = nn.Embedding(8, 4)
+        self.register_buffer("shown", torch.tensor([True, False, True, True]))
+
+    def forward(self, x: Any, grid: Any) -> Any:
+        """Return the sum over images."""
+        h = self.patch(x)
+        cuts = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+        rows = torch.cat([torch.arange(h).repeat_interleave(w) for t, h, w in grid.tolist() * 1])
+        counted = torch.zeros(h.shape[0], dtype=torch.int64)
+        counted[: rows.numel()] = rows
+        h = h + self.rows(counted)
+        parts = torch.split(h, cuts.tolist())
+        total = torch.stack([part.mean(0) for part in parts]).square().sum()
+        return total + h[:, self.shown].sum() + h[:, counted[:4] < 1].square().sum()
+
+
+@pytest.fixture
+def images() -> nn.Module:
+    torch.manual_seed(0)
+    return Images().double()
+
+
+def test_sizes_by_the_elements_of_an_input(images: nn.Module) -> None:
+    inputs = {"x": torch.randn(10, 3, dtype=torch.float64), "grid": GRID}
+    found = compare.gradients_differ(images, inputs)
+    assert found.loss < 1e-12
+    assert found.gradient < 1e-12
+    assert not found.missing
+    assert [value.name for value in found.imported.graph.inputs] == ["x"]
+    assert found.imported.warnings == (
+        "sizes or branches depend on the elements of the input `grid`: the program is that of the "
+        "example's elements, and does not take it",
+    )
+
+
+def test_elements_written_in_place_are_followed() -> None:
+    class Marks(nn.Module):
+        def forward(self, x: Any, lengths: Any) -> Any:
+            marks = torch.zeros(6, dtype=torch.bool)
+            view = marks[2:]
+            for n in lengths:
+                view[n] = True
+            marks[0:1].logical_or_(lengths[:1] > 0)
+            return x[marks].square().sum()
+
+    x = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([1, 3])
+    imported = import_module(Marks(), {"x": x.detach(), "lengths": lengths})
+    found = compare.run(
+        imported.graph, imported.initial, {"x": x.detach().numpy()}, [imported.graph.outputs[0]]
+    )
+    right = Marks()(x, lengths)
+    assert abs(found[imported.graph.outputs[0]] - right.item()) < 1e-12
+
+
+def test_what_is_written_with_unknown_elements_is_unknown() -> None:
+    class Unknown(nn.Module):
+        def forward(self, x: Any, lengths: Any) -> Any:
+            marks = torch.zeros(4, dtype=torch.bool)
+            view = marks.view_as(x)
+            view.copy_(x > 0)
+            return x[marks].sum() + x[: int(lengths[0])].sum()
+
+    with pytest.raises(ModelError, match="depends on"):
+        import_module(Unknown(), {"x": torch.randn(4), "lengths": torch.tensor([2])})
+
+
+def test_tokens_that_decide_sizes_are_refused() -> None:
+    class Ends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 4)
+
+        def forward(self, tokens: Any) -> Any:
+            return self.table(tokens)[tokens == 2].square().sum()
+
+    with pytest.raises(ModelError) as error:
+        import_module(Ends(), {"tokens": torch.tensor([[1, 2], [2, 3]])})
+    assert "depend" in str(error.value)
+
+
+def test_a_buffer_that_changes_decides_no_branch() -> None:
+    class Started(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Any) -> Any:
+            scale = 2.0 if self.steps.item() == 0 else 1.0
+            self.steps.add_(1)
+            return (x * self.weight * scale).sum()
+
+    with pytest.raises(ModelError, match="the buffer `steps`, which every step changes"):
+        import_module(Started(), {"x": torch.ones(3)})
