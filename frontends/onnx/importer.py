@@ -243,7 +243,9 @@ class Importer(Conversion):
 
 def _check_emptiness(call: Call) -> None:
     """Require constant inputs if one has no elements: programs have no empty tensors."""
-    if any(isinstance(item, Constant) and not item.size for item in call.items):
+    # A reduction along no axes is one along all.
+    items = call.items[:1] if call.operator.startswith("Reduce") else call.items
+    if any(isinstance(item, Constant) and not item.size for item in items):
         for name, item in zip(call.names, call.items, strict=True):
             if isinstance(item, Value):
                 raise NeedsConstantError(name)

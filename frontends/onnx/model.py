@@ -16,6 +16,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     ValueInfoProto,
+    helper,
     shape_inference,
     version_converter,
 )
@@ -38,7 +39,6 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array
 
 OLDEST_OPSET = 11
-_READ_AS = 13  # the version that older models are converted to
 _NODES_NAMED = 3  # in a message, for each missing operator
 
 
@@ -137,9 +137,17 @@ def _recent(model: ModelProto) -> ModelProto:
         return model
     failures = (version_converter.ConvertError, shape_inference.InferenceError)
     try:
-        return version_converter.convert_version(model, _READ_AS)
+        recent = version_converter.convert_version(model, OLDEST_OPSET)
     except (RuntimeError, ValueError, *failures):
         return model  # the errors then list the changed operators
+    for node in every_node(recent.graph.node, {}):
+        if node.op_type == "Resize":  # the converter leaves the defaults of the new version
+            made = (
+                helper.make_attribute("coordinate_transformation_mode", "asymmetric"),
+                helper.make_attribute("nearest_mode", "simple"),
+            )
+            node.attribute.extend(made)
+    return recent
 
 
 def _names(graph: GraphProto) -> dict[str, None]:

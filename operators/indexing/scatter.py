@@ -228,8 +228,8 @@ class GatherNd(ByTuples):
         """Look up; zero for positions of other ranks."""
         x, positions = operands
         index, inside = self.local(positions, view)
-        deep = inside.reshape(*inside.shape, *(1,) * (x.ndim - len(index)))
-        return kept_inside(x[index], deep)
+        deep = inside.reshape((*inside.shape, *(1,) * (x.ndim - len(index))))
+        return kept_inside(np.asarray(x[index]), deep)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Sum the cotangents of equal positions."""

@@ -285,7 +285,10 @@ def _prelu(call: Call) -> Value:
     rank = x.type.rank
     if rank > 1 and slope.type.shape == (x.type.shape[1], *(1,) * (rank - 2)):
         return call.emit("prelu", x, call.reshape(slope, slope.type.shape[:1]))
-    if slope.type.rank == 1 < slope.type.elements == x.type.shape[1] != x.type.shape[-1]:
+    if (
+        slope.type.rank == 1 < rank
+        and 1 < slope.type.elements == x.type.shape[1] != x.type.shape[-1]
+    ):
         return call.emit("prelu", x, slope)  # as old exporters write it
     positive = call.emit("greater_equal", x, call.like(0, x))
     return call.emit("where", positive, x, call.emit("mul", x, slope))

@@ -5,7 +5,6 @@ from math import prod
 
 import numpy as np
 
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, join, take
@@ -106,9 +105,17 @@ converts("ArgMin")(_extreme("argmin"))
 @converts("Hardmax")
 def _hardmax(call: Call) -> Value:
     x = call.value(0)
-    if call.opset < 13:
-        raise UnsupportedError("hardmax before operator set 13")
-    axis = dimension(call.attribute("axis", -1), x.type.rank)
+    shape = x.type.shape
+    if call.opset >= 13:
+        return _largest_marked(call, x, dimension(call.attribute("axis", -1), len(shape)))
+    # Before, all dimensions from the axis on were one.
+    axis = dimension(call.attribute("axis", 1), len(shape))
+    flat = call.reshape(x, (*shape[:axis], prod(shape[axis:])))
+    return call.reshape(_largest_marked(call, flat, axis), shape)
+
+
+def _largest_marked(call: Call, x: Value, axis: int) -> Value:
+    """Return ones at the first maximum along a dimension, and zeros elsewhere."""
     first = call.emit("argmax", x, axis=axis, keep_dims=False)
     marks = call.emit("one_hot", first, depth=x.type.shape[axis], dtype=x.type.dtype)
     return _with_last_at(call, marks, axis)

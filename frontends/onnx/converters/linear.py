@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.frontends.common.einsum import emit_einsum
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import padded
 from shardwright.frontends.onnx.table import converts
@@ -105,6 +106,8 @@ def _conv_transpose(call: Call) -> Value:
     if asked is not None or automatic in ("SAME_UPPER", "SAME_LOWER"):
         wanted = asked or tuple(n * s for n, s in zip(space, stride, strict=True))
         totals = [f - n for f, n in zip(full, wanted[-rank:], strict=True)]
+        if asked is None and min(totals) < 0:  # the standard and onnxruntime differ in the size
+            raise UnsupportedError(f"windows smaller than their stride with `{automatic}`")
         lower = "SAME_UPPER" if automatic == "SAME_UPPER" else "SAME_LOWER"
         padding = tuple(_shared(max(t, 0), lower) for t in totals)
         full = [f + max(-t, 0) for f, t in zip(full, totals, strict=True)]

@@ -30,6 +30,8 @@ def _reduced(
         dtype = x.type.dtype
         if dtype == "bool":
             x = call.cast(x, "int32")
+        elif ours == "reduce_mean" and not x.type.is_float:
+            x = call.cast(x, "float64")
         keep = bool(call.attribute("keepdims", 1))
         total = call.emit(ours, x, axis=axes or None, keep_dims=keep)
         total = call.cast(total, dtype)

@@ -42,24 +42,29 @@ class _Axis:
     scale: float
     region: tuple[float, float] = (0.0, 1.0)
 
-    def places(self, coordinates: str) -> Array:
-        """Return the position of each result element among the elements of the operand."""
-        index, width = np.arange(self.after, dtype=np.float64), self.scale * self.before
+    def places(self, coordinates: str, kind: "type[np.floating[Any]]" = np.float64) -> Array:
+        """Return the position of each result element among the elements of the operand.
+
+        As onnxruntime and PyTorch, by the size of the result; the evaluator of the standard takes
+        the product of size and scale, which may be fractional.
+        """
+        index, last = np.arange(self.after, dtype=kind), self.after - 1
+        scale = kind(self.scale)
         if coordinates == "asymmetric":
-            return index / self.scale
+            return index / scale
         if coordinates == "align_corners":
-            return index * ((self.before - 1) / (width - 1)) if width != 1 else 0 * index
+            return index * (self.before - 1) / max(last, 1)
         if coordinates == "tf_crop_and_resize":
             start, end = self.region
-            if width == 1:
+            if not last:
                 return 0 * index + (end + start) * (self.before - 1) / 2
-            step = (end - start) * (self.before - 1) / (width - 1)
+            step = (end - start) * (self.before - 1) / last
             return start * (self.before - 1) + index * step
-        if coordinates == "pytorch_half_pixel" and width <= 1:
-            return 0 * index - 0.5
-        place = (index + 0.5) / self.scale - 0.5
+        if coordinates == "pytorch_half_pixel" and not last:
+            return 0 * index
+        place = (index + kind(0.5)) / scale - kind(0.5)
         if coordinates == "half_pixel_symmetric":
-            place += self.before / 2 * (1 - int(width) / width)
+            place += self.before / 2 * (1 - self.after / (self.scale * self.before))
         elif coordinates not in ("half_pixel", "pytorch_half_pixel"):
             raise UnsupportedError(f"coordinates of kind `{coordinates}`")
         return place
@@ -102,7 +107,10 @@ def _axes(call: Call) -> dict[int, _Axis]:
     )
     if call.has(2) and 0 not in call.shape(2):
         scales = [float(s) for s in call.array(2).ravel()]
-        sizes = [floor(shape[a] * s) for a, s in zip(axes, scales, strict=True)]
+        # The product is rounded to float32: 5 times 1.4 is 7.
+        sizes = [
+            int(np.float32(shape[a]) * np.float32(s)) for a, s in zip(axes, scales, strict=True)
+        ]
     else:
         sizes = list(call.ints(3))
         scales = [size / shape[a] for a, size in zip(axes, sizes, strict=True)]
@@ -123,16 +131,24 @@ def _resize(call: Call) -> Value:
     x, axes = call.value(0), _axes(call)
     coordinates = call.attribute("coordinate_transformation_mode", "half_pixel")
     mode = call.attribute("mode", "nearest")
+    if coordinates == "tf_crop_and_resize":
+        _check_regions(call, axes, mode)
+    elif coordinates != "align_corners":
+        _check_copies(axes)
     if _is_ours(call, axes, mode, coordinates):
         return _ours(call, x, axes, mode, coordinates)
     inside: Value | None = None
     dtype = x.type.dtype
     for axis, how in axes.items():
-        place = how.places(coordinates)
+        # Positions that are rounded are computed in the type of onnxruntime.
+        place = how.places(coordinates, np.float32 if mode == "nearest" else np.float64)
         if how.scale == 1 and np.array_equal(place, np.arange(how.before)):
             continue
         if mode == "nearest":
-            rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
+            chosen = call.attribute("nearest_mode", "round_prefer_floor")
+            if chosen == "simple":  # of versions before 11, as onnxruntime
+                chosen = "ceil" if how.scale < 1 else "floor"
+            rounding = _ROUNDINGS[chosen]
             x = take(call, x, np.clip(rounding(place), 0, how.before - 1).astype(np.int64), axis)
         else:
             x = _multiplied(call, x, _matrix(how, place, call), axis)
@@ -142,6 +158,21 @@ def _resize(call: Call) -> Value:
         return call.cast(x, dtype)
     outside = call.like(float(call.attribute("extrapolation_value", 0.0)), x)
     return call.emit("where", inside, x, outside)
+
+
+def _check_regions(call: Call, axes: dict[int, _Axis], mode: str) -> None:
+    """Refuse regions for which onnxruntime does not follow the standard."""
+    if mode == "cubic" and call.attribute("exclude_outside", 0):
+        raise UnsupportedError("mode `cubic` of `tf_crop_and_resize` with `exclude_outside`")
+    if any(how.before == how.after and how.region != (0.0, 1.0) for how in axes.values()):
+        raise UnsupportedError("a region of `tf_crop_and_resize` that is resized to the whole size")
+
+
+def _check_copies(axes: dict[int, _Axis]) -> None:
+    """Refuse scales that leave all sizes: onnxruntime then copies, and PyTorch interpolates."""
+    scales = [how.scale for how in axes.values() if how.scale != 1]
+    if scales and all(how.before == how.after for how in axes.values()):
+        raise UnsupportedError(f"a resizing by {scales[0]:.6g} that leaves all sizes")
 
 
 def _within(call: Call, inside: Value | None, along: Array, axis: int, x: Value) -> Value:

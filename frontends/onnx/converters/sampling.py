@@ -109,7 +109,8 @@ def _roi_align(call: Call) -> Value:
 
 def _roi_places(call: Call, rois: Value, first: int, n: int, ratio: int) -> Value:
     """Return the positions of the samples of each region along one dimension."""
-    half = call.attribute("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    usual = "half_pixel" if call.opset >= 16 else "output_half_pixel"
+    half = call.attribute("coordinate_transformation_mode", usual) == "half_pixel"
     scale = float(call.attribute("spatial_scale", 1.0))
     ends = []
     for column in (first, first + 2):

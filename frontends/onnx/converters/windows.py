@@ -32,9 +32,20 @@ def _filled(call: Call, how: dict[str, Any], kernel: tuple[int, ...]) -> Pairs:
     return tuple(found)
 
 
+def pooled(call: Call, kernel: tuple[int, ...], space: tuple[int, ...]) -> dict[str, Any]:
+    """Return the geometry of the windows of a pooling."""
+    how = geometry(call, kernel, space)
+    automatic = call.attribute("auto_pad", "NOTSET")
+    spread = any(d > 1 < k for d, k in zip(how["dilation"], kernel, strict=True))
+    if spread and automatic in ("SAME_UPPER", "SAME_LOWER"):
+        # Sizes by the standard and by onnxruntime differ.
+        raise UnsupportedError(f"dilated windows with `{automatic}` (`pads` can be)")
+    return how
+
+
 def window_sums(call: Call, x: Value, kernel: tuple[int, ...]) -> tuple[Value, dict[str, Any]]:
     """Return the sum of each window, and the geometry of the windows."""
-    how = geometry(call, kernel, x.type.shape[2:])
+    how = pooled(call, kernel, x.type.shape[2:])
     channels = x.type.shape[1]
     ones = call.emit("fill", shape=(channels, 1, *kernel), dtype=x.type.dtype, value=1.0)
     full = {**how, "padding": _filled(call, how, kernel)}
@@ -59,7 +70,7 @@ def window_counts(call: Call, how: dict[str, Any], kernel: tuple[int, ...], pads
 
 def _pooling(call: Call) -> dict[str, Any]:
     kernel = tuple(call.attribute("kernel_shape"))
-    how = geometry(call, kernel, call.shape(0)[2:])
+    how = pooled(call, kernel, call.shape(0)[2:])
     return {"kernel": kernel, "ceil_mode": bool(call.attribute("ceil_mode", 0)), **how}
 
 
@@ -118,7 +129,7 @@ def _col2im(call: Call) -> Value:
 def max_pool_with_positions(call: Call) -> list[Item | Array]:
     """Return the maximum of each window, and its flat position in the tensor."""
     x, kernel = call.value(0), tuple(call.attribute("kernel_shape"))
-    how = geometry(call, kernel, x.type.shape[2:])
+    how = pooled(call, kernel, x.type.shape[2:])
     padding, rank = _filled(call, how, kernel), len(kernel)
     before, after = zip(*padding, strict=True)
     lost = -np.inf if x.type.is_float else np.iinfo(x.type.dtype).min
