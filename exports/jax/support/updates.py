@@ -41,10 +41,15 @@ def _updated(
     counts: bool,
     rate: float,
     tensors: Sequence[Array],
+    others: int = 0,
 ) -> tuple[Array, ...]:
-    """Run a rule in the widest type of its tensors; parameter and states keep their types."""
-    own, scalars = list(tensors[: 2 + states]), list(tensors[2 + states :])
-    before = (own[0], *own[2:])
+    """Run a rule in the widest type of its tensors; parameter and states keep their types.
+
+    `others` are tensors behind the states that are none.
+    """
+    count = 2 + states + others
+    own, scalars = list(tensors[:count]), list(tensors[count:])
+    before = (own[0], *own[2 : 2 + states])
     exact = reduce(jnp.promote_types, (tensor.dtype for tensor in own))
     widened = [tensor.astype(exact) for tensor in own]
     steps = [scalars.pop(0).astype(exact)] if counts else []
@@ -88,6 +93,34 @@ def _corrected(beta: float, step: Array) -> Array:
     return -jnp.expm1(step * math.log(beta)) if beta else jnp.ones_like(step)
 
 
+def _adam(
+    own_rate: Any,
+    tensors: Sequence[Array],
+    step: Array,
+    betas: tuple[float, float],
+    epsilon: float,
+    decays: tuple[float, float],
+    bias_correction: str,
+    lazy: bool,
+) -> list[Array]:
+    """Return the next parameter, mean and mean square; `decays` are apart, and in the gradient."""
+    (p, g, m, v), (beta1, beta2), (weight_decay, l2) = tensors, betas, decays
+    before, idle = (p, m, v), g == 0
+    g = g + l2 * p if l2 else g
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * jnp.square(g)
+    first, second = _corrected(beta1, step), _corrected(beta2, step)
+    if bias_correction == "moments":
+        change = m / first / (jnp.sqrt(v / second) + epsilon)
+    else:
+        change = m / (jnp.sqrt(v) + epsilon)
+        change = change * (second**0.5 / first) if bias_correction == "rate" else change
+    after = [p - own_rate * (change + weight_decay * p), m, v]
+    if not lazy:
+        return after
+    return [jnp.where(idle, old, new) for old, new in zip(before, after, strict=True)]
+
+
 def adam_update(
     *tensors: Array,
     learning_rate: float = 0.001,
@@ -99,23 +132,129 @@ def adam_update(
     bias_correction: str = "moments",
     lazy: bool = False,
 ) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, m: Array, v: Array, step: Array) -> Sequence[Array]:
-        before, idle = (p, m, v), g == 0
-        g = g + l2 * p if l2 else g
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * jnp.square(g)
-        first, second = _corrected(beta1, step), _corrected(beta2, step)
-        if bias_correction == "moments":
-            change = m / first / (jnp.sqrt(v / second) + epsilon)
-        else:
-            change = m / (jnp.sqrt(v) + epsilon)
-            change = change * (second**0.5 / first) if bias_correction == "rate" else change
-        after = p - rate * (change + weight_decay * p), m, v
-        if not lazy:
-            return after
-        return [jnp.where(idle, old, new) for old, new in zip(before, after, strict=True)]
+    own = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy
+
+    def rule(rate: Any, *operands: Array) -> Sequence[Array]:
+        *own_tensors, step = operands
+        return _adam(rate, own_tensors, step, *own)
 
     return _updated(rule, 2, True, learning_rate, tensors)
+
+
+def adam8bit_update(
+    *tensors: Array,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l2: float = 0.0,
+    bias_correction: str = "moments",
+    lazy: bool = False,
+    block: tuple[int, ...] = (16, 16),
+) -> tuple[Array, ...]:
+    """Adam whose means are stored in 8 bits, with the largest number of every block."""
+    own = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy
+
+    def rule(rate: Any, *operands: Array) -> Sequence[Array]:
+        p, g, m, m_scale, v, v_scale, step = operands
+        mean = _dequantized(m, m_scale, block, True)
+        square = _dequantized(v, v_scale, block, False)
+        after, mean, square = _adam(rate, (p, g, mean, square), step, *own)
+        return after, *_quantized(mean, block, True), *_quantized(square, block, False)
+
+    return _updated(rule, 4, True, learning_rate, tensors)
+
+
+def _values(signed: bool) -> Any:
+    """Return the 256 values between -1 and 1 that numbers of 8 bits stand for."""
+    found = [0.0, 1.0]
+    for i in range(7):
+        edges = np.linspace(0.1, 1.0, 2 ** (i if signed else i + 1) + 1)
+        middles = 10.0 ** (i - 6) * (edges[:-1] + edges[1:]) / 2
+        found += [*middles, *(-middles if signed else ())]
+    return np.sort(np.array(found, np.float32))
+
+
+def _spread(scale: Array, block: tuple[int, ...]) -> Array:
+    for axis, side in enumerate(block, -len(block)):
+        scale = jnp.repeat(scale, side, axis)
+    return scale
+
+
+def _dequantized(codes: Array, scale: Array, block: tuple[int, ...], signed: bool) -> Array:
+    values = jnp.asarray(_values(signed), scale.dtype)
+    return values[codes.astype(jnp.int32)] * _spread(scale, block)
+
+
+def _quantized(x: Array, block: tuple[int, ...], signed: bool) -> tuple[Array, Array]:
+    """Return the positions of the nearest values, and the largest number of every block."""
+    leading, own = x.shape[: -len(block)], x.shape[-len(block) :]
+    tiles = [size for n, side in zip(own, block, strict=True) for size in (n // side, side)]
+    inner = tuple(-1 - 2 * i for i in range(len(block)))
+    scale = jnp.abs(x).reshape(*leading, *tiles).max(inner)
+    values = _values(signed)
+    edges = jnp.asarray((values[:-1].astype(np.float64) + values[1:]) / 2, x.dtype)
+    share = x / _spread(jnp.where(scale > 0, scale, 1), block)
+    return jnp.searchsorted(edges, share), scale
+
+
+def muon_direction(
+    g: Array,
+    m: Array,
+    *scale: Array,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    dtype: str = "bfloat16",
+) -> Array:
+    """Return the decaying mean of gradients, or one gradient ahead of it."""
+    exact = jnp.promote_types(g.dtype, m.dtype)
+    g = g.astype(exact) / scale[0].astype(exact) if scale else g.astype(exact)
+    mean = momentum * m.astype(exact) + (1 - momentum) * g
+    direction = momentum * mean + (1 - momentum) * g if nesterov else mean
+    return direction.astype(dtype)
+
+
+def orthogonalize(
+    x: Array,
+    *,
+    coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+    epsilon: float = 1e-7,
+    iterations: int = 5,
+) -> Array:
+    """Bring the singular values of matrices near 1 by iterations of Newton and Schulz.
+
+    The sum with a product is rounded once.
+    """
+    (a, b, c), narrow = coefficients, x.dtype
+    wide = jnp.promote_types(narrow, jnp.float32)
+
+    def product(left: Array, right: Array) -> Array:
+        return jnp.matmul(left, right, preferred_element_type=wide)
+
+    is_tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if is_tall else x
+    norm = jnp.sqrt(jnp.sum(jnp.square(x.astype(wide)), (-2, -1), keepdims=True)).astype(narrow)
+    x = x / jnp.maximum(norm, epsilon)
+    for _ in range(iterations):
+        gram = product(x, x.mT).astype(narrow)
+        change = (b * gram.astype(wide) + c * product(gram, gram)).astype(narrow)
+        x = (a * x.astype(wide) + product(change, x)).astype(narrow)
+    return x.mT if is_tall else x
+
+
+def muon_update(
+    *tensors: Array,
+    learning_rate: float = 0.001,
+    momentum: float = 0.95,
+    weight_decay: float = 0.1,
+    ratio: float = 1.0,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, m: Array, o: Array) -> Sequence[Array]:
+        after = (1 - rate * weight_decay) * p - ratio * rate * o
+        return after, momentum * m + (1 - momentum) * g
+
+    return _updated(rule, 1, False, learning_rate, tensors, 1)
 
 
 def adagrad_update(

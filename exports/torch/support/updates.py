@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,10 +36,15 @@ def _updated(
     counts: bool,
     rate: float,
     tensors: Sequence[Tensor],
+    others: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a rule in the widest type of its tensors; parameter and states keep their types."""
-    own, scalars = list(tensors[: 2 + states]), list(tensors[2 + states :])
-    before = (own[0], *own[2:])
+    """Run a rule in the widest type of its tensors; parameter and states keep their types.
+
+    `others` are tensors behind the states that are none.
+    """
+    count = 2 + states + others
+    own, scalars = list(tensors[:count]), list(tensors[count:])
+    before = (own[0], *own[2 : 2 + states])
     step = scalars.pop(0) if counts else None
     if len(scalars) > 1:
         *scalars, loss_scale, nonfinite = scalars
@@ -135,6 +141,136 @@ def _in_one_kernel(
     g = g.to(p.dtype).contiguous()
     kernel([p], [g], [m], [v], [], steps, amsgrad=False, maximize=False, **settings)
     return p, m, v
+
+
+def adam8bit_update(
+    *tensors: Tensor,
+    learning_rate: float = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    l2: float = 0.0,
+    bias_correction: str = "moments",
+    lazy: bool = False,
+    block: tuple[int, ...] = (16, 16),
+) -> tuple[Tensor, ...]:
+    """Adam whose means are stored in 8 bits, with the largest number of every block."""
+
+    def rule(
+        rate: float,
+        p: Tensor,
+        g: Tensor,
+        m: Tensor,
+        m_scale: Tensor,
+        v: Tensor,
+        v_scale: Tensor,
+        step: int,
+    ) -> Sequence[Tensor]:
+        mean, square = (
+            _dequantized(m, m_scale, block, True),
+            _dequantized(v, v_scale, block, False),
+        )
+        after, mean, square = adam_update(
+            *(p, g, mean, square, torch.tensor(step)),
+            learning_rate=rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            l2=l2,
+            bias_correction=bias_correction,
+            lazy=lazy,
+        )
+        return after, *_quantized(mean, block, True), *_quantized(square, block, False)
+
+    return _updated(rule, 4, True, learning_rate, tensors)
+
+
+def _values(signed: bool) -> Any:
+    """Return the 256 values between -1 and 1 that numbers of 8 bits stand for."""
+    found = [0.0, 1.0]
+    for i in range(7):
+        edges = np.linspace(0.1, 1.0, 2 ** (i if signed else i + 1) + 1)
+        middles = 10.0 ** (i - 6) * (edges[:-1] + edges[1:]) / 2
+        found += [*middles, *(-middles if signed else ())]
+    return np.sort(np.array(found, np.float32))
+
+
+def _spread(scale: Tensor, block: tuple[int, ...]) -> Tensor:
+    for axis, side in enumerate(block, -len(block)):
+        scale = scale.repeat_interleave(side, axis)
+    return scale
+
+
+def _dequantized(codes: Tensor, scale: Tensor, block: tuple[int, ...], signed: bool) -> Tensor:
+    values = torch.from_numpy(_values(signed)).to(codes.device, scale.dtype)
+    return values[codes.long()] * _spread(scale, block)
+
+
+def _quantized(x: Tensor, block: tuple[int, ...], signed: bool) -> tuple[Tensor, Tensor]:
+    """Return the positions of the nearest values, and the largest number of every block."""
+    leading, own = x.shape[: -len(block)], x.shape[-len(block) :]
+    tiles = [size for n, side in zip(own, block, strict=True) for size in (n // side, side)]
+    inner = tuple(-1 - 2 * i for i in range(len(block)))
+    scale = x.abs().reshape(*leading, *tiles).amax(inner)
+    values = _values(signed)
+    edges = torch.from_numpy((values[:-1].astype(np.float64) + values[1:]) / 2)
+    share = x / _spread(torch.where(scale > 0, scale, 1), block)
+    return torch.searchsorted(edges.to(x.device, x.dtype), share.contiguous()), scale
+
+
+def muon_direction(
+    g: Tensor,
+    m: Tensor,
+    *scale: Tensor,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    dtype: str = "bfloat16",
+) -> Tensor:
+    """Return the decaying mean of gradients, or one gradient ahead of it."""
+    exact = torch.promote_types(g.dtype, m.dtype)
+    g = g.to(exact) / scale[0] if scale else g.to(exact)
+    mean = momentum * m.to(exact) + (1 - momentum) * g
+    direction = momentum * mean + (1 - momentum) * g if nesterov else mean
+    return direction.to(getattr(torch, dtype))
+
+
+def orthogonalize(
+    x: Tensor,
+    *,
+    coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+    epsilon: float = 1e-7,
+    iterations: int = 5,
+) -> Tensor:
+    """Bring the singular values of matrices near 1 by iterations of Newton and Schulz.
+
+    As in PyTorch's own optimizer, the sum with a product is rounded once.
+    """
+    (a, b, c), shape = coefficients, x.shape
+    is_tall = shape[-2] > shape[-1]
+    x = x.reshape(-1, *shape[-2:])
+    x = x.mT if is_tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=epsilon)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, gram, x, beta=a)
+    return (x.mT if is_tall else x).reshape(shape)
+
+
+def muon_update(
+    *tensors: Tensor,
+    learning_rate: float = 0.001,
+    momentum: float = 0.95,
+    weight_decay: float = 0.1,
+    ratio: float = 1.0,
+) -> tuple[Tensor, ...]:
+    def rule(rate: float, p: Tensor, g: Tensor, m: Tensor, o: Tensor) -> Sequence[Tensor]:
+        after = (1 - rate * weight_decay) * p - ratio * rate * o
+        return after, momentum * m + (1 - momentum) * g
+
+    return _updated(rule, 1, False, learning_rate, tensors, 1)
 
 
 def adagrad_update(
