@@ -54,6 +54,13 @@ def with_rules(optimizer: Optimizer, graph: Graph) -> Optimizer:
     return replace(optimizer, overrides=overrides)
 
 
+def rules_within(optimizer: Optimizer, graph: Graph) -> Optimizer:
+    """Return an optimizer with the overrides of the parameters of a part of a program alone."""
+    names = {parameter.name for parameter in graph.parameters}
+    own = {name: found for name, found in optimizer.overrides.items() if name in names}
+    return optimizer if own == optimizer.overrides else replace(optimizer, overrides=own)
+
+
 def state_bytes(optimizer: Optimizer, graph: Graph) -> int:
     """Return the bytes of the optimizer states of a whole program."""
     rules = with_rules(optimizer, graph)

@@ -30,6 +30,7 @@ from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.segments import block_of
+from shardwright.dataflow.update_rules import rules_within
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
@@ -111,14 +112,11 @@ class SmallModels:
         The devices, with the training software if there is one.
     options : CompileOptions
         How it is trained.
-    stored : StoredBytes
-        Of a trained element.
     """
 
     graph: Graph
     cluster: Cluster
     options: CompileOptions
-    stored: StoredBytes
     _known: dict[_Small, Compiled] = field(default_factory=dict)
     _shortened: dict[int, Graph] = field(default_factory=dict)
     _peaks: dict[tuple[_Small, bool], list[float]] = field(default_factory=dict)
@@ -237,20 +235,26 @@ class SmallModels:
         data, zero = small.plan.data or 1, small.plan.zero
         passes = small.plan.passes(samples_of(self.graph) or 1, small.plan.tensor * data)
         elements = small.layers * layer + ends
-        lasting = self.stored.on_rank(elements, zero, data, passes, at_once=0.0)
+        stored = StoredBytes.of(self._options_of(built.source), built.source)
+        lasting = stored.on_rank(elements, zero, data, passes, at_once=0.0)
         return [peak - sum(lasting.values()) for peak in peaks_of(program, built.source, own)]
+
+    def _options_of(self, model: Graph) -> CompileOptions:
+        """Return the options for a small model, which has some of the parameters."""
+        rules = rules_within(self.options.optimizer, model)
+        return replace(self.options, optimizer=rules)
 
     def _built(self, small: _Small) -> Compiled:
         if small not in self._known:
             plan = small.plan
+            model, devices = self._with_layers(small.layers), plan.tensor * (plan.data or 1)
             options = replace(
-                self.options,
+                self._options_of(model),
                 plan=plan,
                 recompute=plan.recompute,
                 memory_limit=inf,
                 objective="serial",
             )
-            model, devices = self._with_layers(small.layers), plan.tensor * (plan.data or 1)
             self._known[small] = compile_graph(model, self.cluster, devices, options)
         return self._known[small]
 

@@ -315,7 +315,7 @@ class FitModel:
 
     @cached_property
     def _small(self) -> SmallModels:
-        return SmallModels(self.graph, self.cluster, self.options, self.stored)
+        return SmallModels(self.graph, self.cluster, self.options)
 
     @cached_property
     def _layer(self) -> Graph:

@@ -17,6 +17,7 @@ from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import mean_device
+from shardwright.dataflow.update_rules import with_rules
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_new_size, with_size
 from shardwright.tools.options import compile_arguments
@@ -59,7 +60,8 @@ class Subject:
                 definition, _ = training_definition(name, None, 1)
         given = {**self._options, **options}
         asked = with_own_options(asked_options(given, None, ()), definition, given)
-        asked = replace(asked, micro_batches=1)
+        rules = with_rules(asked.optimizer, definition.graph)
+        asked = replace(asked, micro_batches=1, optimizer=rules)
         cluster = self.cluster.without_host().run_by(self.software)
         return FitModel(definition.graph, cluster, asked)
 
