@@ -231,7 +231,7 @@ class CompileOptions:
         default=False,
         metadata=_about(
             "store every parameter and optimizer state split as finely as possible, or by "
-            "`shard_size=4,threshold=64,level=level2`",
+            "`shard_size=4,threshold=64,level=level2`: MindSpore's; PyTorch's is `--plan shard=8`",
             validate=checks.check_sharding,
             default="the search chooses",
             partition=True,

@@ -62,6 +62,9 @@ class NamedPlan:
         ``operators`` or ``full``.
     zero : int
         ZeRO stage: what is divided over the data ranks.
+    shard : int
+        Of the ranks that share the batch, how many divide what the ZeRO stage divides; groups of so
+        many have copies (PyTorch's HSDP). 1 for all of them; with more, ``zero`` is 3 if it is 0.
     sequence_parallel : bool
         Whether activations between tensor-parallel products are split by position.
 
@@ -87,6 +90,7 @@ class NamedPlan:
     schedule: str | None = None
     recompute: str = RECOMPUTE[0]
     zero: int = 0
+    shard: int = 1
     sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
@@ -100,6 +104,8 @@ class NamedPlan:
             raise wrong_value("zero", self.zero, "0, 1, 2 or 3", of=_OF)
         for name in _FLAGS:
             check_flag(name, getattr(self, name), _OF)
+        if self.shard > 1 and not self.zero:
+            object.__setattr__(self, "zero", ZERO[-1])
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -132,10 +138,28 @@ class NamedPlan:
                 f"`expert={self.expert}` does not divide `data={self.data}`: experts are divided "
                 "between the ranks that share the batch"
             )
+        self._check_shard()
         if self.zero and self.data == self.context == 1:
             raise OptionError(
                 f"`zero={self.zero}` divides over the data ranks, and the plan has one",
                 hint="leave `zero` out",
+            )
+
+    def _check_shard(self) -> None:
+        """Refuse groups of ranks that divide parameters, and are no groups of data ranks."""
+        if self.shard == 1:
+            return
+        if self.data is not None and self.data % self.shard:
+            raise OptionError(
+                f"`shard={self.shard}` does not divide `data={self.data}`: groups of ranks that "
+                "share the batch divide the parameters",
+                hint=f"use a divisor of {self.data}",
+            )
+        if self.shard % self.expert or self.shard == self.expert:
+            raise OptionError(
+                f"`shard={self.shard}` is no larger multiple of `expert={self.expert}`: groups of "
+                "expert ranks divide the parameters",
+                hint=f"use a multiple of {self.expert}, or leave `shard` out",
             )
 
     @classmethod
@@ -153,6 +177,11 @@ class NamedPlan:
             if key in values:
                 raise OptionError(f"the plan gives `{key}` twice", hint="give it once")
             values[key] = value
+        if values.get("zero") == 0 and values.get("shard", 1) != 1:
+            raise OptionError(
+                "`shard` of the plan says how many ranks `zero` divides over, and `zero` is 0",
+                hint="leave `zero=0` out, or `shard`",
+            )
         return cls(**values)  # type: ignore[arg-type]  # checked by the constructor
 
     @property
@@ -235,7 +264,7 @@ class NamedPlan:
         return batch // (data * self.micro_batch)
 
     def mesh(self, cluster: AnyCluster, devices: int) -> Mesh:
-        """Return the mesh of a stage: tensor ranks nearest to each other, context, experts, data.
+        """Return the mesh of a stage: tensor ranks nearest, context, experts, shards, data.
 
         A degree that spans levels of the cluster has an axis on each.
 
@@ -290,7 +319,8 @@ class NamedPlan:
             "tensor": plan.tensor,
             "context": plan.context,
             "expert": plan.expert,
-            "data": plan.data // plan.expert,
+            "shard": max(plan.shard // plan.expert, 1),
+            "data": plan.data // max(plan.shard, plan.expert),
             "pipeline": plan.pipeline,
         }
         left = [*cluster.for_devices(devices)]
@@ -307,17 +337,21 @@ class PlanAxes:
         The batch; those of the experts are among them.
     expert, tensor, context : tuple of str
         Experts; weights; sequences.
+    shard : tuple of str
+        What ZeRO divides, where not all axes of the batch do; those of experts are not among them.
     """
 
     data: tuple[str, ...]
     expert: tuple[str, ...]
     tensor: tuple[str, ...]
     context: tuple[str, ...] = ()
+    shard: tuple[str, ...] = ()
 
     @property
     def storage(self) -> tuple[str, ...]:
-        """The axes over which ZeRO divides: those with copies of the weights."""
-        return (*self.data, *self.context)
+        """The axes over which ZeRO divides: those with copies of the weights, or some of them."""
+        some = {*self.expert, *self.shard} if self.shard else set(self.data)
+        return (*(axis for axis in self.data if axis in some), *self.context)
 
     @staticmethod
     def of(mesh: Mesh) -> "PlanAxes":
@@ -327,12 +361,13 @@ class PlanAxes:
         def of(*wanted: str) -> tuple[str, ...]:
             return tuple(name for name in mesh.names if kinds[name] in wanted)
 
-        return PlanAxes(of("data", "expert"), of("expert"), of("tensor"), of("context"))
+        batch = of("data", "shard", "expert")
+        return PlanAxes(batch, of("expert"), of("tensor"), of("context"), of("shard"))
 
 
 _KEYS = tuple(item.name for item in fields(NamedPlan))
 _FLAGS = ("ring", "sequence_parallel")
-_COUNTS = ("tensor", "pipeline", "data", "context", "expert", "micro_batch", "chunks")
+_COUNTS = ("tensor", "pipeline", "data", "context", "expert", "micro_batch", "chunks", "shard")
 
 
 def _item(item: str, text: str) -> tuple[str, object]:
@@ -380,6 +415,19 @@ def _on_levels(
         left[level] //= size
         if left[level] == 1:
             level += 1
+
+
+def copies_and_shards(plan: NamedPlan) -> tuple[int, int]:
+    """Return how many groups of data ranks have copies, and how many ranks divide parameters.
+
+    Examples
+    --------
+    >>> copies_and_shards(NamedPlan(data=16, shard=8)), copies_and_shards(NamedPlan(data=4))
+    ((2, 8), (4, 1))
+    """
+    data = plan.data or 1
+    shards = (plan.shard if plan.shard > 1 else data) if plan.zero else 1
+    return data // shards, shards
 
 
 def divisors(number: int) -> list[int]:

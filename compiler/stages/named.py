@@ -24,7 +24,7 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 
-_DEGREES = ("tensor", "expert", "data", "context")
+_DEGREES = ("tensor", "expert", "shard", "data", "context")
 _USUAL = 1  # the ZeRO stage by which degrees are compared first
 
 

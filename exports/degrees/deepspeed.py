@@ -19,7 +19,7 @@ _TYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 def refusal(plan: NamedPlan) -> str:
     """Return why DeepSpeed's JSON cannot say a plan; empty if it can."""
-    for name in ("tensor", "pipeline", "context", "expert"):
+    for name in ("tensor", "pipeline", "context", "expert", "shard"):
         if getattr(plan, name) > 1:
             return f"`{name}={getattr(plan, name)}` in its file"
     return "" if plan.recompute in ("none", "full") else f"`recompute={plan.recompute}`"

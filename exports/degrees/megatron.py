@@ -27,6 +27,8 @@ def refusal(plan: NamedPlan) -> str:
         return f"`schedule={plan.order}`"
     if plan.recompute == "operators":
         return "`recompute=operators`"
+    if plan.shard > 1:
+        return f"`shard={plan.shard}`"
     if plan.expert > 1 and plan.tensor > 1 and not plan.sequence_parallel:
         return "`expert` beside `tensor` without `sequence_parallel`"
     return ""

@@ -294,6 +294,7 @@ def _variants(plan: NamedPlan) -> list[NamedPlan]:
         "ring": (False, True) if plan.context > 1 else (False,),
         "recompute": RECOMPUTE,
         "zero": (0, 1, 2, 3) if divides else (0,),
+        "shard": tuple(dict.fromkeys((plan.shard, 1))),
     }
     rows = product(*choices.values())
     found = [replace(plan, **dict(zip(choices, row, strict=True))) for row in rows]

@@ -13,7 +13,7 @@ from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.table import Exported
 from shardwright.operators.models.precision import MASTER
-from shardwright.search.named_plan import NamedPlan
+from shardwright.search.named_plan import NamedPlan, copies_and_shards
 
 _SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 _CHECKPOINTING: Final = {"none": "none", "full": "full", "operators": "selective"}
@@ -112,10 +112,10 @@ def _tables(named: NamedPlan, facts: Facts) -> Tables:
 
 
 def _parallelism(named: NamedPlan, facts: Facts) -> dict[str, object]:
-    data = named.data or 1
+    copies, shards = copies_and_shards(named)
     found: dict[str, object] = {
-        "data_parallel_replicate_degree": 1 if named.zero else data,
-        "data_parallel_shard_degree": data if named.zero else 1,
+        "data_parallel_replicate_degree": copies,
+        "data_parallel_shard_degree": shards,
     }
     if named.zero:
         kept = named.zero == _KEPT_ZERO

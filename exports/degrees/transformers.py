@@ -22,7 +22,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.search.named_plan import NamedPlan, PlanAxes
+from shardwright.search.named_plan import NamedPlan, PlanAxes, copies_and_shards
 
 _PRECISIONS: Final = ("float32", "bfloat16")
 _FULLY_SHARDED = 3  # the ZeRO stage that FSDP2 is
@@ -69,11 +69,11 @@ def export(plan: Plan) -> Exported:
 
 def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str, str]:
     """Return both files of a named plan in full."""
-    data = named.data or 1
+    copies, shards = copies_and_shards(named)
     degrees = {
         "tp_size": named.tensor,
-        "fsdp_size": data if named.zero else 1,
-        "dp_replicate_size": 1 if named.zero else data,
+        "fsdp_size": shards,
+        "dp_replicate_size": copies,
         "tp_plan": dict(styles),
     }
     training = {

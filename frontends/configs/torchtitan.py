@@ -120,18 +120,27 @@ def _read_plan(fields: Fields, training: Fields) -> None:
         shards = fields.count("data_parallel_shard_degree")
     fields.left.pop("data_parallel_shard_degree", None)
     divided = shards != 1 or plan.get("context", 1) > 1  # context ranks divide parameters, too
-    if divided and copies > 1:
+    hybrid = divided and copies > 1
+    if hybrid and shards == _LEFT:
         raise reading.error(
             f"`data_parallel_replicate_degree` is {copies} and `data_parallel_shard_degree` is "
-            f"{shards}: hybrid sharding has no named plan",
-            "set one of them to 1; `fit` tells what hybrid sharding would take",
+            "left to the devices: a plan names both",
+            "give `data_parallel_shard_degree`",
+        )
+    if hybrid and shards == 1:
+        raise reading.error(
+            f"`data_parallel_replicate_degree` is {copies}, and parameters are divided over "
+            "context ranks alone, which no named plan says",
+            "set `data_parallel_replicate_degree` to 1",
         )
     if divided:
         when = fields.take("fsdp_reshard_after_forward", "default")
         kept = when == "never" or (when == "default" and plan.get("pipeline", 1) > 1)
         plan["zero"] = 2 if kept else 3
     if shards >= 1:
-        plan["data"] = max(shards, copies)
+        plan["data"] = shards * copies
+    if hybrid:
+        plan["shard"] = shards
     _read_batches(fields, training)
 
 
@@ -332,7 +341,7 @@ def _read_experimental(fields: Fields) -> None:
 
 
 def _read_fault_tolerance(fields: Fields) -> None:
-    fields.only("enable", (False,), "hybrid sharding has no named plan", False)
+    fields.only("enable", (False,), "replicas that may fail have no named plan", False)
     fields.reading.no_effect += list(fields.left)
     fields.left.clear()
 

@@ -47,6 +47,8 @@ def random_plan(rng):
         zero=rng.choice([0, 1, 2, 3]) if degrees["data"] * degrees["context"] > 1 else 0,
         sequence_parallel=degrees["tensor"] > 1 and rng.random() < 0.7,
     )
+    if plan.zero and plan.data == 4 and plan.expert == 1 and rng.random() < 0.5:
+        plan = replace(plan, shard=2)
     devices = plan.tensor * plan.context * plan.pipeline * plan.data
     return plan, devices, plan.data * plan.micro_batch * rng.choice([1, 4, 12])
 

@@ -46,6 +46,11 @@ WRONG = (
     ("tensor=8,data=1,zero=1", "`zero=1` divides over the data ranks, and the plan has one"),
     ("ring", "`ring` passes keys round the context ranks, and the plan has one; leave it out"),
     ("context=2,ring=1", "`ring` of the plan has the value `1`, expected the word alone"),
+    ("data=4,shard=3", "`shard=3` does not divide `data=4`: groups of ranks that share the batch"),
+    ("expert=4,shard=6", "`shard=6` is no larger multiple of `expert=4`: groups of expert ranks"),
+    ("expert=2,shard=2", "`shard=2` is no larger multiple of `expert=2`: groups of expert ranks"),
+    ("shard=4,zero=0", "`shard` of the plan says how many ranks `zero` divides over, and `zero`"),
+    ("shard=0", "`shard` of the plan is 0, expected an integer of at least 1"),
     ("context=0", "`context` of the plan is 0, expected an integer of at least 1"),
 )
 
@@ -100,6 +105,9 @@ def test_data_takes_the_devices_that_are_left():
         ("tensor=8", 64, "data=8 x tensor=8", [1, 0]),
         ("tensor=4", 64, "data_pod=8 x data_node=2 x tensor=4", [1, 0, 0]),
         ("tensor=16", 64, "data=4 x tensor_pod=2 x tensor_node=8", [1, 1, 0]),
+        ("shard=8", 64, "data=8 x shard=8", [1, 0]),
+        ("tensor=2,shard=8", 64, "data=4 x shard_pod=2 x shard_node=4 x tensor=2", [1, 1, 0, 0]),
+        ("expert=2,shard=8", 64, "data=8 x shard=4 x expert=2", [1, 0, 0]),
         ("tensor=8,context=4,data=2", 64, "data=2 x context=4 x tensor=8", [1, 1, 0]),
         ("expert=8,tensor=2", 64, "data=4 x expert_pod=2 x expert_node=4 x tensor=2", [1, 1, 0, 0]),
     ],
@@ -342,8 +350,20 @@ def test_tokens_go_to_their_experts_and_back():
     assert stored["decoder.blocks.0.feed_forward.gate"].slice_shape == (4, 16, 24)
 
 
+def test_shards_are_gathered_inside_of_a_group_and_gradients_reduced_over_all():
+    plan = sw.compile(GPT.replace("batch=8", "batch=16"), 16, plan="shard=8").plan
+    nodes = [n for n in plan.program.nodes if n.operator == "all_gather"]
+    of_parameters = [n for n in nodes if n.provenance.role in ("redistribution", "recompute")]
+    assert {n.attributes["axes"] for n in of_parameters} == {("shard",)}
+    weight = plan.program.values["blocks.0.feed_forward.mapping.weight"]
+    assert weight.layout is not None
+    assert weight.layout.split_axes == ("shard",)
+
+
 VERIFIED = (
     ("gpt", "tensor=2,sequence_parallel,zero=1"),
+    ("gpt", "shard=4"),
+    ("mixtral", "expert=2,shard=4,zero=1"),
     ("llama", "tensor=2,zero=3,micro_batch=1,recompute=full"),
     ("mixtral", "tensor=2,expert=2,sequence_parallel,zero=1"),
     ("mixtral", "expert=4,zero=3,recompute=full"),
@@ -359,7 +379,7 @@ VERIFIED = (
 )
 
 
-@pytest.mark.parametrize(("model", "plan"), first(7, VERIFIED))
+@pytest.mark.parametrize(("model", "plan"), first(9, VERIFIED))
 def test_a_named_plan_computes_its_model(model, plan):
     precision = "bfloat16" if model in ("llama", "mixtral") else "float32"
     how = {"optimizer": "adam", "precision": precision}

@@ -97,6 +97,19 @@ def pipelined(text, more=""):
     return text.replace("pipeline_parallel_degree = 1", f"pipeline_parallel_degree = 4{more}")
 
 
+def test_copies_of_shards_are_hybrid_sharding(tmp_path):
+    given = "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1"
+    both = "data_parallel_replicate_degree = 4\ndata_parallel_shard_degree = 8"
+    found = reading(tmp_path, OLD.replace(given, both)).plan
+    assert (found["data"], found["shard"]) == (32, 8)
+    with pytest.raises(ModelError) as caught:
+        reading(tmp_path, OLD.replace(given, both.replace("= 8", "= -1")))
+    assert str(caught.value) == (
+        "`data_parallel_replicate_degree` is 4 and `data_parallel_shard_degree` is left to the "
+        f"devices: a plan names both (in {tmp_path}/train.toml); give `data_parallel_shard_degree`"
+    )
+
+
 def test_tables_of_eight_bits_that_no_converter_uses_have_no_effect(tmp_path):
     found = reading(tmp_path, SHIPPED)
     assert found.plan_text == "zero=3,micro_batch=8,recompute=operators"
@@ -133,7 +146,7 @@ def test_degrees_are_read_from_the_tables_of_older_versions(text, tmp_path):
     ("old", "new", "match"),
     [
         ("[activation", "custom_import = 'mine'\n[activation", "`custom_import` is `mine`"),
-        ("[activation", "[fault_tolerance]\nenable = true\n[activation", "hybrid sharding"),
+        ("[activation", "[fault_tolerance]\nenable = true\n[activation", "no named plan"),
         ("[activation", "[parallelism]\ntensor_parallel_degree = 2\n[activation", "given twice"),
         ("compile = false", 'data_parallel_type = "ddp"', "`data_parallel_type` is `ddp`"),
         ('mode = "full"', 'mode = "selective"', "`selective` with the option `2`"),
