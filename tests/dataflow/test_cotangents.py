@@ -131,9 +131,10 @@ def with_another(graph: Graph) -> Graph:
     return build.graph(graph.name, (total.name, *graph.outputs[1:]))
 
 
-def check_plans(definition: Definition) -> None:
-    """Compile for several devices; the program costs what the search said, and is correct."""
-    for devices, kind, options in SETTINGS:
+def check_plans(definition: Definition, number: int = 0) -> None:
+    """Compile for some devices; the program costs what the search said, and is correct."""
+    turn = number % len(SETTINGS)
+    for devices, kind, options in first(2, (*SETTINGS[turn:], *SETTINGS[:turn])):
         optimizer = Optimizer(kind)  # type: ignore[arg-type]
         plan = sw.compile(definition, devices, cluster="cpu", optimizer=optimizer, **options)
         result = sw.verify(plan, steps=2)
@@ -144,7 +145,7 @@ def check_plans(definition: Definition) -> None:
 def test_a_trained_path_may_pass_operators_without_a_gradient(name: str) -> None:
     graph = two_products(FUNCTIONS[name])
     assert untrained_parameters(graph) == (("w",) if name in UNTRAINED else ())
-    check_plans(definition_of(with_another(graph)))
+    check_plans(definition_of(with_another(graph)), list(FUNCTIONS).index(name))
 
 
 class Net(nn.Cell):
@@ -234,10 +235,10 @@ def test_an_unread_parameter_is_untrained() -> None:
     assert untrained_parameters(build.graph("g", graph.outputs)) == ("unread",)
 
 
-@pytest.mark.parametrize("seed", first(6, range(24)))
+@pytest.mark.parametrize("seed", first(8, range(24)))
 def test_random_programs_cost_what_the_search_said(seed: int) -> None:
     graph = any_graph(seed, nodes=3 + seed % 9, parameters=1 + seed % 4, outputs=1 + seed % 3)
-    check_plans(definition_of(graph))
+    check_plans(definition_of(graph), seed)
 
 
 @pytest.mark.parametrize("outputs", [("l", "h"), ("l", "h", "h"), ("l", "h", "y")])

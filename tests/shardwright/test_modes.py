@@ -14,6 +14,7 @@ from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition
 from tests.equivalence import assert_equal, trained
+from tests.extent import first
 
 CPU = cluster("cpu")
 MODELS = {
@@ -61,10 +62,21 @@ def _one_pin(graph: Graph, devices: int) -> dict[str, tuple[tuple[int, ...], ...
     return {node.name: ((1,) * ranks[0], (devices, 1))}
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("mode", ["data_parallel", "semi_auto_parallel", "auto_parallel"])
-@pytest.mark.parametrize("model", ["mlp", "gpt"])
+KINDS = ("data_parallel", "semi_auto_parallel", "auto_parallel")
+# Every model in every mode on every mesh with one optimizer, then with the others.
+CASES = first(
+    2 * len(KINDS) * len(MESHES),
+    [
+        (model, mode, [*OPTIMIZERS][(turn + row + column) % len(OPTIMIZERS)], mesh)
+        for turn in range(len(OPTIMIZERS))
+        for model in ("mlp", "gpt")
+        for row, mode in enumerate(KINDS)
+        for column, mesh in enumerate(MESHES)
+    ],
+)
+
+
+@pytest.mark.parametrize(("model", "mode", "optimizer", "mesh"), CASES)
 def test_modes(model: str, mode: str, optimizer: str, mesh: str) -> None:
     plan = compiled(model, MESHES[mesh], mode=mode, optimizer=OPTIMIZERS[optimizer])
     found = trained(plan.program, 3, highs(definition(model)))

@@ -87,7 +87,7 @@ def random_pipelines(
 def test_random_programs(passes: int, objective: str) -> None:
     """No random pipeline is faster than the answer, or than the bound."""
     count = 0
-    for seed in (*first(8, range(12)), 33):  # of 33, two blocks read what is computed everywhere
+    for seed in (*first(4, range(12)), 33):  # of 33, two blocks read what is computed everywhere
         search = searched(random_graph(seed, 4), 2, passes, None, objective)
         try:
             found = search.emit()
@@ -105,7 +105,7 @@ def test_random_programs(passes: int, objective: str) -> None:
 def test_memory_limits() -> None:
     """An answer fits; where nothing is found, no random pipeline fits either."""
     outcomes = []
-    for seed in (0, 2, 9, 10, 13):
+    for seed in first(3, (0, 2, 9, 10, 13)):
         graph = random_graph(seed, 4)
         try:
             free = searched(graph, 2, 2, None)

@@ -198,7 +198,7 @@ def test_a_preset_of_a_language_model_gets_bfloat16_and_adam():
             f"gpt2-xl:{small}": {"precision": "float32"},
             f"gpt2-large:{small},dtype=bfloat16": {},
             f"gpt:{small}": {},
-            "resnet18-cifar:batch=2,side=8,classes=4": {},
+            "resnet18-cifar:batch=2,side=8,width=2,classes=4": {},
         }.items()
     }
     assert [(d.precision, d.optimizer.kind) for d in found.values()] == [

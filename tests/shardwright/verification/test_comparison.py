@@ -190,11 +190,12 @@ def test_every_step_begins_with_the_values_of_one_device():
     assert result.max_relative_error < 1e-10
 
 
-ADAM = [("bert", 8), ("vit", 4), ("unet", 8), *(("resnet18-cifar", n) for n in (2, 4, 8))]
+ADAM = [("bert", 8), ("unet", 4), ("resnet18-cifar", 2), ("vit", 4)]
+ADAM += [("resnet18-cifar", n) for n in (4, 8)]
 ADAM += [(model, n) for model in ("bert", "vit", "unet") for n in (2, 4, 8)]
 
 
-@pytest.mark.parametrize(("model", "devices"), first(6, list(dict.fromkeys(ADAM))))
+@pytest.mark.parametrize(("model", "devices"), first(3, list(dict.fromkeys(ADAM))))
 def test_networks_trained_by_adam_are_equal(model, devices):
     plan = sw.compile(SMALL[model], devices, cluster="cpu", optimizer="adam").plan
     result = sw.verify(plan)
