@@ -1,4 +1,4 @@
-"""Small modules that differentiate inside of their forward pass: their loss has a gradient in it.
+"""Small modules that differentiate inside of their forward pass, or choose what they compute.
 
 Each factory returns a module and its inputs; all are compared with autograd in float64.
 """
@@ -244,6 +244,14 @@ def directional(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (found * moved).sum()
 
 
+def branches(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Choose a loss by data; the gradient of the one that is not taken is no number."""
+    size = net(x).square().sum()
+    found = torch.cond(size >= 0, torch.sqrt, lambda s: (-s).sqrt() + torch.log(s - s), (size,))
+    assert isinstance(found, Tensor)
+    return found + F.mse_loss(net(x), y)
+
+
 class Pinn(nn.Module):
     """The residual of Burgers' equation at points (Raissi et al., "Physics-informed ...", 2019)."""
 
@@ -332,5 +340,6 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "laplacian": lambda: of_loss(laplacian),
     "tangent_kernel": lambda: of_loss(tangent_kernel),
     "directional": lambda: of_loss(directional),
+    "branches": lambda: of_loss(branches),
     **{f"penalty_{name}": _with(layer) for name, layer in _LAYERS.items()},
 }

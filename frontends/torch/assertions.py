@@ -17,8 +17,8 @@ import torch
 
 from shardwright.frontends.torch.private import SymNode, Undecided
 
-# Parts of PyTorch that ask for the conditions of others.
-_TRACING = ("torch._", "torch.fx.", "torch.utils.")
+# Parts of PyTorch, and of this frontend, that ask for the conditions of others.
+_TRACING = ("torch._", "torch.fx.", "torch.utils.", "shardwright.frontends.torch.")
 # What turns a condition round inside of it, or may be read after it.
 _KEEPING = (ast.Not, ast.NamedExpr, ast.Lambda)
 

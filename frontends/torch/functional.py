@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram, default_decompositions
 
+from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.derivatives import keep_losses
 from shardwright.frontends.torch.importer import CHECKS, NO_GRADIENT
 from shardwright.frontends.torch.places import place
@@ -65,7 +66,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     Each round traces the whole program again; the first one makes it functional, too.
     """
     for done in range(_ROUNDS + 1):
-        unknown = {node.target for node in program.graph.nodes if not is_known(node.target)}
+        nodes = [node for graph in _graphs(program) for node in graph.nodes]
+        unknown = {node.target for node in nodes if not is_known(node.target)}
         table = default_decompositions() if unknown else {}
         chosen = {target: table[target] for target in unknown if target in table}
         if done and not chosen:
@@ -89,7 +91,7 @@ def _is_plain(node: fx.Node) -> bool:
     if isinstance(value, torch.Tensor) and value.is_complex():
         return False
     if not isinstance(target, OpOverload):
-        return target is getitem or _is_mode(node)
+        return target is getitem or _is_mode(node) or str(target) in CONTROL
     if str(target).startswith(CHECKS):
         return True
     packet = str(target).rpartition(".")[0]

@@ -16,6 +16,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.torch.call import Call, Notes
+from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.gradients import GRADIENT, differentiated
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
@@ -169,19 +170,25 @@ class Importer:
         return results[index]
 
     def _inlined(self, node: fx.Node, arguments: list[Any]) -> Any:
-        """Convert the graph that a mode is on for."""
+        """Convert the graphs that an operator runs: inside of a mode, branches, loops."""
         name = str(node.target.name() if callable(node.target.name) else node.target)
+        if name in CONTROL:
+            return CONTROL[name](self, *arguments)
         position = {NO_GRADIENT: 1, _AUTOCAST: 4}.get(name)
         if position is None:
             raise UnsupportedError(f"the operator {name}, which runs functions of the module,")
         if name == _AUTOCAST and arguments[2]:
             raise UnsupportedError("automatic mixed precision inside of the module")
-        body, taken = arguments[position], arguments[position + 1 :]
-        graph: fx.Graph = body.graph
-        inner = [n for n in graph.nodes if n.op == "placeholder"]
-        results = self.run(graph, dict(zip(inner, taken, strict=True)), body)
+        results = self.within(arguments[position], arguments[position + 1 :])
         if name == NO_GRADIENT and not arguments[0]:
             results = [self._stopped(item) for item in results]
+        return results
+
+    def within(self, body: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
+        """Convert the graph of a function, and return its results."""
+        node, inner = self.node, [n for n in body.graph.nodes if n.op == "placeholder"]
+        results = self.run(body.graph, dict(zip(inner, arguments, strict=True)), body)
+        self.node = node
         return results
 
     def _stopped(self, item: Any) -> Any:

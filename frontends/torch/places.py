@@ -25,6 +25,8 @@ def source_line(node: fx.Node) -> str | None:
     frames = list(_FRAME.finditer(trace))
     if not frames:
         return None
+    # Functions that PyTorch has traced before have files such as `<eval_with_key>.3`.
+    frames = [frame for frame in frames if not frame["file"].startswith("<")] or frames
     own = [frame for frame in frames if not Path(frame["file"]).is_relative_to(_PYTORCH)]
     last = (own or frames)[-1]
     lines = trace[last.end() :].splitlines()
