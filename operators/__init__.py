@@ -40,12 +40,13 @@ from shardwright.operators.models import (
     schedule,
     updates,
 )
-from shardwright.operators.recurrent import layers, recurrence
+from shardwright.operators.recurrent import alignment, layers, recurrence
 from shardwright.operators.reduction import extremes, reduce, scan, softmax, sorting
 from shardwright.operators.windows import convolution, halo_exchange, pooling, resize
 
 __all__ = [
     "activation",
+    "alignment",
     "arithmetic",
     "attention",
     "balanced_attention",

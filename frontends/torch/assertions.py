@@ -50,14 +50,16 @@ def _caller() -> FrameType | None:
     Tensors and traces are PyTorch's own, and ask for others.
     """
     frame: FrameType | None = sys._getframe(2)
-    while frame and _traces(str(frame.f_globals.get("__name__", ""))):
+    while frame and _traces(frame):
         frame = frame.f_back
     return frame
 
 
-def _traces(module: str) -> bool:
-    """Return whether a module of PyTorch asks for the condition of another one."""
-    return module == "torch" or module.startswith(_TRACING)
+def _traces(frame: FrameType) -> bool:
+    """Return whether a frame asks for the condition of another one."""
+    module = str(frame.f_globals.get("__name__", ""))
+    is_mode = frame.f_code.co_name == "__torch_function__"
+    return is_mode or module == "torch" or module.startswith(_TRACING)
 
 
 def _passing_value(frame: FrameType | None) -> bool | None:

@@ -4,9 +4,28 @@ from dataclasses import dataclass, field
 
 from shardwright.frontends.common.call import Emitting
 from shardwright.frontends.common.emission import Emission
-from shardwright.frontends.common.items import Constant
+from shardwright.frontends.common.items import Constant, Item
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The elements that a mask selects, of a shape that depends on data.
+
+    Few converters take it: those whose results do not depend on where the elements stand.
+
+    Parameters
+    ----------
+    values, mask : Value
+        The elements that are selected from, and the mask, of one shape.
+    """
+
+    values: Value
+    mask: Value
+
+
+Chosen = Item | Selected  # how a parameter of a converter is annotated that takes selections
 
 
 @dataclass

@@ -15,13 +15,13 @@ from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
-from shardwright.frontends.torch.call import Call, Notes
+from shardwright.frontends.torch.call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.gradients import GRADIENT, differentiated
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed
-from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, Converter
+from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, SELECTION, Converter
 from shardwright.frontends.torch.types import constant_dtype_of, pair_type_of, type_of
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
@@ -154,6 +154,8 @@ class Importer:
         if not isinstance(node.target, OpOverload):
             raise UnsupportedError(f"the operator {node.target}, whose result depends on data,")
         self.emission.build.scope = module_path(node)
+        if str(node.target) == SELECTION and not _all_known(arguments):
+            return self._selected(node, *arguments)
         draws = torch.Tag.nondeterministic_seeded in node.target.tags
         is_run = draws or str(node.target).startswith(GRADIENT)
         known = not is_run and _all_known([*arguments, *keywords.values()])
@@ -162,6 +164,13 @@ class Importer:
             if known
             else self._converted(node, arguments, keywords)
         )
+
+    def _selected(self, node: fx.Node, values: Any, mask: Any) -> Selected:
+        """Return a selection, for a converter that takes it as it is."""
+        call = Call(self.emission, str(node.target), (), self.notes)
+        x, chosen = call.value(values), call.value(mask)
+        shape = torch.broadcast_shapes(x.type.shape, chosen.type.shape)
+        return Selected(call.broadcast(x, shape), call.broadcast(chosen, shape))
 
     def _one_of(self, node: fx.Node, results: Sequence[Any], index: int) -> Any:
         """Return one result of an operator; converters give None for what they do not compute."""
@@ -220,12 +229,12 @@ class Importer:
         sample = node.meta.get("val")
         if isinstance(sample, torch.Tensor) and not _has_elements(sample):
             return _as_constants(torch.empty(sample.shape, dtype=sample.dtype))
-        results = _types(sample)
-        call = Call(self.emission, str(target), results, self.notes)
+        call = Call(self.emission, str(target), (), self.notes)
         if prefix:
             call.is_complex = _holds_complex(node)
             call.complex_arguments = _complex_arguments(node, target)
         bound = self._bound(call, converter, target, arguments, keywords)
+        call.results = results = _types(sample)
         mark = len(self.emission.build.nodes)
         try:
             found = converter.function(call, **bound)
@@ -276,6 +285,8 @@ def _passed(call: Call, converter: Converter, name: str, item: Any) -> Any:
         return [_passed(call, converter, name, part) for part in item]
     if isinstance(item, torch.dtype):
         return constant_dtype_of(item)
+    if isinstance(item, Selected) and name not in converter.selections:
+        raise UnsupportedError("a selection by a mask, whose shape depends on data,")
     if not isinstance(item, Constant) or name in converter.items:
         return item
     if name in converter.numbers and not item.shape and not item.trained and not item.is_absent:
@@ -319,7 +330,7 @@ def _all_known(arguments: Sequence[Any]) -> bool:
         if isinstance(item, (list, tuple)):
             if not _all_known(item):
                 return False
-        elif isinstance(item, Value) or (
+        elif isinstance(item, (Value, Selected)) or (
             isinstance(item, Constant) and (item.trained or item.is_absent)
         ):
             return False

@@ -28,6 +28,7 @@ from shardwright.frontends.torch.private import (
     without_functions,
     without_modes,
 )
+from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError
 
 # Most elements of a tensor whose values are followed.
@@ -401,8 +402,10 @@ def _looked_up(node: fx.Node) -> str | None:
 
 
 def _has_unknown_sizes(program: ExportedProgram) -> bool:
-    """Return whether sizes of tensors depend on elements."""
+    """Return whether sizes of tensors depend on elements, beside those that a converter takes."""
     for node in program.graph.nodes:
+        if is_selection(node):
+            continue
         for one in tree_leaves(node.meta.get("val")):
             if isinstance(one, Tensor) and any(not isinstance(s, int) for s in one.shape):
                 return True

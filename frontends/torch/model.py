@@ -15,8 +15,10 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.imported import Imported, finished, unread_warning
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
+from shardwright.frontends.torch.alignment import traced_alignments
 from shardwright.frontends.torch.assertions import passing_assertions
 from shardwright.frontends.torch.buffers import with_elements
+from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
@@ -126,6 +128,7 @@ def exported(
                 passing_assertions(),
                 traced_gradients(),
                 traced_transforms(),
+                traced_alignments(),
             ):
                 program, held, read = traced(module, arguments, keywords)
             separate_leaves(program)
@@ -209,6 +212,8 @@ def _converted(importer: Importer, program: ExportedProgram) -> tuple[Value, ...
             importer.emission.update(importer.names[str(spec.target)], item)
         elif spec.kind.name == "USER_OUTPUT":
             returned.append(item)
+    if any(isinstance(item, Selected) for item in returned):
+        raise UnsupportedError("a result that a mask selects, whose shape depends on data,")
     tensors = [item for item in returned if isinstance(item, (Value, Constant))]
     return importer.emission.outputs(tensors, "a module")
 

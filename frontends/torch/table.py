@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.items import Item
+from shardwright.frontends.torch.call import Chosen
 from shardwright.frontends.torch.private import OpOverload, schema_of
 
 COMPLEX = "complex "  # before the names of operators that take or return complex numbers
+SELECTION = "aten.masked_select.default"  # its result has a shape that depends on data
 Function = Callable[..., Any]
 
 
@@ -36,12 +39,15 @@ class Converter:
         Parameters that may be numbers instead of tensors.
     items : frozenset of str
         Parameters that may be constants.
+    selections : frozenset of str
+        Those of them that may be elements that a mask selects.
     """
 
     function: Function
     names: frozenset[str]
     numbers: frozenset[str]
     items: frozenset[str]
+    selections: frozenset[str] = frozenset()
 
 
 CONVERTERS: dict[str, Converter] = {}
@@ -57,7 +63,8 @@ def converts(*operators: str) -> Callable[[Function], Function]:
             function,
             frozenset(kinds) - {"call"},
             frozenset(name for name, kind in kinds.items() if kind is Operand),
-            frozenset(name for name, kind in kinds.items() if kind is Item),
+            frozenset(name for name, kind in kinds.items() if kind in (Item, Chosen)),
+            frozenset(name for name, kind in kinds.items() if kind == Chosen),
         )
         CONVERTERS.update(dict.fromkeys(operators, converter))
         return function
@@ -78,3 +85,12 @@ def is_known(target: object) -> bool:
 
 def _takes_tensors(target: Any) -> bool:
     return any("Tensor" in str(argument.type) for argument in schema_of(target).arguments)
+
+
+def is_selection(node: fx.Node) -> bool:
+    """Return whether a node selects by a mask, and all that read it take selections."""
+    if str(node.target) != SELECTION:
+        return False
+    targets = [str(user.target).rpartition(".")[0] for user in node.users]
+    readers = [CONVERTERS.get(target) for target in targets if target != "aten.sym_size"]
+    return all(reader is not None and reader.selections for reader in readers)

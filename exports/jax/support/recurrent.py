@@ -79,3 +79,105 @@ def linear_recurrence(
 
     states: Array = lax.associative_scan(joined, (a, b), reverse=reverse, axis=axis)[1]
     return states
+
+
+@widened
+def ctc_loss(
+    logs: Array,
+    labels: Array,
+    steps: Array,
+    counts: Array,
+    *,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> Array:
+    classes, skips = _paths(labels, counts, blank)
+    losses = _losses(_forward(logs, classes, skips, steps, counts)[-1], steps, counts)
+    return jnp.where(jnp.isinf(losses), 0, losses) if zero_infinity else losses
+
+
+@widened
+def ctc_loss_gradient(
+    g: Array,
+    logs: Array,
+    labels: Array,
+    steps: Array,
+    counts: Array,
+    *,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> Array:
+    classes, skips = _paths(labels, counts, blank)
+    before = _forward(logs, classes, skips, steps, counts)
+    after = _backward(logs, classes, skips, steps, counts)
+    losses = _losses(before[-1], steps, counts)
+    own = jnp.take_along_axis(logs, jnp.broadcast_to(classes, before.shape), 2)
+    shares = jnp.exp(before + after + losses[:, None] - own)
+    is_read = (jnp.arange(len(logs))[:, None] < steps)[..., None]
+    place = jnp.arange(len(logs))[:, None, None], jnp.arange(len(g))[:, None], classes
+    total = jnp.zeros_like(logs).at[place].add(jnp.where(is_read, shares, 0))
+    lost = is_read & jnp.isinf(losses)[:, None]
+    return -g[:, None] * jnp.where(lost, 0 if zero_infinity else jnp.nan, total)
+
+
+def _paths(labels: Array, counts: Array, blank: int) -> tuple[Array, Array]:
+    """Return the class of each state, and whether the blank before it can be skipped."""
+    classes = jnp.full((len(labels), 2 * labels.shape[1] + 1), blank)
+    own = jnp.arange(labels.shape[1]) < counts[:, None]
+    classes = classes.at[:, 1::2].set(jnp.where(own, labels, blank))
+    differs = classes != jnp.pad(classes, ((0, 0), (2, 0)))[:, :-2]
+    return classes, differs & (jnp.arange(classes.shape[1]) % 2 == 1)
+
+
+def _joined(x: Array, skips: Array, by: int) -> Array:
+    """Return the sums of all ways to a state from itself and those before it, or after."""
+
+    def moved(count: int) -> Array:
+        pads = (count, 0) if by > 0 else (0, count)
+        wide = jnp.pad(x, ((0, 0), pads), constant_values=-jnp.inf)
+        return wide[:, : x.shape[1]] if by > 0 else wide[:, count:]
+
+    return jnp.logaddexp(jnp.logaddexp(x, moved(1)), jnp.where(skips, moved(2), -jnp.inf))
+
+
+def _forward(logs: Array, classes: Array, skips: Array, steps: Array, counts: Array) -> Array:
+    """Return the sums ``[step, sample, state]`` of all ways to a state."""
+    states = jnp.arange(classes.shape[1])
+    is_first = (states < 2) & (states <= 2 * counts[:, None])
+    first = jnp.where(is_first, jnp.take_along_axis(logs[0], classes, 1), -jnp.inf)
+
+    def step(found: Array, one: tuple[Array, Array]) -> tuple[Array, Array]:
+        place, log = one
+        ways = _joined(found, skips, 1) + jnp.take_along_axis(log, classes, 1)
+        found = jnp.where(place < steps[:, None], ways, found)
+        return found, found
+
+    rest = lax.scan(step, first, (jnp.arange(1, len(logs)), logs[1:]))[1]
+    return jnp.concatenate((first[None], rest))
+
+
+def _backward(logs: Array, classes: Array, skips: Array, steps: Array, counts: Array) -> Array:
+    """Return the sums ``[step, sample, state]`` of all ways on from a state."""
+    states, ends = jnp.arange(classes.shape[1]), 2 * counts[:, None]
+    last = jnp.where((states >= ends - 1) & (states <= ends), 0, -jnp.inf)
+    ahead = jnp.pad(skips, ((0, 0), (0, 2)))[:, 2:]
+
+    def step(found: Array, one: tuple[Array, Array]) -> tuple[Array, Array]:
+        place, log = one
+        left = steps[:, None] - 1 - place
+        ways = jnp.where(left == 0, last, -jnp.inf)
+        ways = jnp.where(left > 0, _joined(found, ahead, -1), ways)
+        found = ways + jnp.take_along_axis(log, classes, 1)
+        return found, found
+
+    none = jnp.full(classes.shape, -jnp.inf, logs.dtype)
+    return lax.scan(step, none, (jnp.arange(len(logs)), logs), reverse=True)[1]
+
+
+def _losses(last: Array, steps: Array, counts: Array) -> Array:
+    """Return the losses of samples by the sums of all ways to their states."""
+    blank, label = (
+        jnp.take_along_axis(last, jnp.maximum(2 * counts[:, None] - n, 0), 1)[:, 0] for n in (0, 1)
+    )
+    losses = -jnp.logaddexp(blank, jnp.where(counts > 0, label, -jnp.inf))
+    return jnp.where(steps > 0, losses, jnp.where(counts > 0, jnp.inf, 0))

@@ -86,3 +86,39 @@ def linear_recurrence(
         state = factor * state + term
         states.append(state)
     return torch.stack(states[::-1] if reverse else states, axis)
+
+
+@widened
+def ctc_loss(
+    logs: Tensor,
+    labels: Tensor,
+    steps: Tensor,
+    counts: Tensor,
+    *,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> Tensor:
+    how = {"blank": blank, "reduction": "none", "zero_infinity": zero_infinity}
+    return torch.nn.functional.ctc_loss(logs, labels, steps, counts, **how)
+
+
+@widened
+def ctc_loss_gradient(
+    g: Tensor,
+    logs: Tensor,
+    labels: Tensor,
+    steps: Tensor,
+    counts: Tensor,
+    *,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> Tensor:
+    with torch.enable_grad():
+        own = logs.detach().requires_grad_()
+        losses = ctc_loss(own, labels, steps, counts, blank=blank, zero_infinity=zero_infinity)
+    (found,) = torch.autograd.grad(losses, own, g)
+    # PyTorch adds what a softmax before the loss would subtract.
+    plain = ctc_loss(logs, labels, steps, counts, blank=blank)
+    step = torch.arange(len(logs), device=logs.device)[:, None]
+    is_read = (step < steps) & (plain.isfinite() | (not zero_infinity))
+    return found - torch.where(is_read[..., None], g[:, None] * logs.exp(), 0)

@@ -391,7 +391,7 @@ def _bucketize(call: Call, x: Value, boundaries: Value, right: bool = False) -> 
     return call.emit("reduce_sum", call.cast(over, "int64"), axis=-1)
 
 
-@converts("aten.masked_select", "aten.nonzero", "aten.unique")
+@converts("aten.nonzero", "aten.unique")
 def _by_data(call: Call, x: Value) -> Value:
     raise UnsupportedError("a result whose shape depends on data")
 

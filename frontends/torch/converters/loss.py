@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.torch.call import Call, Chosen, Selected
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.models.loss import emit_cross_entropy
@@ -280,3 +281,72 @@ def _multilabel_margin(call: Call, x: Value, target: Value, reduction: int = _ME
     losses = call.emit("mask", room, call.emit("logical_and", others, is_label))
     losses = call.scaled(call.emit("reduce_sum", losses, axis=(1, 2)), 1 / classes)
     return _reduced(call, call.reshape(losses, x.type.shape[:-1]), reduction)
+
+
+@converts("shardwright.ctc_loss")
+def _ctc(
+    call: Call,
+    log_probs: Value,
+    targets: Chosen,
+    input_lengths: Value,
+    target_lengths: Item,
+    blank: int,
+    zero_infinity: bool,
+) -> Value:
+    """Convert with PyTorch's gradient: of logarithms whose exponentials add to one."""
+    counts = call.value(target_lengths)
+    operands = (log_probs, _rows(call, targets, counts, target_lengths), input_lengths, counts)
+    losses = call.emit("ctc_loss", *operands, blank=blank, zero_infinity=zero_infinity)
+    if _is_normalized(call, log_probs):
+        return losses
+    step = call.like(np.arange(log_probs.type.shape[0])[:, None, None], input_lengths)
+    is_read = call.emit("less", step, call.reshape(input_lengths, (losses.type.elements, 1)))
+    total = call.emit("reduce_sum", call.emit("mask", call.emit("exp", log_probs), is_read), axis=2)
+    total = call.emit("reduce_sum", total, axis=0)
+    if zero_infinity:
+        plain = call.emit("ctc_loss", *operands, blank=blank, zero_infinity=False)
+        total = call.emit("mask", total, call.emit("is_finite", call.emit("stop_gradient", plain)))
+    return call.emit("add", losses, call.emit("sub", total, call.emit("stop_gradient", total)))
+
+
+def _rows(call: Call, given: Chosen, counts: Value, known: Item) -> Value:
+    """Return the labels of each sample as a row."""
+    if isinstance(given, Selected):
+        return _chosen(call, given, counts)
+    targets = call.value(given)
+    if targets.type.rank == 2:
+        return targets
+    total, dtype = targets.type.elements, counts.type.dtype
+    longest = total
+    if isinstance(known, Constant) and not known.is_absent:
+        longest = int(known.array.max(initial=1))
+    begins = call.emit("sub", call.emit("cumsum", counts, axis=0), counts)
+    begins = call.reshape(begins, (counts.type.elements, 1))
+    place = call.emit("add", begins, call.like(np.arange(max(longest, 1)), counts))
+    place = call.emit("minimum", place, call.fill(total - 1, dtype))
+    return call.emit("gather", targets, place, axis=0)
+
+
+def _chosen(call: Call, given: Selected, counts: Value) -> Value:
+    """Return the labels that a mask chooses of each row, in front."""
+    mask, summed = given.mask, call.producer(counts.name)
+    cast = summed and call.producer(summed.operands[0])
+    if mask.type.rank != 2 or not cast or cast.operands != (mask.name,):
+        raise UnsupportedError("labels that a mask selects, but for lengths that are its sums,")
+    place = call.like(np.arange(mask.type.shape[1]), counts)
+    order = call.emit("where", mask, place, call.shifted(place, mask.type.shape[1]))
+    _, chosen = call.emit_all("sort", order, axis=1)
+    return call.emit("gather_elements", given.values, chosen, axis=1)
+
+
+def _is_normalized(call: Call, x: Value) -> bool:
+    """Return whether the exponentials of values add to one over the last dimension."""
+    node, axis = call.producer(x.name), x.type.rank - 1
+    while node is not None and node.operator == "transpose":
+        permutation = node.attributes["permutation"]
+        assert isinstance(permutation, tuple)
+        axis = int(permutation[axis])  # type: ignore[arg-type]
+        node = call.producer(node.operands[0])
+    if node is None or node.operator != "log_softmax":
+        return False
+    return node.attributes.get("axis", -1) in (axis, axis - x.type.rank)
