@@ -113,7 +113,7 @@ OPTIONS = commands(
     "compile mlp --devices 8 --ranks 3-1",
     "compile mlp --devices 8 --ranks 0,9",
     "compile mlp --devices 8 --ranks all",
-    "compile mlp --devices 8 --full --brief",
+    "compile mlp --devices 8 --full --verbose",
     "bench strategies mlp --devices 2 --mode data_parallel",
     "bench solver nowhere.json",
     "bench everything mlp",

@@ -29,7 +29,7 @@ def commands(digits: str | None, steps: int) -> list[str]:
         f"compile mlp {PLACE} {momentum} --out plans/mlp",
         f"run plans/mlp --steps {2 * steps}{data}",
         "verify plans/mlp",
-        f"compile {SMALL_GPT} {PLACE} {adam} --out plans/gpt --brief",
+        f"compile {SMALL_GPT} {PLACE} {adam} --out plans/gpt",
         f"run plans/gpt --steps {steps}",
         "verify plans/gpt",
     ]

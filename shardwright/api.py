@@ -35,6 +35,7 @@ from shardwright.ir.values import (
 )
 from shardwright.ir.versions import warn_if_untested
 from shardwright.models import (
+    batch_on,
     check_batch,
     imported_definition,
     reference_graph,
@@ -113,7 +114,8 @@ def compile(
         shapes; ``default`` for the cluster's. If it is not given, the cluster's; for a large model
         mesh, stages and micro-batches are searched together where none of them is given.
     batch : int, optional
-        Batch size, for models that have it as a size.
+        Batch size, for models that have it as a size. Without one it is the model's own, and of a
+        language model the least multiple of the devices that is not less.
     strategies : path or mapping, optional
         Strategies to pin, in addition to the pins of the model.
     dataset_strategy : str, optional
@@ -137,6 +139,7 @@ def compile(
     check_arguments(model, devices, cluster, batch, dataset_strategy, seed, progress)
     asked = asked_options(options, strategies, _ARGUMENTS)
     check_mode(asked, devices, mesh, dataset_strategy)
+    batch = batch_on(model, batch, devices)
     world = devices if asked.mode == "hybrid_parallel" else 1
     definition, name = training_definition(model, batch, world)
     described = any_cluster(cluster) if isinstance(cluster, str) else cluster

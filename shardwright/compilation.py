@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
@@ -16,10 +15,10 @@ from shardwright.compiler.page.page import write_page
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan
+from shardwright.compiler.plans.timeline import timeline_of_plan
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit
-from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.graph import Graph
 from shardwright.ir.html import html_table
@@ -93,13 +92,12 @@ class Compilation:
         limit : float or tuple of float
             Memory limit of a device in bytes, or of those of each device group.
         """
-        memory, program = self.plan.document.memory, self.plan.program
-        if memory.window_bytes is not None:
-            return with_window(program, self.cluster, memory.window_bytes)
-        return simulate(program, self.cluster, limit if memory.fits(limit) else inf)
+        return timeline_of_plan(self.plan, self.cluster, limit)
 
     @checked
-    def write_page(self, path: str | Path, timeline: Timeline | None = None) -> Path:
+    def write_page(
+        self, path: str | Path, timeline: Timeline | None = None, said: Sequence[str] = ()
+    ) -> Path:
         """Write a page for people to look at, which needs no network.
 
         It has the model with its layouts, the timeline, the memory, the communication with its
@@ -111,12 +109,12 @@ class Compilation:
             The file.
         timeline : Timeline, optional
             The timeline of a step; by default that whose memory the plan states.
+        said : sequence of str
+            Sentences that the page begins with.
         """
-        memory = self.plan.document.memory
-        limit = memory.limit_by_group or (inf if memory.limit is None else memory.limit)
-        timeline = timeline or self.timeline_within(limit)
+        timeline = timeline or timeline_of_plan(self.plan, self.cluster)
         where = self.plan, self.compiled, self.cluster, timeline
-        write_page(Path(path), page_document(*where, lines=self.lines))
+        write_page(Path(path), page_document(*where, lines=self.lines, said=said))
         return Path(path)
 
     @checked

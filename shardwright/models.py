@@ -6,7 +6,14 @@ from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.values import wrong_value
 from shardwright.tracing import Definition
-from shardwright.zoo import from_jax, from_torch, is_jax_function, is_torch_module, load
+from shardwright.zoo import (
+    assumed_batch,
+    from_jax,
+    from_torch,
+    is_jax_function,
+    is_torch_module,
+    load,
+)
 
 
 def with_batch(model: str, batch: int | None) -> str:
@@ -18,6 +25,14 @@ def with_batch(model: str, batch: int | None) -> str:
         If the name sets that size already.
     """
     return with_new_size(model, "batch", batch)
+
+
+def batch_on(model: object, batch: int | None, devices: int) -> int | None:
+    """Return the batch on a number of devices: the given one, or the one that is assumed.
+
+    None stands for the model's own; see `shardwright.zoo.assumed_batch`.
+    """
+    return assumed_batch(model, devices) if batch is None and isinstance(model, str) else batch
 
 
 def with_new_size(model: str, size: str, value: int | None) -> str:

@@ -60,10 +60,17 @@ def attained_text(described: AnyCluster) -> str:
         return next((_OF_PEAKS for part in described.parts if not part.device.efficiency), "")
     if described.device.efficiency is not None:
         return ""
-    own = described.device.name
-    presets = ((name, cluster(name).device) for name in preset_names())
-    known = [name for name, device in presets if device.name == own and device.efficiency]
+    known = fitted_presets(described)
     if not known:
         return _OF_PEAKS
     names = " or ".join(f"`--cluster {name}`" for name in known)
     return f"{_OF_PEAKS}: {names} has rates fitted to such runs on this device"
+
+
+def fitted_presets(described: AnyCluster) -> list[str]:
+    """Return presets with attained rates of the device of a cluster that has data-sheet peaks."""
+    if isinstance(described, MixedCluster) or described.device.efficiency is not None:
+        return []
+    presets = ((name, cluster(name).device) for name in preset_names())
+    own = described.device.name
+    return [name for name, device in presets if device.name == own and device.efficiency]

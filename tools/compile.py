@@ -12,12 +12,15 @@ from shardwright.compiler.plans.files import (
     listed_ranks,
     planned_model,
 )
+from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import MixedCluster, any_cluster
 from shardwright.cost_model.timeline import to_chrome_trace
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.files import begins, check_file, write_file
 from shardwright.models import with_batch
 from shardwright.passes.manager import check_graphs
+from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.documents import (
     compile_document,
     no_plan_document,
@@ -27,17 +30,21 @@ from shardwright.tools.documents import (
 from shardwright.tools.fit.choice import add_robust, choose_robust
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
+    HTML,
     add_compile_options,
     add_html,
     add_model,
+    add_verbose,
     compile_model,
     graphs_folder,
     memory_limit,
     memory_limit_of_plan,
+    take_batch,
 )
 from shardwright.tools.plan_files import read_plan_file
-from shardwright.tools.report import BRIEF, FULL, USUAL, print_compilation
+from shardwright.tools.report import FULL, SCREEN, VERBOSE, print_compilation, print_line
 
+PAGE = "report.html"
 _TRACE = "the trace"
 _LONGEST_NAME = 80  # characters of a default folder
 _is_trace = begins(b'{\n "displayTimeUnit": "ms",\n "traceEvents": ')
@@ -48,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_compile_options(parser)
     add_robust(parser)
+    add_training(parser)
     output = parser.add_argument_group("output")
     output.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of the plan (default plans/MODEL-SIZES-N)"
@@ -64,39 +72,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the timeline of a step, for chrome://tracing",
     )
-    add_html(output)
+    add_html(output, f"{PAGE} in the folder of the plan")
     extent = output.add_mutually_exclusive_group()
+    add_verbose(extent)
     extent.add_argument("--full", action="store_true", help="print every row of every table")
-    extent.add_argument("--brief", action="store_true", help="print a short report")
     output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and print the report."""
     read_plan_file(arguments)
+    asked = Asked.of(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
-    if arguments.json and (arguments.full or arguments.brief):
-        flag = "--full" if arguments.full else "--brief"
+    if arguments.json and (arguments.full or arguments.verbose):
+        flag = "--full" if arguments.full else "--verbose"
         raise UsageError(
             f"`{flag}` is about the report, `--json` prints a document",
             hint="leave one of them out",
         )
+    chosen = take_batch(arguments, arguments.model, arguments.devices)
     directory = _directory(arguments)
+    page = directory / PAGE if arguments.html == HTML else arguments.html
     graphs, detail = graphs_folder(arguments.dump_ir)
-    # Check the output files before a long search.
-    names = file_names(listed_ranks(arguments.devices, ranks))
-    check_replaceable(directory, names)
-    for flag, path in (("--trace", arguments.trace), ("--html", arguments.html)):
-        if path is not None and path.name in names and path.parent.resolve() == directory.resolve():
-            raise UsageError(
-                f"`{flag}` names a file of the plan, `{path}`", hint="name another file"
-            )
+    _check_files(arguments, directory, page, ranks)
     if graphs is not None:
         check_graphs(graphs)
-    if arguments.trace is not None:
-        check_file(arguments.trace, _TRACE, _is_trace)
-    if arguments.html is not None:
-        _check_page(arguments)
     choose_robust(arguments)
     try:
         compilation = compile_model(arguments.model, arguments)
@@ -104,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_no_plan(error, arguments)
         raise
+    asked.check(arguments.model, batch_size(compilation.plan.model).tokens)
     limit = memory_limit_of_plan(arguments, compilation)
     timeline = timeline_of(compilation, limit)
     compilation.write(directory, ranks)
@@ -111,21 +112,40 @@ def run(arguments: argparse.Namespace) -> int:
         compilation.compiled.passes.write(graphs, detail)
     if arguments.trace is not None:
         write_file(arguments.trace, to_chrome_trace(timeline).encode(), _TRACE, _is_trace)
-    if arguments.html is not None:
-        compilation.write_page(arguments.html, timeline)
+    told = Told.of(compilation, compilation.cluster, timeline, limit, asked)
+    if page is not None:
+        compilation.write_page(page, timeline, told.sentences(chosen))
     if arguments.json:
-        print_document(compile_document(compilation, limit, directory, timeline))
+        document = compile_document(compilation, limit, directory, timeline)
+        print_document({**document, **told.training_document})
     else:
-        extent = FULL if arguments.full else BRIEF if arguments.brief else USUAL
-        print_compilation(compilation, timeline, directory, extent)
+        extent = FULL if arguments.full else VERBOSE if arguments.verbose else SCREEN
+        print_compilation(compilation, timeline, directory, extent, told.sentences(chosen))
+        if page is not None:
+            print_line("page", str(page))
     return 0
 
 
-def _check_page(arguments: argparse.Namespace) -> None:
-    check_page(arguments.html)
-    if arguments.trace is not None and arguments.trace.resolve() == arguments.html.resolve():
+def _check_files(
+    arguments: argparse.Namespace, directory: Path, page: Path | None, ranks: list[int] | None
+) -> None:
+    """Check the output files before a long search."""
+    names = file_names(listed_ranks(arguments.devices, ranks))
+    check_replaceable(directory, names)
+    for flag, path in (("--trace", arguments.trace), ("--html", page)):
+        if path is not None and path.name in names and path.parent.resolve() == directory.resolve():
+            raise UsageError(
+                f"`{flag}` names a file of the plan, `{path}`", hint="name another file"
+            )
+    if arguments.trace is not None:
+        check_file(arguments.trace, _TRACE, _is_trace)
+    if page is None:
+        return
+    if page.parent != directory or directory.exists():  # the folder of the plan will be made
+        check_page(page)
+    if arguments.trace is not None and arguments.trace.resolve() == page.resolve():
         raise UsageError(
-            f"`--trace` and `--html` name the same file, `{arguments.html}`", hint="name two files"
+            f"`--trace` and `--html` name the same file, `{page}`", hint="name two files"
         )
 
 

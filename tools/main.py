@@ -30,6 +30,7 @@ from shardwright.ir.versions import PACKAGES, installed, tested
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
     "estimate": "print the step, rates and memory of a plan given by its degrees",
+    "diff": "tell what changed from a plan to another, and why the one is faster",
     "fit": "tell whether a model fits on devices, with which plan, and what to change",
     "run": "train on a plan",
     "launch": "run a script as several processes, one for each rank",
@@ -61,6 +62,10 @@ EXAMPLES = {
         "llama3-70b --devices 64 --batch 64",
         "gpt3-175b --devices 64,128,256 --batch 256 --cluster a100-pod --tokens 300e9 "
         "--price-per-hour 2",
+    ),
+    "diff": (
+        "plans/kept plans/mlp-8",
+        "plans/kept plans/mlp-8 --max-slower 1%",
     ),
     "run": (
         "plans/mlp-8 --steps 100",

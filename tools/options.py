@@ -18,6 +18,7 @@ from shardwright.cost_model.efficiency.software import IDEAL, software_names
 from shardwright.cost_model.pipelines.mixed import groups_on
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, number_in
+from shardwright.models import batch_on
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import Kind, Optimizer
 from shardwright.operators.models.optimizer_text import optimizer_of
@@ -30,6 +31,8 @@ from shardwright.zoo import assumed_precision
 
 _GIB = 2**30
 _MODEL = "a model of the zoo, with its sizes: `gpt:layers=4`; `file.py:function`; or `file.onnx`"
+HTML = Path("-")
+"""The value of `--html` without a file."""
 _Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
@@ -77,14 +80,45 @@ def add_compile_options(
     _add_training_options(parser.add_argument_group("training step"))
 
 
-def add_html(parser: _Arguments) -> None:
-    """Add the option that writes a page."""
+def add_html(parser: _Arguments, default: str) -> None:
+    """Add the option that writes a page; without a file its value is `HTML`.
+
+    Parameters
+    ----------
+    parser : parser or group
+        Where.
+    default : str
+        Where the page is written without a file, in words.
+    """
     parser.add_argument(
         "--html",
         type=Path,
+        nargs="?",
+        const=HTML,
         metavar="FILE",
-        help="write a page with the model, timeline, memory, communication and search",
+        help="write a page with the model, timeline, memory, communication and search "
+        f"(without FILE: {default})",
     )
+
+
+def take_batch(arguments: argparse.Namespace, model: str, devices: int) -> str:
+    """Take the batch that is assumed where the user gives none, and return why it is that one.
+
+    The answer is empty where the user gives one, or the model's own serves.
+    """
+    batch = batch_on(model, arguments.batch, devices)
+    if batch is None or arguments.batch == batch:
+        return ""
+    arguments.batch, each = batch, batch // devices
+    return (
+        f"chosen: {each} sample{'s' * (each > 1)} for each device, as the model's own batch does "
+        f"not divide over {devices}; `--batch` sets it"
+    )
+
+
+def add_verbose(parser: _Arguments) -> None:
+    """Add the option that prints the whole report."""
+    parser.add_argument("--verbose", action="store_true", help="print the whole report")
 
 
 def refuse_compile_options(

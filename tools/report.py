@@ -27,6 +27,8 @@ from shardwright.ir.liveness import times_run
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER
+from shardwright.tools.answers.headline import print_sentences
+from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.tables import print_table, styled, width
 from shardwright.zoo import assumed_precision
 
@@ -35,24 +37,30 @@ from shardwright.zoo import assumed_precision
 class Extent:
     """How many rows each table has; the most expensive ones are shown.
 
-    Operators whose share of the step is below `least` are only counted.
+    Operators whose share of the step is below `least` are only counted. Without `details` there is
+    the first table alone, and a short summary.
     """
 
     operators: int
     parameters: int
     moves: int
     least: float = 0.005
+    details: bool = True
 
 
-USUAL = Extent(30, 20, 12)
-BRIEF = Extent(10, 0, 4)
+SCREEN = Extent(8, 0, 0, details=False)
+VERBOSE = Extent(30, 20, 12)
 FULL = Extent(10**9, 10**9, 10**9, 0.0)
 _LABEL = 10  # columns of the labels in the summary
 _SHOWN = 4  # groups of recomputed operators
 
 
 def print_compilation(
-    compilation: Compilation, timeline: Timeline, directory: Path, extent: Extent = USUAL
+    compilation: Compilation,
+    timeline: Timeline,
+    directory: Path,
+    extent: Extent = SCREEN,
+    first: Sequence[str] = (),
 ) -> None:
     """Print the report on a compiled model.
 
@@ -66,7 +74,25 @@ def print_compilation(
         The folder of its plan.
     extent : Extent
         How many rows each table has.
+    first : sequence of str
+        What is said first; see `Headline`.
     """
+    print(_title(compilation))
+    print_sentences(first)
+    _print_strategies(compilation, extent)
+    if extent.details:
+        _print_parameters(compilation, extent)
+        _print_collectives(compilation, extent)
+    trace = compilation.search_trace
+    if trace is not None and trace.plans and extent.details:
+        cost_text = cost_text_of(compilation.plan.document.cost_model)
+        for table in account_tables(trace, cost_text, in_full=extent is FULL):
+            print_table(table.title, table.headings, table.rows, table.right)
+    _print_summary(compilation, timeline, directory, extent.details)
+
+
+def _title(compilation: Compilation) -> str:
+    """Return what was compiled, for which devices, and how."""
     document = compilation.plan.document
     axes = document.device_mesh.of_ranks.axes
     mesh = " ".join(f"{axis.name}={axis.size}" for axis in axes)
@@ -83,16 +109,7 @@ def print_compilation(
         f"mesh {mesh or '1'}{parts}: {document.mode}{search}",
     ]
     one = " ".join(lines)
-    print(styled(one if len(one) <= width() else "\n".join(lines), "bold") + "\n")
-    _print_strategies(compilation, extent)
-    _print_parameters(compilation, extent)
-    _print_collectives(compilation, extent)
-    trace = compilation.search_trace
-    if trace is not None and trace.plans:
-        cost_text = cost_text_of(document.cost_model)
-        for table in account_tables(trace, cost_text, in_full=extent is FULL):
-            print_table(table.title, table.headings, table.rows, table.right)
-    _print_summary(compilation, timeline, directory)
+    return one if len(one) <= width() else "\n".join(lines)
 
 
 @dataclass
@@ -247,52 +264,74 @@ def _seconds(items: Iterable[Collective]) -> float:
 # The summary
 
 
-def _print_summary(compilation: Compilation, timeline: Timeline, directory: Path) -> None:
+def _print_summary(
+    compilation: Compilation, timeline: Timeline, directory: Path, details: bool
+) -> None:
     document, compiled = compilation.plan.document, compilation.compiled
     memory = document.memory
     parts = ", ".join(
         f"{kind} {bytes_text(size)}" for kind, size in memory.by_kind.items() if round(size)
     )
-    _line(
+    print_line(
         "step",
         f"serial {seconds_text(document.predicted_step_seconds)}, overlapped "
         f"{seconds_text(timeline.step_seconds)} (communication concurrent with computation)",
     )
     if document.memory.by_group:
-        _line("bubble", bubble_text(timeline))
+        print_line("bubble", bubble_text(timeline))
     if document.device_by_group:
-        _line("stages", stages_text(compilation))
+        print_line("stages", stages_text(compilation))
     by_group = "" if document.device_by_group else groups_text(memory)
-    _line("memory", f"{_memory_text(document)}: {parts}{by_group}")
-    statistics = document.micro_batch_statistics
-    if statistics:
-        _line("per part", _statistics_text(compilation.plan.model, statistics))
+    print_line("memory", f"{_memory_text(document)}: {parts}{by_group}")
+    if document.micro_batch_statistics:
+        said = _statistics_text(compilation.plan.model, document.micro_batch_statistics)
+        print_line("per part", said)
+    if details:
+        _print_details(compilation)
+    style = "green" if document.status == "optimal" else "yellow"
+    print_line("plan", _quality_text(document), style)
+    if details:
+        _print_searched(compilation)
+    for name, price in document.pin_prices.items():
+        print_line("pin", f"`{name}` costs {_cost_text(price, document)}")
+    if details:
+        searched = compiled.result
+        of_search = searched and f", of which the search {seconds_text(searched.seconds)}"
+        print_line("took", seconds_text(compiled.seconds) + (of_search or ""))
+    if fitted_presets(compilation.cluster):
+        print_line("figures", attained_text(compilation.cluster).removeprefix("; "))
+    print_line("written", f"{directory}: {_files_text(directory)}")
+    if not details:
+        print_line("more", "`--verbose` tells the rest, `--html` writes a page to look at")
+
+
+def _print_details(compilation: Compilation) -> None:
+    """Print what is made again or saved elsewhere, what is sent, and how it is trained."""
+    document, compiled = compilation.plan.document, compilation.compiled
     again = recomputed(compiled, compilation.cluster)
     if again:
-        _line("again", _recomputed_text(again))
+        print_line("again", _recomputed_text(again))
     hosted = offloaded(compiled, compilation.cluster)
     if hosted:
-        _line("host", _offloaded_text(hosted))
-    _line("network", _traffic_text(document))
+        print_line("host", _offloaded_text(hosted))
+    print_line("network", _traffic_text(document))
     training = training_text(document)
     if training is not None:
-        _line("training", training)
-    style = "green" if document.status == "optimal" else "yellow"
-    _line("plan", _quality_text(document), style)
+        print_line("training", training)
+
+
+def _print_searched(compilation: Compilation) -> None:
+    """Print what an outer search found on each mesh, and what became of its configurations."""
+    document = compilation.plan.document
     if compilation.objectives:
         costs = [
             f"{shape} {_cost_text(cost, document)} "
             f"(at least {_cost_text(compilation.lower_bounds[shape], document)})"
             for shape, cost in compilation.objectives.items()
         ]
-        _line("meshes", ", ".join(costs))
+        print_line("meshes", ", ".join(costs))
     if compilation.search_trace is not None:
-        _line("searched", outcomes_text(compilation.search_trace))
-    for name, price in document.pin_prices.items():
-        _line("pin", f"`{name}` costs {_cost_text(price, document)}")
-    searched = compiled.result and f", of which the search {seconds_text(compiled.result.seconds)}"
-    _line("took", seconds_text(compiled.seconds) + (searched or ""))
-    _line("written", f"{directory}: {_files_text(directory)}")
+        print_line("searched", outcomes_text(compilation.search_trace))
 
 
 def _memory_text(document: PlanDocument) -> str:
@@ -367,7 +406,8 @@ def training_text(document: PlanDocument) -> str | None:
     if document.precision != MASTER:
         text += f" with parameters and optimizer states in {MASTER}"
     if document.precision == assumed:
-        text += ", the file's" if is_model(document.model.partition(":")[0]) else ", the preset's"
+        from_file = is_model(document.model.partition(":")[0])
+        text += ", the file's" if from_file else ", the default of language models"
     sums = {"reduced": document.reduce_type, "accumulated": document.accumulate_type}
     wide = [done for done, dtype in sums.items() if MASTER in (dtype, document.reduce_type)]
     if wide and document.precision != MASTER:
@@ -430,8 +470,8 @@ def _files_text(directory: Path) -> str:
     return ", ".join([*others, *listings])
 
 
-def _line(label: str, text: str, style: str = "") -> None:
-    """Print a labelled line, wrapped with an indent."""
+def print_line(label: str, text: str, style: str = "") -> None:
+    """Print a labelled line of a summary, wrapped with an indent."""
     lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
     print(f"{label:{_LABEL}}" + styled(lines[0], style))
     for line in lines[1:]:

@@ -1,6 +1,6 @@
 """The document of a page: all its numbers; the page only draws them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.compiler.compiled import Compiled
@@ -28,6 +28,7 @@ def page_document(
     timeline: Timeline,
     *,
     lines: Mapping[str, str] | None = None,
+    said: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the document of the page of a compilation.
 
@@ -43,11 +44,14 @@ def page_document(
         The timeline of a step, of the memory that the plan states.
     lines : mapping of str to str, optional
         The line of the model's own code that applies each operator, by name.
+    said : sequence of str
+        Sentences that the page begins with.
     """
     lines = lines or {}
     operators = strategies_document(compiled, cluster)
     others = alternatives(compiled, plan.document, cluster, middle_operators(operators))
     return {
+        "said": list(said),
         "plan": _plan(plan, compiled, cluster, timeline),
         "model": model_document(compiled, cluster, lines),
         "timeline": timeline_document(timeline),

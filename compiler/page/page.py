@@ -2,6 +2,7 @@
 
 import json
 import math
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,27 @@ def page_text(document: dict[str, Any]) -> str:
     return text
 
 
+def plain_page(title: str, head: str, main: str) -> str:
+    """Return a page without scripts.
+
+    Parameters
+    ----------
+    title, head, main : str
+        The title, and what follows it and stands below, as HTML.
+    """
+    drawing = files("shardwright.compiler.page") / "drawing"
+    parts = {
+        "style": (drawing / "page.css").read_text("utf-8"),
+        "title": escape(title),
+        "head": head,
+        "main": main,
+    }
+    text = _MARK + (drawing / "plain.html").read_text("utf-8")
+    for name, content in parts.items():
+        text = text.replace(f"<!--{name}-->", content)
+    return text
+
+
 def embedded(document: object) -> str:
     r"""Return a document as JSON that can stand within HTML; numbers that are not finite are null.
 
@@ -65,4 +87,9 @@ def check_page(path: Path) -> None:
 
 def write_page(path: Path, document: dict[str, Any]) -> None:
     """Write a page; another file that is no page is never replaced."""
-    write_file(path, page_text(document).encode(), _WHAT, _is_page)
+    write_text(path, page_text(document))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the text of a page; another file that is no page is never replaced."""
+    write_file(path, text.encode(), _WHAT, _is_page)

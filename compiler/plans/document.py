@@ -4,6 +4,8 @@ It holds no compile times, so that compiling twice gives the same bytes.
 """
 
 import json
+import shlex
+from collections.abc import Mapping
 from math import prod
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -371,7 +373,9 @@ class PlanDocument(_Part):
             content = json.loads(text)
         except json.JSONDecodeError as error:
             raise PlanError(
-                f"a plan must be JSON, but line {error.lineno} is not", where, _COMPILE_AGAIN
+                f"a plan must be JSON, but line {error.lineno} is not",
+                where,
+                "compile the model again",
             ) from None
         _check_version(content, where)
         try:
@@ -380,10 +384,41 @@ class PlanDocument(_Part):
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             said = first["msg"][:1].lower() + first["msg"][1:]
-            raise PlanError(f"`{place}` of the plan: {said}", where, _COMPILE_AGAIN) from None
+            hint = f"compile the model again: `{command_of(content)}`"
+            raise PlanError(f"`{place}` of the plan: {said}", where, hint) from None
 
 
-_COMPILE_AGAIN = "compile the model again"
+def command_of(content: Mapping[str, Any]) -> str:
+    """Return the command that makes a plan anew, from the document of any version.
+
+    Examples
+    --------
+    >>> command_of({"model": "mlp", "devices": 4, "cluster": {"name": "cpu"}, "search": "exact"})
+    'shardwright compile mlp --devices 4 --cluster cpu'
+    """
+    cluster, optimizer = content.get("cluster"), content.get("optimizer")
+    options = {
+        "devices": content.get("devices"),
+        "cluster": cluster.get("name") if isinstance(cluster, dict) else None,
+        "mode": content.get("mode"),
+        "search": content.get("search"),
+        "cost-model": content.get("cost_model"),
+        "precision": content.get("precision"),
+        "optimizer": optimizer.get("kind") if isinstance(optimizer, dict) else None,
+    }
+    if options["search"] == _BY_NAME:
+        options |= {"search": None, "plan": content.get("how")}
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value != _USUAL.get(name)
+    }
+    words = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items()]
+    return " ".join(["shardwright compile", shlex.quote(str(content.get("model"))), *words])
+
+
+_BY_NAME = "named_plan"
+_USUAL = {"mode": "auto_parallel", "search": "exact", "cost-model": "time"}
 
 
 def check_format(content: Any, where: str) -> None:
@@ -405,5 +440,5 @@ def _check_version(content: Any, where: str) -> None:
         raise PlanError(
             f"the plan has schema version {version}, expected {SCHEMA_VERSION}",
             where,
-            _COMPILE_AGAIN,
+            f"compile the model again: `{command_of(content)}`",
         )

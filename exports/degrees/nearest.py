@@ -14,8 +14,8 @@ from math import inf
 from typing import Any
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.compiler.plans.timeline import timeline_of_plan
 from shardwright.cost_model.pipelines.mixed import of_one_kind
-from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.dataflow.samples import samples_of
 from shardwright.exports.degrees.best import BestNamedPlan, best_named_plan, candidate_plans
 from shardwright.ir.errors import OptionError
@@ -111,14 +111,7 @@ class Nearest:
 
 def figures(plan: Plan) -> Figures:
     """Return the figures of a plan, by its cost model."""
-    memory, cluster = plan.document.memory, plan.document.cluster
-    if memory.window_bytes is not None:
-        timeline = with_window(plan.program, cluster, memory.window_bytes)
-    else:
-        limit = inf if memory.limit is None else memory.limit
-        fits = memory.peak_bytes <= limit
-        timeline = simulate(plan.program, cluster, limit if fits else inf)
-    return Figures(timeline.step_seconds, memory.peak_bytes)
+    return Figures(timeline_of_plan(plan).step_seconds, plan.document.memory.peak_bytes)
 
 
 def named(plan: Plan) -> NamedPlan | None:

@@ -73,9 +73,11 @@ PRESETS: Mapping[str, tuple[str, str]] = {
     "resnet50-32k": ("resnet", "layers=50,classes=32768"),
     "vit-b16": ("vit", ""),
 }
-# Presets of large language models, which are trained by Adam in mixed precision.
-LANGUAGE_MODELS = tuple(
-    name for name, (model, _) in PRESETS.items() if model in ("bert", "gpt", "llama", "mixtral")
+_LANGUAGE = ("bert", "gpt", "llama", "mixtral")
+# Language models, by sizes or as presets, which are trained by Adam in mixed precision.
+LANGUAGE_MODELS = (
+    *_LANGUAGE,
+    *(name for name, (model, _) in PRESETS.items() if model in _LANGUAGE),
 )
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
 _MOST_LAYERS = 10_000  # every one is traced
@@ -94,8 +96,8 @@ def load(model: str, ranks: int = 1) -> Definition:
         of `from_torch` and `from_jax`: ``(module, example_inputs)`` or ``(module, example_inputs,
         loss)``; or an ONNX file, ``file.onnx``, with the sizes of `from_onnx`; or a ``config.json``
         of Hugging Face, a script of Megatron or a TOML file of torchtitan, with the sizes of the
-        model of the zoo that it describes. A preset of a large language model
-        comes with Adam and a precision; see `assumed_precision`.
+        model of the zoo that it describes. A language model comes with Adam and a precision; see
+        `assumed_precision`.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
 
@@ -134,14 +136,43 @@ def load(model: str, ranks: int = 1) -> Definition:
 def assumed_precision(model: str) -> str | None:
     """Return the precision that is assumed for a model by its name; None where none is.
 
-    A preset of a large language model is trained by Adam in bfloat16, with float32 parameters,
-    unless its name says the element type of all parameters. A file of another system says it.
+    A language model is trained by Adam in bfloat16, with float32 parameters, unless its name says
+    the element type of all parameters, ``dtype``. A file of another system says it.
     """
     name, _, sizes = model.partition(":")
     if configs.is_model(name):
         return str(configs.read_model(name).options["precision"])
     keys = {item.partition("=")[0].strip() for item in sizes.split(",")}
     return _PRECISION if name in LANGUAGE_MODELS and "dtype" not in keys else None
+
+
+def assumed_batch(model: str, devices: int) -> int | None:
+    """Return the batch of a language model whose name gives none; None for the model's own.
+
+    It is the model's own, or as many more samples as it takes for the devices to divide them.
+
+    Parameters
+    ----------
+    model : str
+        The name of a model.
+    devices : int
+        Number of devices.
+
+    Examples
+    --------
+    >>> assumed_batch("llama3-8b", 64), assumed_batch("llama3-8b", 4), assumed_batch("mlp", 64)
+    (64, None, None)
+    """
+    name, _, sizes = model.partition(":")
+    base = PRESETS.get(name, (name, ""))[0]
+    given = [item.partition("=")[0].strip() for item in sizes.split(",")]
+    if configs.is_model(name):
+        found = configs.read_model(name)
+        base, given = found.model, [*given, *found.sizes]
+    if base not in _LANGUAGE or "batch" in given:
+        return None
+    own: int = inspect.signature(MODELS[base]).parameters["batch"].default
+    return -(-own // devices) * devices if own % devices else None
 
 
 def _from_config(name: str, sizes: str) -> Definition:

@@ -18,7 +18,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import operator_class
 
-GPT = "gpt:layers=1,hidden=32,heads=4,batch=8,sequence=16,vocabulary=64"
+GPT = "gpt:layers=1,hidden=32,heads=4,batch=8,sequence=16,vocabulary=64,dtype=float32"
 MESH = Mesh((MeshAxis("x", 2),))
 
 

@@ -145,7 +145,7 @@ def test_compile_prints_one_document(capsys, here):
 
 def test_compile_tells_a_person(capsys, here):
     arguments = ["--devices", "8", "--search", "tensor_parallel", "--out", "plan"]
-    text = printed(capsys, "compile", GPT, *arguments)
+    text = printed(capsys, "compile", GPT, *arguments, "--verbose")
     place = "on 8 devices of h100-pod, mesh x=2 y=2 z=2: auto_parallel, search tensor_parallel"
     assert text.startswith(f"{GPT}\n{place}\n")
     assert re.search(r"blocks/\*/layernorm1/layer_norm +3x +", text)
@@ -166,6 +166,86 @@ def test_compile_tells_a_person(capsys, here):
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_the_first_answer_is_one_screen_in_words(capsys, here):
+    arguments = ["--devices", "16", "--plan", "tensor=2,zero=3", "--out", "plan"]
+    model = GPT.replace("batch=8,", "")
+    title, devices, words, figures, *rest = printed(
+        capsys, "compile", model, *arguments, "--html"
+    ).splitlines()
+    assert (title, devices) == (
+        f"{model},batch=16",
+        "on 16 devices of h100-pod, mesh data_pod=2 data_node=4 tensor=2: auto_parallel, search "
+        "named_plan",
+    )
+    assert words == ("16 H100 SXM5 80GB: tensor parallel over 2, FSDP over 8, no recomputation")
+    assert re.match(
+        r"[\d.]+ ms a step, [\d,]+ tokens/s a device, \d+% MFU, [\d.]+ KiB of ", figures
+    )
+    assert rest[1:3] == [
+        "trained in bfloat16, adam, batch 16 of 8 tokens (chosen: 1 sample for each device, as the "
+        "model's",
+        "  own batch does not divide over 16; `--batch` sets it)",
+    ]
+    assert len(rest) < 36
+    assert rest[-2:] == [
+        "more      `--verbose` tells the rest, `--html` writes a page to look at",
+        "page      plan/report.html",
+    ]
+    assert "FSDP over 8" in (here / "plan" / "report.html").read_text()
+
+
+def test_a_training_is_told_with_failures(capsys):
+    given = ["estimate", GPT, "--plan", "data=8,zero=1", "--tokens", "1e12"]
+    asked = [*given, "--price-per-hour", "2", "--failures", "mtbf=8000,checkpoint=72,restart=600"]
+    said = " ".join(printed(capsys, *asked).split())
+    found = document(capsys, *asked)
+    days = 1e12 / 64 * found["overlapped_step_seconds"] / 86400
+    assert found["days"] == pytest.approx(days)
+    assert found["money"] == pytest.approx(24 * 2 * 8 * days)
+    failures = found["failures"]
+    assert failures["apart_seconds"] == 3600 * 1000
+    assert failures["days"] / days == pytest.approx(failures["money"] / found["money"])
+    assert "one in 41.7 days (one of a device in 8,000 h), a checkpoint of 72 s (as given)" in said
+    told = " ".join(printed(capsys, *given).split())
+    assert "(one of a device in 50,677 h, as of Llama 3's 16,384 H100)" in told
+    alone = " ".join(printed(capsys, *given, "--failures", "none").split())
+    assert "days, without failures" in alone
+    assert document(capsys, *given, "--failures", "none")["failures"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ["--price-per-hour", "2"],
+            "`--price-per-hour` has no effect without the tokens to train on; add `--tokens 1e12`",
+        ),
+        (
+            ["--failures", "none"],
+            "`--failures` has no effect without the tokens to train on; add `--tokens 1e12`",
+        ),
+        (
+            ["--tokens", "1e9", "--failures", "often"],
+            "`--failures` is the text `often`, expected `none`, or "
+            "`mtbf=50677,checkpoint=60,restart=600`",
+        ),
+        (
+            ["--tokens", "1e9", "--failures", "mtbf=1,mtbf=2"],
+            "`--failures` gives `mtbf` twice; give it once",
+        ),
+        (
+            ["--tokens", "1e9", "--failures", "mtbf=0"],
+            "`mtbf` of `--failures` is 0, expected a number above 0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["compile", "estimate", "fit"])
+def test_wrong_questions_about_a_training(command, given, said, capsys):
+    plan = ["--plan", "data=2"] if command == "estimate" else []
+    assert main([command, GPT, "--devices", "2", *plan, *given]) == 2
+    assert capsys.readouterr().err == f"shardwright: {said}\n"
+
+
 def test_a_deep_model_stays_a_screen(capsys):
     deep = GPT.replace("layers=3", "layers=12")
     arguments = ["--devices", "4", "--search", "fully_sharded", "--full"]
@@ -176,14 +256,14 @@ def test_a_deep_model_stays_a_screen(capsys):
 
 def test_small_operators_are_counted_and_shown_when_asked_for(capsys):
     arguments = ["compile", "gpt:layers=3", "--devices", "2"]
-    text = printed(capsys, *arguments)
+    text = printed(capsys, *arguments, "--verbose")
     hidden = re.search(r"\n(\d+) more, each row at most 0.\d% ", text)
     assert hidden
     assert "loss/log" not in text
     assert "loss/log" in printed(capsys, *arguments, "--full")
-    brief = printed(capsys, *arguments, "--brief").splitlines()
-    assert len(brief) < 45
-    assert {"step", "memory", "plan", "written"} <= {line.partition(" ")[0] for line in brief}
+    screen = printed(capsys, *arguments).splitlines()
+    assert len(screen) < 36
+    assert {"step", "memory", "plan", "written"} <= {line.partition(" ")[0] for line in screen}
 
 
 def test_gradients_are_reduced_together(capsys):
@@ -272,7 +352,7 @@ def test_every_plan_trains_alike(capsys, here):
     losses = []
     for search in ("data_parallel", "tensor_parallel", "fully_sharded"):
         arguments = ["--devices", "4", "--search", search, "--out", search]
-        document(capsys, "compile", GPT, *arguments)
+        document(capsys, "compile", GPT, *arguments, "--precision", "float32")
         losses.append(document(capsys, "run", search, "--steps", "4")["losses"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert losses[2] == pytest.approx(losses[0], rel=1e-5)

@@ -232,6 +232,10 @@ def edit(plan, change):
     (plan / "plan.json").write_text(json.dumps(document))
 
 
+AGAIN = (
+    "compile the model again: `shardwright compile mlp:batch=4,hidden=8 --devices 2 --cluster "
+    "h100-pod --precision float32 --optimizer sgd`"
+)
 DAMAGES = {
     "no_document": (
         lambda plan: (plan / "plan.json").unlink(),
@@ -251,11 +255,11 @@ DAMAGES = {
     ),
     "another_version": (
         lambda plan: edit(plan, lambda document: document.update(schema_version=7)),
-        "the plan has schema version 7, expected 1 (in plan/plan.json); compile the model again",
+        f"the plan has schema version 7, expected 1 (in plan/plan.json); {AGAIN}",
     ),
     "a_key_too_few": (
         lambda plan: edit(plan, lambda document: document.pop("seed")),
-        "`seed` of the plan: field required (in plan/plan.json); compile the model again",
+        f"`seed` of the plan: field required (in plan/plan.json); {AGAIN}",
     ),
     "missing_model": (
         lambda plan: (plan / "model.ir").unlink(),
@@ -397,7 +401,7 @@ OTHERS = {
     ),
     "unknown_command": (
         ["complie", "mlp"],
-        "unknown command `complie`; expected one of compile, estimate, fit, run, launch, "
+        "unknown command `complie`; expected one of compile, estimate, diff, fit, run, launch, "
         "reshard, export, certificates, prove, verify, dump, opt, bench, models, operators, "
         "clusters, check, calibrate",
     ),

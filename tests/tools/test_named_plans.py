@@ -12,12 +12,12 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.main import main
 
 POD = cluster("h100-pod")
-GPT = "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=16,vocabulary=128"
+GPT = "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=16,vocabulary=128,dtype=float32"
 
 # ``estimate``
 
-SMALL = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
-SIZES = SMALL.partition(":")[2]
+SIZES = "layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
+SMALL = f"gpt:{SIZES},dtype=float32"
 PLAN = "tensor=4,data=2,zero=1,sequence_parallel"
 
 
@@ -66,7 +66,8 @@ def test_a_step_is_timed_as_a_software_runs_it(capsys):
     assert timed["exposed_communication_seconds"] <= timed["communication_seconds"]
     for key in ("predicted_step_seconds", "memory_bytes_per_device", "communication"):
         assert timed[key] == ideal[key]
-    assert main(["estimate", SMALL, "--plan", PLAN, "--software", "megatron"]) == 0
+    given = ["--plan", PLAN, "--software", "megatron", "--verbose"]
+    assert main(["estimate", SMALL, *given]) == 0
     said = capsys.readouterr().out
     step, serial = (
         seconds_text(timed[key]) for key in ("overlapped_step_seconds", "predicted_step_seconds")
@@ -121,7 +122,7 @@ def test_gathers_that_run_ahead_do_not_decide_what_fits(capsys):
 
 
 def test_a_person_reads_what_the_figures_are(capsys):
-    assert main(["estimate", SMALL, "--plan", PLAN]) == 0
+    assert main(["estimate", SMALL, "--plan", PLAN, "--verbose"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{SMALL} on 8 devices of h100-pod: {PLAN}\n")
     for line in (" overlapped, ", " tokens/s on each device, ", " of 67 Tflop/s (float32): "):
@@ -143,13 +144,13 @@ def test_a_person_reads_what_the_figures_are(capsys):
     ],
 )
 def test_the_report_says_the_precision(capsys, model, arguments, line):
-    assert main(["estimate", model, "--plan", PLAN, *arguments]) == 0
+    assert main(["estimate", model, "--plan", PLAN, "--verbose", *arguments]) == 0
     said = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("training"))
     assert said.startswith(f"training  {line}")
 
 
 def test_the_report_does_not_speak_of_the_usual_precision(capsys):
-    assert main(["estimate", SMALL, "--plan", PLAN]) == 0
+    assert main(["estimate", SMALL, "--plan", PLAN, "--verbose"]) == 0
     assert "\ntraining" not in capsys.readouterr().out
 
 

@@ -3,30 +3,39 @@
 import argparse
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 from shardwright.compiler.page.page import check_page
 from shardwright.compiler.stages.places import limits_text
 from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE_INTEGER
-from shardwright.models import with_new_size
+from shardwright.models import with_batch, with_new_size
 from shardwright.search.named_plan import NamedPlan
+from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.training import Asked, add_training
+from shardwright.tools.compile import default_directory
 from shardwright.tools.documents import print_document, timeline_of
 from shardwright.tools.estimate.document import Estimated
 from shardwright.tools.estimate.report import print_estimate
 from shardwright.tools.named_plans import compile_named
 from shardwright.tools.options import (
+    HTML,
     add_compile_options,
     add_html,
     add_model,
     add_number,
     add_software,
+    add_verbose,
     memory_limit_of_plan,
+    take_batch,
 )
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.plan_files.choices import estimate_layouts, is_layouts
+from shardwright.tools.report import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name: placements of DTensor or partition specs (.json), strategies of MindSpore (.ckpt)",
     )
     add_software(parser)
+    add_training(parser)
     parser.set_defaults(devices=None)
-    add_html(parser)
+    add_html(parser, "MODEL-SIZES-N.html")
+    add_verbose(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -61,12 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.model = with_new_size(arguments.model, "sequence", arguments.sequence)
     if is_layouts(arguments.plan):
         return estimate_layouts(arguments)
+    asked = Asked.of(arguments)
     read_plan_file(arguments)
     plan, run_by = NamedPlan.parse(arguments.plan), software(arguments.software)
     if arguments.devices is None:
         arguments.devices = prod((plan.tensor, plan.data or 1, plan.pipeline, plan.context))
-    if arguments.html is not None:
-        check_page(arguments.html)
+    chosen = take_batch(arguments, arguments.model, arguments.devices)
+    page = _page(arguments)
     described = any_cluster(arguments.cluster).used_by(arguments.devices)
     made_for = described.for_programs_of(run_by)
     compilation = compile_named(arguments.model, arguments, cluster=made_for)
@@ -74,16 +86,18 @@ def run(arguments: argparse.Namespace) -> int:
     limit = memory_limit_of_plan(arguments, compilation)
     timed = replace(compilation, cluster=described.run_by(run_by))
     timeline = timeline_of(timed, limit)
-    if arguments.html is not None:
-        timed.write_page(arguments.html, timeline)
-    found, document = (
-        Estimated(compilation, timed.cluster, timeline, limit),
-        compilation.plan.document,
-    )
+    document = compilation.plan.document
+    asked.check(arguments.model, batch_size(compilation.plan.model).tokens)
+    found = Estimated(compilation, timed.cluster, timeline, limit)
+    told = Told.of(compilation, timed.cluster, timeline, limit, asked)
+    if page is not None:
+        timed.write_page(page, timeline, told.sentences(chosen))
     if arguments.json:
-        print_document(found.document)
+        print_document({**found.document, **told.training_document})
     else:
-        print_estimate(found)
+        print_estimate(found, told.sentences(chosen), arguments.verbose)
+        if page is not None:
+            print_line("page", str(page))
     if not document.memory.fits(limit):
         needed = bytes_text(document.memory.peak_bytes)
         raise InfeasibleError(
@@ -92,3 +106,14 @@ def run(arguments: argparse.Namespace) -> int:
             hint=NamedPlan.parse(document.how).hint,
         )
     return 0
+
+
+def _page(arguments: argparse.Namespace) -> Path | None:
+    """Return the file of the page, which can be written; None where none is asked for."""
+    page: Path | None = arguments.html
+    if page == HTML:
+        model = with_batch(arguments.model, arguments.batch)
+        page = Path(f"{default_directory(model, arguments.devices).name}.html")
+    if page is not None:
+        check_page(page)
+    return page

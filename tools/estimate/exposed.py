@@ -49,6 +49,24 @@ def exposed(timeline: Timeline) -> Exposed:
     return Exposed(by_kind, waiting if waiting > 1e-9 * step else 0.0)
 
 
+def parts_of_step(timeline: Timeline, found: Exposed) -> dict[str, float]:
+    """Return the seconds of which a step consists: all parts together are the step.
+
+    Computing, what is sent while nothing is computed, other waiting, and the bubble of a pipeline.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        The step.
+    found : Exposed
+        Its exposed communication.
+    """
+    sent = {f"sending {kind}, exposed": seconds for kind, seconds in found.by_kind.items()}
+    others = {"waiting": found.waiting, "bubble of the pipeline": timeline.bubble_seconds}
+    parts = {"computing": timeline.compute_seconds, **sent, **others}
+    return {name: seconds for name, seconds in parts.items() if seconds > 0}
+
+
 def _of_rank(timeline: Timeline) -> dict[str, float]:
     """Return the exposed seconds of a program of one stage."""
     record = timeline.record

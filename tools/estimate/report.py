@@ -1,6 +1,7 @@
 """What `estimate` prints for people."""
 
 import textwrap
+from collections.abc import Sequence
 
 from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
@@ -9,25 +10,58 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.operators.models.precision import MASTER
-from shardwright.tools.clusters import attained_text
+from shardwright.tools.answers.headline import print_sentences
+from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
+from shardwright.tools.estimate.exposed import parts_of_step
 from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
-from shardwright.tools.tables import print_table, styled, width
+from shardwright.tools.tables import print_table, width
 
 _LABEL = 10  # columns
 _TOLD = 1024  # bytes of a row of layers: the number of the step is not told
 
 
-def print_estimate(found: Estimated) -> None:
-    """Print the figures of a plan."""
-    document, timeline, run_by = found.planned.plan.document, found.timeline, found.cluster.software
-    devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
+def print_estimate(found: Estimated, first: Sequence[str] = (), verbose: bool = False) -> None:
+    """Print the figures of a plan.
+
+    Parameters
+    ----------
+    found : Estimated
+        The plan.
+    first : sequence of str
+        What is said first; see `Headline`.
+    verbose : bool
+        Whether to print all figures, not only the parts of the step and of the memory.
+    """
+    document = found.planned.plan.document
     part = document.cluster.part_text(document.devices)
+    devices = f"{document.devices} device{'s' if document.devices > 1 else ''}"
     title = f"{document.model} on {devices} of {document.cluster.name}{part}: {document.how}"
-    if document.precision != MASTER:
-        title += f", {document.precision}"
-    print(styled(title, "bold") + "\n")
+    print(title)
+    print_sentences(first)
+    _print_parts(found)
+    if verbose:
+        _print_figures(found)
+        _print_peaks(found)
+        return
+    _print_memory(found)
+    if fitted_presets(found.cluster):
+        _line("figures", attained_text(found.cluster).removeprefix("; "))
+    _line("more", "`--verbose` tells the rest, `--html` writes a page to look at")
+
+
+def _print_parts(found: Estimated) -> None:
+    """Print what the step consists of."""
+    step = found.timeline.step_seconds
+    rows = [
+        (name, seconds_text(seconds), f"{seconds / step:.1%}")
+        for name, seconds in parts_of_step(found.timeline, found.exposed).items()
+    ]
+    print_table("", ("part of the step", "time", "share"), rows, right=(1, 2))
+
+
+def _print_figures(found: Estimated) -> None:
+    document, timeline, run_by = found.planned.plan.document, found.timeline, found.cluster.software
     serial = seconds_text(document.predicted_step_seconds)
     how, alone = "overlapped", ""
     if run_by is not None:
@@ -51,7 +85,6 @@ def print_estimate(found: Estimated) -> None:
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
         f"file, from data sheets{_adjusted(found.cluster)}{attained_text(found.cluster)}",
     )
-    _print_peaks(found)
 
 
 def _print_rates(found: Estimated) -> None:

@@ -7,19 +7,21 @@ from shardwright.compiler.fit.questions import least_devices
 from shardwright.ir.errors import InfeasibleError, NotFoundError, ShardwrightError
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, number_in
+from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.documents import print_document
-from shardwright.tools.fit.answers import Answers, Money, on_several
+from shardwright.tools.fit.answers import Answers, on_several
 from shardwright.tools.fit.choice import add_robust, stated_errors
 from shardwright.tools.fit.document import answers_document, on_devices_document
-from shardwright.tools.fit.report import print_answers, print_several
+from shardwright.tools.fit.report import print_answers
 from shardwright.tools.fit.subject import Subject
-from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_memory,
     add_model,
     add_number,
     add_software,
     add_training_types,
+    add_verbose,
+    take_batch,
 )
 from shardwright.tools.plan_files import read_types
 
@@ -50,9 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_types(step)
     add_software(step)
     add_robust(parser)
-    money = parser.add_argument_group("days and money")
-    add_number(money, "--tokens", POSITIVE, "tokens to train on: `1e12`", "T")
-    add_number(money, "--price-per-hour", POSITIVE, "price of a device in use for an hour", "P")
+    add_training(parser)
+    add_verbose(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -66,35 +67,25 @@ def run(arguments: argparse.Namespace) -> int:
     NotFoundError
         If no plan of the family fits, which proves nothing about others.
     """
-    if arguments.price_per_hour is not None and arguments.tokens is None:
-        raise UsageError(
-            "`--price-per-hour` has no effect without the tokens to train on",
-            hint="add `--tokens 1e12`",
-        )
+    asked = Asked.of(arguments)
     if arguments.memory_limit is not None:  # without one all fits, and no size is the largest
         POSITIVE.check("--memory", arguments.memory_limit)
     read_types(arguments)
+    chosen = take_batch(arguments, arguments.model, max(arguments.devices))
     subject = Subject(arguments)
-    if arguments.tokens is not None and subject.tokens is None:
-        raise UsageError(
-            f"`--tokens` counts tokens, and `{subject.name}` reads no sequences of tokens",
-            hint="leave it out",
-        )
+    asked.check(subject.name, subject.tokens)
     answers = Answers(
         subject,
         arguments.devices[-1],
         stated_errors(arguments, subject.cluster, arguments.devices[-1]),
     )
-    money = Money(arguments.tokens, arguments.price_per_hour)
     several = on_several(answers.model, arguments.devices) if len(arguments.devices) > 1 else []
     if arguments.json:
-        document = answers_document(answers, money)
-        document["by_devices"] = [on_devices_document(one, money, answers) for one in several]
+        document = answers_document(answers, asked)
+        document["by_devices"] = [on_devices_document(one, asked, answers) for one in several]
         print_document(document)
     else:
-        print_answers(answers, money)
-        if several:
-            print_several(answers, several, money)
+        print_answers(answers, several, asked, chosen, arguments.verbose)
     if answers.built is None:
         raise _does_not_fit(answers)
     return 0

@@ -1,12 +1,11 @@
 """The answers of `fit`: what is asked of a model on one number of devices, or on several."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.fit.cost import Training, training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.family import family, fastest, front, least_memory
 from shardwright.compiler.fit.model import FitModel
@@ -22,34 +21,15 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
+from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ShardwrightError
+from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.training import Asked
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
 
 _TRIED = 2  # of the best plans, which are built until one fits
-
-
-@dataclass(frozen=True)
-class Money:
-    """What is asked about the length of a training.
-
-    Parameters
-    ----------
-    tokens : float or None
-        Tokens to train on.
-    price : float or None
-        Of a device for an hour.
-    """
-
-    tokens: float | None = None
-    price: float | None = None
-
-    def of(self, step_seconds: float, tokens_of_step: int | None, devices: int) -> Training | None:
-        """Return how long a training takes; None where it is not asked."""
-        if self.tokens is None or tokens_of_step is None:
-            return None
-        return training(step_seconds, tokens_of_step, self.tokens, devices, self.price)
 
 
 class Answers:
@@ -110,12 +90,27 @@ class Answers:
         return self.subject.built(self.preferred)
 
     @cached_property
-    def step_seconds(self) -> float:
-        """The step of the built plan, as the training software runs it."""
+    def _timed(self) -> Compilation:
+        """The built plan on devices as the training software runs them."""
         assert self.built is not None
         cluster = self.subject.cluster.used_by(self.devices).run_by(self.software)
-        timed = replace(self.built[1], cluster=cluster)
-        return timeline_of(timed, self.model.limit_bytes).step_seconds
+        return replace(self.built[1], cluster=cluster)
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return timeline_of(self._timed, self.model.limit_bytes)
+
+    @property
+    def step_seconds(self) -> float:
+        """The step of the built plan, as the training software runs it."""
+        return self._timeline.step_seconds
+
+    def told(self, asked: Asked) -> Told | None:
+        """Return what is told first of the built plan; None where none was built."""
+        if self.built is None:
+            return None
+        where = self._timed.cluster, self._timeline, self.model.limit_bytes
+        return Told.of(self.built[1], *where, asked)
 
     @property
     def software_name(self) -> str:

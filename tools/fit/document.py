@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices, may_fit
+from shardwright.compiler.fit.training import Training
+from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit.advice import advice
-from shardwright.tools.fit.answers import Answers, Money
+from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.robust import robust_document
 
 FAMILY = (
@@ -16,7 +17,7 @@ FAMILY = (
 )
 
 
-def answers_document(answers: Answers, money: Money) -> dict[str, Any]:
+def answers_document(answers: Answers, asked: Asked) -> dict[str, Any]:
     """Return the answers about one number of devices."""
     model, subject, fewest = answers.model, answers.subject, answers.fewest
     plan = answers.subject_plan
@@ -37,12 +38,12 @@ def answers_document(answers: Answers, money: Money) -> dict[str, Any]:
         "perhaps_fitting": len(answers.perhaps),
         "fits": answers.built is not None,
         "least_devices_proven": least_devices(model),
-        "fewest_devices": None if fewest is None else on_devices_document(fewest, money, answers),
-        "best": None if plan is None else estimate_document(plan, money, answers),
-        "built": built_document(answers, money),
+        "fewest_devices": None if fewest is None else on_devices_document(fewest, asked, answers),
+        "best": None if plan is None else estimate_document(plan, asked, answers),
+        "built": built_document(answers, asked),
         "robust": robust_document(answers.robust),
-        "front": [estimate_document(one, money, answers) for one in answers.front],
-        "changes": [change_document(change, answers, money) for change in answers.changes],
+        "front": [estimate_document(one, asked, answers) for one in answers.front],
+        "changes": [change_document(change, answers, asked) for change in answers.changes],
     }
     if plan is not None:
         document["largest_micro_batch"] = dict(
@@ -65,13 +66,13 @@ def _sequences_document(found: tuple[Longest, Longest] | None) -> dict[str, Any]
     }
 
 
-def built_document(answers: Answers, money: Money) -> dict[str, Any] | None:
+def built_document(answers: Answers, asked: Asked) -> dict[str, Any] | None:
     """Return the figures of the best plan once it is built; None where none was."""
     if answers.built is None:
         return None
     one, compilation = answers.built
-    step = answers.step_seconds
-    found = money.of(step, answers.subject.tokens, one.devices)
+    step, told = answers.step_seconds, answers.told(asked)
+    assert told is not None
     return {
         "plan": one.plan.text,
         "software": None if answers.software is None else answers.software.name,
@@ -79,22 +80,22 @@ def built_document(answers: Answers, money: Money) -> dict[str, Any] | None:
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
         "memory_by_kind": dict(compilation.plan.document.memory.by_kind),
         "software_memory_bytes": answers.kept,
-        **_training(found),
+        **told.training_document,
     }
 
 
-def on_devices_document(found: OnDevices, money: Money, answers: Answers) -> dict[str, Any]:
+def on_devices_document(found: OnDevices, asked: Asked, answers: Answers) -> dict[str, Any]:
     """Return the fastest plan on a number of devices."""
     best = found.best
     return {
         "devices": found.devices,
         "plans": found.plans,
         "fitting": found.fitting,
-        "best": None if best is None else estimate_document(best, money, answers),
+        "best": None if best is None else estimate_document(best, asked, answers),
     }
 
 
-def estimate_document(one: Estimate, money: Money, answers: Answers) -> dict[str, Any]:
+def estimate_document(one: Estimate, asked: Asked, answers: Answers) -> dict[str, Any]:
     """Return the figures of an estimate."""
     tokens = answers.subject.tokens
     return {
@@ -106,15 +107,15 @@ def estimate_document(one: Estimate, money: Money, answers: Answers) -> dict[str
         "fits": one.fits,
         "may_fit": may_fit(one),
         "tokens_per_second_per_device": tokens and tokens / one.refined_seconds / one.devices,
-        **_training(money.of(one.refined_seconds, tokens, one.devices)),
+        **_training(asked.of_step(one.refined_seconds, tokens, one.devices)),
     }
 
 
-def change_document(change: Change, answers: Answers, money: Money) -> dict[str, Any]:
+def change_document(change: Change, answers: Answers, asked: Asked) -> dict[str, Any]:
     """Return a change with what it costs in step and memory."""
     base = answers.subject_plan
     assert base is not None
-    found = estimate_document(change.estimate, money, answers)
+    found = estimate_document(change.estimate, asked, answers)
     return {
         "kind": change.kind,
         "change": change.text,

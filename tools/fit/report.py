@@ -2,9 +2,8 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from shardwright.compiler.fit.cost import Training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.held import LAST
 from shardwright.compiler.fit.questions import (
@@ -15,15 +14,19 @@ from shardwright.compiler.fit.questions import (
     least_devices,
     may_fit,
 )
+from shardwright.compiler.fit.training import Training
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.tools.clusters import attained_text
+from shardwright.tools.answers.headline import print_sentences
+from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.training import Asked
+from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.fit.advice import advice, verdict
-from shardwright.tools.fit.answers import Answers, Money
+from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import FAMILY
 from shardwright.tools.fit.robust import print_robust
-from shardwright.tools.tables import print_table, styled, width
+from shardwright.tools.tables import print_table, width
 
 _LABEL = 11  # columns
 _ROWS = 8  # of the front
@@ -31,22 +34,63 @@ _GIB = 2**30
 _BREAKS = re.compile(r"(\s+|(?<=,)(?=\w))")  # a line may break after a comma too
 
 
-def print_answers(answers: Answers, money: Money) -> None:
-    """Print the answers about one number of devices."""
-    _print_title(answers)
+def print_answers(
+    answers: Answers,
+    several: Sequence[OnDevices],
+    asked: Asked,
+    chosen: str = "",
+    verbose: bool = False,
+) -> None:
+    """Print the answers about one number of devices, and the best on each of several.
+
+    Parameters
+    ----------
+    answers : Answers
+        The answers.
+    several : sequence of OnDevices
+        The fastest plan on each number of devices; empty where one number is asked for.
+    asked : Asked
+        What is asked about the length of a training.
+    chosen : str
+        Why the batch is the one it is; empty where the user gave it.
+    verbose : bool
+        Whether to print all answers, not only whether it fits, and what to change.
+    """
+    plan, told = answers.subject_plan, answers.told(asked)
+    first = [] if told is None else [*_first(answers, told, chosen)]
+    print(_title(answers))
+    print_sentences(first)
     _print_verdict(answers)
-    plan = answers.subject_plan
-    if plan is not None:
-        _print_plan(answers, plan, money)
+    if plan is not None and verbose:
+        _print_plan(answers, plan, asked)
         _print_limits(answers)
-        _line("change", "; ".join(advice(plan, answers.changes)))
-    _line("family", f"{len(answers.plans)} {FAMILY}")
-    _line("figures", _figures(answers))
     if plan is not None:
+        _line("change", "; ".join(advice(plan, answers.changes)))
+    if verbose:
+        _line("family", f"{len(answers.plans)} {FAMILY}")
+        _line("figures", _figures(answers))
+    else:
+        if fitted_presets(answers.subject.cluster):
+            _line("figures", attained_text(answers.subject.cluster).removeprefix("; "))
+        _line("more", "`--verbose` tells the plan by its parts, limits, all changes and plans")
+    if plan is not None and (verbose or not several):
         _print_changes(answers, plan)
-        if answers.robust is not None:
-            print_robust(answers.robust)
-        _print_front(answers, money)
+    if answers.robust is not None:
+        print_robust(answers.robust)
+    if plan is not None and verbose:
+        _print_front(answers, asked)
+    if several:
+        _print_several(answers, several, asked)
+
+
+def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:
+    """Yield the first lines: the plan that was built, its figures, and the training."""
+    best = "of the least regret" if answers.robust is not None else "the fastest"
+    compared = f"{best} of {len(answers.plans)} plans of Megatron's family, by estimates"
+    divided, figures, trained, *rest = told.sentences(chosen, compared)
+    yield from (divided, figures)
+    yield f"{trained}; the plan is `{told.planned.plan.document.how}`"
+    yield from rest
 
 
 def _figures(answers: Answers) -> str:
@@ -71,7 +115,7 @@ def _account(software: Software) -> str:
     return "memory is that of the program or as it keeps tensors, whichever is more"
 
 
-def _print_title(answers: Answers) -> None:
+def _title(answers: Answers) -> str:
     model, subject = answers.model, answers.subject
     devices = f"{answers.devices} device{'s' if answers.devices > 1 else ''}"
     size = f"{model.elements / 1e9:.3g}B parameters"
@@ -79,8 +123,7 @@ def _print_title(answers: Answers) -> None:
     text = f" of {subject.sequence:,} tokens" if subject.sequence else ""
     options = f"{model.options.precision}, {model.options.optimizer.title}"
     where = f"{subject.cluster.name}{subject.cluster.part_text(answers.devices)}"
-    title = f"{subject.name} on {devices} of {where}: {size}, {batch}{text}, {options}"
-    print(styled(title, "bold") + "\n")
+    return f"{subject.name} on {devices} of {where}: {size}, {batch}{text}, {options}"
 
 
 def _print_verdict(answers: Answers) -> None:
@@ -129,7 +172,7 @@ def _fewest(answers: Answers) -> str:
     )
 
 
-def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
+def _print_plan(answers: Answers, plan: Estimate, asked: Asked) -> None:
     best = "best plan" if answers.robust is None else "robust"
     name = best if answers.built is not None else "smallest"
     _line(name, f"`{plan.plan}`")
@@ -141,7 +184,7 @@ def _print_plan(answers: Answers, plan: Estimate, money: Money) -> None:
         text = (
             f"built{how}: {_speed(step, answers)}, {bytes_text(memory.peak_bytes)} on each device"
         )
-        _line("", text + _training_text(money.of(step, answers.subject.tokens, plan.devices)))
+        _line("", text + _training_text(asked.of_step(step, answers.subject.tokens, plan.devices)))
         if answers.kept is not None:
             device = mean_device(compilation.cluster).memory_bytes
             said = _kept_text(answers.kept, device)
@@ -176,7 +219,7 @@ def _fullest(plan: Estimate) -> str:
 
 def _speed(step: float, answers: Answers) -> str:
     tokens = answers.subject.tokens
-    rate = "" if tokens is None else f", {tokens / step / answers.devices:,.0f} tokens/s on each"
+    rate = "" if tokens is None else f", {tokens / step / answers.devices:,.0f} tokens/s a device"
     return f"step {seconds_text(step)}{rate}"
 
 
@@ -221,18 +264,18 @@ def _print_changes(answers: Answers, base: Estimate) -> None:
     print_table("what a change costs, the least memory first", headings, rows, right=(1, 2, 3))
 
 
-def _print_front(answers: Answers, money: Money) -> None:
+def _print_front(answers: Answers, asked: Asked) -> None:
     found = _thinned(answers.front)
     if not found:
         return
-    rows = [_row(one, answers.subject.tokens, money) for one in found]
+    rows = [_row(one, answers.subject.tokens, asked) for one in found]
     title = f"step against memory: {len(found)} of {len(answers.front)} plans that none beats"
-    print_table(title, _headings("plan", money), rows, right=(1, 2, 3, 4, 5))
+    print_table(title, _headings("plan", asked), rows, right=(1, 2, 3, 4, 5))
 
 
-def _headings(first: str, money: Money) -> tuple[str, ...]:
-    days = ("days",) if money.tokens is not None else ()
-    cost = ("money",) if money.tokens is not None and money.price is not None else ()
+def _headings(first: str, asked: Asked) -> tuple[str, ...]:
+    days = ("days",) if asked.tokens is not None else ()
+    cost = ("money",) if asked.tokens is not None and asked.price is not None else ()
     return (first, "step", "tokens/s each", "memory", *days, *cost)
 
 
@@ -243,10 +286,10 @@ def _thinned(plans: Sequence[Estimate]) -> Sequence[Estimate]:
     return [plans[i * (len(plans) - 1) // (_ROWS - 1)] for i in range(_ROWS)]
 
 
-def _row(one: Estimate, tokens: int | None, money: Money) -> tuple[str, ...]:
+def _row(one: Estimate, tokens: int | None, asked: Asked) -> tuple[str, ...]:
     step = one.refined_seconds
     rate = "" if tokens is None else f"{tokens / step / one.devices:,.0f}"
-    trained = _cells(money.of(step, tokens, one.devices))
+    trained = _cells(asked.of_step(step, tokens, one.devices))
     return (_spaced(one), seconds_text(step), rate, bytes_text(one.memory_bytes), *trained)
 
 
@@ -269,7 +312,7 @@ def _training_text(found: Training | None) -> str:
     return f"; the training takes {found.days:,.3g} days{money}"
 
 
-def print_several(answers: Answers, found: Sequence[OnDevices], money: Money) -> None:
+def _print_several(answers: Answers, found: Sequence[OnDevices], asked: Asked) -> None:
     """Print the fastest plan on each number of devices."""
     rows: list[tuple[str, ...]] = []
     for one in found:
@@ -277,8 +320,8 @@ def print_several(answers: Answers, found: Sequence[OnDevices], money: Money) ->
             told = f"no plan of this family fits ({one.plans} estimated)"
             rows.append((str(one.devices), told))
             continue
-        rows.append((str(one.devices), *_row(one.best, answers.subject.tokens, money)))
-    headings = ("devices", *_headings("fastest plan", money))
+        rows.append((str(one.devices), *_row(one.best, answers.subject.tokens, asked)))
+    headings = ("devices", *_headings("fastest plan", asked))
     filled = [(*row, *("",) * (len(headings) - len(row))) for row in rows]
     print_table("by the number of devices", headings, filled, right=(0, 2, 3, 4, 5, 6))
 

@@ -44,6 +44,7 @@ function start() {
   const report = JSON.parse(document.getElementById("document").textContent);
   document.title = `${report.plan.model}: shardwright`;
   document.getElementById("title").textContent = report.plan.model;
+  document.getElementById("said").replaceChildren(...report.said.map((sentence) => make("p", {}, sentence)));
   document.getElementById("subtitle").textContent = subtitle(report.plan);
   document.getElementById("facts").replaceChildren(...factElements(report));
   document.getElementById("views").replaceChildren(...Object.entries(VIEWS).map(([name, [title]]) => make("a", { href: `#${name}` }, title)));

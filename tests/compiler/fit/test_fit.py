@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from shardwright.api import compile
-from shardwright.compiler.fit.cost import training
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.family import family, fastest, front
 from shardwright.compiler.fit.model import FitModel
@@ -21,6 +20,7 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.stored import StoredBytes
+from shardwright.compiler.fit.training import training
 from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run

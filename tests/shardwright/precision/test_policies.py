@@ -92,7 +92,8 @@ def test_parameters_are_cast_where_they_are_stored_and_gathered_in_low_precision
 
 
 def test_float32_inserts_nothing():
-    plain, asked = (sw.compile(GPT, 2, **how) for how in ({}, {"precision": "float32"}))
+    given = f"{GPT},dtype=float32"
+    plain, asked = (sw.compile(given, 2, **how) for how in ({}, {"precision": "float32"}))
     assert plain.plan.program == asked.plan.program
     assert plain.compiled.passes.records[0].name == "canonicalize"
 
@@ -182,13 +183,15 @@ def test_the_command_line_knows_what_a_preset_assumes(capsys, tmp_path):
     assert "bf16[32, 16] = cast(embedding.embedding_table)" in capsys.readouterr().out
     told = "compile", model, "--devices", "2", "--learning-rate", "0.1", "--out"
     assert main([*told, str(tmp_path / "plan")]) == 0
-    assert "the preset's; optimizer adam" in " ".join(capsys.readouterr().out.split())
+    assert "the default of language models; optimizer adam" in " ".join(
+        capsys.readouterr().out.split()
+    )
     plain = ["dump", model, "--devices", "2", "--after", "apply_precision"]
     assert main([*plain, "--precision", "float32"]) == 2
     assert "pass `apply_precision` does not run" in capsys.readouterr().err
 
 
-def test_a_preset_of_a_language_model_gets_bfloat16_and_adam():
+def test_a_language_model_gets_bfloat16_and_adam_as_a_preset_or_by_sizes():
     small = "layers=1,hidden=16,heads=2,batch=2,sequence=8,vocabulary=32"
     found = {
         name: sw.compile(name, 2, **how).plan.document
@@ -198,6 +201,8 @@ def test_a_preset_of_a_language_model_gets_bfloat16_and_adam():
             f"gpt2-xl:{small}": {"precision": "float32"},
             f"gpt2-large:{small},dtype=bfloat16": {},
             f"gpt:{small}": {},
+            f"llama:{small}".replace("heads=2", "heads=2,kv_heads=2,inner=24"): {},
+            f"gpt:{small},dtype=float32": {},
             "resnet18-cifar:batch=2,side=8,width=2,classes=4": {},
         }.items()
     }
@@ -206,15 +211,17 @@ def test_a_preset_of_a_language_model_gets_bfloat16_and_adam():
         ("bfloat16", "sgd"),
         ("float32", "adam"),
         ("float32", "sgd"),
+        ("bfloat16", "adam"),
+        ("bfloat16", "adam"),
         ("float32", "sgd"),
         ("float32", "sgd"),
     ]
 
 
-def test_every_preset_of_a_decoder_is_one_of_a_language_model():
-    assert set(LANGUAGE_MODELS) == {
-        name for name in zoo.PRESETS if not name.startswith(("resnet", "vit"))
-    }
+def test_every_model_that_reads_tokens_is_a_language_model():
+    of_tokens = {"bert", "gpt", "llama", "mixtral"}
+    presets = {name for name in zoo.PRESETS if not name.startswith(("resnet", "vit"))}
+    assert set(LANGUAGE_MODELS) == of_tokens | presets
 
 
 # Numbers

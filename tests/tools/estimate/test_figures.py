@@ -199,7 +199,7 @@ def test_every_figure_has_its_tag(capsys):
     assert set(figures.values()) <= {"measured", "fitted", "datasheet", "assumed"}
     assert len(document["memory_peaks"]) == 2
     assert document["hardware_flops_utilization"] == document["model_flops_utilization"]
-    assert main([*arguments, "--cluster", "a100-selene"]) == 0
+    assert main([*arguments, "--cluster", "a100-selene", "--verbose"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "fitted: matmul, attention," in said
     assert "wait for the host and transfers between stages" in said

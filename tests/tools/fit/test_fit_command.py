@@ -7,7 +7,8 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.tools import fit
-from shardwright.tools.fit.answers import Answers, Money
+from shardwright.tools.answers.training import Asked
+from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import answers_document
 from shardwright.tools.fit.report import print_answers
 from shardwright.tools.fit.subject import Subject
@@ -50,7 +51,7 @@ def answers():
 
 
 def test_people_read_the_same(answers, capsys):
-    print_answers(answers, Money(None, None))
+    print_answers(answers, [], Asked(), verbose=True)
     printed = capsys.readouterr().out
     lines = (
         "fits",
@@ -66,6 +67,11 @@ def test_people_read_the_same(answers, capsys):
         assert f"\n{word}" in printed
     assert "`--cluster h100-3200g` has rates fitted" in " ".join(printed.split())
     assert "what a change costs" in printed
+    print_answers(answers, [], Asked())
+    screen = capsys.readouterr().out
+    assert "plans of Megatron's family, by estimates" in " ".join(screen.split())
+    assert len(screen.splitlines()) < 40
+    assert "what a change costs" in screen
 
 
 def built_bytes(plan, capsys, model=MODEL):
@@ -75,7 +81,7 @@ def built_bytes(plan, capsys, model=MODEL):
 
 
 def test_about_the_longest_sequence_of_the_plan_fits_once_it_is_built(answers, capsys):
-    found = answers_document(answers, Money(None, None))
+    found = answers_document(answers, Asked())
     plan, limit = found["built"]["plan"], found["memory_limit_bytes"]
     longest = found["longest_sequence"]["of_plan"]
     for sequence, least, most in ((longest, 0, 1.08), (longest + 64, 0.92, 2)):

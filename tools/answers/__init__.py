@@ -1,0 +1,1 @@
+"""What the answers about plans have in common: their first lines, days and money."""

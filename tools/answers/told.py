@@ -1,0 +1,99 @@
+"""What every answer about one plan begins with: its headline, and how long a training takes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwright.compilation import Compilation
+from shardwright.compiler.fit.training import Failures, Training
+from shardwright.compiler.rates import Rates, rates
+from shardwright.cost_model.events import Timeline
+from shardwright.cost_model.model_flops import batch_size
+from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
+from shardwright.cost_model.pipelines.step import MemoryLimit
+from shardwright.tools.answers.headline import Headline
+from shardwright.tools.answers.training import (
+    Asked,
+    checkpoint_bytes,
+    training_document,
+    training_sentence,
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A plan with its step, and what is asked about a training by it.
+
+    Parameters
+    ----------
+    planned : Compilation
+        The plan.
+    step_seconds : float
+        Its step, as it is told.
+    rates : Rates
+        How fast it trains.
+    limit : float or tuple of float
+        Memory limit of a device in bytes, or of those of each device group.
+    run_by : str
+        The training software that runs the step; empty for the program itself.
+    asked : Asked
+        What is asked about the length of a training.
+    training : Training or None
+        The training without failures; None where it is not asked.
+    failures : Failures or None
+        What failures cost; None where they are left out.
+    """
+
+    planned: Compilation
+    step_seconds: float
+    rates: Rates
+    limit: MemoryLimit
+    run_by: str
+    asked: Asked
+    training: Training | None
+    failures: Failures | None
+
+    @staticmethod
+    def of(
+        planned: Compilation,
+        cluster: AnyCluster,
+        timeline: Timeline,
+        limit: MemoryLimit,
+        asked: Asked,
+    ) -> "Told":
+        """Return what is told of a plan whose step a timeline has, on a cluster."""
+        plan, step = planned.plan, timeline.step_seconds
+        speed = rates(plan, planned.compiled, mean_device(cluster), step)
+        tokens, devices = batch_size(plan.model).tokens, plan.document.devices
+        run_by = "" if cluster.software is None else cluster.software.name
+        return Told(
+            planned,
+            step,
+            speed,
+            limit,
+            run_by,
+            asked,
+            asked.of_step(step, tokens, devices),
+            asked.failures_on(devices, checkpoint_bytes(plan.program)),
+        )
+
+    def sentences(self, chosen: str = "", compared: str = "") -> list[str]:
+        """Return the first lines of an answer.
+
+        Parameters
+        ----------
+        chosen : str
+            Why the batch is the one it is; empty where the user gave it.
+        compared : str
+            How good the plan is among others, in the place of its bound; empty for the bound.
+        """
+        how = self.run_by, chosen, compared
+        first = Headline(self.planned.plan, self.step_seconds, self.rates, self.limit, *how)
+        found = [*first.sentences]
+        if self.training is not None:
+            found.append(training_sentence(self.asked, self.training, self.failures))
+        return found
+
+    @property
+    def training_document(self) -> dict[str, Any]:
+        """The keys about a training: none where it is not asked."""
+        return training_document(self.training, self.failures)
