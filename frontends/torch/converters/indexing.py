@@ -16,67 +16,6 @@ from shardwright.ir.graph import Value
 from shardwright.operators.indexing.scatter import emit_scatter_elements_add
 
 
-@converts("aten.embedding")
-def _embedding(
-    call: Call,
-    weight: Value,
-    indices: Item,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: Any = None,
-) -> Value:
-    if scale_grad_by_freq:
-        raise UnsupportedError("an embedding whose gradient is divided by frequencies")
-    if padding_idx < 0 and _counts_up(indices):  # a table of positions
-        first = call.part(weight, 0, 0, call.result.elements // weight.type.shape[1])
-        return call.reshape(first, call.result.shape)
-    indices = call.value(indices)
-    rows = call.emit("gather", weight, indices, axis=0)
-    if padding_idx < 0:
-        return rows
-    padding = call.fill(padding_idx, indices.type.dtype)
-    is_padding = call.emit("equal", indices, padding)
-    is_padding = call.reshape(is_padding, (*indices.type.shape, 1))
-    return call.emit("where", is_padding, call.emit("stop_gradient", rows), rows)
-
-
-def _counts_up(item: Item) -> bool:
-    """Return whether indices are known and 0, 1, 2, ..."""
-    if not isinstance(item, Constant) or item.is_absent:
-        return False
-    flat = item.array.reshape(-1)
-    return bool(np.array_equal(flat, np.arange(flat.size)))
-
-
-@converts("aten.embedding_bag", "aten._embedding_bag")
-def _embedding_bag(
-    call: Call,
-    weight: Value,
-    indices: Value,
-    offsets: Item,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: Any = None,
-    per_sample_weights: Value | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> list[Value | None]:
-    if include_last_offset or padding_idx not in (None, -1):
-        raise UnsupportedError("an embedding bag with a padding index or the end of the last bag")
-    count, bags = indices.type.shape[0], call.result.shape[0]
-    even = np.arange(bags) * (count // bags)
-    if not isinstance(offsets, Constant) or not np.array_equal(offsets.array, even):
-        raise UnsupportedError("bags of an embedding whose sizes differ or depend on data")
-    if mode > 1 or scale_grad_by_freq or count % bags:
-        raise UnsupportedError("an embedding bag of maxima or of gradients by frequency")
-    rows = call.emit("gather", weight, indices, axis=0)
-    if per_sample_weights is not None:
-        rows = call.emit("mul", rows, call.reshape(per_sample_weights, (count, 1)))
-    grouped = call.reshape(rows, (bags, count // bags, rows.type.shape[1]))
-    operator = "reduce_mean" if mode else "reduce_sum"
-    return [call.emit(operator, grouped, axis=(1,)), None, None, None]
-
-
 def positions(call: Call, item: Item, size: int) -> Value:
     """Return positions along a dimension of `size`, counted from the front."""
     if isinstance(item, Constant):
