@@ -272,8 +272,8 @@ BUGS = {
         "the update of a parameter costs nothing where it is stored split",
         "search.space.storage:storage_costs",
         (
-            "layout, copy.reduced.dtype))",
-            "layout, copy.reduced.dtype) * (not layout.split_axes))",
+            "layout=layout), dtype)",
+            "layout=layout), dtype) * (not layout.split_axes)",
         ),
     ),
     "storage_kept": bug(
