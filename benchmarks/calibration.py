@@ -50,7 +50,7 @@ _HEAD = """\
 Floats = NDArray[np.float64]
 MODELS = (
     "mlp:batch=192,hidden=1152",
-    "gpt:layers=2,hidden=256,heads=4,batch=8,sequence=64,vocabulary=512",
+    "gpt:layers=2,hidden=256,heads=4,batch=8,sequence=64,vocabulary=512,dtype=float32",
     "lenet5:batch=160",
     "resnet18-cifar:batch=16,side=32,width=12",
 )

@@ -20,13 +20,16 @@ from shardwright.zoo.loading import load
 
 MODELS = {
     "mlp": "mlp:batch=32,inputs=64,hidden=128,classes=8,layers=4",
-    "gpt": "gpt:layers=2,hidden=64,heads=4,batch=8,sequence=32,vocabulary=96,dropout=0.1",
+    "gpt": (
+        "gpt:layers=2,hidden=64,heads=4,batch=8,sequence=32,vocabulary=96,dropout=0.1,dtype=float32"
+    ),
     "llama": (
-        "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=96,batch=8,sequence=32,vocabulary=96"
+        "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=96,batch=8,sequence=32,vocabulary=96,"
+        "dtype=float32"
     ),
     "mixtral": (
         "mixtral:layers=2,hidden=32,heads=4,kv_heads=2,inner=48,experts=4,batch=8,sequence=16,"
-        "vocabulary=64"
+        "vocabulary=64,dtype=float32"
     ),
     "resnet": "resnet:layers=18,batch=8,small=true,side=16,width=8,classes=4",
 }

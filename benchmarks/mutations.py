@@ -45,7 +45,7 @@ _CODES = (0, 1, 2, 3, 4)
 _PLANS = {
     "mlp": ("mlp:batch=4,inputs=8,hidden=4,classes=4", 4, "tensor_parallel", "adam"),
     "gpt": (
-        "gpt:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=16,dropout=0.1",
+        "gpt:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=16,dropout=0.1,dtype=float32",
         4,
         "fully_sharded",
         "sgd",

@@ -79,10 +79,10 @@ WAYS: tuple[dict[str, Any], ...] = (
 SMALL = (
     "mlp:batch=8,inputs=6,hidden=8,classes=4",
     "two_matmul:batch=8,inputs=8,hidden=12,outputs=6",
-    "gpt:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=12,dropout=0.2",
-    "bert:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=10",
-    "llama:layers=1,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
-    "mixtral:layers=1,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
+    "gpt:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=12,dropout=0.2,dtype=float32",
+    "bert:layers=1,hidden=8,heads=2,batch=4,sequence=4,vocabulary=10,dtype=float32",
+    "llama:layers=1,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8,dtype=float32",
+    "mixtral:layers=1,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8,dtype=float32",
     "lenet5:batch=4,side=20",
     "resnet18-cifar:batch=4,side=8,width=2",
     "unet:batch=2,side=16,width=4,depth=1",
@@ -92,9 +92,9 @@ SMALL = (
     "feature_hash:batch=8,buckets=12,fields=2,hidden=4,width=8",
 )
 STAGED = (
-    "gpt:layers=2,hidden=8,heads=2,batch=4,sequence=4,vocabulary=12",
-    "llama:layers=2,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
-    "mixtral:layers=2,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8",
+    "gpt:layers=2,hidden=8,heads=2,batch=4,sequence=4,vocabulary=12,dtype=float32",
+    "llama:layers=2,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8,dtype=float32",
+    "mixtral:layers=2,hidden=8,heads=2,kv_heads=2,inner=8,batch=4,sequence=4,vocabulary=8,dtype=float32",
 )
 TOLERANCE = 1e-9
 RULE = UpdateRule(ADAM.kind, ADAM.settings)

@@ -17,7 +17,7 @@ from typing import Any
 
 from machine import machine
 
-GPT = "gpt:layers={},hidden=1024,heads=16,batch=16,sequence=512"
+GPT = "gpt:layers={},hidden=1024,heads=16,batch=16,sequence=512,dtype=float32"
 PLAIN = ("--objective", "serial", "--recompute", "none")
 WHOLE: tuple[str, ...] = ()
 CASES = (

@@ -39,8 +39,8 @@ from shardwright.verification.comparison import verify_plan
 
 HERE = Path(__file__).parent
 _MODELS = f"{HERE / 'seeded_models.py'}:"
-_GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
-_SHALLOW = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
+_GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2,dtype=float32"
+_SHALLOW = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dtype=float32"
 _MLP = "mlp:batch=16,inputs=16,hidden=8,classes=4"
 _HAND: dict[str, Any] = {"devices": 4, "mode": "hybrid_parallel"}
 _ADAM: dict[str, Any] = {"optimizer": ("adam", {"learning_rate": 0.01}), "loss_scale": 128.0}

@@ -84,7 +84,7 @@ def print_compilation(
         _print_parameters(compilation, extent)
         _print_collectives(compilation, extent)
     trace = compilation.search_trace
-    if trace is not None and trace.plans and extent.details:
+    if trace is not None and trace.plans:  # they are asked for
         cost_text = cost_text_of(compilation.plan.document.cost_model)
         for table in account_tables(trace, cost_text, in_full=extent is FULL):
             print_table(table.title, table.headings, table.rows, table.right)

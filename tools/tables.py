@@ -83,7 +83,8 @@ def _shorten(headings: Sequence[str], rows: Sequence[list[str]], column: int) ->
     others = sum(widths) - widths[column] + _GAP * (len(widths) - 1)
     room = max(_NARROWEST, width() - others)
     for row in rows:
-        row[column] = shortened_path(row[column], room)
+        if " " not in row[column]:  # a sentence is wrapped
+            row[column] = shortened_path(row[column], room)
 
 
 def shortened_path(path: str, room: int) -> str:

@@ -7,7 +7,7 @@ has too: rows and columns (`tensor`). Over an axis that divides none of it ranks
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final
@@ -82,6 +82,8 @@ class Parallelism:
         Ranks, beside tensor ranks, over which most parameters are divided.
     divided_share : float
         Share of the bytes of parameters that is divided over these ranks.
+    shard : int
+        The same where these are nearest to each other and others have copies, else 1.
     zero : int
         The ZeRO stage by which they are; 0 where `divided` is 1.
     groups, chunks, schedule, passes : int, int, str, int
@@ -100,6 +102,7 @@ class Parallelism:
     by_heads: bool
     divided: int
     divided_share: float
+    shard: int
     zero: int
     groups: int
     chunks: int
@@ -138,6 +141,7 @@ class Parallelism:
             _by_heads(plan, [name for name, role in own.items() if role == SEQUENCE]),
             prod(sizes[name] for name in divided),
             share,
+            _shard(sharing, divided, sizes),
             _zero(plan, constants) if divided else 0,
             mesh.stages,
             max(program.stages // mesh.stages, 1),
@@ -156,6 +160,7 @@ class Parallelism:
         pipelined = self.groups > 1
         try:
             return NamedPlan(
+                shard=self.shard,
                 tensor=self.ranks[TENSOR],
                 pipeline=self.groups,
                 data=data if data > 1 else None,
@@ -181,7 +186,7 @@ class Parallelism:
             found.append(f"{1 - self.followed:.1%} of the products divided otherwise: {some}{more}")
         if self.by_heads:
             found.append("attention divided by heads, not by position")
-        if 1 < self.divided < self.sharing:
+        if 1 < self.divided < self.sharing and self.shard == 1:
             found.append(f"parameters divided over {self.divided} of {self.sharing} ranks")
         if self.divided > 1 and self.divided_share < _ALL:
             found.append(f"{1 - self.divided_share:.1%} of the parameters stored otherwise")
@@ -347,6 +352,14 @@ def _stored(
     found = [axis for axis in axes if divides[axis] > _MOST * total]
     share = sum(size for size, split in rows if {*found} <= {*split})
     return found, share / total if total else 1.0
+
+
+def _shard(sharing: Sequence[str], divided: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """Return the ranks over which parameters are divided, if they are the innermost of some."""
+    if not divided or len(divided) == len(sharing):
+        return 1
+    is_inner = {*divided} == {*sharing[-len(divided) :]}
+    return prod(sizes[name] for name in divided) if is_inner else 1
 
 
 def _zero(plan: Plan, constants: Collection[str]) -> int:

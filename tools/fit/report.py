@@ -166,8 +166,9 @@ def _fewest(answers: Answers) -> str:
     if fewest is None or fewest.best is None:
         return f"no plan of this family fits on up to {device_counts(answers.model)[-1]} devices"
     best = fewest.best
+    verb = "is" if fewest.devices == 1 else "are"
     return (
-        f"{fewest.devices} are enough (of powers of two, by its estimate) for `{best.plan}`: "
+        f"{fewest.devices} {verb} enough (of powers of two, by its estimate) for `{best.plan}`: "
         f"{seconds_text(best.refined_seconds)}, {bytes_text(best.memory_bytes)}"
     )
 
@@ -219,7 +220,7 @@ def _fullest(plan: Estimate) -> str:
 
 def _speed(step: float, answers: Answers) -> str:
     tokens = answers.subject.tokens
-    rate = "" if tokens is None else f", {tokens / step / answers.devices:,.0f} tokens/s a device"
+    rate = "" if tokens is None else f", {tokens / step / answers.devices:,.0f} tokens/s on each"
     return f"step {seconds_text(step)}{rate}"
 
 

@@ -20,6 +20,11 @@ WORDS = {
         "no recomputation",
     ],
     "data=8,zero=3": ["FSDP over all 8", "no recomputation"],
+    "shard=4": [
+        "data parallel over all 8",
+        "HSDP: FSDP over 4, 2 copies",
+        "no recomputation",
+    ],
     "tensor=4,data=2,recompute=full": [
         "tensor parallel over 4",
         "data parallel over 2",
@@ -79,6 +84,7 @@ def test_what_a_searched_plan_does_otherwise_is_told():
         followed=0.9,
         otherwise=("head", "blocks/*/attention", "embedding"),
         divided=4,
+        shard=1,
         zero=3,
         divided_share=0.75,
         recomputed=replace(layers, whole=1, others=2),
