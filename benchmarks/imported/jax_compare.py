@@ -94,10 +94,12 @@ def of_jax(function: Function, arguments: Sequence[Any]) -> tuple[Array, dict[st
     return np.asarray(loss), floats
 
 
-def gradients_differ(function: Function, arguments: Sequence[Any]) -> Gradients:
+def gradients_differ(
+    function: Function, arguments: Sequence[Any], imported: Imported | None = None
+) -> Gradients:
     """Return how the loss and all gradients of a program of one device differ from those of JAX."""
     start = process_time()
-    imported = import_function(function, arguments)
+    imported = import_function(function, arguments) if imported is None else imported
     seconds = process_time() - start
     loss, right = of_jax(function, arguments)
     graph = Differentiate().run(Canonicalize().run(imported.graph))

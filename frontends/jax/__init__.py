@@ -13,6 +13,7 @@ from shardwright.frontends.jax.converters import (
     linear,
     reduction,
     shape,
+    shards,
     windows,
 )
 from shardwright.frontends.jax.model import import_function
@@ -27,5 +28,6 @@ __all__ = [
     "linear",
     "reduction",
     "shape",
+    "shards",
     "windows",
 ]

@@ -86,13 +86,49 @@ def _cumulative(importer: Any, equation: Any, operands: list[Item]) -> list[Item
 
 @converts("cond")
 def _cond(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
-    """Take the branch that is known."""
+    """Take the branch that is known; where it depends on data, choose among what all compute."""
     which, *rest = operands
-    if not isinstance(which, Constant) or not is_known(which):
-        raise UnsupportedError("`cond` or `switch`, whose branch depends on data,")
     branches = equation.params["branches"]
-    chosen = branches[min(max(int(which.array), 0), len(branches) - 1)]
-    return importer.within(equation, chosen, rest)
+    if isinstance(which, Constant) and is_known(which):
+        chosen = branches[min(max(int(which.array), 0), len(branches) - 1)]
+        return importer.within(equation, chosen, rest)
+    importer.count(sum(len(branch.jaxpr.eqns) for branch in branches), "`cond`")
+    build, index = importer.emission.build, importer.value(which)
+    found: list[Item] = []
+    for number, branch in enumerate(branches):
+        bound = build.emit("fill", shape=(), dtype=index.type.dtype, value=number)
+        if number == len(branches) - 1:
+            flag = build.emit("greater_equal", index, bound)
+        else:
+            flag = build.emit("equal" if number else "less_equal", index, bound)
+        made = importer.within(equation, branch, [_kept(importer, item, flag) for item in rest])
+        pairs = zip(made, found or made, strict=True)
+        found = [_either(importer, flag, item, other) for item, other in pairs]
+    return found
+
+
+def _kept(importer: Any, item: Any, flag: Value) -> Any:
+    """Return a tensor whose gradient counts only where a flag is true.
+
+    The gradient of a branch that is not taken may be no number.
+    """
+    if not isinstance(item, (Value, Constant)) or is_known(item):
+        return item
+    value = importer.value(item)
+    if not value.type.is_float:
+        return value
+    build = importer.emission.build
+    return build.emit("where", flag, value, build.emit("stop_gradient", value))
+
+
+def _either(importer: Any, flag: Value, item: Any, other: Any) -> Any:
+    """Return what a branch returns, where it is taken."""
+    if item is other:
+        return item
+    if not all(isinstance(one, (Value, Constant)) for one in (item, other)):
+        raise UnsupportedError("`cond` or `switch`, whose branches return keys and depend on data,")
+    build = importer.emission.build
+    return build.emit("where", flag, importer.value(item), importer.value(other))
 
 
 @converts("while")

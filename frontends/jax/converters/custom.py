@@ -104,12 +104,12 @@ def _plain(tangents: Any, equation: Any) -> list[Any]:
 
 def _known(importer: Any, body: Any, operands: list[Item]) -> Value | None:
     """Return the operator that a function of JAX is, by its name and its equations."""
-    name, equations = _inner(body.jaxpr)
+    name, equations = known_name(body.jaxpr), _inner(body.jaxpr)[1]
     build = importer.emission.build
     if len(operands) == 1 and name == "relu" and [e.primitive.name for e in equations] == ["max"]:
         found: Value = build.emit("relu", importer.value(operands[0]))
         return found
-    if name in ("_softmax", "softmax") and len(operands) == 1:
+    if name == "softmax" and len(operands) == 1:
         tops = [e for e in equations if e.primitive.name == "reduce_max"]
         shape = tuple(body.jaxpr.invars[0].aval.shape)
         if (
@@ -121,6 +121,11 @@ def _known(importer: Any, body: Any, operands: list[Item]) -> Value | None:
             made: Value = build.emit("softmax", importer.value(operands[0]), axis=axis)
             return made
     return None
+
+
+def known_name(jaxpr: Any) -> str:
+    """Return the name of a function of JAX, as its users write it."""
+    return _inner(jaxpr)[0].removeprefix("_")
 
 
 def _inner(jaxpr: Any) -> tuple[str, list[Any]]:

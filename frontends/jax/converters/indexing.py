@@ -323,7 +323,7 @@ def _scatter(call: Call) -> Value:
     turned, index = _by_tuples(call, x, tuples)
     operator = _WRITES[call.primitive]
     if operator == "mul":
-        if not call.params["unique_indices"]:
+        if not call.params["unique_indices"] and not _differ(call.known(1)):
             raise UnsupportedError("a scatter of factors to positions that may be equal")
         ones = call.fill(1, turned.type.dtype, turned.type.shape)
         factors = call.emit("scatter_nd_update", ones, index, moved)
@@ -335,6 +335,14 @@ def _scatter(call: Call) -> Value:
         found = call.emit(operator, turned, index, moved)
     order = [*sorted(tuples), *rest]
     return transposed(call, found, [order.index(d) for d in range(x.type.rank)])
+
+
+def _differ(positions: Any) -> bool:
+    """Return whether positions are known, and no two are equal."""
+    if positions is None:
+        return False
+    rows = positions.reshape(-1, positions.shape[-1])
+    return len(np.unique(rows, axis=0)) == len(rows)
 
 
 def _window_written(
