@@ -36,7 +36,7 @@ from shardwright.tools.documents import timeline_of
 from tests.extent import first
 
 CLUSTER = cluster("h100-pod").without_host()
-TEXT = "llama:layers=8,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
+TEXT = "llama:layers=4,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
 GIB = 2.0**30
 
 
@@ -92,7 +92,7 @@ def test_an_estimate_is_near_the_built_plan(plan):
 
 
 def test_a_model_whose_head_reads_several_layers_is_refused():
-    graph = definition().graph
+    graph = training_definition(TEXT.replace("layers=4", "layers=8"), 32, 1)[0].graph
     adds = [n for n in graph.nodes if n.operator == "add" and block_of(n.scope)]
     last = adds[-1]
     skip = replace(
@@ -111,7 +111,7 @@ def test_a_model_whose_head_reads_several_layers_is_refused():
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("plan", ["data=4,micro_batch=2,zero=3", "pipeline=2,data=2,micro_batch=1"])
 def test_memory_of_models_of_few_layers_is_that_of_built_plans(layers, plan):
-    own = training_definition(TEXT.replace("layers=8", f"layers={layers}"), 32, 1)[0]
+    own = training_definition(TEXT.replace("layers=4", f"layers={layers}"), 32, 1)[0]
     kinds = {"precision": "bfloat16", "optimizer": "adam"}
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
     one = Estimate(NamedPlan.parse(plan), FitModel(own.graph, CLUSTER, asked), 4)
@@ -151,7 +151,7 @@ def test_memory_is_what_the_software_keeps_where_that_is_more(name, plan):
 @pytest.mark.parametrize("sized", ["hidden=1024", "hidden=128"])
 def test_steps_of_a_software_are_near_those_of_built_plans(sized):
     """Of small layers the host sets the pace, of large ones the device."""
-    text = TEXT.replace("hidden=1024", sized).replace("layers=8", "layers=4")
+    text = TEXT.replace("hidden=1024", sized)
     own, run_by = training_definition(text, 32, 1)[0], software("megatron-core")
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
     ideal = FitModel(own.graph, CLUSTER, asked)
