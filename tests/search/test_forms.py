@@ -54,9 +54,19 @@ def random_assignment(
     return tuple(found)
 
 
-@pytest.mark.parametrize("mark", ["t", "halves"])
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("model", MODELS)
+# Each model with either mark, once with recomputation, then the other way round.
+FORMS = first(
+    2 * len(MODELS),
+    [
+        (model, (turn + row + column) % 2 == 1, mark)
+        for turn in range(2)
+        for row, model in enumerate(MODELS)
+        for column, mark in enumerate(("t", "halves"))
+    ],
+)
+
+
+@pytest.mark.parametrize(("model", "recompute", "mark"), FORMS)
 def test_plans_with_forms_cost_and_hold_what_is_counted(
     model: str, recompute: bool, mark: str
 ) -> None:
