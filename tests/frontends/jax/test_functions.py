@@ -322,7 +322,6 @@ def test_other_uses_of_keys_that_are_arguments_are_refused() -> None:
             lambda x: jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, x),
             "depends on data",
         ),
-        (lambda x: jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), "depends on data"),
         (lambda x: x[x > 0], "cannot trace"),
         (lambda x: x.at[PLACES].mul(x[:3]), "may be equal"),
         (lambda x: jnp.fft.fft(x).real, "`fft`|complex"),
