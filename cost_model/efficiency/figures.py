@@ -194,6 +194,10 @@ class DeviceEfficiency(Description):
         Share of the peak of the products inside a fused attention.
     memory : Rate
         Share of the memory bandwidth.
+    best_attention : Rate, optional
+        The same as `attention` of the fastest kernel that is published for the device: half of it
+        doubles the least step that `estimate` tells where attention takes most of a step. No step
+        is timed by it.
     convolution : Rate, optional
         Share of the peak of convolutions; by default that of matrix products.
     multiprocessors : Count, optional
@@ -212,6 +216,7 @@ class DeviceEfficiency(Description):
     matmul: Rate
     attention: Rate
     memory: Rate
+    best_attention: Rate | None = None
     convolution: Rate | None = None
     multiprocessors: Count | None = None
     tile: Count | None = None

@@ -47,8 +47,10 @@ def memory_as_run(graph: Graph, software: Software, device: Device) -> MemoryUse
     kept = software.memory
     assert kept is not None
     workspace = workspace_bytes(graph, software, device)
-    whole = _whole_gradients(graph) if kept.gradients == "whole" else 0.0
     report = peak_memory(graph, buffers_as_run(graph, software))
+    whole = _whole_gradients(graph) if kept.gradients == "whole" else 0.0
+    if kept.gradients == "parts":
+        whole = _part_gradients(graph, report.peak_bytes)
     added = whole + workspace
     peak = (report.peak_bytes + added) * kept.reserved.value
     by_kind = dict(report.by_kind)
@@ -191,6 +193,8 @@ def lasting_bytes(graph: Graph, software: Software, device: Device) -> tuple[flo
     assert kept is not None
     sizes = buffers(graph).sizes
     gradients = _lasting_gradients(graph) if kept.gradients == "whole" else {}
+    if kept.gradients == "parts":
+        gradients = _lasting_copies(graph, loop_of(graph))
     groups = max(graph.mesh.stages if graph.mesh is not None else 1, 1)
     found = [workspace_bytes(graph, software, device)] * groups
     for parameter in graph.parameters:
@@ -238,6 +242,29 @@ def _whole_gradients(graph: Graph) -> float:
     if loop is not None and loop.accumulated:
         return 0.0
     return GRADIENT * sum(_used_elements(graph).values())
+
+
+def _part_gradients(graph: Graph, peak: float) -> float:
+    """Return the bytes by which gradients of parts exceed a program's peak.
+
+    Until the step, a rank keeps the gradients of its parts in the type of the copies. At the step
+    it keeps those, the parameters, their states and copies, a flat copy of the gradients, and one
+    in float32: ``self.flatten(self.averaged_gradients[i]).to(fp32)`` of DeepSpeed's
+    ``runtime/zero/stage_1_and_2.py``.
+    """
+    loop, sizes, mesh = loop_of(graph), buffers(graph).sizes, graph.mesh or Mesh(())
+    copies = _lasting_copies(graph, loop)
+    kinds = (graph.values[node.name].type.dtype for node in graph.nodes if node.operator == "cast")
+    low = min((item_bytes(kind) for kind in kinds if kind.endswith("float16")), default=GRADIENT)
+    elements = 0.0
+    for parameter in graph.parameters:
+        if gradient_name(parameter.name) in graph.producers and parameter.role != "state":
+            value = parameter.value
+            elements += value_bytes(value, mesh) / item_bytes(value.type.dtype)
+    stored = sum(sizes[parameter.name] for parameter in graph.parameters)
+    at_step = stored + sum(copies.values()) + (2 * low + GRADIENT) * elements
+    is_accumulated = loop is not None and bool(loop.accumulated)
+    return max(0.0 if is_accumulated else low * elements, at_step - peak)
 
 
 def _used_elements(graph: Graph) -> dict[str, float]:

@@ -43,7 +43,9 @@ class SoftwareMemory(Description):
         Over micro-batches, the gradient of a weight is added to its sum ``in_products``, or
         ``apart``.
     gradients : str
-        Gradients are all kept in float32 from step to step, ``whole``; or ``as_needed``.
+        Gradients are all kept in float32 from step to step, ``whole``; each rank keeps those of its
+        parts of the parameters until the step, which makes one of them flat and then float32,
+        ``parts``; or ``as_needed``.
     workspace : Figure
         Bytes beside tensors and the workspaces of libraries.
     reserved : Figure
@@ -61,7 +63,7 @@ class SoftwareMemory(Description):
     logits: Figure
     scores: Figure
     accumulation: Literal["in_products", "apart"]
-    gradients: Literal["whole", "as_needed"]
+    gradients: Literal["whole", "parts", "as_needed"]
     workspace: Figure
     reserved: Figure
     libraries: dict[Library, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)

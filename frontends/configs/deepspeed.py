@@ -47,7 +47,7 @@ def read(where: str, table: Mapping[str, Any]) -> Reading:
     ModelError
         If a key is not supported.
     """
-    reading = Reading(where)
+    reading = Reading(where, profile="deepspeed")
     fields = Fields(reading, table)
     _read_sizes(fields)
     _read_zero(_table(fields, "zero_optimization"))

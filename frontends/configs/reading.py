@@ -35,6 +35,8 @@ class Reading:
         What has to be said of a size that the user does not give.
     window : int or None
         Positions that attention reads at most; None for all earlier ones.
+    profile : str
+        The software profile of the system that the file is of; empty where there are several.
     """
 
     where: str
@@ -48,6 +50,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     assumed: dict[str, str] = field(default_factory=dict)
     window: int | None = None
+    profile: str = ""
 
     def check_window(self, sequence: int) -> None:
         """Refuse a sequence that is longer than the window of attention.
@@ -77,9 +80,10 @@ class Reading:
 
     def told(self, sizes: Collection[str] = ()) -> list[str]:
         """Return the sentences that a user is told, who gives some sizes."""
+        profile = f" {self.profile}" if self.profile else ""
         kinds = {
             "without effect on step or memory": self.no_effect,
-            "left to `--software`": self.software,
+            f"left to `--software{profile}`": self.software,
         }
         return [
             *self.notes,

@@ -136,7 +136,7 @@ def test_gradients_of_a_table_with_two_readers_are_counted_whole() -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", ["megatron-core", "nanotron"])
+@pytest.mark.parametrize("name", ["megatron-core", "nanotron", "deepspeed"])
 def test_no_more_is_kept_between_steps_than_at_the_peak(name, zero):
     text = "llama:layers=2,hidden=1024,heads=8,kv_heads=4,inner=2816,sequence=256,vocabulary=8000"
     definition = training_definition(text, 32, 1)[0]
@@ -147,3 +147,17 @@ def test_no_more_is_kept_between_steps_than_at_the_peak(name, zero):
     assert run_by is not None
     (lasting,) = lasting_bytes(graph, run_by, device)
     assert lasting <= memory_as_run(graph, run_by, device).peak_bytes
+
+
+def test_the_step_of_deepspeed_makes_gradients_of_parts_flat_and_then_float32() -> None:
+    # ZeRO-2 with Adam over 4 ranks: 16-bit weights, float32 parts of weights and both states, two
+    # 16-bit copies of the gradients of the parts, and a float32 one: 2 + (12 + 2 * 2 + 4) / 4.
+    text = "llama:layers=4,hidden=512,heads=8,kv_heads=8,inner=1024,sequence=8,vocabulary=64"
+    where = {"cluster": cluster("a100-1600g"), "precision": "bfloat16", "optimizer": "adam"}
+    plan = "data=4,micro_batch=1,zero=2,recompute=full"
+    graph = compile(training_definition(text, 4, 1)[0], 4, plan=plan, **where).plan.program
+    run_by = software("deepspeed")
+    assert run_by is not None
+    found = memory_as_run(graph, run_by, cluster("a100-1600g").device)
+    elements = sum(prod(p.value.type.shape) for p in graph.parameters if p.role == "weight")
+    assert found.peak_bytes == pytest.approx(7 * elements, rel=0.02)

@@ -20,6 +20,7 @@ from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import with_window
 from shardwright.ir.graph import Graph
 from shardwright.tools.documents import compile_document, timeline_of
+from shardwright.tools.estimate.doubts import doubts
 from shardwright.tools.estimate.exposed import Exposed, exposed
 
 # Keys of `compile` about the step of the program, which is not that of a software.
@@ -98,6 +99,13 @@ class Estimated:
         return peaks_by_layer(planned.compiled.source, program, own, planned.cluster)
 
     @cached_property
+    def doubts(self) -> list[str]:
+        """What one figure or one buffer decides, as sentences."""
+        plan = self.planned.plan
+        peak = plan.document.memory.peak_bytes
+        return list(doubts(plan.program, self.cluster, self.timeline.step_seconds, peak))
+
+    @cached_property
     def document(self) -> dict[str, Any]:
         """The document of ``estimate --json``; the overlapped step is the one that is told."""
         document = compile_document(self.planned, self.limit, timeline=self.timeline)
@@ -107,6 +115,7 @@ class Estimated:
             "exposed_by_kind": dict(self.exposed.by_kind),
             "waiting_seconds": self.exposed.waiting,
             "memory_peaks": self.peaks,
+            "doubts": self.doubts,
             "figures": {name: figure.tag for name, figure in tagged(self.cluster)},
         }
         software = self.cluster.software

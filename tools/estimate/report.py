@@ -42,9 +42,11 @@ def print_estimate(found: Estimated, first: Sequence[str] = (), verbose: bool = 
     _print_parts(found)
     if verbose:
         _print_figures(found)
+        _print_doubts(found)
         _print_peaks(found)
         return
     _print_memory(found)
+    _print_doubts(found)
     if fitted_presets(found.cluster):
         _line("figures", attained_text(found.cluster).removeprefix("; "))
     _line("more", "`--verbose` tells the rest, `--html` writes a page to look at")
@@ -85,6 +87,12 @@ def _print_figures(found: Estimated) -> None:
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
         f"file, from data sheets{_adjusted(found.cluster)}{attained_text(found.cluster)}",
     )
+
+
+def _print_doubts(found: Estimated) -> None:
+    """Print what one figure or one buffer decides."""
+    for number, doubt in enumerate(found.doubts):
+        _line("" if number else "doubts", doubt)
 
 
 def _print_rates(found: Estimated) -> None:
