@@ -194,8 +194,8 @@ BUGS = {
     ),
     "settings_ignored": bug(
         "settings of the optimizer are those by default",
-        "operators.models.optimizer:Optimizer.attributes_of",
-        ("settings = self.settings_of(parameter)", "settings = {}"),
+        "passes.append_optimizer:_append_update",
+        ("**optimizer.attributes_of(name),", ""),
     ),
     # Clean-up
     "scales_removed": bug(

@@ -341,7 +341,7 @@ def _slice_attributes(
     """Return the attributes with which an operator makes slices of its results from slices.
 
     A shape among the attributes is that of a result, or has the sizes of an operand; a number may
-    be the first size.
+    be the first size. Types, such as those of `on_gradient`, are element types and sizes.
     """
     whole = [value.type.shape for value in graph.operand_values(node)]
     whole += [result.type.shape for result in node.results]
@@ -362,6 +362,7 @@ def _slice_attributes(
 def _candidates(attributes: Attributes, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> Any:
     """Yield the attributes, and variants with whole sizes replaced by those of slices."""
     yield dict(attributes)
+    yield {key: _with_sizes(value, shapes) for key, value in attributes.items()}
     for before, after in shapes.items():
         changed: dict[str, Any] = {}
         for key, value in attributes.items():
@@ -374,3 +375,10 @@ def _candidates(attributes: Attributes, shapes: Mapping[tuple[int, ...], tuple[i
             yield {**attributes, **changed}
             for key, value in changed.items():
                 yield {**attributes, key: value}
+
+
+def _with_sizes(value: Any, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> Any:
+    """Return an attribute with other sizes in all of its types."""
+    if not isinstance(value, tuple) or not all(isinstance(item, tuple) for item in value):
+        return value
+    return tuple((*item[:1], *shapes.get(item[1:], item[1:])) for item in value)

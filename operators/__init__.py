@@ -19,6 +19,7 @@ from shardwright.operators.elementwise import (
     conversion,
     functions,
     mathematics,
+    on_gradient,
     special,
 )
 from shardwright.operators.indexing import gather, scatter, shape, slicing
@@ -75,6 +76,7 @@ __all__ = [
     "member_buffers",
     "muon",
     "normalization",
+    "on_gradient",
     "optimizer",
     "pooling",
     "ranks",

@@ -28,6 +28,7 @@ _OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
     "expand_dims": ("axis",),
     "squeeze": ("axis",),
     "tile": ("multiples",),
+    "on_gradient": ("apply", "keywords", "reads", "returns"),
     "gather_elements_gradient": ("size",),
     "own_samples": ("size",),
     "pack": ("length",),

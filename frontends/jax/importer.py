@@ -14,6 +14,7 @@ from jax.extend.core import Literal
 from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.jax.call import Call, Notes
 from shardwright.frontends.jax.places import frame_of, names_of, place, scope_of
 from shardwright.frontends.jax.streams import Bits, Stream, derived, from_bits, moved, wrapped
@@ -60,6 +61,7 @@ class Importer:
 
     def __init__(self) -> None:
         self.emission = Emission()
+        self.own = OwnGradients(self.emission)
         self.notes = Notes()
         self.where: str | None = None
         self.names = ""

@@ -65,11 +65,23 @@ def traced_gradients() -> Iterator[None]:
     """
     saved: Any = torch.autograd.graph.saved_tensors_hooks
     with (
-        patch.object(saved, "__enter__", lambda hooks: None),
+        patch.object(saved, "__enter__", _entered),
         patch.object(saved, "__exit__", lambda hooks, *error: None),
         _Gradients(),
     ):
         yield
+
+
+def _entered(hooks: Any) -> None:
+    kind = type(hooks)
+    if kind is torch.autograd.graph.saved_tensors_hooks or kind.__module__.split(".")[0] != "torch":
+        raise ModelError(
+            "`saved_tensors_hooks` may change what the backward pass reads, which cannot be "
+            "imported",
+            line_of_call(),
+            "let a plan recompute or offload, or write the change of the gradient as a "
+            "`torch.autograd.Function`",
+        )
 
 
 class _Gradients(TorchFunctionMode):  # type: ignore[misc]
@@ -243,6 +255,12 @@ _LIBRARY.impl("leaf_", lambda x: None, "CompositeExplicitAutograd")
 
 def _required(func: Callable[..., Any], x: Tensor, requires_grad: bool = True) -> Any:
     """Mark from where on gradients reach a tensor: not through what was computed before."""
+    if isinstance(x, torch.nn.Parameter) and x.requires_grad != requires_grad:
+        raise ModelError(
+            "the module changes whether a parameter requires a gradient whenever it runs",
+            line_of_call(),
+            "change it before, when the module is made",
+        )
     if requires_grad and not x.requires_grad:
         torch.ops.shardwright.leaf_(x)
     return func(x, requires_grad)

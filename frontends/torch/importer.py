@@ -15,6 +15,7 @@ from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
+from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.torch.call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.gradients import GRADIENT, differentiated
@@ -56,6 +57,8 @@ class Importer:
         held: Mapping[str, torch.Tensor],
     ) -> None:
         self.emission = Emission()
+        self.own = OwnGradients(self.emission)
+        self.marks: dict[int, Value] = {}
         self.names, self.tensors, self.held = names, tensors, held
         self.entered: dict[str, Any] = {}
         self.notes = Notes()
@@ -154,6 +157,8 @@ class Importer:
         if not isinstance(node.target, OpOverload):
             raise UnsupportedError(f"the operator {node.target}, whose result depends on data,")
         self.emission.build.scope = module_path(node)
+        if str(node.target).startswith("shardwright.") and (name := _own(node.target)):
+            return getattr(self, name)(node, *arguments)
         if str(node.target) == SELECTION and not _all_known(arguments):
             return self._selected(node, *arguments)
         draws = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -171,6 +176,29 @@ class Importer:
         x, chosen = call.value(values), call.value(mask)
         shape = torch.broadcast_shapes(x.type.shape, chosen.type.shape)
         return Selected(call.broadcast(x, shape), call.broadcast(chosen, shape))
+
+    # Gradients that the module computes
+
+    def _cotangent(self, node: fx.Node, number: int, *_: Any) -> Value:
+        self.marks[number] = self.own.mark(type_of(node.meta["val"]))
+        return self.marks[number]
+
+    def _own_gradient(
+        self, _: fx.Node, values: Any, numbers: Any, targets: Any, gradients: Any
+    ) -> list[Value]:
+        made = [None if one is None else self._entered(one) for one in gradients]
+        results, arguments = ([self._entered(one) for one in items] for items in (values, targets))
+        marks = [
+            self.marks.pop(number) if number in self.marks else self.own.mark(result.type)
+            for number, result in zip(numbers, results, strict=True)
+        ]
+        return self.own.given(results, marks, arguments, made)
+
+    def _boundary(self, _: fx.Node, items: Any) -> Any:
+        return items
+
+    def _entered(self, item: Any) -> Value:
+        return self.emission.enter(item) if isinstance(item, Constant) else item
 
     def _one_of(self, node: fx.Node, results: Sequence[Any], index: int) -> Any:
         """Return one result of an operator; converters give None for what they do not compute."""
@@ -278,6 +306,12 @@ class Importer:
         if found.name in views:
             views[renamed.name] = views[found.name]
         return renamed
+
+
+def _own(target: Any) -> str | None:
+    """Return the method for an operator of `autograd.marks`."""
+    name = str(target).split(".")[1]
+    return f"_{name}" if name in ("cotangent", "own_gradient", "boundary") else None
 
 
 def _passed(call: Call, converter: Converter, name: str, item: Any) -> Any:

@@ -17,6 +17,9 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.alignment import traced_alignments
 from shardwright.frontends.torch.assertions import passing_assertions
+from shardwright.frontends.torch.autograd.functions import traced_functions
+from shardwright.frontends.torch.autograd.hooks import give_hooked, traced_hooks
+from shardwright.frontends.torch.autograd.marks import Gradients
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
@@ -28,7 +31,7 @@ from shardwright.frontends.torch.known import refuse_changing, traced
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of
 from shardwright.frontends.torch.private import tree_map_only
-from shardwright.frontends.torch.tracing import noted_gradients, plain_modes
+from shardwright.frontends.torch.tracing import plain_modes
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
@@ -67,9 +70,7 @@ def import_module(
     ModelError
         If PyTorch cannot export the module, or our IR cannot express it.
     """
-    gradients: set[str] = set()
-    with noted_gradients(gradients):
-        program, held = exported(module, inputs)
+    program, held = exported(module, inputs)
     tensors, names = _tensors(module, program)
     importer = Importer(names, tensors, held)
     try:
@@ -89,17 +90,12 @@ def import_module(
     name = re.sub(r"\W", "_", type(module).__name__).lower()
     graph = importer.emission.build.graph(name, tuple(value.name for value in returned))
     imported = finished(graph, importer.emission.data)
-    own = (
-        f"the module gives `{one}` a gradient of its own; the program has the gradient of its "
-        "forward pass, which can differ"
-        for one in sorted(gradients)
-    )
     constant = (
         f"sizes or branches depend on the elements of the input `{one}`: the program is that of "
         "the example's elements, and does not take it"
         for one in held
     )
-    return replace(imported, warnings=(*constant, *own, *_warnings(module, program, imported)))
+    return replace(imported, warnings=(*constant, *_warnings(module, program, imported)))
 
 
 def exported(
@@ -118,6 +114,7 @@ def exported(
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"the model is {type(module).__name__}, expected a `torch.nn.Module`")
     arguments, keywords = _arguments(inputs)
+    gradients = Gradients()
     try:
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
@@ -129,9 +126,12 @@ def exported(
                 traced_gradients(),
                 traced_transforms(),
                 traced_alignments(),
+                traced_functions(gradients),
+                traced_hooks(module, gradients),
             ):
                 program, held, read = traced(module, arguments, keywords)
             separate_leaves(program)
+            give_hooked(program, gradients.removed)
             refuse_without_derivative(program)
             program = functional(program)
             refuse_changing(program, read)
@@ -190,11 +190,24 @@ def _tensors(
     for name, tensor in own:
         names[name] = first.setdefault(id(tensor), name)
         tensors.setdefault(names[name], tensor)
+    places = {tensor.data_ptr(): names[name] for name, tensor in module.named_parameters()}
     for name, tensor in program.constants.items():
         if name not in names and isinstance(tensor, torch.Tensor):
+            _refuse_copy(tensor, places)
             names[name], tensors[name] = name, tensor
     tensors.update(with_elements(module, tensors))
     return tensors, names
+
+
+def _refuse_copy(tensor: torch.Tensor, parameters: Mapping[int, str]) -> None:
+    """Refuse a constant that is a parameter: training would leave it as it is."""
+    name = parameters.get(tensor.data_ptr()) if tensor.numel() else None
+    if name is not None and tensor.device.type != "meta":
+        raise ModelError(
+            f"a function or a hook reads the parameter `{name}` by itself, and not as a part of "
+            "the module, so that it would be a constant",
+            hint="let it read an attribute of the module that has the parameter",
+        )
 
 
 def _converted(importer: Importer, program: ExportedProgram) -> tuple[Value, ...]:
@@ -205,6 +218,7 @@ def _converted(importer: Importer, program: ExportedProgram) -> tuple[Value, ...
         if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex():
             raise UnsupportedError(f"the result `{node.name}` of complex numbers")
     made = importer.run(graph, items, program.graph_module)
+    importer.own.finish()
     importer.node = None
     returned = []
     for item, spec in zip(made, signature.output_specs, strict=True):

@@ -27,7 +27,7 @@ def source_line(node: fx.Node) -> str | None:
         return None
     # Functions that PyTorch has traced before have files such as `<eval_with_key>.3`.
     frames = [frame for frame in frames if not frame["file"].startswith("<")] or frames
-    own = [frame for frame in frames if not Path(frame["file"]).is_relative_to(_PYTORCH)]
+    own = [frame for frame in frames if _is_of_user(Path(frame["file"]))]
     last = (own or frames)[-1]
     lines = trace[last.end() :].splitlines()
     code = lines[1].strip() if len(lines) > 1 else ""
@@ -36,24 +36,26 @@ def source_line(node: fx.Node) -> str | None:
 
 def line_of(error: Exception) -> str | None:
     """Return the last line of the module's code that an error passed through."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if file.is_file() and not file.is_relative_to(_PYTORCH) and not _is_ours(file):
-            return f"{file.name}:{frame.lineno}: {frame.line}"
-    return None
+    return _last_line(traceback.extract_tb(error.__traceback__))
 
 
 def line_of_call() -> str | None:
     """Return the line of the module's code that is being run."""
-    for frame in reversed(traceback.extract_stack()):
+    return _last_line(traceback.extract_stack())
+
+
+def _last_line(frames: traceback.StackSummary) -> str | None:
+    for frame in reversed(frames):
         file = Path(frame.filename)
-        if file.is_file() and not file.is_relative_to(_PYTORCH) and not _is_ours(file):
+        if file.is_file() and _is_of_user(file):
             return f"{file.name}:{frame.lineno}: {frame.line}"
     return None
 
 
-def _is_ours(file: Path) -> bool:
-    return file.resolve().parent == Path(__file__).resolve().parent
+def _is_of_user(file: Path) -> bool:
+    """Return whether a file is neither PyTorch's nor of this package."""
+    is_ours = file.resolve().is_relative_to(Path(__file__).resolve().parent)
+    return not is_ours and not file.is_relative_to(_PYTORCH)
 
 
 def place(node: fx.Node) -> str | None:

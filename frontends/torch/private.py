@@ -39,7 +39,7 @@ def _found(owner: Any, path: str) -> Any:
     item = owner
     for name in path.split("."):
         if not hasattr(item, name):
-            raise _lacking(f"{owner.__name__}.{path}")
+            raise _lacking(f"{getattr(owner, '__name__', type(owner).__name__)}.{path}")
         item = getattr(item, name)
     return item
 
@@ -76,6 +76,15 @@ ByTensor: Any = _found(weak, "WeakIdKeyDictionary")
 
 _found(torch, "Tensor._version")
 
+# Hooks that tensors and modules have, and functions inside of the transforms of `torch.func`.
+_found(torch, "Tensor._backward_hooks")
+_found(torch, "Tensor._post_accumulate_grad_hooks")
+_found(torch, "nn.modules.module.BackwardHook")
+_found(torch.nn.Linear(1, 1), "_is_full_backward_hook")
+_found(torch.nn.Linear(1, 1), "_backward_hooks")
+set_grad_enabled: Any = _found(_C, "_set_grad_enabled")
+_in_functorch: Any = _found(_C, "_are_functorch_transforms_active")
+
 
 def schema_of(target: Any) -> Any:
     """Return the schema of an operator: its name, its arguments, and what it writes to."""
@@ -90,3 +99,23 @@ def memory_of(tensor: torch.Tensor) -> int:
 def writes_to(tensor: torch.Tensor) -> int:
     """Return how often PyTorch has seen a tensor being written to; it forgets that of inference."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def hooks_of(tensor: torch.Tensor) -> list[Any]:
+    """Return the hooks of the gradient of a tensor."""
+    return [*(tensor._backward_hooks or {}).values()]
+
+
+def accumulation_hooks_of(tensor: torch.Tensor) -> list[Any]:
+    """Return the hooks of a parameter that run when it has its gradient."""
+    return [*(tensor._post_accumulate_grad_hooks or {}).values()]
+
+
+def has_legacy_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a module has backward hooks that are not full ones."""
+    return bool(module._backward_hooks) and module._is_full_backward_hook is False
+
+
+def in_functorch() -> bool:
+    """Return whether a transform of `torch.func` is being applied."""
+    return bool(_in_functorch())

@@ -1,4 +1,4 @@
-"""What an export cannot trace: parts that convert themselves, functions with own gradients."""
+"""What an export cannot trace: parts that convert themselves, and the mode for inference."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,20 +55,3 @@ def _changes(tensor: torch.Tensor, args: Sequence[Any], keywords: Mapping[str, A
     moved = tensor.new_empty(0).to(*args, **keywords)
     is_cast = tensor.is_floating_point() and moved.dtype != tensor.dtype
     return is_cast or moved.device != tensor.device
-
-
-@contextmanager
-def noted_gradients(names: set[str]) -> Iterator[None]:
-    """Add the names of functions that the module gives a gradient of its own.
-
-    An export has the operators of their forward pass alone.
-    """
-    original: Any = vars(torch.autograd.Function)["apply"]
-
-    def apply(function: type, *args: Any, **keywords: Any) -> Any:
-        if not function.__module__.startswith("torch."):
-            names.add(function.__name__)
-        return original.__get__(None, function)(*args, **keywords)
-
-    with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
-        yield

@@ -58,6 +58,13 @@ def with_gradient_of(value: Array, source: Array) -> Array:
     return value
 
 
+def on_gradient(
+    x: Array, *others: Array, shapes: tuple[tuple[int, ...], ...]
+) -> Array | tuple[Array, ...]:
+    made = tuple(jnp.zeros(shape, x.dtype) for shape in shapes)
+    return made if len(made) > 1 else made[0]
+
+
 def scale(x: Array, *, factor: float = 1.0) -> Array:
     return x * jnp.asarray(factor, x.dtype)
 

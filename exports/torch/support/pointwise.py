@@ -57,6 +57,13 @@ def with_gradient_of(value: Tensor, source: Tensor) -> Tensor:
     return value
 
 
+def on_gradient(
+    x: Tensor, *others: Tensor, shapes: tuple[tuple[int, ...], ...]
+) -> Tensor | tuple[Tensor, ...]:
+    made = tuple(x.new_zeros(shape) for shape in shapes)
+    return made if len(made) > 1 else made[0]
+
+
 def scale(x: Tensor, *, factor: float = 1.0) -> Tensor:
     return x * _number(factor, x)
 

@@ -1,16 +1,18 @@
 """Functions with a derivative of their own, which is kept.
 
-``f(x)`` with a rule that gives the tangent ``L(x) t`` becomes ``f(s)`` with the gradient of
-``L(s) x``, where ``s`` is x as a constant to gradients: L is linear, so that its own value, which
-may be infinite, counts nowhere. The cotangents of a `custom_vjp` are linear, too: JAX transposes
-them to tangents. Functions of JAX itself whose rule is that of an operator of ours become the
-operator.
+``f(x)`` with a rule that gives the tangent ``L(x) t`` (`custom_jvp`) becomes ``f(s)`` with the
+gradient of ``L(s) x``, where ``s`` is x as a constant to gradients: L is linear, so that its own
+value, which may be infinite, counts nowhere. The backward pass of a `custom_vjp` is imported, and
+its operators act on gradients (`frontends.common.own_gradients`). Functions of JAX itself whose
+rule is that of an operator of ours become the operator.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
@@ -35,12 +37,35 @@ def _custom(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
         for i, item in enumerate(operands)
         if (isinstance(item, Value) and item.type.is_float) or _is_trained(item)
     ]
-    tangents = [importer.value(operands[i]) for i in floats]
-    rule = _tangents(equation, floats, equation.primitive.name == "custom_jvp_call")
-    moved = importer.within(equation, rule, [*stopped, *tangents])
+    targets = [importer.value(operands[i]) for i in floats]
+    if equation.primitive.name == "custom_jvp_call":
+        moved = importer.within(equation, _tangents(equation, floats), [*stopped, *targets])
+        pairs = zip(values, moved, strict=True)
+        made = [_with_gradient(importer, value, tangent) for value, tangent in pairs]
+    else:
+        made = _with_backward(importer, equation, floats, stopped, values, targets)
     importer.is_stopped = False
-    pairs = zip(values, moved, strict=True)
-    return [_with_gradient(importer, value, tangent) for value, tangent in pairs]
+    return made
+
+
+def _with_backward(
+    importer: Any,
+    equation: Any,
+    floats: list[int],
+    stopped: list[Item],
+    values: list[Item],
+    targets: list[Value],
+) -> list[Item]:
+    """Return the values of a function with the gradients of its backward pass."""
+    results = [importer.value(value) for value in values]
+    marks = [importer.own.mark(r.type) if r.type.is_float else None for r in results]
+    given = [
+        mark or importer.constant(np.zeros(v.aval.shape, v.aval.dtype))
+        for mark, v in zip(marks, equation.outvars, strict=True)
+    ]
+    found = importer.within(equation, _backward(equation, floats), [*stopped, *given])
+    gradients = [importer.value(gradient) for gradient in found]
+    return list(importer.own.given(results, marks, targets, gradients))
 
 
 def _is_trained(item: Item) -> bool:
@@ -55,38 +80,57 @@ def _with_gradient(importer: Any, value: Item, tangent: Item) -> Item:
     return found
 
 
-def _tangents(equation: Any, floats: list[int], is_forward: bool) -> Any:
+def _tangents(equation: Any, floats: list[int]) -> Any:
     """Return the jaxpr of the tangents of a function's results, from primals and tangents."""
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
 
-    def applied(*arrays: Any) -> Any:
+    def rule(*both: Any) -> Any:
+        primals, tangents = both[: len(equation.invars)], both[len(equation.invars) :]
+        of_floats, points = _of_floats(equation, floats, primals)
+        return _plain(jax.jvp(of_floats, points, list(tangents))[1], equation)
+
+    return _traced(rule, equation, [equation.invars[i] for i in floats])
+
+
+def _backward(equation: Any, floats: list[int]) -> Any:
+    """Return the jaxpr of the gradients of a function's operands, from primals and cotangents."""
+
+    def rule(*both: Any) -> Any:
+        primals, cotangents = both[: len(equation.invars)], both[len(equation.invars) :]
+        of_floats, points = _of_floats(equation, floats, primals)
+        kinds = (
+            c if jnp.issubdtype(c.dtype, jnp.inexact) else np.zeros(c.shape, jax.dtypes.float0)
+            for c in cotangents
+        )
+        return jax.vjp(of_floats, *points)[1](list(kinds))
+
+    return _traced(rule, equation, equation.outvars)
+
+
+def _of_floats(
+    equation: Any, floats: list[int], primals: Sequence[Any]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return the function of its floating-point operands alone, and these."""
+
+    def of_floats(*chosen: Any) -> Any:
+        arrays = list(primals)
+        for i, array in zip(floats, chosen, strict=True):
+            arrays[i] = array
         made = equation.primitive.get_bind_params(equation.params)
         functions, params = made if isinstance(made, tuple) else ((), made)
         return equation.primitive.bind(*functions, *arrays, **params)
 
-    def rule(*both: Any) -> Any:
-        primals, tangents = both[: len(avals)], both[len(avals) :]
+    return of_floats, [primals[i] for i in floats]
 
-        def of_floats(*chosen: Any) -> Any:
-            arrays = list(primals)
-            for i, array in zip(floats, chosen, strict=True):
-                arrays[i] = array
-            return applied(*arrays)
 
-        points = [primals[i] for i in floats]
-        if is_forward:
-            return _plain(jax.jvp(of_floats, points, list(tangents))[1], equation)
-        results, backward = jax.vjp(of_floats, *points)
-        kinds = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
-        turned = jax.linear_transpose(lambda *cotangents: backward(list(cotangents)), *kinds)
-        return _plain(turned(tuple(tangents)), equation)
-
+def _traced(rule: Callable[..., Any], equation: Any, more: Sequence[Any]) -> Any:
+    """Return the jaxpr of a rule, of the operands of a function and more."""
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*equation.invars, *more)]
     try:
-        return jax.make_jaxpr(rule)(*avals, *(avals[i] for i in floats))
+        return jax.make_jaxpr(rule)(*avals)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         raise UnsupportedError(
-            f"a derivative of the user's own, whose rule is not linear or cannot be traced "
+            f"a derivative of the user's own, whose rule cannot be traced "
             f"({type(error).__name__}: {lines[0][:120]}),"
         ) from error
 
