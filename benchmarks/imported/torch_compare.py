@@ -117,6 +117,15 @@ class Gradients:
     imported: Imported
 
 
+def gradients_of(module: torch.nn.Module) -> dict[str, Array]:
+    """Return the gradients of parameters by name; complex ones as real and imaginary parts."""
+    found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    return {
+        n: (torch.view_as_real(g.resolve_conj()) if g.is_complex() else g).numpy()
+        for n, g in found.items()
+    }
+
+
 def gradients_differ(
     module: torch.nn.Module, inputs: Any, imported: Imported | None = None
 ) -> Gradients:
@@ -125,7 +134,7 @@ def gradients_differ(
     module.zero_grad()
     loss = first_of(called(module, inputs))
     loss.backward()  # type: ignore[no-untyped-call]
-    right = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+    right = gradients_of(module)
     graph = Differentiate().run(Canonicalize().run(imported.graph))
     trained = {p.name for p in imported.graph.parameters if p.trainable}
     names = {n: gradient_name(n) for n in right if n in trained}
@@ -153,7 +162,7 @@ def on_ranks(
     loss = first_of(called(module, inputs))  # after the import: it may update buffers
     loss.backward()  # type: ignore[no-untyped-call]
     program = plan.program
-    right = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+    right = gradients_of(module)
     names = {n: gradient_name(n) for n in right if gradient_name(n) in program.values}
     wanted = [program.outputs[0], *names.values()]
     found = run(program, plan.initial, fed(program, inputs), wanted, plan.mesh)

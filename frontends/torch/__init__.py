@@ -8,6 +8,7 @@ from shardwright.frontends.common.imported import Imported
 from shardwright.frontends.torch.converters import (
     attention,
     bounds,
+    complex_functions,
     complex_numbers,
     elementwise,
     embedding,
@@ -31,6 +32,7 @@ __all__ = [
     "Imported",
     "attention",
     "bounds",
+    "complex_functions",
     "complex_numbers",
     "elementwise",
     "embedding",

@@ -98,15 +98,15 @@ class Importer:
         if name not in self.entered:
             tensor = self.tensors[name]
             # State is copied: the module changes it whenever it runs.
-            stored = ModuleTensor(tensor.detach().clone() if name in updated else tensor)
-            if stored.tensor.is_complex() and (
-                isinstance(stored.tensor, torch.nn.Parameter) or name in updated
-            ):
-                raise UnsupportedError(f"`{name}` of complex numbers, which changes in training,")
-            trained = isinstance(stored.tensor, torch.nn.Parameter) and stored.tensor.requires_grad
+            own = tensor.detach().clone() if name in updated else tensor
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            if own.is_complex() and (is_parameter or name in updated):
+                own = torch.view_as_real(own.detach().resolve_conj())
+            stored = ModuleTensor(own)
+            trained = is_parameter and tensor.requires_grad
             self.emission.names[name] = self.emission.build.unique_name(plain_name(name))
             self.entered[name] = Constant(stored, stored.dtype, name, trained)
-            is_frozen = isinstance(stored.tensor, torch.nn.Parameter) and not trained
+            is_frozen = is_parameter and not trained
             if name in updated or is_frozen:
                 self.entered[name] = self.emission.enter_named(self.entered[name])
         return self.entered[name]
@@ -345,6 +345,10 @@ def _holds_complex(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
+def _holds_complex_node(item: Any) -> bool:
+    return isinstance(item, fx.Node) and _holds_complex(item)
+
+
 def _complex_arguments(node: fx.Node, target: Any) -> frozenset[str]:
     """Return the names of the arguments that are complex tensors."""
     given = zip(
@@ -354,7 +358,8 @@ def _complex_arguments(node: fx.Node, target: Any) -> frozenset[str]:
     return frozenset(
         _NAMES.get(name, name)
         for name, item in pairs
-        if isinstance(item, fx.Node) and _holds_complex(item)
+        if _holds_complex_node(item)
+        or (isinstance(item, (list, tuple)) and item and all(map(_holds_complex_node, item)))
     )
 
 

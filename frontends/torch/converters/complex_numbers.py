@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.call import Operand
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.reduction import root
 from shardwright.frontends.torch.converters.shape import permute
@@ -22,17 +21,17 @@ from shardwright.operators.info import Array
 Parts = tuple[Value, Value | None]  # the real part, and the imaginary part if it is not zero
 
 
-def _both(*operators: str) -> Callable[[Function], Function]:
+def both(*operators: str) -> Callable[[Function], Function]:
     """Register a function as the converter of operators on complex numbers."""
     return converts(*(f"{COMPLEX}aten.{name}" for name in operators))
 
 
-def _parts(call: Call, x: Operand, argument: str) -> Parts:
+def parts_of(call: Call, x: Operand, argument: str) -> Parts:
     """Return the parts of an argument, which may be a real tensor or number."""
     if not isinstance(x, Value):
-        if isinstance(x, complex):
-            raise UnsupportedError("an operator with a complex number that is no tensor")
-        return call.fill(x, call.result.dtype), None
+        real = call.fill(complex(x).real, call.result.dtype)
+        is_real = not isinstance(x, complex)
+        return real, None if is_real else call.fill(complex(x).imag, call.result.dtype)
     if argument not in call.complex_arguments:
         return call.cast(x, call.result.dtype), None
     last = x.type.rank - 1
@@ -41,7 +40,7 @@ def _parts(call: Call, x: Operand, argument: str) -> Parts:
     return a, b
 
 
-def _joined(call: Call, real: Value, imaginary: Value | None) -> Value:
+def joined(call: Call, real: Value, imaginary: Value | None) -> Value:
     """Return a complex tensor of its parts."""
     if imaginary is None:
         imaginary = call.emit("zeros_like", real)
@@ -66,95 +65,103 @@ def _times(call: Call, a: Value | None, b: Value | None) -> Value | None:
     return None if a is None or b is None else call.emit("mul", a, b)
 
 
-@_both("view_as_complex", "view_as_real", "clone", "alias", "contiguous", "lift_fresh_copy")
-@_both("resolve_conj", "resolve_neg")
+@both("view_as_complex", "view_as_real", "clone", "alias", "contiguous", "lift_fresh_copy")
+@both("resolve_conj", "resolve_neg")
 def _same(call: Call, x: Value) -> Value:
     return x
 
 
-@_both("_to_copy", "to")
+@both("_to_copy", "to")
 def _to(call: Call, x: Value, dtype: str | None = None) -> Value:
-    real, imaginary = _parts(call, x, "x")
-    return _joined(call, real, imaginary) if call.is_complex else real
+    real, imaginary = parts_of(call, x, "x")
+    return joined(call, real, imaginary) if call.is_complex else real
 
 
-@_both("complex")
+@both("complex")
 def _complex(call: Call, real: Value, imag: Value) -> Value:
-    return _joined(call, real, imag)
+    return joined(call, real, imag)
 
 
-@_both("polar")
+@both("polar")
 def _polar(call: Call, abs: Value, angle: Value) -> Value:
     cos, sin = call.emit("cos", angle), call.emit("sin", angle)
-    return _joined(call, call.emit("mul", abs, cos), call.emit("mul", abs, sin))
+    return joined(call, call.emit("mul", abs, cos), call.emit("mul", abs, sin))
 
 
-@_both("real")
+@both("real")
 def _real(call: Call, x: Value) -> Value:
-    return _parts(call, x, "x")[0]
+    return parts_of(call, x, "x")[0]
 
 
-@_both("imag")
+@both("imag")
 def _imaginary(call: Call, x: Value) -> Value:
-    found = _parts(call, x, "x")[1]
+    found = parts_of(call, x, "x")[1]
     assert found is not None
     return found
 
 
-@_both("_conj", "_conj_physical", "conj", "conj_physical")
+@both("_conj", "_conj_physical", "conj", "conj_physical")
 def _conjugate(call: Call, x: Value) -> Value:
-    real, imaginary = _parts(call, x, "x")
-    return _joined(call, real, _minus(call, None, imaginary))
+    real, imaginary = parts_of(call, x, "x")
+    return joined(call, real, _minus(call, None, imaginary))
 
 
-@_both("neg")
+@both("neg")
 def _negative(call: Call, x: Value) -> Value:
     return call.emit("neg", x)
 
 
-@_both("abs")
+@both("abs")
 def _size(call: Call, x: Value) -> Value:
-    real, imaginary = _parts(call, x, "x")
+    real, imaginary = parts_of(call, x, "x")
     assert imaginary is not None
     squares = call.emit("square", real), call.emit("square", imaginary)
     return root(call, call.emit("add", *squares))
 
 
-@_both("angle")
+@both("angle")
 def _angle(call: Call, x: Value) -> Value:
-    real, imaginary = _parts(call, x, "x")
+    real, imaginary = parts_of(call, x, "x")
     assert imaginary is not None
     return call.emit("atan2", imaginary, real)
 
 
-@_both("add", "sub")
+@both("add", "sub")
 def _sum(call: Call, x: Operand, other: Operand) -> Value:
     combine = _plus if "add" in call.operator else _minus
-    pairs = zip(_parts(call, x, "x"), _parts(call, other, "other"), strict=True)
+    pairs = zip(parts_of(call, x, "x"), parts_of(call, other, "other"), strict=True)
     real, imaginary = (combine(call, a, b) for a, b in pairs)
     assert real is not None
-    return _joined(call, real, imaginary)
+    return joined(call, real, imaginary)
 
 
-@_both("mul")
+@both("mul")
 def _mul(call: Call, x: Operand, other: Operand) -> Value:
-    (a, b), (c, d) = _parts(call, x, "x"), _parts(call, other, "other")
+    return joined(call, *product_of(call, parts_of(call, x, "x"), parts_of(call, other, "other")))
+
+
+def product_of(call: Call, x: Parts, y: Parts) -> Parts:
+    """Return the parts of a product."""
+    (a, b), (c, d) = x, y
     real = _minus(call, _times(call, a, c), _times(call, b, d))
-    imaginary = _plus(call, _times(call, a, d), _times(call, b, c))
     assert real is not None
-    return _joined(call, real, imaginary)
+    return real, _plus(call, _times(call, a, d), _times(call, b, c))
 
 
-@_both("div")
-def _div(call: Call, x: Value, other: Operand) -> Value:
-    if "other" in call.complex_arguments:
-        raise UnsupportedError("a quotient by complex numbers")
-    divisor, _ = _parts(call, other, "other")
-    real, imaginary = _parts(call, x, "x")
-    parts = (
-        None if part is None else call.emit("div", part, divisor) for part in (real, imaginary)
-    )
-    return _joined(call, *parts)  # type: ignore[arg-type]
+@both("div")
+def _div(call: Call, x: Operand, other: Operand) -> Value:
+    return joined(call, *quotient(call, parts_of(call, x, "x"), parts_of(call, other, "other")))
+
+
+def quotient(call: Call, x: Parts, y: Parts) -> Parts:
+    """Return the parts of a quotient."""
+    (c, d), size = y, y[0]
+    if d is not None:
+        size = call.emit("add", call.emit("square", c), call.emit("square", d))
+        x = product_of(call, x, (c, call.emit("neg", d)))
+    real, imaginary = (None if part is None else call.emit("div", part, size) for part in x)
+    assert real is not None
+    return real, imaginary
 
 
 # Shapes: as those of real tensors, with dimensions counted from the front
@@ -182,17 +189,17 @@ for _name in ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeez
     _of_shape(_name)
 for _name in ("expand", "detach"):
     _of_shape(_name)
-for _name in ("transpose", "slice", "select", "narrow", "sum", "mean", "flip"):
+for _name in ("transpose", "slice", "select", "narrow", "flip"):
     _of_shape(_name, "dim", "dim0", "dim1", "dims")
 
 
-@_both("permute")
+@both("permute")
 def _permute(call: Call, x: Value, dims: list[int]) -> Value:
     rank = x.type.rank - 1
     return permute(call, x, [*(d % rank for d in dims), rank])
 
 
-@_both("constant_pad_nd")
+@both("constant_pad_nd")
 def _pad(call: Call, x: Value, pad: list[int], value: Operand = 0) -> Value:
     found: Value = CONVERTERS["aten.constant_pad_nd"].function(call, x, [0, 0, *pad], value=value)
     return found
@@ -231,30 +238,30 @@ def _scaled(call: Call, parts: Parts, normalization: int, count: int) -> Parts:
     return real, imaginary
 
 
-@_both("_fft_c2c")
+@both("_fft_c2c")
 def _fft(call: Call, x: Value, dim: list[int], normalization: int, forward: bool) -> Value:
-    parts = _parts(call, x, "x")
+    parts = parts_of(call, x, "x")
     sizes = parts[0].type.shape
     for axis in dim:
         parts = _transformed(call, parts, axis, sizes[axis], -1.0 if forward else 1.0)
-    return _joined(call, *_scaled(call, parts, normalization, prod(sizes[d] for d in dim)))
+    return joined(call, *_scaled(call, parts, normalization, prod(sizes[d] for d in dim)))
 
 
-@_both("_fft_r2c")
+@both("_fft_r2c")
 def _real_fft(call: Call, x: Value, dim: list[int], normalization: int, onesided: bool) -> Value:
     parts: Parts = (x, None)
     sizes = x.type.shape
     for axis in reversed(dim):
         after = call.result.shape[axis] if axis == dim[-1] else sizes[axis]
         parts = _transformed(call, parts, axis, after, -1.0)
-    return _joined(call, *_scaled(call, parts, normalization, prod(sizes[d] for d in dim)))
+    return joined(call, *_scaled(call, parts, normalization, prod(sizes[d] for d in dim)))
 
 
-@_both("_fft_c2r")
+@both("_fft_c2r")
 def _fft_to_real(
     call: Call, x: Value, dim: list[int], normalization: int, last_dim_size: int
 ) -> Value:
-    parts = _parts(call, x, "x")
+    parts = parts_of(call, x, "x")
     sizes = call.result.shape
     for axis in dim[:-1]:
         parts = _transformed(call, parts, axis, sizes[axis], 1.0)

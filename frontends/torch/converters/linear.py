@@ -73,8 +73,9 @@ def _einsum(call: Call, equation: str, tensors: list[Value], path: Any = None) -
 
 @converts("aten.outer")
 def _outer(call: Call, x: Value, vec2: Value) -> Value:
-    column = call.reshape(x, (x.type.shape[0], 1))
-    return call.emit("mul", column, call.reshape(vec2, (1, vec2.type.shape[0])))
+    a, b = (call.cast(v, call.result.dtype) for v in (x, vec2))
+    column = call.reshape(a, (a.type.shape[0], 1))
+    return call.emit("mul", column, call.reshape(b, (1, b.type.shape[0])))
 
 
 # Convolutions
