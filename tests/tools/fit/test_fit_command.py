@@ -136,11 +136,11 @@ def test_a_plan_that_the_software_has_no_memory_for_is_told(tmp_path, capsys):
     cluster = cluster_named("h100-3200g").model_dump(mode="json", exclude={"software"})
     cluster["device"]["memory_bytes"] = 2**28
     (tmp_path / "small.json").write_text(json.dumps(cluster))
-    given = ["--cluster", str(tmp_path / "small.json"), "--memory", "1", "--devices", "4"]
+    given = ["--cluster", str(tmp_path / "small.json"), "--memory", "1", "--devices", "8"]
     given += ["--software", "megatron-core"]
     assert main([*GIVEN, *given]) == 0
     assert " of 256.00 MiB, does not fit" in " ".join(capsys.readouterr().out.split())
-    main(["estimate", *GIVEN[1:], *given, "--plan", "data=4,micro_batch=1"])
+    main(["estimate", *GIVEN[1:], *given, "--plan", "data=8,micro_batch=1"])
     told = " ".join(capsys.readouterr().out.split())
     assert "256.00 MiB as megatron-core keeps tensors, does not fit" in told
 
