@@ -45,6 +45,9 @@ class Headline:
         Why the batch is the one it is; empty where the user gave it.
     compared : str
         How good the plan is among others, in the place of its bound; empty for the bound.
+    kept : (float, float)
+        Bytes of a device as the software keeps tensors, and those that a device has; zeros where
+        the software tells no memory.
     """
 
     plan: Plan
@@ -54,6 +57,7 @@ class Headline:
     run_by: str = ""
     chosen: str = ""
     compared: str = ""
+    kept: tuple[float, float] = (0.0, 0.0)
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -77,6 +81,9 @@ class Headline:
         share = f"{speed.utilization:.0%} MFU"
         kept = _of(memory.peak_bytes, least_limit(self.limit))
         fits = "" if memory.fits(self.limit) else ", which does not fit"
+        if self.kept[0] > self.kept[1]:
+            kept = f"{_of(*self.kept)} as it keeps tensors"
+            fits = ", which does not fit"
         return f"{seconds_text(self.step_seconds)} a step{how}, {rate}, {share}, {kept}{fits}"
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training import Failures, Training
 from shardwright.compiler.rates import Rates, rates
+from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
@@ -41,6 +42,8 @@ class Told:
         The training without failures; None where it is not asked.
     failures : Failures or None
         What failures cost; None where they are left out.
+    kept : (float, float)
+        As of `Headline`.
     """
 
     planned: Compilation
@@ -51,6 +54,7 @@ class Told:
     asked: Asked
     training: Training | None
     failures: Failures | None
+    kept: tuple[float, float] = (0.0, 0.0)
 
     @staticmethod
     def of(
@@ -64,7 +68,11 @@ class Told:
         plan, step = planned.plan, timeline.step_seconds
         speed = rates(plan, planned.compiled, mean_device(cluster), step)
         tokens, devices = batch_size(plan.model).tokens, plan.document.devices
-        run_by = "" if cluster.software is None else cluster.software.name
+        software, device = cluster.software, mean_device(cluster)
+        run_by, kept = "" if software is None else software.name, (0.0, 0.0)
+        if software is not None and software.memory is not None:
+            taken = memory_as_run(plan.program, software, device).peak_bytes
+            kept = taken, device.memory_bytes
         return Told(
             planned,
             step,
@@ -74,6 +82,7 @@ class Told:
             asked,
             asked.of_step(step, tokens, devices),
             asked.failures_on(devices, checkpoint_bytes(plan.program)),
+            kept,
         )
 
     def sentences(self, chosen: str = "", compared: str = "") -> list[str]:
@@ -86,7 +95,7 @@ class Told:
         compared : str
             How good the plan is among others, in the place of its bound; empty for the bound.
         """
-        how = self.run_by, chosen, compared
+        how = self.run_by, chosen, compared, self.kept
         first = Headline(self.planned.plan, self.step_seconds, self.rates, self.limit, *how)
         found = [*first.sentences]
         if self.training is not None:

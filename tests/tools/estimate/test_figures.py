@@ -226,3 +226,15 @@ def test_an_estimate_says_where_attention_or_logits_decide_it(capsys):
     (logits,) = doubts_of("hidden=64,heads=1,batch=1,sequence=512,vocabulary=50000", capsys)
     assert logits.startswith("logits that are whole at once take ")
     assert doubts_of("hidden=4096,heads=32,batch=1,sequence=512,vocabulary=512", capsys) == []
+
+
+def test_the_first_lines_tell_the_memory_that_a_software_keeps_where_it_is_too_much(capsys):
+    sizes = "llama:layers=2,hidden=8192,heads=64,kv_heads=64,inner=28672,vocabulary=512,sequence=8"
+    given = ["--devices", "4", "--cluster", "a100-1600g", "--precision", "bfloat16"]
+    given += ["--optimizer", "adam", "--batch", "4", "--plan", "data=4,micro_batch=1,zero=2"]
+    assert main(["estimate", f"{sizes}", *given, "--software", "deepspeed"]) == 0
+    assert "as it keeps tensors" not in capsys.readouterr().out
+    larger = sizes.replace("layers=2", "layers=15")
+    assert main(["estimate", larger, *given, "--software", "deepspeed"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert " of 80.0 GiB as it keeps tensors, which does not fit; no bound" in text
