@@ -53,6 +53,8 @@ def test_every_layer_is_a_folder_at_the_top_with_a_link_in_the_package():
         for path in (ROOT / "shardwright").iterdir()
         if path.is_symlink()
     }
+    if not links and (ROOT / "PKG-INFO").exists():
+        pytest.skip("a source distribution has no links")
     assert links == {layer: f"../{layer}" for layer in LAYERS}
 
 
