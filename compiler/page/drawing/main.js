@@ -22,6 +22,11 @@ function factElements(report) {
   return facts.filter(Boolean).map(([label, value, note]) => make("div", {}, make("dt", {}, label), make("dd", {}, value, note ? make("small", {}, ` ${note}`) : "")));
 }
 
+// What stands between backticks in a sentence is code.
+function sentenceElement(sentence) {
+  return make("p", {}, ...sentence.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part)));
+}
+
 function subtitle(plan) {
   const mesh = Object.entries(plan.mesh).map(([name, size]) => `${name}=${size}`).join(" ") || "1";
   const parts = [`${plan.devices} device${plan.devices > 1 ? "s" : ""} of ${plan.cluster}`, `mesh ${mesh}`];
@@ -44,7 +49,7 @@ function start() {
   const report = JSON.parse(document.getElementById("document").textContent);
   document.title = `${report.plan.model}: shardwright`;
   document.getElementById("title").textContent = report.plan.model;
-  document.getElementById("said").replaceChildren(...report.said.map((sentence) => make("p", {}, sentence)));
+  document.getElementById("said").replaceChildren(...report.said.map(sentenceElement));
   document.getElementById("subtitle").textContent = subtitle(report.plan);
   document.getElementById("facts").replaceChildren(...factElements(report));
   document.getElementById("views").replaceChildren(...Object.entries(VIEWS).map(([name, [title]]) => make("a", { href: `#${name}` }, title)));

@@ -55,7 +55,7 @@ function seriesOptions(report, series) {
   }
   const highest = Math.max(series.peak_bytes, series.limit_bytes && series.limit_bytes < 3 * series.peak_bytes ? series.limit_bytes : 0);
   return {
-    legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 70 },
+    legend: { type: "scroll", top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 70 },
     tooltip: { trigger: "axis", valueFormatter: bytesText },
     xAxis: { type: "value", min: 0, max: report.timeline.step_seconds, axisLabel: { formatter: secondsText }, axisPointer: { label: { formatter: (point) => secondsText(point.value) } } },
     yAxis: { type: "value", max: highest * 1.04, interval: bytesInterval(highest), axisLabel: { formatter: bytesText, showMaxLabel: false } },
@@ -73,7 +73,7 @@ function groupsSection(report) {
   const memory = report.memory, groups = memory.peaks.map((_, group) => kindsAtPeak(memory, group));
   const names = groups.map((_, group) => groupText(report, group));
   return section("Device groups", "What a rank of each device group takes at its own peak, by kind.", chart(110 + 18 * groups.length, {
-    legend: { top: 0 }, grid: { left: sideWidth(names, 130), right: 24, top: 36, bottom: 30 },
+    legend: { type: "scroll", top: 0 }, grid: { left: sideWidth(names, 130), right: 24, top: 36, bottom: 30 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
     xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText, showMaxLabel: false } },
     yAxis: { type: "category", inverse: true, data: names },
@@ -87,7 +87,7 @@ function layersSection(report, group) {
   return section(`Layers${ofGroup(report, group)}`,
     "What each layer of the model takes at this peak, by kind. A tensor belongs to the layer whose operator makes it; a parameter, its states and its gradient to the layer that it is of.",
     chart(340, {
-      legend: { top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 90 },
+      legend: { type: "scroll", top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 90 },
       tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
       xAxis: { type: "category", data: layers.map((layer) => layer.layer), axisLabel: { rotate: 60 } },
       yAxis: { type: "value", interval: bytesInterval(highest), axisLabel: { formatter: bytesText, showMaxLabel: false } },

@@ -24,7 +24,7 @@ from shardwright.cost_model.streams import placements
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 
-GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64"
+GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64,dtype=float32"
 CASES = {
     "one stage": {"gap": 0.1},
     "micro-batches": {"micro_batches": 4, "mesh": "4", "gap": 0.1},
