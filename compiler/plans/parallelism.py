@@ -142,7 +142,7 @@ class Parallelism:
             prod(sizes[name] for name in divided),
             share,
             _shard(sharing, divided, sizes),
-            _zero(plan, constants) if divided else 0,
+            _zero_of(plan, constants) if divided else 0,
             mesh.stages,
             max(program.stages // mesh.stages, 1),
             program.schedule,
@@ -362,17 +362,28 @@ def _shard(sharing: Sequence[str], divided: Sequence[str], sizes: Mapping[str, i
     return prod(sizes[name] for name in divided) if is_inner else 1
 
 
+def _zero_of(plan: Plan, constants: Collection[str]) -> int:
+    """Return the ZeRO stage of a plan whose parameters are divided; a named one says it."""
+    document = plan.document
+    stated = NamedPlan.parse(document.how).zero if document.search == "named_plan" else 0
+    return stated or _zero(plan, constants)
+
+
 def _zero(plan: Plan, constants: Collection[str]) -> int:
     """Return the ZeRO stage by which divided parameters are gathered and their gradients reduced.
+
+    That of the repeated blocks, where there are any: a table that is read at both ends of a model
+    may be gathered once under every stage, and larger than they are.
 
     3: gathered again for the gradient. 2: gathered once, and gradients are reduced in every pass.
     1: gathered and reduced once a step; of one pass 1 and 2 are the same.
     """
     program = plan.program
     gathered, again, reduced, often = Counter[str](), Counter[str](), 0.0, 0.0
+    in_blocks = {name for name in constants if _is_in_block(name)}
     for node, times in zip(program.nodes, times_run(program), strict=True):
         name = node.provenance.tensor
-        if name not in constants:
+        if name not in (in_blocks or constants):
             continue
         size = prod(program.value(node.operands[0]).type.shape)
         if node.operator == "all_gather":
@@ -384,6 +395,10 @@ def _zero(plan: Plan, constants: Collection[str]) -> int:
     if total and again.total() > _MOST * total:
         return 3
     return 2 if often > _MOST * reduced else 1
+
+
+def _is_in_block(name: str) -> bool:
+    return bool(block_of(name.replace(".", "/")))
 
 
 # What is computed again

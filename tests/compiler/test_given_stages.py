@@ -20,7 +20,7 @@ from shardwright.verification.comparison import verify_plan
 from tests.extent import first
 from tests.zoo_sizes import SMALL
 
-GPT = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50,dropout=0.1"
+GPT = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50,dropout=0.1,dtype=float32"
 LLAMA = SMALL["llama"].replace("layers=2", "layers=4")
 MIXTRAL = SMALL["mixtral"].replace("layers=2", "layers=4")
 

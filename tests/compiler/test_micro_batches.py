@@ -103,7 +103,7 @@ def test_random_plans_of_models(model: str, precision: str) -> None:
 def test_memory_falls_with_more_micro_batches_and_the_executor_agrees() -> None:
     peaks = []
     for passes in (1, 2, 4):
-        model = "gpt:layers=2,hidden=16,heads=4,batch=16,sequence=32,vocabulary=50"
+        model = "gpt:layers=2,hidden=16,heads=4,batch=16,sequence=32,vocabulary=50,dtype=float32"
         found = compile(model, 2, micro_batches=passes, mode="data_parallel", cluster="cpu")
         program, document = found.plan.program, found.plan.document
         communicator = LocalCommunicator(found.plan.mesh)
@@ -182,7 +182,7 @@ def test_an_optimizer_that_keeps_states() -> None:
 
 
 def test_the_number_of_micro_batches_is_searched() -> None:
-    model = "gpt:layers=2,hidden=16,heads=4,batch=12,sequence=32,vocabulary=50"
+    model = "gpt:layers=2,hidden=16,heads=4,batch=12,sequence=32,vocabulary=50,dtype=float32"
     at = {
         count: compile(
             model, 2, micro_batches=count, cluster="cpu", objective="serial"

@@ -61,6 +61,15 @@ def test_a_named_plan_is_told_by_its_own_degrees(text):
     assert near_text(plan.document, found) == ""
 
 
+def test_a_table_that_is_gathered_once_hides_no_sharding():
+    """The tied table is larger than all blocks, and read by two stages."""
+    large = GPT.replace("vocabulary=64", "vocabulary=4096")
+    plan = sw.compile(large, 8, plan="pipeline=2,zero=3,micro_batch=2", objective="serial").plan
+    searched = replace(plan, document=plan.document.model_copy(update={"search": "exact"}))
+    for one in (plan, searched):
+        assert "FSDP over 4" in divided(Parallelism.of(one), 8)
+
+
 def test_experts_are_told_apart_from_the_ranks_that_share_the_batch():
     model = "mixtral:layers=1,hidden=16,heads=4,kv_heads=2,inner=24,batch=8,sequence=8"
     plan = sw.compile(f"{model},vocabulary=50", 4, plan="data=4,expert=2", objective="serial").plan
