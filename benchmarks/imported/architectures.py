@@ -1,6 +1,7 @@
 """Imports every architecture of transformers, of a small size, and compares it with PyTorch.
 
-    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--refused] [--new] [--ranks]
+    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--new] [--refused] [--ranks]
+    python benchmarks/imported/architectures.py --page
 
 Each in a process of its own, with limits of time and memory: loss and every gradient in float64
 against autograd, of one device and of a plan for four ranks. Writes `architectures.jsonl` and the
@@ -8,6 +9,7 @@ page `architectures.md`. Needs `torch` and `transformers`.
 """
 
 import gc
+import importlib
 import json
 import logging
 import os
@@ -17,12 +19,11 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import architectures_page
 import torch
 import transformers
 from small_configs import small_config
@@ -34,11 +35,12 @@ from torch_compare import Gradients, Wide, gradients_differ, on_ranks
 from transformers.models.auto import modeling_auto
 
 import shardwright
+from shardwright.frontends.torch import import_module
 from shardwright.ir.errors import ShardwrightError
 
 HERE = Path(__file__).parent
 ROWS = HERE / "architectures.jsonl"
-SECONDS, GIGABYTES, RANKS = 120, 6, 4
+SECONDS, GIGABYTES, RANKS = 60, 6, 4
 # A result counts as right up to these differences in float64.
 MOST_LOSS, MOST_GRADIENT = 1e-9, 1e-7
 # Heads of auto classes, in the order in which one is chosen.
@@ -55,7 +57,7 @@ _HEADS = (
     "AUDIO_CLASSIFICATION",
     "",
 )
-_MOST_CANDIDATES, _MOST_CORRECTIONS = 48, 3
+_MOST_CORRECTIONS = 3
 
 
 @dataclass
@@ -142,9 +144,7 @@ def made(kind: str, name: str, head: str) -> tuple[nn.Module, Inputs]:
 def _inputs(module: nn.Module, head: str, extra: Any) -> Inputs:
     """Return the first candidate that the module runs on."""
     errors: list[Exception] = []
-    for number, found in enumerate(candidates(module, head, extra)):
-        if number >= _MOST_CANDIDATES:
-            break
+    for found in candidates(module, head, extra):
         inputs: Inputs | None = found
         for _ in range(_MOST_CORRECTIONS):
             try:
@@ -189,13 +189,24 @@ def compared(row: Row, ranks: int) -> None:
             if not (row.ranks[0] < MOST_LOSS and row.ranks[1] < MOST_GRADIENT):
                 row.status, row.said = "wrong", f"on {ranks} ranks"
     except ShardwrightError as error:
-        row.status, row.said = "refused", " ".join(str(error).split())
+        row.status, row.said = "refused", _refusal(module, inputs, error)
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
     except Exception as error:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
         row.status, row.said = "wrong", f"error: {_sentence(error)}"
+
+
+def _refusal(module: nn.Module, inputs: Inputs, error: ShardwrightError) -> str:
+    """Return why a module is refused: as it is, in float32, so that the line is its own."""
+    try:
+        import_module(module.float(), inputs, loss="none", outputs=True)
+    except ShardwrightError as plain:
+        error = plain
+    except Exception as other:
+        return _sentence(other)
+    return " ".join(str(error).split())
 
 
 def note(row: Row, step: Gradients, count: int) -> None:
@@ -245,7 +256,7 @@ def alone(row: Row, ranks: int) -> Row:
 
 def warm() -> None:
     """Import what all processes need, before there are any; autograd may not run before a fork."""
-    import_module("transformers.models.llava.modeling_llava")
+    importlib.import_module("transformers.models.llava.modeling_llava")
     inputs = {"input": torch.ones(RANKS, 4, dtype=torch.float64)}
     shardwright.compile(nn.Linear(4, 4).double(), RANKS, example_inputs=inputs, loss="mean")
     gc.freeze()  # so that no process copies what all share
@@ -257,11 +268,26 @@ def rows() -> dict[str, Row]:
     return {one["kind"]: Row(**one) for one in map(json.loads, lines)}
 
 
-def put(changed: Iterable[Row]) -> None:
-    """Write the rows that changed among those that are known."""
-    known = {**rows(), **{row.kind: row for row in changed}}
+def put(row: Row) -> None:
+    """Add a row; of those of one architecture the last one counts."""
+    with ROWS.open("a") as file:
+        file.write(f"{json.dumps(asdict(row))}\n")
+
+
+def settle() -> None:
+    """Write the file of rows anew, one for each architecture, and the page of them."""
+    known = rows()
     lines = [json.dumps(asdict(known[kind])) for kind in sorted(known)]
     ROWS.write_text("".join(f"{line}\n" for line in lines))
+    settings = {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "loss": MOST_LOSS,
+        "gradient": MOST_GRADIENT,
+        "seconds": SECONDS,
+        "gigabytes": GIGABYTES,
+    }
+    architectures_page.write(rows().values(), heads(), settings)
 
 
 def main(*arguments: str) -> None:
@@ -272,9 +298,8 @@ def main(*arguments: str) -> None:
     torch.set_num_threads(1)
     kinds = [one for one in arguments if not one.startswith("--")]
     known, table = rows(), heads()
-    warm()
     statuses = {one[2:].replace("-", " ") for one in arguments if one.startswith("--")}
-    if not kinds:
+    if not kinds and statuses != {"page"}:
         kinds = [
             k
             for k in table
@@ -282,15 +307,19 @@ def main(*arguments: str) -> None:
             or (known[k].status if k in known else "new") in statuses
         ]
         kinds.sort(key=lambda kind: table[kind][0] != _HEADS[0])
+    if kinds:
+        warm()
     for kind in kinds:
         head, name = table[kind]
         row = alone(Row(kind, name, head), RANKS if "ranks" in statuses else 1)
-        put([row])
+        put(row)
         print(
             f"{row.kind:28} {row.head:12} {row.status:9} {row.loss:.0e} {row.gradient:.0e} "
             f"{row.ranks} {row.seconds:.1f} {row.said[:300]}",
             flush=True,
         )
+    if "page" in statuses or not arguments:
+        settle()
 
 
 if __name__ == "__main__":

@@ -43,4 +43,4 @@ def least_of(gradients: Mapping[str, Array]) -> float:
 
     Some gradients are zero but for rounding, such as those of biases of keys.
     """
-    return 1e-6 * max((float(np.abs(g).max()) for g in gradients.values()), default=1.0)
+    return 1e-6 * max((float(np.abs(g).max(initial=0.0)) for g in gradients.values()), default=1.0)

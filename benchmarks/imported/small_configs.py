@@ -24,12 +24,13 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"(n|num)_?(key_value|kv)_?(attention_)?heads$|_kv_heads$|key_value_heads$", 2),
     (r"^n_group$|topk_group$|num_expert_groups?$", 1),
     (r"(n|num)_?(hash|experts|groups?)$", 4),
-    (r"experts_per_tok|top_?k|_topk$|topk", 2),
+    (r"experts_per_tok|top_?k|_topk$|topk|moe_k$", 2),
     (r"(^|_)heads?$|num_(attention_)?heads|_attention_heads$|n_heads?$|_heads$", 4),
     (r"experts$", 4),
     (r"(^|_)(n_)?layers?$|num_hidden_layers|_layers$|^depth$|_depth$|num_.*blocks$|_layer$", 2),
     (r"max_window_layers|first_k_dense_replace", 1),
     (r"qk_rope_head_dim|rope_head_dim|rotary_dim", 4),
+    (r"qk_head_dim", 12),
     (r"head_dim|head_size|dim_head|d_kv|^attention_head", 8),
     (r"lora_rank|_rank$", 16),
     (r"ffn|intermediate|d_ff|mlp_dim|n_inner|feedforward|mlp_hidden", 48),
@@ -47,6 +48,7 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"num_conv_pos_embedding_groups", 4),
     (r"(image|vision|mm|audio)_seq_length|mm_tokens|tokens_per_image", 16),
     (r"num_frames", 4),
+    (r"upsample_groups", 32),
     (r"codebook_size|num_embeddings", 32),
     (
         r"sampling_rate|_rate$|temperature|train_num_points|max_depth|_ms$|distance|_token|max_len",
@@ -60,7 +62,14 @@ _SIZES: Sequence[tuple[str, int]] = (
 _IDS = re.compile(r"_token_(id|index)$|_token_ids$|_id$|^(boi|eoi)_token")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # Sizes of what some default configurations leave out.
-_ABSENT = {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1}
+_ABSENT = {
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "head_dim": 8,
+    "num_key_value_heads": 4,
+    "prediction_length": 8,
+}
 # Names of lists whose elements are sizes of features, which are divided.
 _DIVIDED = re.compile(r"hidden_sizes|embed_dims?|channels|dims?$|conv_dim|hidden_dims|sizes$")
 _DIVISOR = 8
@@ -154,8 +163,10 @@ def _arguments(
     ):
         made["num_key_value_heads"] = made.get("num_attention_heads", own["num_attention_heads"])
     made |= {n: size for n, size in _ABSENT.items() if n in fields and own.get(n) is None}
-    if "decoder_start_token_id" not in own and own.get("is_encoder_decoder"):
-        made["decoder_start_token_id"] = 0
+    if own.get("is_encoder_decoder"):
+        for name in ("decoder_start_token_id", "pad_token_id"):
+            if own.get(name) is None:
+                made[name] = 0
     for name in ("use_cache", "use_kernels"):
         if name in fields:
             made[name] = False

@@ -19,7 +19,21 @@ _DETR = {
     "use_pretrained_backbone": False,
     "backbone_config": _RESNET,
 }
+_GEMMA3N = {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+    "intermediate_size": 48,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 8,
+}
+_CODES = {"input_ids": ("int", 16, 8, 30), "labels": ("int", 4, 8, 4, 30)}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_BY_LAYER = {
+    "full_attention": {**_ROPE, "mrope_section": [2, 1, 1]},
+    "sliding_attention": {**_ROPE, "mrope_section": [2, 1, 1]},
+}
 _BERT = {
     "model_type": "bert",
     "vocab_size": 99,
@@ -44,18 +58,72 @@ _EFFICIENT = {
     "out_channels": KEEP,
     "width_coefficient": 0.5,
     "depth_coefficient": 0.3,
-    "hidden_dim": 64,
+    "hidden_dim": 640,
     "image_size": 64,
+}
+_SERIES = {
+    "prediction_length": 6,
+    "context_length": 12,
+    "num_time_features": 2,
+    "lags_sequence": [1, 2, 7],
+}
+_HISTORY = {
+    "past_values": (4, 19),
+    "past_time_features": (4, 19, 2),
+    "past_observed_mask": (4, 19),
+    "future_values": (4, 6),
+    "future_time_features": (4, 6, 2),
+}
+_RT_DETR = {
+    "backbone_config": {**_RESNET, "model_type": "rt_detr_resnet"},
+    "encoder_in_channels": [16, 24, 32],
+    "decoder_in_channels": [32, 32, 32],
+    "encoder_hidden_dim": 32,
+    "d_model": 32,
+    "num_queries": 10,
 }
 # Fields of configurations, by architecture; a mapping for a configuration inside.
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "align": {"vision_config": _EFFICIENT},
     "aria": {"projector_patch_to_query_dict": {1: 1, 4: 2, 16: 4}},
+    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
+    "autoformer": _SERIES,
     "bamba": _MAMBA,
+    "bridgetower": {
+        "hidden_size": 64,
+        "text_config": {"hidden_size": 64},
+        "vision_config": {"hidden_size": 64},
+    },
+    "bros": {"hidden_size": 64, "dim_bbox_sinusoid_emb_2d": 16, "dim_bbox_sinusoid_emb_1d": 2},
+    "cohere_compass": {"text_config": {"rope_parameters": _BY_LAYER}},
+    "cohere_compass_text": {"rope_parameters": _BY_LAYER},
+    "dbrx": {
+        "attn_config": {"model_type": "", "kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4}
+    },
+    "falcon_h1": {**_MAMBA, "mamba_d_ssm": 64},
     "conditional_detr": _DETR,
+    "cvt": {"depth": [1, 2, 3], "embed_dim": [16, 48, 96]},
     "dab-detr": _DETR,
     "deformable_detr": {**_DETR, "num_feature_levels": 3},
     "detr": _DETR,
+    "esm": {"vocab_size": 99, "pad_token_id": 1, "mask_token_id": 32},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": _MAMBA,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "longcat_flash": {
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "qk_head_dim": 16,
+        "head_dim": 8,
+        "v_head_dim": 8,
+    },
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "informer": _SERIES,
+    "rt_detr": _RT_DETR,
+    "rt_detr_v2": _RT_DETR,
+    "time_series_transformer": _SERIES,
+    "gemma3n": {"text_config": _GEMMA3N},
+    "gemma3n_text": _GEMMA3N,
     "dory": {
         "num_hidden_layers": 3,
         "layer_types": ["full_attention"] * 3,
@@ -88,4 +156,20 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 # Head and class, where another one than that of the auto classes is meant.
 CLASSES: Mapping[str, tuple[str, str]] = {}
 # Shapes of inputs by name.
-INPUTS: Mapping[str, Mapping[str, Any]] = {}
+INPUTS: Mapping[str, Mapping[str, Any]] = {
+    "audio-spectrogram-transformer": {"input_values": (4, 64, 16)},
+    "musicgen_decoder": _CODES,
+    "musicgen": _CODES,
+    "musicgen_melody_decoder": _CODES,
+    "musicgen_melody": _CODES,
+    "autoformer": _HISTORY,
+    "informer": _HISTORY,
+    "time_series_transformer": _HISTORY,
+    "decision_transformer": {
+        "states": (4, 6, 17),
+        "actions": (4, 6, 4),
+        "rewards": (4, 6, 1),
+        "returns_to_go": (4, 6, 1),
+        "timesteps": ("int", 4, 6, 20),
+    },
+}

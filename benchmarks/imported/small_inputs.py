@@ -6,7 +6,7 @@ Where a name leaves several shapes open, candidates are tried in order until the
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PretrainedConfig
 
 BATCH, LENGTH = 4, 8
+_MOST_CANDIDATES = 48
 _FIRST, _LAST = 5, 60  # of ordinary tokens
 Inputs = dict[str, torch.Tensor]
 # What is taken even where `forward` has a default for it.
@@ -67,12 +68,11 @@ def candidates(module: nn.Module, head: str, extra: Mapping[str, Any]) -> Iterat
     elif head == "CTC" and "labels" in named:
         names.append("labels")
     options = [list(_options(n, module.config, head, extra)) for n in names]
-    for chosen in product(*options):
-        made: Inputs = {}
-        for name, item in zip(names, chosen, strict=True):
-            if item is not None:
-                made[name] = item
-        yield made
+    for chosen in islice(product(*options), _MOST_CANDIDATES):
+        pairs = zip(names, chosen, strict=True)
+        yield {name: item for name, item in pairs if item is not None}
+    if head == "CAUSAL_LM" and not set(needed) - {"input_ids"}:  # as a language model alone
+        yield {"input_ids": tokens(BATCH, LENGTH), "labels": tokens(BATCH, LENGTH)}
 
 
 def tokens(*shape: int) -> torch.Tensor:

@@ -23,6 +23,10 @@ _TRACING = ("torch._", "torch.fx.", "torch.utils.", "shardwright.frontends.torch
 _KEEPING = (ast.Not, ast.NamedExpr, ast.Lambda)
 
 
+# Functions of finite values, by what they are.
+_FINITE = {"isfinite": True, "isinf": False, "isnan": False}
+
+
 @contextmanager
 def passing_assertions() -> Iterator[None]:
     """Let conditions of assertions that depend on elements have the value that raises nothing."""
@@ -67,6 +71,8 @@ def _passing_value(frame: FrameType | None) -> bool | None:
 
     None where the statement does more than to raise, or where the condition may be kept.
     """
+    if frame is not None and (finite := _finite_value(frame)) is not None:
+        return finite
     found = None if frame is None else _test_of(frame)
     if found is None:
         return None
@@ -88,6 +94,24 @@ def _test_of(frame: FrameType) -> tuple[ast.expr, bool] | None:
             end = (test.end_lineno or 0, test.end_col_offset or 0)
             if (node.lineno, node.col_offset) <= (line, column) < end:
                 return test, isinstance(node, ast.Assert)
+    return None
+
+
+def _finite_value(frame: FrameType) -> bool | None:
+    """Return what a condition on whether values are finite is, if they are; None for others."""
+    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    if line is None or column is None:
+        return None
+    for node in _statements("".join(linecache.getlines(frame.f_code.co_filename))):
+        test = node.test
+        end = (test.end_lineno or 0, test.end_col_offset or 0)
+        if (node.lineno, node.col_offset) <= (line, column) < end:
+            called = [one.func for one in ast.walk(test) if isinstance(one, ast.Call)]
+            names = [one.attr for one in called if isinstance(one, ast.Attribute)]
+            asked = [name for name in names if name in _FINITE]
+            rest = [name for name in names if name not in (*_FINITE, "all", "any")]
+            if len(values := {_FINITE[name] for name in asked}) == 1 and not rest:
+                return values.pop() if len(names) == len(called) else None
     return None
 
 

@@ -6,6 +6,7 @@ tensors with known elements are computed as well, and a module that reads elemen
 program then holds for the example's elements of the inputs that were read; those are held constant.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
-from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.places import line_of_call
 from shardwright.frontends.torch.private import (
     ByTensor,
     memory_of,
@@ -72,6 +73,8 @@ _COUNTED = {
     "new_full",
     "narrow",
 }
+# Names of inputs that a module learns, which are no structure.
+_LEARNED = re.compile(r"label|target")
 # Operators whose results have the elements of their first argument, or few others.
 _SAME = tuple(
     f"aten.{name}."
@@ -99,11 +102,11 @@ class Known:
 
     Parameters
     ----------
-    read : set of int or str
-        Positions of the inputs, and names of the buffers, whose elements were read.
+    read : dict
+        The line that read elements first, by the position of the input or the name of the buffer.
     """
 
-    read: set[Source] = field(default_factory=set)
+    read: dict[Source, str | None] = field(default_factory=dict)
     values: Any = field(default_factory=ByTensor)
 
     def learn(self, tensor: Tensor, elements: Tensor, inputs: frozenset[Source]) -> None:
@@ -125,6 +128,12 @@ class Known:
     def _sharing(self, tensor: Tensor) -> list[Tensor]:
         memory = memory_of(tensor)
         return [one for one in list(self.values) if memory_of(one) == memory]
+
+    def note(self, sources: frozenset[Source]) -> None:
+        """Note that elements are read that depend on inputs or buffers."""
+        new = sources.difference(self.read)
+        if new:
+            self.read |= dict.fromkeys(new, line_of_call())
 
     def inputs_of(self, tensors: Sequence[Tensor]) -> frozenset[Source] | None:
         """Return the inputs that tensors depend on, None where one is not known."""
@@ -153,7 +162,7 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         inputs = self.known.inputs_of(tensors)
         if inputs is not None and tensors and (name in _READS or _is_sized(name, args, kwargs)):
             if not _is_checked():
-                self.known.read |= inputs
+                self.known.note(inputs)
             found = self._computed(func, args, kwargs)
             return tree_map_only(Tensor, self._constant, found)
         args, kwargs = self._with_numbers(name, args, kwargs)
@@ -242,7 +251,7 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
     def _elements(self, tensor: Tensor) -> Tensor:
         """Return the elements of a tensor, which decide a size from here on."""
         elements, inputs = self.known.values[tensor]
-        self.known.read |= inputs
+        self.known.note(inputs)
         found: Tensor = elements
         return found
 
@@ -376,29 +385,32 @@ def _held(program: ExportedProgram, known: Known, inputs: Any) -> dict[str, Tens
     own = [n for n, s in zip(nodes, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     leaves = tree_leaves(inputs)
     held = {own[i].name: leaves[i] for i in sorted(i for i in known.read if isinstance(i, int))}
-    for node in own:
-        if node.name in held and (line := _looked_up(node)) is not None:
+    for position, line in known.read.items():
+        if not isinstance(position, int):
+            continue
+        node = own[position]
+        if _looked_up(node) or _LEARNED.search(node.name):
             raise ModelError(
-                f"sizes or branches depend on the elements of `{node.name}`, whose rows of a table "
-                "are looked up, so they are no constants",
+                f"sizes or branches depend on the elements of `{node.name}`, which differ in every "
+                "batch",
                 line,
                 "give what decides sizes as an input of its own",
             )
     return held
 
 
-def _looked_up(node: fx.Node) -> str | None:
-    """Return where rows of a table are looked up at the elements of a node, if they are."""
+def _looked_up(node: fx.Node) -> bool:
+    """Return whether rows of a table are looked up at the elements of a node."""
     todo, seen = [node], {node}
     while todo:
         one = todo.pop()
         for user in one.users:
             if str(user.target).startswith("aten.embedding.") and user.args[1] is one:
-                return place(user) or ""
+                return True
             if user not in seen and str(user.target).startswith(_SAME) and user.args[0] is one:
                 seen.add(user)
                 todo.append(user)
-    return None
+    return False
 
 
 def _has_unknown_sizes(program: ExportedProgram) -> bool:

@@ -101,7 +101,40 @@ def test_tokens_that_decide_sizes_are_refused() -> None:
 
     with pytest.raises(ModelError) as error:
         import_module(Ends(), {"tokens": torch.tensor([[1, 2], [2, 3]])})
-    assert "depend" in str(error.value)
+    assert "a tensor of shape (u0, 4), which depends on data" in str(error.value)
+
+
+def test_labels_that_decide_sizes_are_refused() -> None:
+    class Lengths(nn.Module):
+        def forward(self, x: Any, labels: Any) -> Any:
+            return sum(x[: int(n)].sum() for n in labels)
+
+    with pytest.raises(ModelError) as error:
+        import_module(Lengths(), {"x": torch.ones(4), "labels": torch.tensor([1, 2])})
+    assert str(error.value) == (
+        "sizes or branches depend on the elements of `labels`, which differ in every batch (in "
+        "test_known_values.py:110: return sum(x[: int(n)].sum() for n in labels)); give what "
+        "decides sizes as an input of its own"
+    )
+
+
+def test_a_condition_on_finite_values_is_taken_for_finite_ones() -> None:
+    class Clamped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            h = self.first(x)
+            if not torch.isfinite(h).all():
+                h = h.clamp(-1.0, 1.0)
+            if torch.isinf(h).any() or h.isnan().any():
+                h = h.clamp(-1.0, 1.0)
+            return h.square().sum()
+
+    found = compare.gradients_differ(Clamped().double(), (torch.ones(2, 3, dtype=torch.float64),))
+    assert found.loss < 1e-12
+    assert found.gradient < 1e-12
 
 
 def test_a_buffer_that_changes_decides_no_branch() -> None:
