@@ -169,10 +169,12 @@ def compared(row: Row, ranks: int) -> None:
     """Compare an architecture with PyTorch, and note the result in its row."""
     try:
         module, inputs = made(row.kind, row.name, row.head)
+        torch.set_default_dtype(torch.float64)  # of what a module makes without a type
         wide = Step(Wide(module.double()))
         doubled = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-        if not wide(**doubled).requires_grad:
-            raise ValueError("no result depends on a parameter")
+        loss = wide(**doubled)
+        if not loss.requires_grad or not loss.isfinite():
+            raise ValueError(f"the loss is {loss.item():.1e}, with gradients: {loss.requires_grad}")
     except Exception as error:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
@@ -200,6 +202,7 @@ def compared(row: Row, ranks: int) -> None:
 
 def _refusal(module: nn.Module, inputs: Inputs, error: ShardwrightError) -> str:
     """Return why a module is refused: as it is, in float32, so that the line is its own."""
+    torch.set_default_dtype(torch.float32)
     try:
         import_module(module.float(), inputs, loss="none", outputs=True)
     except ShardwrightError as plain:

@@ -52,7 +52,7 @@ def candidates(module: nn.Module, head: str, extra: Mapping[str, Any]) -> Iterat
         What it is trained for, as the name of the mapping of its class says.
     extra : mapping of str to shape
         Shapes of inputs that no rule knows: floating-point numbers, or integers below the last
-        element where the shape starts with ``"int"``.
+        element where the shape starts with ``"int"``, or ones after ``"ones"``.
     """
     signature = inspect.signature(module.forward)
     named = {n: p for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD}
@@ -118,7 +118,7 @@ def _options(
         yield None
         yield torch.ones(BATCH, 64, dtype=torch.int64)
     elif name == "input_values":
-        yield torch.randn(BATCH, 800)
+        yield torch.randn(BATCH, 3200 if head == "CTC" else 800)
         yield torch.randn(BATCH, 1, 800)
         yield torch.randn(BATCH, 64, 16)
     elif name in ("hidden_states", "query_embeds", "inputs_embeds"):
@@ -135,6 +135,8 @@ def _options(
 def _given(shape: Any) -> torch.Tensor:
     if isinstance(shape, torch.Tensor):
         return shape.clone()
+    if shape[0] == "ones":
+        return torch.ones(shape[1:], dtype=torch.int64)
     if shape[0] == "int":
         return torch.randint(0, shape[-1], tuple(shape[1:-1]))
     return torch.randn(shape)
