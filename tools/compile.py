@@ -20,6 +20,7 @@ from shardwright.ir.files import begins, check_file, write_file
 from shardwright.models import with_batch
 from shardwright.passes.manager import check_graphs
 from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.trained import print_trained
 from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.documents import (
     compile_document,
@@ -76,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     extent = output.add_mutually_exclusive_group()
     add_verbose(extent)
     extent.add_argument("--full", action="store_true", help="print every row of every table")
+    output.add_argument(
+        "--trained", action="store_true", help="list what is trained, and what is not, and why"
+    )
     output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -84,8 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     read_plan_file(arguments)
     asked = Asked.of(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)
-    if arguments.json and (arguments.full or arguments.verbose):
-        flag = "--full" if arguments.full else "--verbose"
+    printed = next((f for f in ("full", "verbose", "trained") if getattr(arguments, f)), None)
+    if arguments.json and printed is not None:
+        flag = f"--{printed}"
         raise UsageError(
             f"`{flag}` is about the report, `--json` prints a document",
             hint="leave one of them out",
@@ -121,6 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         extent = FULL if arguments.full else VERBOSE if arguments.verbose else SCREEN
         print_compilation(compilation, timeline, directory, extent, told.sentences(chosen))
+        if arguments.trained:
+            print_trained(compilation.plan.model)
         if page is not None:
             print_line("page", str(page))
     return 0

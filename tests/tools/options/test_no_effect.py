@@ -61,7 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilation: sw.Compil
                 f"compile mlp --devices 2 --json {flag}",
                 f"`{flag}` is about the report, `--json` prints a document; leave one of them out",
             )
-            for flag in ("--full", "--verbose")
+            for flag in ("--full", "--verbose", "--trained")
         ),
         (
             "compile mlp --devices 2 --out empty --trace empty/plan.json",
