@@ -43,6 +43,9 @@ class Emission:
         The node of each value that was emitted, of the first `seen` nodes.
     seen : int
         How many nodes that has.
+    slopes : set of str
+        Constants to gradients that given gradients of functions read: they are no constants to
+        the gradients of those.
     """
 
     build: Builder = field(default_factory=Builder)
@@ -55,6 +58,7 @@ class Emission:
     counter: Value | None = None
     producers: dict[str, Node] = field(default_factory=dict)
     seen: int = 0
+    slopes: set[str] = field(default_factory=set)
 
     def enter(self, constant: Constant) -> Value:
         """Return the value of a constant: a parameter, or a fill with one number."""

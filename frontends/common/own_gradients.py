@@ -284,6 +284,7 @@ class _Transposed:
             return value
         if name not in self.constants:
             self.constants[name] = self.emission.build.emit("stop_gradient", value)
+            self.emission.slopes.add(self.constants[name].name)
         return self.constants[name]
 
 

@@ -8,6 +8,7 @@ gradient, what is not used, and raises its own errors.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import getitem
 from typing import Any
 from unittest.mock import patch
 
@@ -17,11 +18,12 @@ from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 
 from shardwright.frontends.torch.places import line_of_call
-from shardwright.frontends.torch.private import untraced
+from shardwright.frontends.torch.private import accumulation_hooks_of, untraced
 from shardwright.ir.errors import ModelError
 
 GRADIENT = "shardwright.gradient"
 _LEAF = "shardwright.leaf_.default"
+_OWN = "shardwright.own_gradient.default"
 
 # Operators that exports have and PyTorch never runs.
 _LIBRARY = torch.library.Library("shardwright", "FRAGMENT")
@@ -57,7 +59,7 @@ _SAME = {
 
 
 @contextmanager
-def traced_gradients() -> Iterator[None]:
+def traced_gradients(module: torch.nn.Module) -> Iterator[None]:
     """Trace what a module asks of autograd, until the end of the context.
 
     What is saved for backward is kept as it is: PyTorch would compute checkpoints again, in the
@@ -67,7 +69,7 @@ def traced_gradients() -> Iterator[None]:
     with (
         patch.object(saved, "__enter__", _entered),
         patch.object(saved, "__exit__", lambda hooks, *error: None),
-        _Gradients(),
+        _Gradients(any(accumulation_hooks_of(one) for one in module.parameters())),
     ):
         yield
 
@@ -85,10 +87,17 @@ def _entered(hooks: Any) -> None:
 
 
 class _Gradients(TorchFunctionMode):  # type: ignore[misc]
-    """Answers what a module asks of autograd."""
+    """Answers what a module asks of autograd.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    accumulates : bool
+        Whether a parameter has hooks that run when its gradient is accumulated.
+    """
+
+    def __init__(self, accumulates: bool) -> None:
         super().__init__()
+        self._accumulates = accumulates
         self._handlers: list[tuple[Any, Callable[..., Any]]] = [
             (torch.autograd.grad, self._grad),
             (Tensor.requires_grad_, _required),
@@ -137,6 +146,13 @@ class _Gradients(TorchFunctionMode):  # type: ignore[misc]
             return tuple(None if None in each else torch.stack(each) for each in columns)
         ends, points = _tensors(outputs), _tensors(list(_values(inputs)))
         factors = _factors(ends, grad_outputs)
+        if self._accumulates and any(isinstance(one, torch.nn.Parameter) for one in points):
+            raise ModelError(
+                "`torch.autograd.grad` by a parameter, in a module with hooks of accumulated "
+                "gradients, which it does not run",
+                line_of_call(),
+                "use `register_hook` instead of `register_post_accumulate_grad_hook`",
+            )
         with untraced():
             is_partial = materialize_grads if allow_unused is None else allow_unused
             how = {"create_graph": create_graph, "allow_unused": is_partial}
@@ -296,25 +312,48 @@ def separate_leaves(program: ExportedProgram) -> None:
             graph.erase_node(node)
 
 
+def by_tensors(program: ExportedProgram) -> None:
+    """Let gradients be by tensors themselves: what returns them unchanged, and hooks, are after.
+
+    A gradient by a tensor is what its hooks return, as in PyTorch.
+    """
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
+                if str(node.target).startswith(GRADIENT):
+                    node.update_arg(1, [_first(point) for point in node.args[1]])
+
+
 def differentiated(graph: fx.Graph) -> set[fx.Node]:
     """Return the nodes that gradients are computed by."""
-    return {
-        _first(point)
-        for node in graph.nodes
-        if str(node.target).startswith(GRADIENT)
-        for point in node.args[1]
-    }
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if str(node.target).startswith(GRADIENT):
+            found.update(node.args[1])
+    return found
 
 
 def _first(node: fx.Node) -> fx.Node:
-    """Return the node of a tensor that others return unchanged."""
-    while str(node.target).rpartition(".")[0] in _SAME and isinstance(node.args[0], fx.Node):
-        ours, other = node.meta.get("val"), node.args[0].meta.get("val")
-        if not isinstance(ours, Tensor) or not isinstance(other, Tensor):
-            break
-        if (ours.dtype, ours.shape, ours.stride()) != (other.dtype, other.shape, other.stride()):
-            break
-        if node.kwargs.get("copy") or (len(node.args) > 2 and node.args[2] is True):
-            break
-        node = node.args[0]
+    """Return the node of a tensor that others return unchanged, or with hooks."""
+    before = _before(node)
+    while before is not None:
+        node, before = before, _before(before)
     return node
+
+
+def _before(node: fx.Node) -> fx.Node | None:
+    """Return the node of the same tensor, before a hook or an operator that does nothing."""
+    if node.target is getitem:
+        made, place = node.args
+        if str(made.target) == _OWN and made.args[0][place] in made.args[2]:
+            return made.args[0][place]
+        return None
+    if str(node.target).rpartition(".")[0] not in _SAME or not isinstance(node.args[0], fx.Node):
+        return None
+    ours, other = node.meta.get("val"), node.args[0].meta.get("val")
+    if not isinstance(ours, Tensor) or not isinstance(other, Tensor):
+        return None
+    if (ours.dtype, ours.shape, ours.stride()) != (other.dtype, other.shape, other.stride()):
+        return None
+    is_copy = node.kwargs.get("copy") or (len(node.args) > 2 and node.args[2] is True)
+    return None if is_copy else node.args[0]

@@ -25,7 +25,7 @@ from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_slots
 from shardwright.frontends.torch.functional import functional
-from shardwright.frontends.torch.gradients import separate_leaves, traced_gradients
+from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.known import refuse_changing, traced
 from shardwright.frontends.torch.loops import experts_without_loops
@@ -123,7 +123,7 @@ def exported(
                 experts_without_loops(module),
                 plain_modes(),
                 passing_assertions(),
-                traced_gradients(),
+                traced_gradients(module),
                 traced_transforms(),
                 traced_alignments(),
                 traced_functions(gradients),
@@ -134,6 +134,7 @@ def exported(
             give_hooked(program, gradients.removed)
             refuse_without_derivative(program)
             program = functional(program)
+            by_tensors(program)
             refuse_changing(program, read)
             return program, held
     except ModelError:

@@ -149,7 +149,8 @@ class _Transforms:
             if not -many <= place < many:
                 raise ModelError(f"`argnums` has {place} of {many} arguments", line_of_call())
             given[place] = tree_map(self._apart, primals[place])
-        made = func(*given)
+        with patch.object(Tensor, "register_hook", _refused_hook):
+            made = func(*given)
         results, aux = made if has_aux else (made, None)
         chosen = given[argnums] if isinstance(argnums, int) else tuple(given[p] for p in places)
         return chosen, results, tree_leaves(results), aux
@@ -258,6 +259,15 @@ def _told_of_constants() -> Iterator[None]:
         patch.object(Tensor, "detach_", stop),
     ):
         yield
+
+
+def _refused_hook(*_: Any) -> None:
+    raise ModelError(
+        "a hook inside of a function that `torch.func` differentiates, which acts on that "
+        "gradient alone,",
+        line_of_call(),
+        "use `torch.autograd.grad`",
+    )
 
 
 def _switched_off() -> ModelError:

@@ -24,6 +24,7 @@ def emit_gradients(
     inputs: Sequence[Value],
     *,
     again: bool,
+    slopes: Collection[str] = (),
 ) -> list[Value | None]:
     """Emit the gradient of outputs by inputs, all of them values of a growing program.
 
@@ -38,6 +39,8 @@ def emit_gradients(
     again : bool
         Whether the gradients may be differentiated themselves. They are then composed of operators
         that have a gradient.
+    slopes : collection of str
+        Constants to gradients that given gradients read, which a second gradient lacks.
 
     Returns
     -------
@@ -50,7 +53,7 @@ def emit_gradients(
     UnsupportedError
         If the gradient of an operator cannot be differentiated.
     """
-    backward = _Backward(build, again)
+    backward = _Backward(build, again, _varying(build, slopes) if again else ())
     totals: dict[str, Value] = {}
     for output, cotangent in zip(outputs, cotangents, strict=True):
         backward.contribute(totals, output.name, cotangent)
@@ -68,8 +71,8 @@ def emit_gradients(
 class _Backward:
     """The backward pass over a part of a program, which extends it."""
 
-    def __init__(self, build: Builder, again: bool) -> None:
-        self.build, self.again = build, again
+    def __init__(self, build: Builder, again: bool, slopes: Collection[str]) -> None:
+        self.build, self.again, self.slopes = build, again, slopes
         parameters = [parameter.value for parameter in build.parameters]
         results = [result for node in build.nodes for result in node.results]
         self.values = {value.name: value for value in (*build.inputs, *parameters, *results)}
@@ -100,6 +103,10 @@ class _Backward:
     ) -> Gradients:
         """Emit the gradients by the operands of a node."""
         build, emitted = self.build, len(self.build.nodes)
+        if any(name in self.slopes for name in node.operands):
+            raise UnsupportedError(
+                "the second gradient of a function or a hook with a gradient of its own"
+            )
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
         cotangents = [totals.get(r.name) or _zeros(build, r) for r in node.results]
         if self.again and node.operator in COMPOSITIONS:
@@ -150,6 +157,18 @@ def _read(nodes: Sequence[Node], ends: Sequence[str]) -> set[str]:
         if is_read and not operator_class(node.operator).stops_gradient:
             read.update(node.operands)
     return read
+
+
+def _varying(build: Builder, names: Collection[str]) -> set[str]:
+    """Return the values, of some, that depend on inputs or on trained parameters."""
+    if not names:
+        return set()
+    found = {value.name for value in build.inputs}
+    found |= {parameter.name for parameter in build.parameters if parameter.trainable}
+    for node in build.nodes:
+        if not found.isdisjoint(node.operands):
+            found.update(result.name for result in node.results)
+    return found & set(names)
 
 
 def _zeros(build: Builder, value: Value) -> Value:

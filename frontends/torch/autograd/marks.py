@@ -55,7 +55,7 @@ def _kept(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _zeros(ctx: Any, cotangents: Any) -> Any:
     """Return zeros: PyTorch learns what has a gradient, and computes none."""
-    return tuple(items and [_zero(one) for one in items] for items in ctx.given)
+    return tuple(items and type(items)(map(_zero, items)) for items in ctx.given)
 
 
 def _zero(item: Any) -> torch.Tensor | None:

@@ -16,7 +16,8 @@ def _gradient(
     again: bool,
     zeros: bool = False,
 ) -> list[Value]:
-    found = emit_gradients(call.build, outputs, cotangents, inputs, again=again)
+    slopes = call.emission.slopes
+    found = emit_gradients(call.build, outputs, cotangents, inputs, again=again, slopes=slopes)
     if None in found and not zeros:
         raise UnsupportedError("a gradient by a tensor that is written to, or viewed again, since")
     return [

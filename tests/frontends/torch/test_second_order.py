@@ -284,3 +284,61 @@ def test_an_operator_without_a_second_gradient_is_named() -> None:
 def test_errors_of_autograd_are_told_with_the_line() -> None:
     with pytest.raises(ModelError, match="One of the differentiated Tensors does not require grad"):
         import_module(*second.of_loss(_not_required))
+
+
+# Gradients that a module gives itself
+
+
+class Cubed(torch.autograd.Function):
+    """A square with the slope of another function, which depends on its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, slope: Any) -> Any:
+        return 3 * ctx.saved_tensors[0] * slope
+
+
+def _of_function(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    return _slope(Cubed.apply(net(x)).sum(), x)
+
+
+def _hooked(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    x.register_hook(lambda slope: 2 * slope)
+    h = net(x)
+    h.register_hook(lambda slope: slope.clamp(-1, 1))
+    return _slope(h.square().sum(), x) + Cubed.apply(net(x)).sum()
+
+
+def test_hooks_act_on_gradients_in_the_forward_pass() -> None:
+    module, inputs = second.of_loss(_hooked)
+    module.net[0].weight.register_hook(lambda slope: 2 * slope)
+    _check(module, inputs)
+
+
+def _hooked_in_transform(net: Any, x: Any, y: Any) -> Any:
+    def loss(v: Any) -> Any:
+        h = net(v)
+        h.register_hook(lambda slope: 2 * slope)
+        return h.square().sum()
+
+    return torch.func.grad(loss)(x).square().sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [
+        (_of_function, "the second gradient of a function or a hook with a gradient of its own "),
+        (_hooked_in_transform, "a hook inside of a function that `torch.func` differentiates"),
+    ],
+)
+def test_given_gradients_that_second_ones_lack_are_refused(
+    loss: Callable[..., Any], what: str
+) -> None:
+    with pytest.raises(ModelError, match=f"^{what}"):
+        import_module(*second.of_loss(loss))
