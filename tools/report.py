@@ -400,11 +400,14 @@ def training_text(document: PlanDocument) -> str | None:
     A precision that comes with the model, a preset or a file of another system, is marked.
     """
     assumed = assumed_precision(document.model)
-    if document.precision == MASTER and assumed is None:
+    rules = document.optimizer.optimizer
+    if document.precision == MASTER and assumed is None and len(rules.kinds) == 1:
         return None
     text = f"precision {document.precision}"
     if document.precision != MASTER:
-        text += f" with parameters and optimizer states in {MASTER}"
+        narrow = f" in {MASTER} and optimizer states in 8 bits"
+        wide_states = f" and optimizer states in {MASTER}"
+        text += " with parameters" + (narrow if rules.kind == "adam8bit" else wide_states)
     if document.precision == assumed:
         from_file = is_model(document.model.partition(":")[0])
         text += ", the file's" if from_file else ", the default of language models"
@@ -413,7 +416,9 @@ def training_text(document: PlanDocument) -> str | None:
     if wide and document.precision != MASTER:
         text += f"; gradients {' and '.join(wide)} in {MASTER}"
     scale = "" if document.loss_scale == 1 else f", loss scale {document.loss_scale}"
-    return f"{text}; optimizer {document.optimizer.optimizer.title}{scale}"
+    others = sum(rules.kind_of(name) != rules.kind for name in rules.overrides)
+    of_others = f", of {others} parameters {rules.title_of_others}" if others else ""
+    return f"{text}; optimizer {rules.title}{of_others}{scale}"
 
 
 def _statistics_text(model: Graph, names: Sequence[str]) -> str:

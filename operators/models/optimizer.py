@@ -124,6 +124,11 @@ class Optimizer:
         decays = self.kind in ("adam", "adam8bit") and self.settings.get("weight_decay")
         return self.kind.replace("adam", "adamw") if decays else self.kind
 
+    @property
+    def title_of_others(self) -> str:
+        """The name of the rule of parameters that its own does not update."""
+        return "adamw" if self.kind == "muon" or self.settings.get("weight_decay") else "adam"
+
     def kind_of(self, parameter: str) -> str:
         """Return the rule that updates a parameter."""
         return str(self.overrides.get(parameter, {}).get(RULE, self.kind))
