@@ -6,7 +6,7 @@ trained to what the installed PyTorch makes of it, so they are measured, and not
 
 from collections.abc import Callable
 from functools import cache
-from math import inf
+from math import inf, nan
 
 import torch
 
@@ -28,6 +28,10 @@ def _slope(function: Callable[..., torch.Tensor]) -> float:
 
 def _numbers_share(x: torch.Tensor) -> torch.Tensor:
     return torch.fmax(x, torch.ones(1))
+
+
+def _nothing_shares(x: torch.Tensor) -> torch.Tensor:
+    return torch.fmax(torch.ones(1), x + nan)
 
 
 def _bounds_share(x: torch.Tensor) -> torch.Tensor:
@@ -59,11 +63,13 @@ def _number(call: Call, x: Value, other: Value) -> Value:
     ours = {"fmax": "maximum", "fmin": "minimum"}[call.operator.split(".")[1]]
     if not a.type.is_float:
         return call.emit(ours, a, b)
-    found = call.emit(ours, call.emit("where", call.emit("is_nan", a), b, a), b)
+    halves = _slope(_numbers_share) == 0.5
+    known = call.emit("where", call.emit("is_nan", a), b, a)
+    found = call.emit(ours, known, b, **({"halves": True} if halves else {}))
     found = call.emit("where", call.emit("is_nan", b), a, found)
-    if _slope(_numbers_share) == 1:
-        return found
-    return call.emit("with_gradient_of", found, _shared(call, ours, a, b))
+    if _slope(_nothing_shares) == 1:
+        return call.emit("with_gradient_of", found, _shared(call, ours, a, b))
+    return found
 
 
 @converts("aten.hardtanh")
