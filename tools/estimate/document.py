@@ -102,8 +102,9 @@ class Estimated:
     def doubts(self) -> list[str]:
         """What one figure or one buffer decides, as sentences."""
         plan = self.planned.plan
-        peak = plan.document.memory.peak_bytes
-        return list(doubts(plan.program, self.cluster, self.timeline.step_seconds, peak))
+        memory, step = plan.document.memory, self.timeline.step_seconds
+        fits = memory.fits(self.limit)
+        return list(doubts(plan.program, self.cluster, step, memory.peak_bytes, fits))
 
     @cached_property
     def document(self) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from shardwright.operators.models.precision import LOSSES
 _MOST = 0.5  # of the step, or of the memory: what one operator takes then decides the answer
 
 
-def doubts(program: Graph, cluster: AnyCluster, step: float, peak: float) -> Iterator[str]:
-    """Yield sentences about a step that attention decides, and a memory that logits decide.
+def doubts(
+    program: Graph, cluster: AnyCluster, step: float, peak: float, fits: bool
+) -> Iterator[str]:
+    """Yield what attention decides of a step, and whole logits of a memory that is too much.
 
     Parameters
     ----------
@@ -24,6 +26,8 @@ def doubts(program: Graph, cluster: AnyCluster, step: float, peak: float) -> Ite
         Its cluster, as a training software runs it where one is named.
     step, peak : float
         Seconds of a step, and bytes of a device at the peak.
+    fits : bool
+        Whether those fit the limit.
     """
     if isinstance(cluster, Cluster) and cluster.device.efficiency is not None:
         own, best = cluster.device.efficiency.attention, cluster.device.efficiency.best_attention
@@ -37,7 +41,7 @@ def doubts(program: Graph, cluster: AnyCluster, step: float, peak: float) -> Ite
                 f"{seconds_text(least)}"
             )
     scores = logit_bytes(program)
-    if scores > _MOST * peak:
+    if not fits and scores > _MOST * peak:
         rest = bytes_text(peak - scores)
         yield (
             f"logits that are whole at once take {bytes_text(scores)} of the memory, all else "

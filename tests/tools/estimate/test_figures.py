@@ -213,8 +213,18 @@ def test_a_cluster_of_data_sheets_has_no_tags():
 # Doubts
 
 
-def doubts_of(sizes, capsys):
-    given = ["--devices", "1", "--cluster", "h100-3200g", "--precision", "bfloat16", "--json"]
+def doubts_of(sizes, capsys, memory="75"):
+    given = [
+        "--memory",
+        memory,
+        "--devices",
+        "1",
+        "--cluster",
+        "h100-3200g",
+        "--precision",
+        "bfloat16",
+        "--json",
+    ]
     main(["estimate", f"gpt:layers=1,{sizes}", *given, "--plan", "data=1"])
     return json.loads(capsys.readouterr().out)["doubts"]
 
@@ -223,8 +233,10 @@ def test_an_estimate_says_where_attention_or_logits_decide_it(capsys):
     (attention,) = doubts_of("hidden=128,heads=1,batch=1,sequence=65536,vocabulary=128", capsys)
     assert attention.startswith("attention takes 87% of the step, at 18.8% of the peak (")
     assert "; at 75% (Shah et al., 2024: FlashAttention-3" in attention
-    (logits,) = doubts_of("hidden=64,heads=1,batch=1,sequence=512,vocabulary=50000", capsys)
+    large = "hidden=64,heads=1,batch=1,sequence=512,vocabulary=50000"
+    (logits,) = doubts_of(large, capsys, memory="0.1")
     assert logits.startswith("logits that are whole at once take ")
+    assert doubts_of(large, capsys) == []
     assert doubts_of("hidden=4096,heads=32,batch=1,sequence=512,vocabulary=512", capsys) == []
 
 
