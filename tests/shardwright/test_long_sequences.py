@@ -205,7 +205,7 @@ def _switched(node: Node, **attributes: object) -> Node:
 
 def test_other_rings_are_refused() -> None:
     definition = load(MODELS["llama"].format(8))
-    plan = split(MODELS["llama"].format(8), 4, 4)
+    plan = split(MODELS["llama"].format(8), 4, 4, precision="float32")
     rule = UpdateRule(plan.document.optimizer.kind, plan.document.optimizer.settings)
     assert prove_program(definition.graph, plan.program, rule).proven
     for what, mutant in _mutants(plan.program):
