@@ -348,6 +348,7 @@ def page(mutants: Sequence[Mutant]) -> str:
     rules = sorted({mutant.rule for mutant in mutants})
     lines = [
         *_HEAD.format(count=len(mutants)).splitlines(),
+        "",
         f"| in | {' | '.join(rules)} | all | share killed |",
         "|---|" + "---:|" * (len(rules) + 2),
     ]

@@ -182,7 +182,7 @@ def test_the_command_line_knows_what_a_preset_assumes(capsys, tmp_path):
     assert main(["dump", model, "--devices", "2", "--after", "apply_precision"]) == 0
     assert "bf16[32, 16] = cast(embedding.embedding_table)" in capsys.readouterr().out
     told = "compile", model, "--devices", "2", "--learning-rate", "0.1", "--out"
-    assert main([*told, str(tmp_path / "plan")]) == 0
+    assert main([*told, str(tmp_path / "plan"), "--verbose"]) == 0
     assert "the default of language models; optimizer adam" in " ".join(
         capsys.readouterr().out.split()
     )
