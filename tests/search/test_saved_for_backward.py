@@ -78,7 +78,7 @@ def random_plan(
 @pytest.mark.parametrize(
     ("model", "passes", "stages", "weighted", "seed"),
     first(
-        5,
+        4,
         [
             ("mlp", 1, 1, True, 0),
             ("gpt", 2, 2, False, 3),

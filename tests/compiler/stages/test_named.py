@@ -13,6 +13,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.manager import PassManager
 from shardwright.search.named_plan import NamedPlan
+from tests.extent import first
 from tests.zoo_sizes import SMALL
 
 POD = cluster("a100-pod")
@@ -52,7 +53,9 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
     assert step.memory.by_group == pytest.approx(given.compiled.memory.by_group, rel=1e-9)
 
 
-@pytest.mark.parametrize(("stages", "chunks", "schedule"), [(2, 2, None), (4, 1, "zero_bubble")])
+@pytest.mark.parametrize(
+    ("stages", "chunks", "schedule"), first(1, [(4, 1, "zero_bubble"), (2, 2, None)])
+)
 def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | None) -> None:
     options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "micro_batches": 4}
     numbers = {"stages": stages, "chunks": chunks, "schedule": schedule}
