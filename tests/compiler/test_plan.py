@@ -22,7 +22,7 @@ from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
 
 ROOT = Path(__file__).parents[2]
-GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
+GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dtype=float32"
 
 
 @pytest.fixture(scope="module")

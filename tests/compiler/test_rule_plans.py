@@ -152,7 +152,7 @@ def test_a_plan_that_does_not_fit_recomputes_more() -> None:
 
 def test_a_plan_that_leaves_memory_recomputes_less_in_its_last_blocks() -> None:
     sizes = "layers=4,hidden=32,heads=4,batch=16,sequence=32,vocabulary=32"
-    graph = zoo.load(f"gpt:{sizes}").graph
+    graph = zoo.load(f"gpt:{sizes},dtype=float32").graph
     plan = {one.result.how: one for one in built(graph).rules.cheapest(1e9)}["data=4"]
     levels = [plan]
     while (more := levels[-1].thriftier(math.inf)) is not None:

@@ -84,7 +84,9 @@ def test_a_ring_occupies_computation_and_links() -> None:
 def test_no_plan_with_rings_is_faster_than_its_bound(seed: int) -> None:
     random = np.random.default_rng(seed)
     where = described(float(10 ** random.uniform(6, 10)), float(10 ** random.uniform(-8, -5)))
-    definition = load("llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=16,batch=1,sequence=256")
+    definition = load(
+        "llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=16,batch=1,sequence=256,dtype=float32"
+    )
     attention = [n.name for n in definition.graph.nodes if "attention" in n.operator]
     pins = {name: ((1, 1, 4, 1),) * 3 for name in attention}
     pinned = sw.compile(definition, 4, cluster=where, strategies=pins).plan.document

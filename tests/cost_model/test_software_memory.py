@@ -61,7 +61,9 @@ def test_saved_bytes_grow_with_their_factor_and_with_what_is_gathered() -> None:
 
 
 def test_logits_take_their_bytes() -> None:
-    graph = program("gpt:layers=1,hidden=8,heads=2,sequence=64,vocabulary=4096", "data=2", 2, 2)
+    graph = program(
+        "gpt:layers=1,hidden=8,heads=2,sequence=64,vocabulary=4096,dtype=float32", "data=2", 2, 2
+    )
     few, many = (
         memory_as_run(graph, keeping(logits=figure(each)), DEVICE).peak_bytes for each in (100, 104)
     )
@@ -69,7 +71,9 @@ def test_logits_take_their_bytes() -> None:
 
 
 def test_separate_attention_saves_its_scores() -> None:
-    graph = program("gpt:layers=2,hidden=8,heads=2,sequence=512,vocabulary=8", "data=2", 2, 2)
+    graph = program(
+        "gpt:layers=2,hidden=8,heads=2,sequence=512,vocabulary=8,dtype=float32", "data=2", 2, 2
+    )
     apart = keeping().model_copy(update={"attention": "separate"})
     more = (
         memory_as_run(graph, apart, DEVICE).peak_bytes
@@ -121,7 +125,9 @@ def test_options_change_libraries_one_by_one() -> None:
 
 
 def test_a_buffer_of_scores_lasts() -> None:
-    graph = program("gpt:layers=2,hidden=8,heads=2,sequence=512,vocabulary=8", "data=2", 2, 2)
+    graph = program(
+        "gpt:layers=2,hidden=8,heads=2,sequence=512,vocabulary=8,dtype=float32", "data=2", 2, 2
+    )
     kept = keeping(score_buffer=figure(2))
     more = lasting_bytes(graph, kept, DEVICE)[0] - lasting_bytes(graph, keeping(), DEVICE)[0]
     assert more == 2 * 2 * 512 * 512  # heads
@@ -138,7 +144,10 @@ def test_gradients_of_a_table_with_two_readers_are_counted_whole() -> None:
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ["megatron-core", "nanotron", "deepspeed"])
 def test_no_more_is_kept_between_steps_than_at_the_peak(name, zero):
-    text = "llama:layers=2,hidden=1024,heads=8,kv_heads=4,inner=2816,sequence=256,vocabulary=8000"
+    text = (
+        "llama:layers=2,hidden=1024,heads=8,kv_heads=4,inner=2816,sequence=256,vocabulary=8000,"
+        "dtype=float32"
+    )
     definition = training_definition(text, 32, 1)[0]
     plan = f"tensor=2,data=4,micro_batch=1,zero={zero},recompute=full,sequence_parallel"
     where = {"cluster": cluster("h100-3200g"), "precision": "bfloat16", "optimizer": "adam"}
@@ -152,7 +161,10 @@ def test_no_more_is_kept_between_steps_than_at_the_peak(name, zero):
 def test_the_step_of_deepspeed_makes_gradients_of_parts_flat_and_then_float32() -> None:
     # ZeRO-2 with Adam over 4 ranks: 16-bit weights, float32 parts of weights and both states, two
     # 16-bit copies of the gradients of the parts, and a float32 one: 2 + (12 + 2 * 2 + 4) / 4.
-    text = "llama:layers=4,hidden=512,heads=8,kv_heads=8,inner=1024,sequence=8,vocabulary=64"
+    text = (
+        "llama:layers=4,hidden=512,heads=8,kv_heads=8,inner=1024,sequence=8,vocabulary=64,"
+        "dtype=float32"
+    )
     where = {"cluster": cluster("a100-1600g"), "precision": "bfloat16", "optimizer": "adam"}
     plan = "data=4,micro_batch=1,zero=2,recompute=full"
     graph = compile(training_definition(text, 4, 1)[0], 4, plan=plan, **where).plan.program

@@ -16,7 +16,9 @@ from shardwright.zoo.loading import load
 from tests.extent import first
 
 MODELS = {
-    "gpt": "gpt:layers=2,hidden=8,heads=2,batch=2,sequence={},vocabulary=20,dropout=0.1",
+    "gpt": (
+        "gpt:layers=2,hidden=8,heads=2,batch=2,sequence={},vocabulary=20,dropout=0.1,dtype=float32"
+    ),
     "llama": "llama:layers=2,hidden=8,heads=4,kv_heads=2,inner=12,batch=2,sequence={},"
     "vocabulary=20",
     "mixtral": "mixtral:layers=2,hidden=8,heads=4,kv_heads=2,inner=12,experts=4,batch=2,"
@@ -102,7 +104,10 @@ def test_a_ring_in_low_precision() -> None:
 
 
 def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
-    model = "llama:layers=1,hidden=512,heads=4,kv_heads=1,inner=512,batch=1,sequence=131072"
+    model = (
+        "llama:layers=1,hidden=512,heads=4,kv_heads=1,inner=512,batch=1,sequence=131072,"
+        "dtype=float32"
+    )
     plan = sw.compile(load(model), 8, cluster="h100-pod").plan
     assert plan.document.lower_bound <= plan.document.objective
     assert len(rings(plan.program)) == 2
@@ -141,7 +146,7 @@ def test_gathered_causal_attention_is_balanced_by_name_and_where_it_pays() -> No
     def balanced(plan: Plan) -> int:
         return sum(n.operator.startswith("balanced_attention") for n in plan.program.nodes)
 
-    long = "gpt:layers=1,hidden=64,heads=2,batch=1,sequence={},vocabulary=20"
+    long = "gpt:layers=1,hidden=64,heads=2,batch=1,sequence={},vocabulary=20,dtype=float32"
     built = sw.compile(load(long.format(64)), 4, cluster="h100-pod", plan="context=4")
     assert balanced(built.plan) == 2
     assert balanced(split(long.format(64), 4, 1)) == 0
@@ -159,7 +164,7 @@ def test_gathered_causal_attention_is_balanced_by_name_and_where_it_pays() -> No
         ),
         ("vit:layers=1,hidden=16,heads=4,batch=8,side=8,patch=4", "context=2", "divides nothing"),
         (
-            "gpt:layers=1,sequence=3,batch=2",
+            "gpt:layers=1,sequence=3,batch=2,dtype=float32",
             "context=4",
             "the sequence of 3 positions cannot be spl",
         ),

@@ -8,7 +8,7 @@ import shardwright
 from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, StrategyError
 from tests.extent import first
 
-GPT = "gpt:layers=1,hidden=256,heads=4,batch=4,sequence=128"
+GPT = "gpt:layers=1,hidden=256,heads=4,batch=4,sequence=128,dtype=float32"
 
 
 def test_the_cheapest_shape_is_taken():
@@ -36,7 +36,7 @@ def test_where_no_shape_will_do_the_reason_is_given():
         )
 
 
-SMALL = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32"
+SMALL = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,dtype=float32"
 
 
 @pytest.mark.parametrize("objective", first(1, ["overlapped", "serial"]))

@@ -19,8 +19,8 @@ from tests.extent import first
 CPU = cluster("cpu")
 MODELS = {
     "mlp": "mlp:batch=16,inputs=24,hidden=32,classes=8",
-    "gpt": "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64",
-    "bert": "bert:layers=1,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64",
+    "gpt": "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64,dtype=float32",
+    "bert": "bert:layers=1,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64,dtype=float32",
 }
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", {"learning_rate": 0.1}),
@@ -120,7 +120,7 @@ def test_options(model: str, options: dict[str, object]) -> None:
 
 UNEVEN = {
     "mlp": "mlp:batch=13,inputs=783,hidden=510,classes=7",
-    "gpt": "gpt:layers=1,hidden=30,heads=3,batch=6,sequence=7,vocabulary=53",
+    "gpt": "gpt:layers=1,hidden=30,heads=3,batch=6,sequence=7,vocabulary=53,dtype=float32",
 }
 
 

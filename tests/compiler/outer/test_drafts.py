@@ -28,7 +28,9 @@ def search(memory: float = inf, objective: str = "overlapped") -> Drafting:
         memory_limit=memory,
         objective=objective,  # type: ignore[arg-type]
     )
-    gpt = load_model("gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512")
+    gpt = load_model(
+        "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512,dtype=float32"
+    )
     source = Canonicalize().run(gpt.graph)
     return Drafting(source, POD, MESH, options, PassManager(), None)
 

@@ -138,7 +138,7 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
 def test_one_stage_of_a_model_is_no_faster_than_its_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=64,dtype=float32"
     floor = floor_of(gpt, monkeypatch)
     for count in (1, 2, 4):
         found = sw.compile(gpt, 4, micro_batches=count, **ON_POD)
@@ -164,7 +164,10 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
 def test_no_pipeline_of_a_model_is_faster_than_its_floor(
     schedule: str, chunks: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpt = f"gpt:layers={2 * chunks},hidden=64,heads=4,batch=16,sequence=16,vocabulary=64"
+    gpt = (
+        f"gpt:layers={2 * chunks},hidden=64,heads=4,batch=16,sequence=16,vocabulary=64,"
+        "dtype=float32"
+    )
     floor = floor_of(gpt, monkeypatch)
     assert 0.2 < floor.forward_share < 0.5
     for count in counts:
@@ -177,7 +180,7 @@ def test_no_pipeline_of_a_model_is_faster_than_its_floor(
 def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=1024,vocabulary=64"
+    gpt = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=1024,vocabulary=64,dtype=float32"
     floor = floor_of(gpt, monkeypatch)
     assert floor.most_stages == 2
     where = Configuration(None, 2, 4, 1, "zero_bubble")

@@ -7,7 +7,7 @@ from shardwright.compiler.page import alternatives as page
 from shardwright.search.heuristics.completion import complete
 from shardwright.solver.evaluate import evaluate
 
-GPT = "gpt:layers=2,hidden=32,heads=2,batch=8,sequence=8,vocabulary=64"
+GPT = "gpt:layers=2,hidden=32,heads=2,batch=8,sequence=8,vocabulary=64,dtype=float32"
 CASES = {
     "mlp": ("mlp:batch=16", {"mesh": "2x2", "gap": 0.1}),
     "gpt": (GPT, {"mesh": "2x2", "gap": 0.1}),

@@ -13,7 +13,7 @@ from shardwright.ir.errors import ClusterError, InfeasibleError, NoPlanError
 from tests.enumerated_pipelines import cases
 from tests.extent import first
 
-MODEL = "gpt:layers=4,hidden=16,heads=2,batch=8,sequence=8,vocabulary=32"
+MODEL = "gpt:layers=4,hidden=16,heads=2,batch=8,sequence=8,vocabulary=32,dtype=float32"
 DENSE = "mlp:layers=4,inputs=16,hidden=16,batch=8"
 POD = cluster("a100-pod")
 SEEDS = (1, 2, 10, 12, 13, 24)

@@ -17,7 +17,7 @@ from tests.extent import first
 from tests.zoo_sizes import SMALL
 
 POD = cluster("a100-pod")
-DEEP = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=8,vocabulary=32"
+DEEP = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=8,vocabulary=32,dtype=float32"
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,9 @@ def test_statistics_of_a_batch(passes: int) -> None:
 
 
 def test_many_cuts_are_no_worse_than_even_ones() -> None:
-    model = "gpt:layers=3,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,tied=false"
+    model = (
+        "gpt:layers=3,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,tied=false,dtype=float32"
+    )
     options: dict[str, Any] = {"optimizer": "adam", "objective": "serial"}
     even = compile(model, 3, plan="pipeline=3,micro_batch=2", **options)
     found = compile(model, 3, stages=3, micro_batches=2, gap=0.02, **options)

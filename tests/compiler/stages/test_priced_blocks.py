@@ -39,8 +39,9 @@ from tests.random_graphs import random_graph
 POD = cluster("a100-pod")
 EXACT = 1 + 1e-9
 MODELS = (
-    "gpt:layers=2,hidden=64,heads=2,batch=16,sequence=32,vocabulary=256",
-    "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=128,batch=16,sequence=32,vocabulary=256",
+    "gpt:layers=2,hidden=64,heads=2,batch=16,sequence=32,vocabulary=256,dtype=float32",
+    "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=128,batch=16,sequence=32,vocabulary=256,"
+    "dtype=float32",
 )
 
 

@@ -35,7 +35,7 @@ from tests.random_micro_batches import random_assignment
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 1),))
 PASSES = 4
-GPT = "gpt:layers=1,hidden=64,heads=2,batch=8,sequence=4,vocabulary=4096"
+GPT = "gpt:layers=1,hidden=64,heads=2,batch=8,sequence=4,vocabulary=4096,dtype=float32"
 
 
 def _searched(graph: Graph) -> PipelinePartitioning:

@@ -34,7 +34,9 @@ def pipeline(
         memory_limit=memory,
         objective=objective,  # type: ignore[arg-type]
     )
-    gpt = load_model("gpt:layers=8,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512")
+    gpt = load_model(
+        "gpt:layers=8,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512,dtype=float32"
+    )
     source = Canonicalize().run(gpt.graph)
     return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
 

@@ -112,7 +112,7 @@ def scaled(way: tuple[Any, ...], factor: float) -> Cluster:
 def programs() -> tuple[Graph, ...]:
     """Return programs of a transformer, of a convolutional network, and of dense layers."""
     lab = Cluster.model_validate(DESCRIPTION)
-    gpt = "gpt:layers=1,hidden=60,heads=4,batch=8,sequence=32,vocabulary=64"
+    gpt = "gpt:layers=1,hidden=60,heads=4,batch=8,sequence=32,vocabulary=64,dtype=float32"
     made = (
         sw.compile(gpt, 8, cluster=lab, plan="tensor=4,data=2,zero=3", precision="bfloat16"),
         sw.compile("lenet5:batch=8", 8, cluster=lab, mode="data_parallel"),

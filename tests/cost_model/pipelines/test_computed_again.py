@@ -5,7 +5,10 @@ import pytest
 from shardwright import compile
 from shardwright.cost_model.memory import peak_memory
 
-MODEL = "llama:layers=8,hidden=64,heads=4,kv_heads=4,inner=128,batch=4,sequence=256,vocabulary=64"
+MODEL = (
+    "llama:layers=8,hidden=64,heads=4,kv_heads=4,inner=128,batch=4,sequence=256,vocabulary=64,"
+    "dtype=float32"
+)
 
 
 @pytest.mark.parametrize(

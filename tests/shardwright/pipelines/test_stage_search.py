@@ -9,8 +9,8 @@ from shardwright.compiler.outer import judge
 from shardwright.ir.errors import OptionError, ShardwrightError
 from tests.extent import first
 
-GPT = "gpt:layers=2,hidden=32,heads=4,batch=4,sequence=8,vocabulary=64"
-WIDE = "gpt:layers=2,hidden=64,heads=2,batch=4,sequence=32,vocabulary=256"
+GPT = "gpt:layers=2,hidden=32,heads=4,batch=4,sequence=8,vocabulary=64,dtype=float32"
+WIDE = "gpt:layers=2,hidden=64,heads=2,batch=4,sequence=32,vocabulary=256,dtype=float32"
 WIDE_MEMORY = 1.38e6
 GAP = 1e-4
 DEEP = "mlp:batch=2,layers=4"

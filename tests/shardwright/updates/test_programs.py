@@ -10,8 +10,11 @@ from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tensor import Tensor
 
-GPT = "gpt:layers=1,hidden=64,heads=4,vocabulary=64,sequence=4,batch=8"
-MIXTRAL = "mixtral:layers=1,hidden=32,heads=4,kv_heads=2,inner=48,batch=8,sequence=8,vocabulary=64"
+GPT = "gpt:layers=1,hidden=64,heads=4,vocabulary=64,sequence=4,batch=8,dtype=float32"
+MIXTRAL = (
+    "mixtral:layers=1,hidden=32,heads=4,kv_heads=2,inner=48,batch=8,sequence=8,vocabulary=64,"
+    "dtype=float32"
+)
 RULES = (
     "adamw:learning_rate=0.01",
     "muon:learning_rate=0.02,adamw_learning_rate=0.003",

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or MPIEXEC is None,
     reason="mpi4py or mpiexec is not installed (the extra `mpi` has both)",
 )
-GPT = "gpt:layers=4,hidden=8,heads=2,batch=8,sequence=4,vocabulary=12"
+GPT = "gpt:layers=4,hidden=8,heads=2,batch=8,sequence=4,vocabulary=12,dtype=float32"
 # Names of plans, with their options: schedules of pipelines, and plans of one stage.
 KINDS = {
     2: {
