@@ -83,7 +83,8 @@ def test_separate_attention_saves_its_scores() -> None:
 
 
 def test_gradients_that_are_kept_take_four_bytes_of_each_weight() -> None:
-    graph = program(f"{SMALL},layers=1", "tensor=2", 2, 2)  # one micro-batch: not accumulated
+    # One micro-batch: gradients are not accumulated.
+    graph = program(f"{SMALL},layers=1,dtype=float32", "tensor=2", 2, 2)
     whole, needed = keeping(gradients="whole"), keeping()
     lasting = lasting_bytes(graph, whole, DEVICE)[0] - lasting_bytes(graph, needed, DEVICE)[0]
     stored = [p for p in graph.parameters if p.role != "state"]
@@ -99,7 +100,7 @@ def _elements(graph: Graph, name: str) -> float:
 
 
 def test_libraries_take_workspaces_as_large_as_on_the_device() -> None:
-    graph = program(f"{SMALL},layers=1", "tensor=2", 2, 2)
+    graph = program(f"{SMALL},layers=1,dtype=float32", "tensor=2", 2, 2)
     older, newer = cluster("a100-selene").device, cluster("h100-3200g").device
     several = keeping(libraries={"cublas": 2, "transformer_engine": 1, "unheard_of": 3})
     found = [lasting_bytes(graph, several, device)[0] for device in (older, newer)]
@@ -134,7 +135,8 @@ def test_a_buffer_of_scores_lasts() -> None:
 
 
 def test_gradients_of_a_table_with_two_readers_are_counted_whole() -> None:
-    graph = program(f"{SMALL},layers=1,tied=true", "data=4", 4, 8)  # reduced to parts, then added
+    # They are reduced to parts, then added.
+    graph = program(f"{SMALL},layers=1,tied=true,dtype=float32", "data=4", 4, 8)
     lasting = lasting_bytes(graph, keeping(gradients="whole"), DEVICE)[0]
     needed = lasting_bytes(graph, keeping(), DEVICE)[0]
     stored = [p for p in graph.parameters if p.role != "state"]
