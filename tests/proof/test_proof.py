@@ -17,7 +17,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.proof import prove
 from shardwright.tracing import Definition, InputSpec
 
-GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
+GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2,dtype=float32"
 HYBRID = Path(__file__).parents[1] / "tools" / "hybrid_model.py"
 SEARCHES = (
     "exact",
