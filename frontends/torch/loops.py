@@ -63,6 +63,20 @@ def _summed(
     return torch.stack([*results]).sum(0)
 
 
+def _longcat(self: Any, hidden_states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """Compute experts of which the last ones return a token as it is."""
+    marks = F.one_hot(chosen, num_classes=self.total_experts)
+    shares = (marks * weights.unsqueeze(-1)).sum(1)
+    count = self.num_routed_experts
+    found = hidden_states * shares[:, count:].sum(1, keepdim=True)
+    if self.gate_up_proj is not None:
+        inner = hidden_states @ self.gate_up_proj[:count].transpose(1, 2)
+        gate, up = inner.chunk(2, dim=-1)
+        made = (self.act_fn(gate) * up) @ self.down_proj.transpose(1, 2)
+        found = found + (made * shares[:, :count].t().unsqueeze(-1)).sum(0)
+    return found.to(hidden_states.dtype)
+
+
 def _jetmoe_choices(self: Any, hidden_states: Tensor) -> tuple[Tensor, ...]:
     """Return tokens in their own order, and the expert of each as marks in place of sizes."""
     logits = self.layer(hidden_states).float()
@@ -83,6 +97,7 @@ _FORWARDS: Mapping[str, Callable[..., Any]] = {
     "DbrxExperts": _dbrx,
     "SwitchTransformersExperts": _switch,
     "NllbMoeExperts": _nllb,
+    "LongcatFlashExperts": _longcat,
     "JetMoeTopKGating": _jetmoe_choices,
     "JetMoeParallelExperts": _jetmoe_products,
 }
