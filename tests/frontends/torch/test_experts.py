@@ -99,7 +99,7 @@ def test_tensor_ranks_divide_gates_and_inner_features_of_one_weight() -> None:
     assert not any("tensor" in node.attributes["axes"] for node in inner)
 
 
-@pytest.mark.parametrize("kind", ["dbrx", "jetmoe", "nllb-moe", "switch"])
+@pytest.mark.parametrize("kind", ["dbrx", "jetmoe", "longcat", "nllb-moe", "switch"])
 def test_experts_in_loops_are_computed_for_every_token(kind: str) -> None:
     torch.manual_seed(0)
     module, inputs = _LOOPS[kind]()
@@ -193,4 +193,33 @@ def _switch() -> Any:
     return transformers.SwitchTransformersForConditionalGeneration(config), inputs
 
 
-_LOOPS = {"dbrx": _dbrx, "jetmoe": _jetmoe, "nllb-moe": _nllb, "switch": _switch}
+def _longcat() -> Any:
+    config = transformers.LongcatFlashConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        ffn_hidden_size=8,
+        expert_ffn_hidden_size=8,
+        n_routed_experts=4,
+        zero_expert_num=2,  # those return a token as it is
+        moe_topk=3,
+        q_lora_rank=8,
+        kv_lora_rank=8,
+        qk_nope_head_dim=4,
+        qk_rope_head_dim=4,
+        v_head_dim=4,
+        head_dim=4,
+        use_cache=False,
+    )
+    return transformers.LongcatFlashForCausalLM(config), _tokens()
+
+
+_LOOPS = {
+    "dbrx": _dbrx,
+    "jetmoe": _jetmoe,
+    "longcat": _longcat,
+    "nllb-moe": _nllb,
+    "switch": _switch,
+}
