@@ -84,7 +84,7 @@ def traced_functions(gradients: Gradients) -> Iterator[None]:
     with _GradientMode() as mode, ExitStack() as stack:
         functions = [one for one in _subclasses(Function) if not _is_of_pytorch(one)]
         traced = [(one, _traced(one, gradients, mode)) for one in functions]
-        traced.append((CheckpointFunction, _checkpointed(mode)))
+        traced.append((CheckpointFunction, _checkpointed(gradients, mode)))
         for function, forward in traced:
             new = {"forward": forward, "backward": _zeros}
             if _is_split(function):
@@ -157,11 +157,17 @@ def _traced(function: Any, gradients: Gradients, mode: _GradientMode) -> Callabl
     return forward
 
 
-def _checkpointed(mode: _GradientMode) -> Pass:
+def _checkpointed(gradients: Gradients, mode: _GradientMode) -> Pass:
     """Return what runs the function of a reentrant checkpoint, as a part of the module."""
 
     def forward(context: Any, run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         is_on = mode.is_on
+        if gradients.has_parameter_hooks:
+            raise refused(
+                "a parameter has a hook, which PyTorch runs for every reentrant checkpoint by "
+                "itself",
+                "set `use_reentrant=False`",
+            )
         _kept(context, (None, None, *args))
         nested = [a for a in args if not isinstance(a, torch.Tensor)]
         if is_on and any(_holds_trained(item) for item in nested):

@@ -40,6 +40,7 @@ def traced_hooks(module: torch.nn.Module, gradients: Gradients) -> Iterator[None
                 hint="use `register_full_backward_hook`",
             )
     hooked = _hooked_parameters(module)
+    gradients.has_parameter_hooks = bool(hooked)
 
     def before(root: torch.nn.Module, *_: Any) -> None:
         for name, hooks in hooked.items():

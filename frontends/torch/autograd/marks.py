@@ -76,6 +76,8 @@ class Gradients:
         How many there are.
     removed : set of int
         Those of hooks that the module removes while it runs.
+    has_parameter_hooks : bool
+        Whether parameters have hooks.
     is_inside : bool
         Whether a function with a backward pass of its own is being traced.
     """
@@ -83,6 +85,7 @@ class Gradients:
     def __init__(self) -> None:
         self.count = 0
         self.removed: set[int] = set()
+        self.has_parameter_hooks = False
         self.is_inside = False
 
     def mark(self, tensor: torch.Tensor) -> tuple[int, torch.Tensor]:
