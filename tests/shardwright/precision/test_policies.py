@@ -181,7 +181,7 @@ def test_the_command_line_knows_what_a_preset_assumes(capsys, tmp_path):
     model = "gpt2:layers=1,hidden=16,heads=2,batch=2,sequence=8,vocabulary=32"
     assert main(["dump", model, "--devices", "2", "--after", "apply_precision"]) == 0
     assert "bf16[32, 16] = cast(embedding.embedding_table)" in capsys.readouterr().out
-    told = "compile", model, "--devices", "2", "--learning-rate", "0.1", "--out"
+    told = "compile", model, "--verbose", "--devices", "2", "--learning-rate", "0.1", "--out"
     assert main([*told, str(tmp_path / "plan"), "--verbose"]) == 0
     assert "the default of language models; optimizer adam" in " ".join(
         capsys.readouterr().out.split()
