@@ -313,11 +313,20 @@ def test_torchtitan_is_a_model_and_a_plan(tmp_path):
     assert found.options["reduce_type"] == "float32"
 
 
+def test_torchtitan_with_copies_of_shards_is_hybrid_sharding(tmp_path):
+    copies = "shard_degree = 8\ndata_parallel_replicate_degree = 2"
+    text = TOML.replace("shard_degree = 8", copies)
+    found = configs.read_plan(written(tmp_path, "train.toml", text), with_model=True)
+    assert found.plan_text == (
+        "tensor=2,sequence_parallel,zero=3,data=16,shard=8,micro_batch=2,recompute=full"
+    )
+    assert found.devices == 32
+
+
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
         ('mode = "full"', 'mode = "selective"', "activation_checkpoint.mode"),
-        ("shard_degree = 8", "shard_degree = 8\ndata_parallel_replicate_degree = 2", "hybrid"),
         ('flavor = "8B"', 'flavor = "9B"', "`llama3` `9B` is not known"),
         ("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true", "enable_cpu_offload"),
         ("tensor_parallel_degree = 2", "expert_parallel_degree = 2", "expert_parallel_degree"),
