@@ -118,8 +118,9 @@ class Gradients:
 
 
 def gradients_of(module: torch.nn.Module) -> dict[str, Array]:
-    """Return the gradients of parameters by name; complex ones as real and imaginary parts."""
-    found = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    """Return gradients of parameters that have elements; complex ones as pairs of real numbers."""
+    named = module.named_parameters()
+    found = {n: p.grad for n, p in named if p.grad is not None and p.numel()}
     return {
         n: (torch.view_as_real(g.resolve_conj()) if g.is_complex() else g).numpy()
         for n, g in found.items()
