@@ -209,7 +209,6 @@ def test_a_module_without_elements_is_imported_for_planning() -> None:
         (lambda w, x: torch.linalg.svd(x)[1].sum() * w.sum(), "linalg_svd"),
         (lambda w, x: (w * torch.poisson(x[0].abs())).sum(), "aten.poisson"),
         (lambda w, x: w.sum() if x.sum() > 0 else w.prod(), "a branch or a size depends on the"),
-        (lambda w, x: (1 / torch.complex(w, x[0])).real.sum(), "complex"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_with_its_line(function: Function, said: str) -> None:
@@ -261,7 +260,7 @@ def test_a_module_in_a_file_is_compiled_and_verified(tmp_path: Any, capsys: Any)
         assert (
             main(["compile", f"{file}:net", "--devices", "4", "--batch", "4", "--out", plan]) == 0
         )
-    assert "0.weight" in capsys.readouterr().out
+    assert f"written   {plan}" in capsys.readouterr().out
     assert main(["verify", plan, "--steps", "1"]) == 0
 
 
@@ -305,19 +304,14 @@ def test_rotary_embeddings_in_complex_numbers_are_real() -> None:
     assert compare.gradients_differ(Rotary(), (x,)).gradient < 1e-14
 
 
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        (Rotary(trained=True), "`table` of complex numbers, which"),
-        (Lambda(lambda w, x: torch.view_as_complex(w.view(3, 2))), "result .* of complex numbers"),
-        (
-            Lambda(lambda w, x: torch.view_as_complex(w.view(3, 2)).exp().abs().sum() * x.sum()),
-            "of complex num",
-        ),
-    ],
-)
-def test_other_complex_numbers_are_refused(module: Any, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_trained_tables_of_complex_numbers_have_the_gradients_of_autograd() -> None:
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    assert compare.gradients_differ(Rotary(trained=True), (x,)).gradient < 1e-14
+
+
+def test_results_of_complex_numbers_are_refused() -> None:
+    module = Lambda(lambda w, x: torch.view_as_complex(w.view(3, 2)))
+    with pytest.raises(ModelError, match=r"result .* of complex numbers"):
         import_module(module, (torch.randn(3, 6, 8, dtype=torch.float64),))
 
 
@@ -476,11 +470,9 @@ class Surrogate(nn.Linear):
         return Doubled.apply(super().forward(x)).square().mean()  # type: ignore[no-untyped-call]
 
 
-def test_a_gradient_of_the_modules_own_is_warned_of() -> None:
+def test_a_gradient_of_the_modules_own_is_imported_and_pytorch_is_left_as_it_is() -> None:
     before = torch.autograd.Function.apply
-    (said,) = import_module(Surrogate(4, 2), torch.randn(3, 4)).warnings
-    assert said == (
-        "the module gives `Doubled` a gradient of its own; the program has the gradient of its "
-        "forward pass, which can differ"
-    )
+    module, x = Surrogate(4, 2).double(), torch.randn(3, 4, dtype=torch.float64)
+    assert import_module(module, x).warnings == ()
+    assert compare.gradients_differ(module, (x,)).gradient < 1e-14
     assert torch.autograd.Function.apply == before

@@ -3,8 +3,8 @@ from importlib import util
 
 import pytest
 
-from shardwright.tools.main import main
 from tests.tools.check import programs, published, tensors
+from tests.tools.check.apart import checked
 
 pytestmark = pytest.mark.skipif(util.find_spec("torch") is None, reason="needs PyTorch")
 pytestmark = [pytestmark, pytest.mark.filterwarnings("default")]
@@ -13,12 +13,11 @@ pytestmark = [pytestmark, pytest.mark.filterwarnings("default")]
 MENDS = ("sum the ", "leave out", "give ", "redistribute ", "call ")
 
 
-def answer(tmp_path, capsys, text, *options):
+def answer(tmp_path, text, *options):
     path = tmp_path / "program.py"
     path.write_text(text)
-    code = main(["check", str(path), *options])
-    output = capsys.readouterr()
-    return code, output.out + output.err
+    code, output, errors = checked(tmp_path, str(path), *options)
+    return code, output + errors
 
 
 # Four ranks with DTensor take seconds: benchmarks/check_mutants.py has all programs and faults.
@@ -31,20 +30,20 @@ WRONG = programs.WRONG | {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_program_is_accepted(tmp_path, capsys, name):
-    code, said = answer(tmp_path, capsys, RIGHT[name])
+def test_a_right_program_is_accepted(tmp_path, name):
+    code, said = answer(tmp_path, RIGHT[name])
     assert code == 0, said
     assert "are those of one device" in said
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_fault_is_found_with_its_line(tmp_path, capsys, name):
+def test_a_fault_is_found_with_its_line(tmp_path, name):
     right, text, replacement, expected, place = WRONG[name]
     assert right.count(text) == 1
     wrong = right.replace(text, replacement)
     # Changes are tried only where one is expected to mend the program: most of the time goes there.
     limit = "600" if expected.startswith(MENDS) else "0"
-    code, said = answer(tmp_path, capsys, wrong, "--time-limit", limit)
+    code, said = answer(tmp_path, wrong, "--time-limit", limit)
     assert code == 1, said
     assert expected in said
     lines = [number for number, line in enumerate(wrong.split("\n"), 1) if place in line]
@@ -62,13 +61,13 @@ def test_a_fault_is_found_with_its_line(tmp_path, capsys, name):
         ("h = self.down(h)", "h = self.nothing(h)", "line 68"),
     ],
 )
-def test_what_cannot_be_decided_is_refused(tmp_path, capsys, text, replacement, expected):
-    code, said = answer(tmp_path, capsys, programs.DENSE.replace(text, replacement))
+def test_what_cannot_be_decided_is_refused(tmp_path, text, replacement, expected):
+    code, said = answer(tmp_path, programs.DENSE.replace(text, replacement))
     assert code == 2
     assert expected in said
 
 
-def test_groups_kept_in_a_module_that_the_file_imports_are_each_ranks_own(tmp_path, capsys):
+def test_groups_kept_in_a_module_that_the_file_imports_are_each_ranks_own(tmp_path):
     kept = "GROUP = None\n"
     (tmp_path / "kept_groups.py").write_text(kept)
     text = programs.HEADS.replace("import torch\n", "import torch\nimport kept_groups\n", 1)
@@ -78,7 +77,7 @@ def test_groups_kept_in_a_module_that_the_file_imports_are_each_ranks_own(tmp_pa
     text = text.replace("pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]", made)
     used = 'pairs[mesh.get_local_rank("tp") // 2])  # of key'
     assert used in text
-    code, said = answer(tmp_path, capsys, text.replace(used, "kept_groups.GROUP)"))
+    code, said = answer(tmp_path, text.replace(used, "kept_groups.GROUP)"))
     assert code == 0, said
 
 
@@ -90,21 +89,23 @@ def test_groups_kept_in_a_module_that_the_file_imports_are_each_ranks_own(tmp_pa
         ("    return loss / MESH", "    return 'loss' if loss else MESH", "expected the loss"),
     ],
 )
-def test_ranks_that_fail_end_the_check(tmp_path, capsys, text, replacement, expected):
-    code, said = answer(tmp_path, capsys, programs.DENSE.replace(text, replacement))
+def test_ranks_that_fail_end_the_check(tmp_path, text, replacement, expected):
+    code, said = answer(tmp_path, programs.DENSE.replace(text, replacement))
     assert code == 2
     assert expected in said
 
 
-def test_what_a_program_prints_is_not_in_the_document(tmp_path, capfd):
+def test_what_a_program_prints_is_not_in_the_document(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(programs.CONTEXT.replace("def inputs():", "print('said')\ndef inputs():"))
-    assert main(["check", str(path), "--json"]) == 0
-    document = json.loads(capfd.readouterr().out)
+    code, output, _ = checked(tmp_path, str(path), "--json")
+    assert code == 0
+    document = json.loads(output)
     assert document["agrees"]
     assert document["faults"] == []
 
 
-def test_a_file_that_is_absent_is_refused(tmp_path, capsys):
-    assert main(["check", str(tmp_path / "absent.py")]) == 2
-    assert "no such file" in capsys.readouterr().err
+def test_a_file_that_is_absent_is_refused(tmp_path):
+    code, _, errors = checked(tmp_path, str(tmp_path / "absent.py"))
+    assert code == 2
+    assert "no such file" in errors
