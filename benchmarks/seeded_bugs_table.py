@@ -194,8 +194,8 @@ BUGS = {
     ),
     "settings_ignored": bug(
         "settings of the optimizer are those by default",
-        "passes.append_optimizer:_append_update",
-        ("**optimizer.attributes_of(name),", ""),
+        "operators.models.update_steps:emit_update",
+        ("**attributes,", ""),
     ),
     # Clean-up
     "scales_removed": bug(

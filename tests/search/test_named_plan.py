@@ -411,9 +411,7 @@ def test_a_named_plan_that_does_not_fit_is_proven_not_to():
     whole = sw.compile(GPT, 8, plan="tensor=2", objective="serial")
     counted, needed = whole.compiled.result.memory_bytes, whole.plan.document.memory.peak_bytes
     assert counted < needed
-    with pytest.raises(
-        InfeasibleError, match=r"`tensor=2,data=4` takes [0-9.]+ KiB \(param"
-    ) as last:
+    with pytest.raises(InfeasibleError, match=r"`tensor=2,data=4` takes [0-9.]+ KiB \(") as last:
         sw.compile(GPT, 8, plan="tensor=2", memory_limit=(counted + needed) / 2)
     assert last.value.hint == caught.value.hint
 

@@ -1,6 +1,7 @@
 """How commands end: versions, pipes, interrupts, and what a training run saves on the way."""
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 import shardwright
-from shardwright import compilation
+from shardwright.compiler.plans import timeline
+from shardwright.ir.versions import PACKAGES
 from shardwright.runtime import capacity, checkpoint
 from shardwright.runtime.executor import Executor
 from shardwright.tools.main import main
@@ -49,12 +51,18 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_version(capsys):
+def test_the_version_and_those_of_what_is_installed(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out == f"shardwright {shardwright.__version__}\n"
-    assert f'version = "{shardwright.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"shardwright {shardwright.__version__}",
+        f"python {platform.python_version()}",
+    ]
+    assert any(line.startswith(f"numpy {np.__version__}") for line in lines)
+    told = " ".join(lines)
+    assert [package for package in PACKAGES if package not in told] == []
 
 
 # Outputs that nobody reads
@@ -111,7 +119,7 @@ def interrupting(function, at=1):
 
 
 def test_an_interrupt_while_compiling(capsys, here, monkeypatch):
-    monkeypatch.setattr(compilation, "with_window", interrupting(compilation.with_window))
+    monkeypatch.setattr(timeline, "with_window", interrupting(timeline.with_window))
     arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
     assert run(capsys, *arguments) == (130, "interrupted")
     assert names(here) == []

@@ -393,7 +393,7 @@ OTHERS = {
     "unknown_pass": (
         ["dump", "mlp", "--devices", "2", "--after", "magic"],
         "pass `magic` does not run; expected canonicalize, annotate, partition, insert_mirrors, "
-        "differentiate, lower_redistributions, append_optimizer, clean_up or fuse_all_reduces",
+        "differentiate, append_optimizer, lower_redistributions, clean_up or fuse_all_reduces",
     ),
     "unknown_rank": (
         ["dump", "mlp", "--devices", "2", "--rank", "2"],
