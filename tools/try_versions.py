@@ -25,9 +25,7 @@ EXTRAS = ("test", "torch", "transformers", "jax", "flax", "mpi", "server")
 TESTS = (
     "tests/exports",
     "tests/frontends",
-    "tests/ir",
-    "tests/operators",
-    "tests/runtime",
+    "tests/runtime/test_mpi.py",
     "tests/shardwright/server",
     "tests/tools/check",
 )
