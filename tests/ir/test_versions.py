@@ -1,6 +1,7 @@
 """Versions outside of the tested range are warned of, and the tables of the repository agree."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from shardwright import __version__
 from shardwright.ir import versions
 from shardwright.ir.errors import ShardwrightWarning
 from shardwright.ir.optional import optional
-from shardwright.ir.versions import Range, release
+from shardwright.ir.versions import PACKAGES, Range, environments, release
 from shardwright.ir.versions import tested as ranges
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,32 @@ def test_an_environment_with_failures_is_no_part_of_the_range(torch_2_6_to_2_15)
 
 def test_releases_are_ordered_by_their_numbers():
     assert release("2.9.1") < release("2.10.0rc1") < release("2.10.1")
+
+
+def test_the_lowest_tested_versions_are_the_lower_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    bounds = dict(
+        line.split(">=")
+        for line in [*project["dependencies"], *(one for extra in extras for one in extra)]
+        if ">=" in line
+    )
+    (lowest,) = (one for one in environments() if one.name == "lowest")
+    assert set(lowest.versions) == set(PACKAGES)
+    for package, version in lowest.versions.items():
+        asked = release(bounds[package])
+        assert release(version)[: len(asked)] == asked, package
+
+
+def test_the_constraints_are_versions_that_all_tests_passed_with():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    passed = [one for one in environments() if one.name == "constrained" and not one.failed]
+    assert passed
+    for one in passed:
+        assert {p: v.partition("+")[0] for p, v in one.versions.items()} == {
+            package: pinned[package] for package in one.versions
+        }
 
 
 def test_the_citation_names_this_version():
