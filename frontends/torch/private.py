@@ -71,7 +71,6 @@ for _name in ("grad_impl", "grad_and_value_impl", "_vjp_with_argnums", "_jvp_wit
 
 # What runs on tensors with elements while tensors without them are traced.
 without_modes = _found(_python_dispatch, "_disable_current_modes")
-without_functions = _found(_C, "DisableTorchFunction")
 ByTensor: Any = _found(weak, "WeakIdKeyDictionary")
 
 _found(torch, "Tensor._version")
