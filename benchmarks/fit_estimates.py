@@ -16,7 +16,6 @@ from shardwright.api import compile
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.family import family, fastest, front
 from shardwright.compiler.fit.model import FitModel
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
@@ -24,6 +23,7 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import NoPlanError
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.tools.documents import timeline_of
 
 _PAGE = Path(__file__).with_suffix(".md")

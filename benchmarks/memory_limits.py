@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from machine import machine
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from tests.random_graphs import random_graph
 
 CPU = cluster("cpu")

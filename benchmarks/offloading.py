@@ -26,7 +26,6 @@ from overlap import EXACT, Plan, all_plans
 import shardwright
 from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Host, cluster, mesh_for
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value
@@ -36,6 +35,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
+from shardwright.planner.options import CompileOptions
 from shardwright.proof import UpdateRule, prove_program
 from shardwright.solver.problem import FORBIDDEN, Pair, Problem
 from shardwright.zoo.loading import load

@@ -26,9 +26,6 @@ from machine import machine
 
 from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for
 from shardwright.cost_model.efficiency.figures import (
     COLLECTIVES,
@@ -54,6 +51,9 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN, Problem

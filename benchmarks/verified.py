@@ -35,11 +35,8 @@ from machine import machine
 
 import shardwright
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.operators.communication.collectives import Communication
@@ -50,6 +47,9 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from shardwright.proof import Proof, UpdateRule, prove_program
 from shardwright.zoo.loading import load
 from tests.equivalence import trained

@@ -37,12 +37,12 @@ from whole_plans_rows import BEST, rows
 
 import shardwright
 from shardwright.compilation import Compilation
-from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.exports.degrees.best import best_named_plan
 from shardwright.ir.errors import InfeasibleError, NoPlanError, ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
+from shardwright.planner.options import OPTION_NAMES
 from shardwright.proof.proof import prove
 from shardwright.tools.documents import compile_document
 

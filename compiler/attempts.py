@@ -7,11 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.buckets import NO_BUCKETS, Bucketed, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.pipelines import fused
 from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import PlanQueue, RulePlans
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion
@@ -20,6 +17,9 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, T
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.pipelines import fused
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.least_memory import search_least_memory
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions

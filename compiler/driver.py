@@ -18,8 +18,6 @@ from shardwright.compiler.given_stages import (
     is_searched,
 )
 from shardwright.compiler.names import check_input_layouts, check_tensor_names
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
 from shardwright.compiler.outer.drafts import Drafting
 from shardwright.compiler.outer.entries import Found
@@ -27,17 +25,7 @@ from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.compiler.partitioning import Emitted
-from shardwright.compiler.pipelines import (
-    as_asked,
-    canonical_form,
-    hybrid_parallel,
-    marking,
-    partitioned,
-    stand_alone,
-)
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
-from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import most_stages
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import check_parts, level_of_stages, memory_limit_of
@@ -60,6 +48,18 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import UNPARTITIONED, CompileOptions, Mode
+from shardwright.planner.pipelines import (
+    as_asked,
+    canonical_form,
+    hybrid_parallel,
+    marking,
+    partitioned,
+    stand_alone,
+)
+from shardwright.planner.plan.blocks import most_stages
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.options import Progress
 from shardwright.search.time_note import says_so
 

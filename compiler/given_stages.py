@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.compiler.buckets import fusion_text
 from shardwright.compiler.fitting import memory_text
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted, Partitioned
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.places import (
     clusters_of_groups,
@@ -28,6 +25,9 @@ from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.named_plan import NamedPlan
 
 

@@ -19,13 +19,11 @@ from shardwright.compiler.buckets import (
 from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.overlap import ROUNDS, ROUNDS_RELAXED, Overlapped, OverlapSearch
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
@@ -40,6 +38,8 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress, SearchOptions
 from shardwright.search.time_note import FOR_A_BOUND, TimeNote

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwright.compiler.fitting import Attempt
-from shardwright.compiler.search_request import SearchRequest
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
 from shardwright.solver.solution import relative_gap
 

@@ -6,14 +6,14 @@ once for equal decisions, and what comes after once for equal paths.
 
 from dataclasses import dataclass, field, replace
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
 
 _KEPT = 4  # programs that are kept, the last ones
 

@@ -20,12 +20,12 @@ from itertools import count
 from typing import NamedTuple
 
 from shardwright.compiler.saved.marks import MARKS, Mark, MarkedPrograms
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import ShardwrightError, StrategyError, TimeLimitError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.driver import search
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.heuristics.expert_plans import ExpertMesh, ExpertWalk, expert_walks

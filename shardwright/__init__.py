@@ -28,7 +28,7 @@ _NAMES = {
     "AutoParallel": "shardwright.parallel",
     "Cluster": "shardwright.cost_model.cluster",
     "Compilation": "shardwright.compilation",
-    "CompileOptions": "shardwright.compiler.options",
+    "CompileOptions": "shardwright.planner.options",
     "Definition": "shardwright.tracing",
     "Graph": "shardwright.ir.graph",
     "InputSpec": "shardwright.tracing",

@@ -5,18 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from shardwright.compiler.option_checks import (
-    check_exact_only,
-    check_recompute_of_plan,
-    decided_by_plan,
-    no_effect,
-    warn_of_idle_devices,
-)
-from shardwright.compiler.options import (
-    OPTION_NAMES,
-    UNPARTITIONED,
-    CompileOptions,
-)
 from shardwright.compiler.plans.strategies_file import read_strategies
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import MixedCluster
@@ -30,6 +18,18 @@ from shardwright.ir.values import (
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.optimizer_text import optimizer_of
+from shardwright.planner.option_checks import (
+    check_exact_only,
+    check_recompute_of_plan,
+    decided_by_plan,
+    no_effect,
+    warn_of_idle_devices,
+)
+from shardwright.planner.options import (
+    OPTION_NAMES,
+    UNPARTITIONED,
+    CompileOptions,
+)
 from shardwright.tracing import Definition
 
 DatasetStrategy = Literal["data_parallel", "full_batch"]

@@ -7,7 +7,6 @@ from pathlib import Path
 from shardwright.arguments import DatasetStrategy
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph, rare_collections
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.compiler.page.compact import compact_tables
 from shardwright.compiler.page.document import page_document
@@ -26,6 +25,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import checked
+from shardwright.planner.options import CompileOptions
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
 

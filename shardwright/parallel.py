@@ -10,16 +10,6 @@ import numpy as np
 
 from shardwright.communication import get_group_size, is_deterministic
 from shardwright.compiler.accounting import split_counts
-from shardwright.compiler.option_checks import (
-    GatherFusion,
-    check_exact_only,
-    check_recompute_of_plan,
-)
-from shardwright.compiler.options import (
-    OPTION_NAMES,
-    CompileOptions,
-    Mode,
-)
 from shardwright.compiler.plans.strategies_file import (
     is_strategies_file,
     read_strategies,
@@ -44,6 +34,16 @@ from shardwright.ir.values import (
 )
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.passes.fuse_all_reduces import check_index
+from shardwright.planner.option_checks import (
+    GatherFusion,
+    check_exact_only,
+    check_recompute_of_plan,
+)
+from shardwright.planner.options import (
+    OPTION_NAMES,
+    CompileOptions,
+    Mode,
+)
 from shardwright.search.space.sharding import LEVELS, OptimizerSharding
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tensor import Tensor

@@ -20,18 +20,6 @@ from shardwright.communication import (
 )
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.option_checks import (
-    decided_by_plan,
-    no_effect,
-    warn_of_idle_devices,
-    warn_of_repeated_work,
-)
-from shardwright.compiler.options import (
-    DEFAULTS,
-    UNPARTITIONED,
-    CompileOptions,
-    Mode,
-)
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_texts
 from shardwright.cost_model.pipelines.mixed import any_cluster
@@ -53,6 +41,18 @@ from shardwright.operators.info import Array, SplitCounts, info_of
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.passes.manager import check_graphs, graphs_asked_for
+from shardwright.planner.option_checks import (
+    decided_by_plan,
+    no_effect,
+    warn_of_idle_devices,
+    warn_of_repeated_work,
+)
+from shardwright.planner.options import (
+    DEFAULTS,
+    UNPARTITIONED,
+    CompileOptions,
+    Mode,
+)
 from shardwright.runtime import (
     Communicator,
     Executor,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 from math import prod
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.stages.candidates import Candidate
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Level, cluster
@@ -20,6 +19,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
 from shardwright.dataflow.placement import in_stages
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
@@ -11,6 +9,8 @@ from shardwright.ir.mesh import Mesh
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
 from tests.random_micro_batches import ADAM, CPU, MESH, random_step
 
 

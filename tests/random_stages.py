@@ -4,9 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.placement import in_stages, stages_of
 from shardwright.ir.decisions import Decisions
@@ -16,6 +13,9 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from tests.random_micro_batches import random_assignment
 
 CPU = cluster("cpu")

@@ -5,12 +5,12 @@ import math
 import textwrap
 from typing import Any
 
-from shardwright.compiler.options import DEFAULTS
 from shardwright.compiler.outer.meshes import DEFAULT
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.models import with_batch
+from shardwright.planner.options import DEFAULTS
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.solver.solution import relative_gap

@@ -5,7 +5,6 @@ from difflib import unified_diff
 from pathlib import Path
 
 from shardwright.api import as_plan
-from shardwright.compiler.pipelines import pass_names
 from shardwright.compiler.plans.binding import bind_rank, rank_text
 from shardwright.ir.errors import PlanError
 from shardwright.ir.export import to_dot, to_json
@@ -14,6 +13,7 @@ from shardwright.ir.text import to_text
 from shardwright.models import load_model
 from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import pass_not_run
+from shardwright.planner.pipelines import pass_names
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import (
     add_compile_options,

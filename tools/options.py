@@ -11,8 +11,6 @@ from typing import Any
 
 from shardwright.api import DEFAULT_CLUSTER, compile
 from shardwright.compilation import Compilation
-from shardwright.compiler.option_checks import read_fusion
-from shardwright.compiler.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software_names
 from shardwright.cost_model.pipelines.mixed import groups_on
@@ -25,6 +23,8 @@ from shardwright.operators.models.optimizer_text import optimizer_of
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.operators.models.schedule import check_rate
 from shardwright.passes.manager import graphs_asked_for
+from shardwright.planner.option_checks import read_fusion
+from shardwright.planner.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.tools.main import UsageError
 from shardwright.tools.progress import following_search
 from shardwright.zoo import assumed_precision

@@ -6,12 +6,12 @@ from difflib import unified_diff
 from inspect import cleandoc
 from pathlib import Path
 
-from shardwright.compiler.options import MODES
-from shardwright.compiler.pipelines import pass_names
 from shardwright.dataflow.properties import PROPERTIES, Property
 from shardwright.ir.errors import PassError
 from shardwright.passes.base import Pass, options_of
 from shardwright.passes.pipeline import BUILT_IN, value_text
+from shardwright.planner.options import MODES
+from shardwright.planner.pipelines import pass_names
 
 HEAD = """\
 # Passes

@@ -15,7 +15,6 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.fit.shortened import cells, shortened
 from shardwright.compiler.fit.stored import StoredBytes
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.buffers import Buffers, buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.memory_as_run import (
@@ -34,6 +33,7 @@ from shardwright.dataflow.update_rules import rules_within
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
+from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 
 LAYERS, FIRST, LAST = range(3)

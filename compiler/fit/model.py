@@ -9,9 +9,7 @@ import numpy as np
 from shardwright.compiler.fit.held import SAMPLES, Held, Kept, SmallModels
 from shardwright.compiler.fit.shortened import cells, shortened
 from shardwright.compiler.fit.stored import StoredBytes
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.degrees import on_tensor_ranks
-from shardwright.compiler.pipelines import as_asked, canonical_form
 from shardwright.compiler.stages.layer_prices import (
     layer_seconds,
     passed_bytes,
@@ -28,6 +26,8 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import as_asked, canonical_form
 from shardwright.search.named_plan import NamedPlan, divisors
 
 _IN_FLIGHT = 2  # micro-batches, by which it is told what one more of them saves

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.dataflow.update_rules import mean_state_bytes
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.planner.options import CompileOptions
 
 _IN_ALL, _ONE_COPY = 3, (1, 2)  # ZeRO stages: gathered in every pass; once, and kept
 

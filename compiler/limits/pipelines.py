@@ -17,11 +17,11 @@ import numpy as np
 from shardwright.compiler.limits.tighter import SHARE, Within, is_small, within_tighter_limits
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.cuts import Cut
-from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
-from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.decisions import Decisions
+from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.plan.stage_plans import StagePlan
 
 _TIGHTENINGS = 20  # of the limits of stages whose device group exceeds its memory
 _Staging = Callable[[Cut, Sequence[StageProblems], Sequence[float]], list[StagePlan] | None]

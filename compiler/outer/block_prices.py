@@ -15,7 +15,7 @@ a micro-batch,
 
 A pass over a micro-batch costs no less than its part of a pass over a larger one, so M P bounds
 those of multiples of M too, and a finer mesh bounds those that merge its axes. A price on memory
-bounds the plans within the limit (`stages.priced_blocks`): the blocks of S device groups hold at
+bounds the plans within the limit (`bounds.priced_blocks`): the blocks of S device groups hold at
 most S times the limit together, each at its own turn with one micro-batch in flight at least. This
 bound is of M alone, since smaller micro-batches take less memory, and of cuts between the blocks.
 The weights of the resources are those, of some that are tried, by which the bound is highest. Any
@@ -35,20 +35,10 @@ from functools import partial
 from itertools import chain, repeat
 from math import inf
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration, merged
 from shardwright.compiler.outer.floors import first_of_groups, has_two_parts
-from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import Blocks, most_between
 from shardwright.compiler.stages.partitioning import PipelinePartitioning, decided
-from shardwright.compiler.stages.priced_blocks import (
-    BlockBounds,
-    BlockKind,
-    BlockPart,
-    can_price_memory,
-)
-from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
@@ -56,6 +46,16 @@ from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeig
 from shardwright.dataflow.samples import samples_of
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.bounds.priced_blocks import (
+    BlockBounds,
+    BlockKind,
+    BlockPart,
+    can_price_memory,
+)
+from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.plan.blocks import Blocks, most_between
+from shardwright.planner.search_request import SearchRequest
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
 _SLOWER = 1.01  # by the memory limit: then memory is short
@@ -245,7 +245,11 @@ class BlockPricing:
         """
         assert configuration.mesh is not None
         pipeline = self.pipeline_of(options, configuration.mesh)
-        limit = pipeline.limits.limit_bytes if can_price_memory(pipeline) else inf
+        limit = (
+            pipeline.limits.limit_bytes
+            if can_price_memory(pipeline.source, pipeline.options)
+            else inf
+        )
         # A stage need not recompute what the user's rule recomputes for another.
         if pipeline.source.recomputed:
             pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))

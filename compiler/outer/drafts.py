@@ -2,7 +2,7 @@
 
 Of a large problem, as on a mesh of three axes, operators keep the strategies of the best plan
 without a memory limit, which elimination finds soon; what is recomputed, regathered and split in
-storage is searched (`stages.narrow`).
+storage is searched (`planner.fronts.narrow`).
 """
 
 import time
@@ -16,10 +16,10 @@ from shardwright.compiler.buckets import Bucketed
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.compiler.partitioning import Emitted, Partitioning, priced
 from shardwright.compiler.stages.evaluation import tolerance_of
-from shardwright.compiler.stages.narrow import narrowed
 from shardwright.cost_model.timeline import simulate
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.errors import NoPlanError, NotFoundError
+from shardwright.planner.fronts.narrow import narrowed
 from shardwright.search.options import SearchOptions
 
 _SHARES = (0.95, 0.85, 0.7)  # of the memory limit: the rest is for the window

@@ -8,8 +8,6 @@ from math import gcd, inf
 from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
 from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration, is_large
@@ -17,7 +15,6 @@ from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
@@ -27,6 +24,9 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.search.time_note import TimeNote

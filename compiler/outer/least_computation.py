@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.floors import (
     ComputationFloor,
     FinePieces,
@@ -15,10 +14,7 @@ from shardwright.compiler.outer.floors import (
     halves_of,
     least_share,
 )
-from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import Blocks, most_between
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
-from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.schedules import BACKWARD, FORWARD
@@ -26,6 +22,10 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.plan.blocks import Blocks, most_between
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.options import SearchOptions
 
 ALONE = Mesh((MeshAxis("x", 1, 0),))

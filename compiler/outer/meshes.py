@@ -3,12 +3,6 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from shardwright.compiler.option_checks import SEARCHED, decided_by_plan
-from shardwright.compiler.options import (
-    DEFAULTS,
-    UNPARTITIONED,
-    CompileOptions,
-)
 from shardwright.compiler.stages.places import check_parts, devices_of_stage
 from shardwright.cost_model.cluster import Cluster, mesh_for, mesh_shapes
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
@@ -21,6 +15,12 @@ from shardwright.ir.types import item_bytes
 from shardwright.ir.values import wrong_value
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.planner.option_checks import SEARCHED, decided_by_plan
+from shardwright.planner.options import (
+    DEFAULTS,
+    UNPARTITIONED,
+    CompileOptions,
+)
 
 DEFAULT = "default"
 """The mesh that the cluster suggests, whatever the size of the model."""

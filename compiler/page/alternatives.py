@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.plans.document import PlanDocument
-from shardwright.compiler.search_request import SearchRequest, update_rule
 from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.profile import ProfileRequest
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
@@ -24,6 +22,8 @@ from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.layout import Strategy
 from shardwright.operators.models.loss_scale import loss_scale
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest, update_rule
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import FORBIDDEN

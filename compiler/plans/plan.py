@@ -8,9 +8,6 @@ from typing import Any
 
 from shardwright.compiler.accounting import split_counts, traffic
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import as_asked
 from shardwright.compiler.plans.document import (
     AxisDocument,
     InputDocument,
@@ -30,6 +27,9 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import loss_scale_literal
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import as_asked
 from shardwright.proof import UpdateRule, scale_of, training_step
 from shardwright.solver.solution import relative_gap
 

@@ -1,8 +1,6 @@
 """What a program saves in host memory, and where that may be: what it costs, and what it frees."""
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
@@ -13,6 +11,8 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import CompileOptions
 from shardwright.search.driver import SEARCHES
 
 _ROLES = ("offload", "reload", "recompute")  # of nodes that move a tensor that is offloaded

@@ -21,7 +21,6 @@ from shardwright.compiler.stages.cuts import (
     least_maximum,
     least_sum,
 )
-from shardwright.compiler.stages.problem import MANY, ONE, StageProblems
 from shardwright.cost_model.pipelines.mixed import GroupClusters
 from shardwright.dataflow.schedule_paths import (
     Path,
@@ -38,6 +37,7 @@ from shardwright.dataflow.schedules import (
     Segment,
     in_flight,
 )
+from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
 from shardwright.search.time_note import FOR_A_BOUND
 
 Floats = NDArray[np.float64]

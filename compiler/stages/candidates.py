@@ -6,13 +6,8 @@ from itertools import pairwise
 from math import inf
 from typing import Protocol
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.stages.assembly import assembled
-from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.evaluation import SimulatedStep, simulated_step, tolerance_of
-from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedule_paths import simulate_schedule
@@ -23,6 +18,11 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.plan.assembly import assembled
+from shardwright.planner.plan.blocks import Blocks
+from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.options import SearchOptions
 
 _TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it

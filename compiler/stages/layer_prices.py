@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shardwright.compiler.stages.blocks import Blocks
 from shardwright.compiler.stages.named import NamedStages
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
-from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.dataflow.segments import block_of
 from shardwright.passes.recompute import recomputations
+from shardwright.planner.plan.blocks import Blocks
+from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.heuristics.named_plan import NamedStrategies
 from shardwright.search.named_plan import NamedPlan, PlanAxes
 

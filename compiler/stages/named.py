@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from shardwright.compiler.stages.problem import StageProblems
-from shardwright.compiler.stages.stage_plans import StagePlan, renamed
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.recompute import recomputations
+from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.plan.stage_plans import StagePlan, renamed
 from shardwright.search.heuristics.named_plan import NamedStrategies
 from shardwright.search.named_plan import ZERO, NamedPlan, PlanAxes
 from shardwright.search.space.space import SearchSpace

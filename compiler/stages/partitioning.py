@@ -11,10 +11,7 @@ from typing import TypeVar
 
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.limits.pipelines import PipelineFrontier
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Emitted, Partitioned
-from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import Blocks, cut_points, given_points
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
 from shardwright.compiler.stages.cuts import Cut, LeastCut
@@ -24,7 +21,6 @@ from shardwright.compiler.stages.places import (
     limits_text,
     memory_in_groups,
 )
-from shardwright.compiler.stages.problem import StageProblems
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.compiler.stages.sketches import Sketcher
@@ -42,6 +38,10 @@ from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, P
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.time_note import BY_WEIGHTS, TimeNote

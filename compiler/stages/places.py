@@ -1,7 +1,5 @@
 """The devices of a pipeline: how many a stage has, their cluster, and the links between stages."""
 
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.pipelines.mixed import (
     AnyCluster,
     GroupClusters,
@@ -14,6 +12,8 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import CompileOptions
 
 
 def devices_of_stage(cluster: AnyCluster, devices: int, options: CompileOptions) -> int:

@@ -16,8 +16,8 @@ from shardwright.compiler.stages.named import (
     NamedStagesAtLevel,
     plans_by_stage,
 )
-from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.ir.mesh import Mesh
+from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.time_note import TimeNote
 
 _NEAR = 1.25  # of the least estimate, up to which other ZeRO stages are tried

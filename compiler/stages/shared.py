@@ -5,13 +5,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from shardwright.compiler.stages.blocks import Blocks
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches, one_pass
 from shardwright.dataflow.stretches import Line
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
+from shardwright.planner.plan.blocks import Blocks
 from shardwright.search.space.interning import Interner
 from shardwright.solver.problem import Identity
 

@@ -15,9 +15,9 @@ import numpy as np
 from shardwright.compiler.stages.bounds import stage_sums
 from shardwright.compiler.stages.candidates import CandidateBuilder, StagePlans
 from shardwright.compiler.stages.cuts import Cut, least_sum
-from shardwright.compiler.stages.narrow import NarrowPlans
-from shardwright.compiler.stages.problem import StageProblems
-from shardwright.compiler.stages.stage_plans import StagePlan
+from shardwright.planner.fronts.narrow import NarrowPlans
+from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.plan.stage_plans import StagePlan
 
 
 @dataclass(frozen=True)

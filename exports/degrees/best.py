@@ -12,7 +12,6 @@ from typing import Any
 
 from shardwright.api import compile
 from shardwright.compilation import Compilation
-from shardwright.compiler.options import DEFAULTS
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import of_one_kind
@@ -23,6 +22,7 @@ from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition
 from shardwright.passes.recompute import recomputations
+from shardwright.planner.options import DEFAULTS
 from shardwright.search.named_plan import NamedPlan, divisors
 from shardwright.tracing import Definition
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.communication import world
-from shardwright.compiler.options import CompileOptions
 from shardwright.feeding import Feed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph
@@ -16,6 +15,7 @@ from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import STEP
 from shardwright.operators.models.optimizer import Optimizer as Rule
+from shardwright.planner.options import CompileOptions
 from shardwright.runtime import Executor, LocalCommunicator, initialize, losses_of
 from shardwright.server.context import Roles, settings
 from shardwright.server.lookups import Indices, lookups_of, with_small_tables

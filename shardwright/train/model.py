@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from shardwright import server
-from shardwright.compiler.options import DEFAULTS
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
 from shardwright.feeding import ByShape
@@ -20,6 +19,7 @@ from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
+from shardwright.planner.options import DEFAULTS
 from shardwright.runtime.checkpoints import Checkpoint
 from shardwright.session import ParallelOptions, Session, begin, one_precision
 from shardwright.tensor import Tensor

@@ -24,8 +24,10 @@ BELOW = {
     "solver": {"ir"},  # for its errors
     "search": {"ir", "operators", "dataflow", "cost_model", "solver"},
     "passes": {"ir", "operators", "dataflow", "cost_model"},
+    "planner": {"ir", "operators", "dataflow", "cost_model", "solver", "search", "passes"},
     "compiler": {
-        *("ir", "operators", "dataflow", "cost_model", "solver", "search", "passes", "proof")
+        *("ir", "operators", "dataflow", "cost_model", "solver", "search", "passes", "proof"),
+        "planner",
     },
     "runtime": {"ir", "operators", "dataflow"},  # the schedules of pipelines
     "frontends": {"ir", "operators", "dataflow"},  # the stages of pipelines

@@ -5,12 +5,12 @@ import pytest
 from shardwright import zoo
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
+from shardwright.planner.options import CompileOptions
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.zoo_sizes import SMALL
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from tests.equivalence import assert_equal, trained
 from tests.extent import first
 from tests.random_graphs import random_graph

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 import shardwright as sw
-from shardwright.compiler.options import CompileOptions
 from shardwright.ir.errors import OptionError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.passes.base import Pass, register_pass
+from shardwright.planner.options import CompileOptions
 
 pytestmark = pytest.mark.usefixtures("own_operators")
 

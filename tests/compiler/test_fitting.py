@@ -13,7 +13,6 @@ from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import CompileOptions, compile_graph
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory
 from shardwright.compiler.partitioning import Partitioning
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
@@ -23,6 +22,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space

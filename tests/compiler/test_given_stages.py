@@ -5,7 +5,6 @@ import pytest
 from shardwright import nn
 from shardwright.api import compile
 from shardwright.compilation import Compilation
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.plans.binding import bind_rank, rank_text
 from shardwright.compiler.plans.files import read_plan, write_plan
 from shardwright.cost_model.cluster import cluster
@@ -13,6 +12,7 @@ from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import InfeasibleError, ModelError, OptionError, ShardwrightWarning
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import TensorType
+from shardwright.planner.options import CompileOptions
 from shardwright.proof import prove
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace

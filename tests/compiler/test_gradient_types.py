@@ -3,7 +3,6 @@
 import pytest
 
 from shardwright.api import compile
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.liveness import accumulates
@@ -11,6 +10,7 @@ from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.group_statistics import GroupStatistics
+from shardwright.planner.options import CompileOptions
 from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.proof.samples import run_samples
 from shardwright.verification.comparison import verify_plan

@@ -4,7 +4,6 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -13,6 +12,7 @@ from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.verification.comparison import random_batches, verify_plan

@@ -8,7 +8,6 @@ import pytest
 
 from shardwright import nn
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.cost_model.cluster import Host, cluster, mesh_for
 from shardwright.cost_model.live_bytes import overlapped_memory
@@ -22,6 +21,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.recompute import Recompute
+from shardwright.planner.options import CompileOptions
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import initialize

@@ -13,7 +13,6 @@ from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.fitting import Attempt
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.partitioning import Partitioning
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.cost_model.cluster import cluster, mesh_for
@@ -24,6 +23,7 @@ from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
 from shardwright.search.heuristics.expert_plans import expert_walks
 from shardwright.search.time_note import says_so
 from tests.random_graphs import multilayer_perceptron, random_graph

@@ -6,7 +6,6 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import (
     Cluster,
     Level,
@@ -17,6 +16,7 @@ from shardwright.cost_model.cluster import (
 )
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
+from shardwright.planner.options import CompileOptions
 
 DESCRIPTION = {
     "name": "lab",

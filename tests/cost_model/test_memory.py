@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.buffers import buffers
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse
+from shardwright.planner.options import CompileOptions
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import initialize

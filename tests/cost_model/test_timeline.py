@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.memory import peak_memory
@@ -22,6 +21,7 @@ from shardwright.cost_model.timeline import (
 )
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
+from shardwright.planner.options import CompileOptions
 from shardwright.zoo import load
 from tests.random_graphs import multilayer_perceptron, random_graph
 

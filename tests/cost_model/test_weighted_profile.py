@@ -5,9 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
 from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
 from shardwright.cost_model.weighted.intervals import (
@@ -30,6 +27,9 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.linear_program import highest_grouped_weights, highest_weights

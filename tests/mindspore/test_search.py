@@ -10,7 +10,6 @@ import pytest
 from shardwright import zoo
 from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.costs import Era, MindSporeCosts, mesh_of_binary_axes
 from shardwright.cost_model.mindspore.profile import MindSporeProfile
@@ -19,6 +18,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.planner.options import CompileOptions
 from shardwright.search.driver import search
 from shardwright.search.space.builder import build_search_space
 from tests.random_graphs import multilayer_perceptron

@@ -4,7 +4,6 @@ import pytest
 
 from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.costs import mesh_of_binary_axes
 from shardwright.ir.graph import Value
@@ -12,6 +11,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts
+from shardwright.planner.options import CompileOptions
 
 RACKS = cluster("ascend910-racks")
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.configuration import candidate_counts
 from shardwright.cost_model.memory import peak_memory
 from shardwright.dataflow.input_sums import with_input_sums
@@ -16,6 +15,7 @@ from shardwright.ir.liveness import loop_of
 from shardwright.ir.text import parse, to_text
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
+from shardwright.planner.options import CompileOptions
 from shardwright.proof import UpdateRule, prove_program, training_step
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from tests.equivalence import assert_equal, trained

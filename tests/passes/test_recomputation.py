@@ -7,7 +7,6 @@ import pytest
 
 from shardwright import nn
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
@@ -17,6 +16,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.recompute import Recompute
+from shardwright.planner.options import CompileOptions
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
 from shardwright.tensor import Tensor

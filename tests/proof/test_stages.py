@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
 from shardwright.dataflow.micro_batches import undivided
 from shardwright.dataflow.placement import in_stages, stages_of
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.text import parse, to_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
 from shardwright.proof import Proof, UpdateRule, prove_program
 from shardwright.zoo import load
 from tests.random_stages import ADAM, CPU, random_stages

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.redistribution.layout_graph import (
@@ -23,6 +22,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.search.options import SearchOptions
 from shardwright.search.solving import solve_space
 from shardwright.search.space.builder import build_search_space

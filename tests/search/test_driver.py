@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.profile import UpdateRule, check_cotangents
 from shardwright.cost_model.roofline import program_seconds
@@ -23,6 +22,7 @@ from shardwright.ir.errors import (
 )
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.search import solving
 from shardwright.search.driver import SEARCHES, search
 from shardwright.search.method import SearchResult
@@ -260,7 +260,7 @@ def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.M
     def late(*arguments: Any) -> SearchResult:
         return replace(search(*arguments), seconds=1e6)
 
-    monkeypatch.setattr("shardwright.compiler.search_request.search", late)
+    monkeypatch.setattr("shardwright.planner.search_request.search", late)
     ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result
     assert ended is not None
     assert "; a share of the time limit ended a search of the solver after 45 s; " in ended.how

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.search_request import update_rule
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.time_profile import TimeProfile
@@ -14,6 +12,8 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Strategy
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import update_rule
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver import solve

@@ -4,10 +4,10 @@ import pytest
 
 from shardwright import zoo
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ShardwrightError
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 
 
 @pytest.mark.parametrize(

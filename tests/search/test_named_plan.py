@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 import shardwright as sw
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import Cluster, Level, cluster
 from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightError
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from tests.equivalence import assert_equal, trained
 from tests.extent import first

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Host, cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import simulate
@@ -23,6 +20,9 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from shardwright.proof import UpdateRule, prove_program
 from shardwright.solver.evaluate import evaluate
 from shardwright.zoo.loading import load

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.profile import UpdateRule
@@ -19,6 +18,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.search.driver import search
 from shardwright.search.options import SearchOptions
 from shardwright.search.solving import solve_space

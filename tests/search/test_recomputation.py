@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.search_request import update_rule
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.time_profile import TimeProfile
@@ -21,6 +19,8 @@ from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.annotate import Annotate, decisions_of
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import update_rule
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import RecomputedStrategy, SearchSpace

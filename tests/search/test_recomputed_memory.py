@@ -5,9 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.pipelines import partitioned
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.profile import REGATHERED
@@ -19,6 +16,9 @@ from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import partitioned
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.pins import restricted
 from shardwright.search.space.space import Choice, Option, RecomputedStrategy, SearchSpace
 from shardwright.solver import minimize_memory, solve

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.errors import OptionError
@@ -15,6 +13,8 @@ from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.space.builder import SpaceBuilder
 from shardwright.solver.problem import distinct
 from shardwright.zoo import load

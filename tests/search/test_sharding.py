@@ -3,8 +3,8 @@
 import pytest
 
 from shardwright.api import compile, prove, verify
-from shardwright.compiler.options import CompileOptions
 from shardwright.ir.errors import OptionError
+from shardwright.planner.options import CompileOptions
 from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.tools.main import main
 from tests.extent import first

@@ -6,7 +6,6 @@ import pytest
 from shardwright import zoo
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import InfeasibleError
@@ -16,6 +15,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.differentiate import Differentiate
+from shardwright.planner.options import CompileOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.memory import MemoryAccount
 from shardwright.solver.evaluate import evaluate

@@ -5,12 +5,12 @@ import pytest
 
 from shardwright import nn
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.tracing import InputSpec, trace
 from tests.equivalence import assert_equal, trained

@@ -5,11 +5,11 @@ import pytest
 from shardwright import nn, ops
 from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.parallel import Layout
+from shardwright.planner.options import CompileOptions
 from shardwright.tracing import InputSpec, trace
 
 FOUR_BY_TWO = Layout((4, 2), ("a0", "a1"))

@@ -8,10 +8,10 @@ import pytest
 from shardwright import zoo
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.tracing import Definition
 from tests.equivalence import assert_equal, trained
 from tests.extent import first

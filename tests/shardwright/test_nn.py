@@ -3,12 +3,12 @@ import pytest
 
 from shardwright import nn
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import IRError, ModelError, OptionError
 from shardwright.ir.types import TensorType
 from shardwright.parallel import AutoParallel
 from shardwright.parameter import Parameter
+from shardwright.planner.options import CompileOptions
 from shardwright.session import begin
 from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace

@@ -8,9 +8,9 @@ import pytest
 
 import shardwright as sw
 from shardwright import nn
-from shardwright.compiler.options import OPTION_NAMES, OPTIONS, CompileOptions
 from shardwright.ir.errors import InfeasibleError, OptionError, PassError, ShardwrightWarning
 from shardwright.parallel import AutoParallel
+from shardwright.planner.options import OPTION_NAMES, OPTIONS, CompileOptions
 from shardwright.tools.main import Parser, main
 from shardwright.tools.options import add_compile_options
 

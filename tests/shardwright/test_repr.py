@@ -8,9 +8,9 @@ import pytest
 
 import shardwright as sw
 from shardwright import nn, ops
-from shardwright.compiler.options import CompileOptions
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import seconds_text
+from shardwright.planner.options import CompileOptions
 from shardwright.solver import Problem, Variable, solve
 from shardwright.zoo import load
 

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Mapping
 
-from shardwright.compiler.options import DEFAULTS
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import IDEAL
 from shardwright.ir.errors import NotFoundError
+from shardwright.planner.options import DEFAULTS
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.robust import read_errors
 from shardwright.tools.fit.subject import Subject

@@ -10,7 +10,6 @@ from shardwright.arguments import asked_options, with_own_options
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
-from shardwright.compiler.options import OPTION_NAMES
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
@@ -20,6 +19,7 @@ from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.dataflow.update_rules import with_rules
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_new_size, with_size
+from shardwright.planner.options import OPTION_NAMES
 from shardwright.tools.options import compile_arguments
 from shardwright.tracing import Definition
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from shardwright.compiler.options import DEFAULTS
 from shardwright.frontends import configs
 from shardwright.ir.errors import OptionError, ShardwrightWarning
+from shardwright.planner.options import DEFAULTS
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.main import UsageError
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from shardwright.compiler.options import UNPARTITIONED
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.ir.values import check_choice, check_names
+from shardwright.planner.options import UNPARTITIONED
 
 _WEIGHTS = {
     "costmodel_alpha": "alpha",

@@ -21,7 +21,6 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.fit.training import training
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
@@ -31,6 +30,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import renamed
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import timeline_of
 from tests.extent import first

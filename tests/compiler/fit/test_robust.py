@@ -10,10 +10,10 @@ from shardwright.compiler.fit.estimates import Factors
 from shardwright.compiler.fit.family import family, fastest
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.robust import Error, errors_of, least_regret, robust
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 
 CLUSTER = cluster("h100-pod").without_host()
 TEXT = "llama:layers=4,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"

@@ -9,12 +9,12 @@ import pytest
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.limits.frontier import MemoryFrontier
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.options import SearchOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN

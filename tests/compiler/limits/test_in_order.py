@@ -9,8 +9,6 @@ import pytest
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.limits.in_order import PlansInOrder
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.cost_model.cluster import Host, cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.graph import Graph, Value
@@ -20,6 +18,8 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.options import SearchOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import CompileOptions
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import NoPlanError
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
 from tests.extent import first
 from tests.random_graphs import random_graph
 

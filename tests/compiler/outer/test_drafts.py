@@ -4,7 +4,6 @@ from math import inf
 
 import pytest
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer import drafts
 from shardwright.compiler.outer.drafts import Drafting
 from shardwright.cost_model.cluster import cluster
@@ -16,6 +15,7 @@ from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
 
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from shardwright.api import compile
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from tests.extent import first
 from tests.zoo_sizes import SMALL
@@ -72,7 +72,7 @@ def test_a_named_plan_answers_where_searches_find_nothing(monkeypatch: pytest.Mo
     options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "stages": 2}
     options |= {"micro_batches": 4}
     monkeypatch.setattr(
-        "shardwright.compiler.stages.problem.StageProblems.plan", lambda *_, **__: None
+        "shardwright.planner.fronts.problem.StageProblems.plan", lambda *_, **__: None
     )
     shallow = DEEP.replace("layers=4", "layers=2")
     free = compile(shallow, 4, **options)

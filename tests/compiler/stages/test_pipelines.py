@@ -11,7 +11,6 @@ import pytest
 
 from shardwright import zoo
 from shardwright.api import compile
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.decisions import Decisions
@@ -22,6 +21,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
 from shardwright.proof import prove
 from shardwright.solver.evaluate import evaluate
 from shardwright.verification.comparison import verify_plan

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.compiler.options import CompileOptions
-from shardwright.compiler.search_request import SearchRequest
 from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
@@ -28,6 +26,8 @@ from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.search_request import SearchRequest
 from shardwright.solver.evaluate import evaluate
 from tests.random_graphs import random_graph
 from tests.random_micro_batches import random_assignment

@@ -5,9 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.stages.candidates import in_flight_of
-from shardwright.compiler.stages.narrow import NarrowPlans, narrowed
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import NotFoundError
@@ -16,6 +14,8 @@ from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.fronts.narrow import NarrowPlans, narrowed
+from shardwright.planner.options import CompileOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 

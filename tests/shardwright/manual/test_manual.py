@@ -16,7 +16,6 @@ from shardwright.communication import (
     get_world_rank_from_group_rank,
     world,
 )
-from shardwright.compiler.options import CompileOptions
 from shardwright.gradients import value_and_grad
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -24,6 +23,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
+from shardwright.planner.options import CompileOptions
 from shardwright.runtime import Executor, LocalCommunicator
 from shardwright.session import ParallelOptions, Session
 from shardwright.tracing import InputSpec, trace

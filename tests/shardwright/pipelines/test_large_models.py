@@ -5,11 +5,11 @@ import pytest
 
 import shardwright
 from shardwright import nn, zoo
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer import meshes
 from shardwright.cost_model.cluster import cluster
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.parallel import AutoParallel
+from shardwright.planner.options import CompileOptions
 from shardwright.session import begin
 
 MLP = "mlp:batch=4,inputs=16,hidden=16,classes=4"

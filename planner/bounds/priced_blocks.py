@@ -24,10 +24,11 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.partitioning import Partitioned
-from shardwright.compiler.stages.problem import MANY, StageProblems
 from shardwright.ir.errors import NotFoundError
+from shardwright.ir.graph import Graph
+from shardwright.planner.fronts.problem import MANY, StageProblems
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import CompileOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Array, Identity, Problem, Variable
 from shardwright.solver.solve import solve
@@ -302,14 +303,13 @@ def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
     return sum(float(usage[option]) for usage, option in pairs if usage is not None)
 
 
-def can_price_memory(search: Partitioned) -> bool:
+def can_price_memory(source: Graph, options: CompileOptions) -> bool:
     """Return whether blocks may take no less memory alone than in a stage.
 
     They do where the user marks what is recomputed, or tensors may be offloaded: one that a block
     hands on is then not saved.
     """
-    source, offload = search.source, search.options.offload
-    return not source.recomputed and not source.offloaded and offload != SEARCHED
+    return not source.recomputed and not source.offloaded and options.offload != SEARCHED
 
 
 def _at_turn(space: SearchSpace) -> list[Array | None]:

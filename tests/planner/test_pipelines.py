@@ -3,12 +3,12 @@
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.options import MODES, CompileOptions, Mode
-from shardwright.compiler.pipelines import pass_names
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.text import parse, to_text
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import parse_pipeline, pipeline_text
+from shardwright.planner.options import MODES, CompileOptions, Mode
+from shardwright.planner.pipelines import pass_names
 
 PRODUCT = """
 graph product {

@@ -1,7 +1,5 @@
 """The pipeline of each mode: the passes that a program goes through, in order."""
 
-from shardwright.compiler.option_checks import GatherFusion
-from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.batch_split import AXIS
 from shardwright.ir.decisions import Decisions
@@ -23,6 +21,8 @@ from shardwright.passes.partition import Partition
 from shardwright.passes.pipeline import Pipeline
 from shardwright.passes.recompute import RULES, Recompute
 from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
+from shardwright.planner.option_checks import GatherFusion
+from shardwright.planner.options import CompileOptions, Mode
 
 
 def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:

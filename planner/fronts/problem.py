@@ -15,14 +15,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.compiler.search_request import SearchRequest
-from shardwright.compiler.stages.blocks import Blocks
-from shardwright.compiler.stages.stage_plans import StageBound, StagePlan, renamed
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.layout import Layout
 from shardwright.operators.models.loss_scale import DynamicLossScale
+from shardwright.planner.plan.blocks import Blocks
+from shardwright.planner.plan.stage_plans import StageBound, StagePlan, renamed
+from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.context import StagePart

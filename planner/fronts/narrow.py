@@ -13,11 +13,11 @@ from math import inf
 
 import numpy as np
 
-from shardwright.compiler.stages.problem import StageProblems
-from shardwright.compiler.stages.stage_plans import StagePlan
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.layout import Layout, Strategy
+from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.space.space import Option, SearchSpace
 from shardwright.solver.problem import Identity, Problem, Variable
 

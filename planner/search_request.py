@@ -6,8 +6,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardwright.compiler.option_checks import SEARCHED
-from shardwright.compiler.options import CompileOptions, Mode
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.profile import CostProfile, ProfileRequest, UpdateRule
 from shardwright.cost_model.profiles import PROFILES
@@ -24,6 +22,8 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import DynamicLossScale
+from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.options import CompileOptions, Mode
 from shardwright.search.driver import SEARCHES, search
 from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.loads import plan_loads

@@ -10,14 +10,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
-from shardwright.compiler import option_checks as checks
-from shardwright.compiler.option_checks import (
-    SEARCHED,
-    GatherFusion,
-    Option,
-    decided_by_plan,
-    no_effect,
-)
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
@@ -39,6 +31,14 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.pipeline import Pipeline
+from shardwright.planner import option_checks as checks
+from shardwright.planner.option_checks import (
+    SEARCHED,
+    GatherFusion,
+    Option,
+    decided_by_plan,
+    no_effect,
+)
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import Progress, SearchOptions

@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.compiler.options import CompileOptions
 from shardwright.compiler.outer.block_prices import BlockPricing
 from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.stages.blocks import most_between
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
-from shardwright.compiler.stages.priced_blocks import (
-    Priced,
-    PricedBlocks,
-    best_price,
-    can_price_memory,
-)
-from shardwright.compiler.stages.problem import MANY
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.errors import NoPlanError, OptionError
@@ -31,6 +22,15 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.passes.recompute import Recompute
+from shardwright.planner.bounds.priced_blocks import (
+    Priced,
+    PricedBlocks,
+    best_price,
+    can_price_memory,
+)
+from shardwright.planner.fronts.problem import MANY
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.plan.blocks import most_between
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import Problem, Variable
 from shardwright.solver.solve import solve
@@ -68,7 +68,7 @@ def check_stage(search: PipelinePartitioning, draw: np.random.Generator) -> int:
     link = float(draw.choice([1e-10, 0.1, 0.5]))
     weights = ResourceWeights(1 - link - 1e-10, (link, 1e-10))
     problems = draw.choice([search.problems[0], search._by_weights(weights, search.groups.of(0))])
-    assert can_price_memory(search)
+    assert can_price_memory(search.source, search.options)
     blocks, in_flight = len(search.blocks), int(draw.choice([1, 2, 5]))
     priced = PricedBlocks(problems, search.options.passes, 60.0)
     request = problems.request_of(0, blocks, in_flight)
@@ -122,10 +122,10 @@ def test_what_the_user_recomputes_has_no_price() -> None:
     graph = load_model(MODELS[0]).graph
     marked = Recompute("full").run(Canonicalize().run(graph))
     plain, recomputing = (searched(source, 2, 4) for source in (graph, marked))
-    assert can_price_memory(plain)
-    assert not can_price_memory(recomputing)
+    assert can_price_memory(plain.source, plain.options)
+    assert not can_price_memory(recomputing.source, recomputing.options)
     offloading = replace(plain, options=replace(plain.options, offload="search"))
-    assert not can_price_memory(offloading)
+    assert not can_price_memory(offloading.source, offloading.options)
     free, limited = [], []
     for search in (plain, recomputing):
         options = replace(search.options, stages=1, memory_limit=100_000.0)

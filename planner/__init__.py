@@ -1,0 +1,1 @@
+"""The planner: what a plan is made of, and what is asked of the search for it."""

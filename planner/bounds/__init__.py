@@ -1,0 +1,1 @@
+"""Lower bounds of all plans, from those of blocks."""
