@@ -30,10 +30,18 @@ def run(
 
 
 def difference(found: Array, right: Array, least: float = 0.0) -> float:
-    """Return the largest difference, relative to the largest element, which is at least `least`."""
+    """Return the largest difference, relative to the largest element, which is at least `least`.
+
+    It is infinite where only one of two elements is no number, or is infinite.
+    """
     found, right = np.asarray(found, np.float64), np.asarray(right, np.float64)
     if found.shape != right.shape:
         return float("inf")
+    is_same = (found == right) | (np.isnan(found) & np.isnan(right))
+    is_finite = np.isfinite(found) & np.isfinite(right)
+    if not (is_same | is_finite).all():
+        return float("inf")
+    found, right = found[is_finite], right[is_finite]
     largest = max(float(np.abs(right).max(initial=0.0)), least, 1e-30)
     return float(np.abs(found - right).max(initial=0.0) / largest)
 

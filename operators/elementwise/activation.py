@@ -4,7 +4,7 @@ Each saves one tensor for backward: the result if it determines the slope, since
 mostly saves it anyway, else the operand.
 """
 
-from math import pi, sqrt
+from math import inf, pi, sqrt
 
 import numpy as np
 
@@ -71,6 +71,12 @@ def _mish_slope(x: Array) -> Array:
     return gate + x * (1 - gate * gate) * sigmoid(x)
 
 
+def _between(x: Array, low: float, high: float, inside: bool) -> Array:
+    """Return where numbers are between bounds; one that is infinite is none."""
+    over = x > low if inside and low != -inf else x >= low
+    return over & (x < high if inside and high != inf else x <= high)
+
+
 define(
     "relu",
     "Positive part.",
@@ -113,7 +119,7 @@ define(
     "clip",
     "The operand from ``low`` to ``high``; with ``inside``, the gradient is zero at both.",
     lambda x, low, high, inside: np.clip(x, low, high),
-    lambda x, low, high, inside: (x > low) & (x < high) if inside else (x >= low) & (x <= high),
+    _between,
     defaults={"low": 0.0, "high": 1.0, "inside": False},
     example={"low": -0.5, "high": 1.0, "inside": True},
     of_reals=False,
@@ -254,3 +260,16 @@ class PReluGradient(OperatorInfo):
         dx = np.where(x > 0, dy, dy * _per_channel(weight, x.ndim))
         others = tuple(i for i in range(x.ndim) if i != 1)
         return dx, np.asarray((dy * np.minimum(x, 0)).sum(axis=others))
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Count a zero as positive: PyTorch's second gradients do, and its first ones do not."""
+        (dy, x, weight), (of_x, of_weight), emit = at.operands, at.cotangents, build.emit
+        shape = (-1, *(1,) * (x.type.rank - 2))
+        weight, of_weight = (emit("reshape", one, shape=shape) for one in (weight, of_weight))
+        is_below = emit("logical_not", emit("greater_equal", x, emit("zeros_like", x)))
+        steep = emit("add", emit("mul", weight, of_x), emit("mul", x, of_weight))
+        to_cotangent = emit("where", is_below, steep, of_x)
+        to_x = emit("mask", emit("mul", of_weight, dy), is_below)
+        others = tuple(i for i in range(x.type.rank) if i != 1)
+        products = emit("mask", emit("mul", of_x, dy), is_below)
+        return [to_cotangent, to_x, emit("reduce_sum", products, axis=others)]

@@ -428,8 +428,12 @@ class Power(Binary):
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``; zero where it is constant."""
         (a, b), dy = at.operands, at.cotangents[0]
-        lower = build.emit("power", a, build.emit("add_scalar", _not_zero(build, b), value=-1.0))
-        da = build.emit("mul", dy, build.emit("mul", b, lower))
+        known = _not_zero(build, b)
+        lower = build.emit("power", a, build.emit("add_scalar", known, value=-1.0))
+        is_power = build.emit("not_equal", b, build.emit("zeros_like", b))
+        slope = build.emit("mul", known, lower)
+        slope = build.emit("where", is_power, slope, build.emit("zeros_like", slope))
+        da = build.emit("mul", dy, slope)
         logarithm = build.emit("log", _not_zero(build, a))
         db = build.emit("mul", dy, build.emit("mul", at.results[0], logarithm))
         return [unbroadcast(build, da, a), unbroadcast(build, db, b)]

@@ -290,6 +290,77 @@ class SigmoidCrossEntropyGradient(OperatorInfo):
         return (0.5 + 0.5 * np.tanh(0.5 * logits) - labels) * dy
 
 
+@register
+class BinaryCrossEntropy(OperatorInfo):
+    """The cross entropy of probabilities and labels, element by element.
+
+    Logarithms count as -100 where they are less.
+    """
+
+    name = "binary_cross_entropy"
+    of_reals = True
+    notation = "..., ... -> ..."
+    flops_per_point = 25.0
+    examples = (Example(("f64[4, 6]", "f64[4, 6]"), ranges={0: (0.1, 0.9), 1: (0, 1)}),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Return -y max(log p, -100) - (1 - y) max(log(1 - p), -100)."""
+        x, labels = operands
+        least = x.dtype.type(-100)
+        with np.errstate(divide="ignore", invalid="ignore"):  # at the ends, and outside of them
+            first, second = np.maximum(np.log(x), least), np.maximum(np.log1p(-x), least)
+        return np.asarray((labels - 1) * second - labels * first)
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Save the operands; the gradient by a label is the logarithm of (1 - p) / p."""
+        (x, labels), dy = at.operands, at.cotangents[0]
+        dx = build.emit("binary_cross_entropy_gradient", dy, x, labels)
+        second = build.emit("log1p", build.emit("neg", x))
+        odds = build.emit("sub", second, build.emit("log", x))
+        return [unbroadcast(build, dx, x), unbroadcast(build, build.emit("mul", dy, odds), labels)]
+
+
+_LEAST_ROOM = 1e-12  # of p (1 - p), as in PyTorch
+_SHIFT = 1e-12  # what it adds to p and to 1 - p in second gradients
+
+
+@register
+class BinaryCrossEntropyGradient(OperatorInfo):
+    """The gradient by the probabilities, from the cotangent, probabilities and labels.
+
+    It is bounded where a probability is 0 or 1, and its own gradient is not its derivative there:
+    both are those of PyTorch.
+    """
+
+    name = "binary_cross_entropy_gradient"
+    notation = "..., ..., ... -> ..."
+    linear = ((0,),)
+    flops_per_point = 6.0
+    examples = (Example(("f64[4, 6]",) * 3, ranges={1: (0.1, 0.9), 2: (0, 1)}),)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Return (p - y) dy / max(p (1 - p), 1e-12)."""
+        dy, x, labels = operands
+        return np.asarray(dy * (x - labels) / np.maximum(x * (1 - x), x.dtype.type(_LEAST_ROOM)))
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """With e = 1e-12, divide by (p + e) (1 - p + e), its square, and p (1 - p), at least e."""
+        (dy, x, labels), g, emit = at.operands, at.cotangents[0], build.emit
+        rest = emit("add_scalar", emit("neg", x), value=1.0)
+        wide = [emit("add_scalar", one, value=_SHIFT) for one in (x, rest)]
+        room = emit("mul", *wide)
+        of_cotangent = emit("div", emit("mul", g, emit("sub", x, labels)), room)
+        both = emit("mul", g, dy)
+        crossed = emit("scale", emit("mul", x, labels), factor=2.0)
+        curve = emit("add", emit("sub", emit("square", x), crossed), labels)
+        of_x = emit("div", emit("mul", both, curve), emit("square", room))
+        plain = emit("mul", x, rest)
+        least = emit("scale", emit("ones_like", plain), factor=_LEAST_ROOM)
+        of_label = emit("neg", emit("div", both, emit("maximum", plain, least)))
+        found = zip((of_cotangent, of_x, of_label), at.operands, strict=True)
+        return [unbroadcast(build, gradient, operand) for gradient, operand in found]
+
+
 def emit_mean_squared_error(build: Emitter, prediction: Value, target: Value) -> Value:
     """Emit the mean of the squared errors of all elements, a scalar."""
     errors = build.emit("squared_difference", prediction, target)

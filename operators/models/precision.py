@@ -26,6 +26,7 @@ MASTER: Final = "float32"
 
 # Losses, which read and write float32 under every policy.
 LOSSES: Final = (
+    "binary_cross_entropy",
     "exp_sum",
     "exp_sum_and_pick",
     "row_max",

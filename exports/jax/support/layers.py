@@ -280,6 +280,17 @@ def sigmoid_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> A
     return (jax.nn.sigmoid(logits) - labels) * dy
 
 
+@widened
+def binary_cross_entropy(x: Array, labels: Array) -> Array:
+    first, second = jnp.maximum(jnp.log(x), -100), jnp.maximum(jnp.log1p(-x), -100)
+    return (labels - 1) * second - labels * first
+
+
+@widened
+def binary_cross_entropy_gradient(dy: Array, x: Array, labels: Array) -> Array:
+    return dy * (x - labels) / jnp.maximum(x * (1 - x), 1e-12)
+
+
 # Attention
 
 

@@ -6,7 +6,7 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import pi
+from math import inf, pi
 from typing import Any
 
 import jax
@@ -309,7 +309,8 @@ def elu_gradient(dy: Array, y: Array, *, alpha: float = 1.0) -> Array:
 def clip_gradient(
     dy: Array, x: Array, *, low: float = 0.0, high: float = 1.0, inside: bool = False
 ) -> Array:
-    passes = (x > low) & (x < high) if inside else (x >= low) & (x <= high)
+    over = x > low if inside and low != -inf else x >= low
+    passes = over & (x < high if inside and high != inf else x <= high)
     return jnp.where(passes, dy, jnp.zeros((), dy.dtype))
 
 

@@ -298,6 +298,17 @@ def sigmoid_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -
     return (torch.sigmoid(logits) - labels) * dy
 
 
+@widened
+def binary_cross_entropy(x: Tensor, labels: Tensor) -> Tensor:
+    first, second = torch.log(x).clamp(min=-100), torch.log1p(-x).clamp(min=-100)
+    return (labels - 1) * second - labels * first
+
+
+@widened
+def binary_cross_entropy_gradient(dy: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+    return dy * (x - labels) / (x * (1 - x)).clamp(min=1e-12)
+
+
 # Attention
 
 

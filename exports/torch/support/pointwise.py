@@ -6,7 +6,7 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import pi
+from math import inf, pi
 from typing import Any
 
 import torch
@@ -280,7 +280,8 @@ def elu_gradient(dy: Tensor, y: Tensor, *, alpha: float = 1.0) -> Tensor:
 def clip_gradient(
     dy: Tensor, x: Tensor, *, low: float = 0.0, high: float = 1.0, inside: bool = False
 ) -> Tensor:
-    passes = (x > low) & (x < high) if inside else (x >= low) & (x <= high)
+    over = x > low if inside and low != -inf else x >= low
+    passes = over & (x < high if inside and high != inf else x <= high)
     return torch.where(passes, dy, dy.new_zeros(()))
 
 

@@ -44,16 +44,12 @@ def _softsign(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
 
 
 def _elu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    """Let it be linear at zero, where PyTorch has no second gradient."""
     x, alpha = terms[0], info.attributes["alpha"]
-    is_over = x.compare("greater", 0)
-    low = x.number(0).where(is_over, x).apply("expm1") * alpha  # finite where it is not taken
+    is_over, is_below = x.compare("greater", 0), x.compare("less", 0)
+    bent = x.where(is_below, 0).apply("expm1")  # finite where it is not taken
+    low = bent.where(is_below, x) * alpha
     return [x.where(is_over, low) * info.attributes.get("gamma", 1.0)]
-
-
-def _prelu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
-    x, weight = terms
-    slopes = weight.reshape((-1, *(1,) * (x.type.rank - 2)))
-    return [x.where(x.compare("greater", 0), x * slopes)]
 
 
 # Normalizations
@@ -157,7 +153,7 @@ def _sigmoid_cross_entropy(info: OperatorInfo, terms: Sequence[Term]) -> Sequenc
 
 
 def _max_pool(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
-    """Compare the elements of windows one after the other; the first of equal ones is taken."""
+    """Compare the elements of windows in order: the first of equal ones, the last NaN is taken."""
     assert isinstance(info, MaxPool)
     (n, c, *space), windows = terms[0].type.shape, info.windows
     counts, whole = windows.count(space), windows.padded_size(space)
@@ -168,7 +164,8 @@ def _max_pool(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
     taps = [padded.apply("slice", begin=(0, 0, *offset), **how) for offset in windows.offsets]
     found = taps[0]
     for tap in taps[1:]:
-        found = tap.where(tap.apply("greater", found), found)
+        is_more = tap.apply("greater", found).apply("logical_or", tap.apply("is_nan"))
+        found = tap.where(is_more, found)
     return [found]
 
 
@@ -187,10 +184,11 @@ def _attention(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
     for mask in terms[3:]:
         n, m, rows, _ = mask.type.shape
         mask = mask.reshape((n, *((1, 1) if m == 1 else by_head[1:]), rows, t))
+        is_seen = mask
         if mask.type.is_float:
-            scores = scores + mask
-        else:
-            seen = mask if seen is None else seen.apply("logical_and", mask)
+            is_seen = mask.compare("not_equal", -inf)
+            scores = scores + mask.where(is_seen, 0)
+        seen = is_seen if seen is None else seen.apply("logical_and", is_seen)
     if seen is not None:
         scores = scores.where(seen, _MASKED)
     weights = scores.apply("softmax")
@@ -221,7 +219,6 @@ COMPOSITIONS: Mapping[str, Composition] = {
     "max_pool": _max_pool,
     "mish": _mish,
     "pick": _pick,
-    "prelu": _prelu,
     "rms_norm": partial(_row_norm, centred=False),
     "scaled_dot_product_attention": _attention,
     "selu": _elu,

@@ -4,7 +4,7 @@ Those of the table stand for operators of one operand, whose own gradient is a s
 """
 
 from collections.abc import Callable, Mapping
-from math import pi, sqrt
+from math import inf, pi, sqrt
 
 from shardwright.frontends.common.gradients.terms import Term
 from shardwright.operators.info import OperatorInfo
@@ -29,8 +29,9 @@ def _both(a: Term, b: Term) -> Term:
 
 
 def _inside(x: Term, low: float, high: float, inside: bool) -> Term:
-    names = ("greater", "less") if inside else ("greater_equal", "less_equal")
-    return _both(x.compare(names[0], low), x.compare(names[1], high))
+    over = "greater" if inside and low != -inf else "greater_equal"
+    under = "less" if inside and high != inf else "less_equal"
+    return _both(x.compare(over, low), x.compare(under, high))
 
 
 def _leaky(info: OperatorInfo, dy: Term, x: Term, y: Term) -> Term:

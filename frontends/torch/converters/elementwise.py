@@ -285,6 +285,14 @@ def _times_logarithm(call: Call, x: Value, y: Value, operator: str) -> Value:
     return call.emit("mul", x, call.emit(operator, safe))
 
 
+@converts("aten.logit", "aten.special_logit")
+def _logit(call: Call, x: Value, eps: float | None = None) -> Value:
+    x = call.cast(x, call.result.dtype)
+    if eps is not None:
+        x = call.emit("clip", x, low=float(eps), high=1 - float(eps))
+    return call.emit("sub", call.emit("log", x), call.emit("log1p", call.emit("neg", x)))
+
+
 @converts("aten.sinc")
 def _sinc(call: Call, x: Value) -> Value:
     angle = call.scaled(call.cast(x, call.result.dtype), pi)
@@ -373,10 +381,12 @@ def _from_zero(call: Call, x: Value, below: Value) -> Value:
 
 @converts("aten.elu")
 def _elu(call: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
-    if alpha < 0 or input_scale != 1:
-        low = call.scaled(call.emit("minimum", x, call.fill(0, x.type.dtype)), input_scale)
-        found = _from_zero(call, x, call.scaled(call.emit("expm1", low), alpha))
-        return call.scaled(found, scale)
+    if alpha < 0 or input_scale != 1:  # linear at zero, where it has no second gradient
+        scaled = call.scaled(x, input_scale)
+        is_below = call.emit("less", x, call.fill(0, x.type.dtype))
+        low = call.emit("where", is_below, scaled, call.fill(0, x.type.dtype))
+        low = call.emit("where", is_below, call.emit("expm1", low), scaled)
+        return call.scaled(_from_zero(call, x, call.scaled(low, alpha)), scale)
     return call.scaled(call.emit("elu", x, alpha=float(alpha)), scale)
 
 
@@ -388,10 +398,13 @@ def _celu(call: Call, x: Value, alpha: float = 1) -> Value:
 @converts("aten.softplus")
 def _softplus(call: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     """Convert softplus; PyTorch is linear where ``beta x`` is over the threshold."""
-    sharp = call.scaled(x, beta)
+    sharp, bound = call.scaled(x, beta), call.fill(threshold, x.type.dtype)
     smooth = call.scaled(call.emit("softplus", sharp), 1 / beta)
-    is_linear = call.emit("greater", sharp, call.fill(threshold, x.type.dtype))
-    return call.emit("where", is_linear, x, smooth)
+    if call.notes.differentiates:  # it has no second gradient at the threshold
+        slope = call.emit("stop_gradient", call.emit("sigmoid", sharp))
+        line = call.emit("with_gradient_of", smooth, call.emit("mul", x, slope))
+        smooth = call.emit("where", call.emit("equal", sharp, bound), line, smooth)
+    return call.emit("where", call.emit("greater", sharp, bound), x, smooth)
 
 
 @converts("aten.log_sigmoid", "aten.log_sigmoid_forward")
@@ -411,10 +424,14 @@ def _hardsigmoid(call: Call, x: Value) -> Value:
 
 @converts("aten.prelu", "aten._prelu_kernel")
 def _prelu(call: Call, x: Value, weight: Value) -> Value:
-    if weight.type.elements == 1:
+    is_one, rows = weight.type.elements == 1, x
+    if is_one and not call.notes.differentiates:
         slope = call.reshape(weight, (1,) * x.type.rank)
         return _from_zero(call, x, call.emit("mul", x, slope))
-    return call.emit("prelu", x, call.reshape(weight, (weight.type.elements,)))
+    if x.type.rank < 2:
+        rows = call.reshape(x, (x.type.elements, 1))
+    weight = call.broadcast(call.reshape(weight, (weight.type.elements,)), rows.type.shape[1:2])
+    return call.reshape(call.emit("prelu", rows, weight), x.type.shape)
 
 
 @converts("aten.glu")

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
@@ -13,7 +12,6 @@ from shardwright.ir.graph import Value
 from shardwright.operators.models.loss import emit_cross_entropy
 
 _NONE, _MEAN = 0, 1  # PyTorch's numbers of reductions; 2 is the sum
-_LEAST_ROOM = float(np.float32(1e-12))  # PyTorch keeps it in float32
 
 
 def _reduced(call: Call, losses: Value, reduction: int) -> Value:
@@ -142,8 +140,9 @@ def _smooth_l1(
 ) -> Value:
     is_huber = "huber" in call.operator
     bound = float(delta if is_huber else beta)
-    distance = call.emit("abs", call.emit("sub", x, target))
-    near = call.scaled(call.emit("square", distance), 0.5 if is_huber else 0.5 / bound)
+    apart = call.emit("sub", x, target)
+    distance = call.emit("abs", apart)
+    near = call.scaled(call.emit("square", apart), 0.5 if is_huber else 0.5 / bound)
     far = call.emit("add_scalar", distance, value=-bound / 2)
     far = call.scaled(far, bound if is_huber else 1.0)
     is_near = call.emit("less", distance, call.fill(bound, x.type.dtype))
@@ -154,42 +153,10 @@ def _smooth_l1(
 def _binary(
     call: Call, x: Value, target: Value, weight: Value | None = None, reduction: int = _MEAN
 ) -> Value:
-    """Convert with PyTorch's bounds: logarithms from -100, a slope over at least 1e-12."""
-    kind = x.type.dtype
-    one = call.fill(1, kind)
-    logs = call.emit("log", x), call.emit("log1p", call.emit("neg", x))
-    first, second = (call.emit("maximum", log, call.fill(-100, kind)) for log in logs)
-    rest = call.emit("mul", call.emit("sub", one, target), second)
-    likelihood = call.emit("add", call.emit("mul", target, first), rest)
-    room = call.emit("mul", x, call.emit("sub", one, x))
-    room = call.emit("maximum", room, call.fill(_LEAST_ROOM, kind))
-    slope = call.emit("div", call.emit("sub", x, target), room)
-    losses = call.emit("stop_gradient", call.emit("neg", likelihood))
-    if call.notes.differentiates:
-        losses = _smooth_binary(call, losses, x, target)
-    else:
-        losses = _sloped(call, losses, x, slope)
-        if call.is_trained(target):
-            losses = _sloped(call, losses, target, call.emit("sub", second, first))
+    losses = call.emit("binary_cross_entropy", x, target)
     if weight is not None:
         losses = call.emit("mul", losses, weight)
     return _reduced(call, losses, reduction)
-
-
-def _smooth_binary(call: Call, losses: Value, x: Value, target: Value) -> Value:
-    """Return losses whose gradient can be differentiated: zero where a probability is 0 or 1."""
-    low, high = _LEAST_ROOM, 1 - torch.finfo(getattr(torch, x.type.dtype)).eps / 2
-    x = call.emit("clip", x, low=low, high=high)
-    first, second = call.emit("log", x), call.emit("log1p", call.emit("neg", x))
-    rest = call.emit("sub", second, call.emit("mul", target, second))
-    likelihood = call.emit("add", call.emit("mul", target, first), rest)
-    return call.emit("with_gradient_of", losses, call.emit("neg", likelihood))
-
-
-def _sloped(call: Call, value: Value, x: Value, slope: Value) -> Value:
-    """Return a value with a slope by x."""
-    zero = call.emit("sub", x, call.emit("stop_gradient", x))
-    return call.emit("add", value, call.emit("mul", call.emit("stop_gradient", slope), zero))
 
 
 @converts("aten.binary_cross_entropy_with_logits")
@@ -201,11 +168,11 @@ def _logistic(
     pos_weight: Value | None = None,
     reduction: int = _MEAN,
 ) -> Value:
-    if pos_weight is None:
+    if pos_weight is None and (call.notes.differentiates or call.is_trained(target)):
+        # The operator for both has no gradient of its targets.
+        losses = call.emit("sub", call.emit("softplus", x), call.emit("mul", x, target))
+    elif pos_weight is None:
         losses = call.emit("sigmoid_cross_entropy", x, target)
-        if call.is_trained(target):
-            # The operator has no gradient of its targets.
-            losses = _sloped(call, losses, target, call.emit("neg", x))
     else:
         losses = _positives_weighted(call, x, target, pos_weight)
     if weight is not None:
