@@ -21,14 +21,13 @@ import traceback
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import architectures_page
 import torch
 import transformers
 from small_configs import small_config
 from small_exceptions import CHANGES, CLASSES, INPUTS
-from small_inputs import Inputs, candidates, with_places
+from small_inputs import Inputs, found_inputs
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch_compare import Gradients, Wide, gradients_differ, on_ranks
@@ -57,7 +56,6 @@ _HEADS = (
     "AUDIO_CLASSIFICATION",
     "",
 )
-_MOST_CORRECTIONS = 3
 
 
 @dataclass
@@ -138,31 +136,7 @@ def made(kind: str, name: str, head: str) -> tuple[nn.Module, Inputs]:
         for parameter in module.parameters():
             if parameter.is_floating_point():
                 parameter.add_(0.05 * torch.randn_like(parameter))
-    return module, _inputs(module, head, INPUTS.get(kind, {}))
-
-
-def _inputs(module: nn.Module, head: str, extra: Any) -> Inputs:
-    """Return the first candidate that the module runs on."""
-    errors: list[Exception] = []
-    for found in candidates(module, head, extra):
-        inputs: Inputs | None = found
-        for _ in range(_MOST_CORRECTIONS):
-            try:
-                with torch.no_grad():
-                    module(**inputs)
-            except Exception as error:
-                errors.append(error)
-                inputs = with_places(inputs, module, str(error))
-                if inputs is None:
-                    break
-            else:
-                return inputs
-    raise max(errors, key=_depth, default=LookupError("no inputs"))
-
-
-def _depth(error: Exception) -> int:
-    """Return how deep in the module an error was raised: the likeliest inputs come furthest."""
-    return len(traceback.extract_tb(error.__traceback__))
+    return module, found_inputs(module, head, INPUTS.get(kind, {}))
 
 
 def compared(row: Row, ranks: int) -> None:

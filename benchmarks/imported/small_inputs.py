@@ -1,12 +1,15 @@
 """Inputs of the architectures of transformers, by the names of the arguments of `forward`.
 
-Where a name leaves several shapes open, candidates are tried in order until the module runs.
+Where a name leaves several shapes open, candidates are tried in order until the module runs; what
+the module says of one that it does not run on, corrects it, or names an argument that it needs.
 """
 
 import inspect
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +18,14 @@ from torch import nn
 from transformers import PretrainedConfig
 
 BATCH, LENGTH = 4, 8
-_MOST_CANDIDATES = 48
+_MOST_CANDIDATES, _MOST_CORRECTIONS, _MOST_ROUNDS = 48, 4, 3
 _FIRST, _LAST = 5, 60  # of ordinary tokens
+# Lengths of sounds: of spectrograms, and of waves, for labels and without.
+_FRAMES, _WAVE, _LABELLED_WAVE = 64, 800, 3200
 Inputs = dict[str, torch.Tensor]
+# Words in the names of heads that are trained with labels.
+_LABELLED = ("LM", "CLASSIFICATION", "TEXT_TO_TEXT", "SEQ", "CTC")
+_MELS = ("num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel")
 # What is taken even where `forward` has a default for it.
 _WANTED = (
     "input_ids",
@@ -41,8 +49,8 @@ _WANTED = (
 )
 
 
-def candidates(module: nn.Module, head: str, extra: Mapping[str, Any]) -> Iterator[Inputs]:
-    """Yield inputs that a module may take, the likeliest first.
+def found_inputs(module: nn.Module, head: str, extra: Mapping[str, Any]) -> Inputs:
+    """Return the first inputs that a module runs on.
 
     Parameters
     ----------
@@ -54,24 +62,76 @@ def candidates(module: nn.Module, head: str, extra: Mapping[str, Any]) -> Iterat
         Shapes of inputs that no rule knows: floating-point numbers, or integers below the last
         element where the shape starts with ``"int"``, or ones after ``"ones"``.
     """
+    names = _names(module, head, extra)
+    errors: list[Exception] = []
+    for _ in range(_MOST_ROUNDS):
+        met: list[Exception] = []
+        for made in _candidates(module, names, head, extra):
+            inputs: Inputs | None = made
+            for _ in range(_MOST_CORRECTIONS):
+                try:
+                    with torch.no_grad():
+                        module(**inputs)
+                except Exception as error:
+                    met.append(error)
+                    inputs = _corrected(inputs, module, str(error))
+                    if inputs is None:
+                        break
+                else:
+                    return inputs
+        errors += met
+        asked = [n for error in met for n in _asked_for(error, module) if n not in names]
+        if not asked:
+            break
+        names += dict.fromkeys(asked)
+    raise max(errors, key=_depth, default=LookupError("no inputs"))
+
+
+def _depth(error: Exception) -> int:
+    """Return how deep in the module an error was raised: the likeliest inputs come furthest."""
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+def _asked_for(error: Exception, module: nn.Module) -> list[str]:
+    """Return the arguments that were left out and are in the message or the line of an error."""
+    if not re.search(r"None|must be|should be|need|specif|missing|provide", str(error)):
+        return []
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{error} {frame.line}"
+    if "torch" in Path(frame.filename).parts:
+        text = str(error)
+    words = set(re.findall(r"\w+", text))
+    named = inspect.signature(module.forward).parameters
+    never = {"kwargs", "cache", "past_key_values", "inputs_embeds", "return_dict", "use_cache"}
+    return [n for n in named if n in words - never and not n.startswith("output_")]
+
+
+def _names(module: nn.Module, head: str, extra: Mapping[str, Any]) -> list[str]:
+    """Return the arguments that are given first."""
     signature = inspect.signature(module.forward)
     named = {n: p for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD}
     needed = [n for n, p in named.items() if p.default is p.empty]
     main = module.main_input_name if isinstance(module.main_input_name, str) else ""
     names = [n for n in named if n in needed or n in _WANTED or n == main or n in extra]
-    if "pixel_values" in names and "pixel_values_videos" not in (*needed, main):
+    if "pixel_values" in names and "pixel_values_videos" not in (*needed, main, *extra):
         names = [n for n in names if n != "pixel_values_videos"]
-    if "labels" in named and _labels(head):
+    is_labelled = any(word in head for word in _LABELLED)
+    if "labels" in named and is_labelled and "labels" not in names:
         names.append("labels")
-    elif "decoder_input_ids" in named:
+    elif "decoder_input_ids" in named and "decoder_input_ids" not in names:
         names.append("decoder_input_ids")
-    elif head == "CTC" and "labels" in named:
-        names.append("labels")
-    options = [list(_options(n, module.config, head, extra)) for n in names]
+    return names
+
+
+def _candidates(
+    module: nn.Module, names: list[str], head: str, extra: Mapping[str, Any]
+) -> Iterator[Inputs]:
+    """Yield inputs that a module may take, the likeliest first."""
+    options = [list(_options(name, names, module.config, head, extra)) for name in names]
     for chosen in islice(product(*options), _MOST_CANDIDATES):
         pairs = zip(names, chosen, strict=True)
         yield {name: item for name, item in pairs if item is not None}
-    if head == "CAUSAL_LM" and not set(needed) - {"input_ids"}:  # as a language model alone
+    if head == "CAUSAL_LM" and "input_ids" in names and "labels" in names:
         yield {"input_ids": tokens(BATCH, LENGTH), "labels": tokens(BATCH, LENGTH)}
 
 
@@ -80,56 +140,81 @@ def tokens(*shape: int) -> torch.Tensor:
     return torch.randint(_FIRST, _LAST, shape)
 
 
-def _labels(head: str) -> bool:
-    return any(word in head for word in ("LM", "CLASSIFICATION", "TEXT_TO_TEXT", "SEQ", "CTC"))
-
-
 def _options(
-    name: str, config: PretrainedConfig, head: str, extra: Mapping[str, Any]
+    name: str, names: list[str], config: PretrainedConfig, head: str, extra: Mapping[str, Any]
 ) -> Iterator[torch.Tensor | None]:
+    """Yield what an argument may be."""
     if name in extra:
         yield _given(extra[name])
     elif name in ("input_ids", "decoder_input_ids"):
         yield tokens(BATCH, LENGTH)
     elif name == "labels":
         yield from _label_options(config, head)
-    elif name in ("pixel_values", "pixel_values_videos"):
+    elif "pixel_values" in name:
         yield from _images(name, config)
-    elif name in ("image_grid_thw", "grid_thw"):
+    elif name in ("image_grid_thw", "grid_thw", "video_grid_thw"):
         yield torch.tensor([[1, 4, 4]] * BATCH)
+    elif name in ("spatial_shapes", "target_sizes"):
+        yield torch.tensor([[4, 4]] * BATCH)
     elif name == "bbox":
         yield torch.tensor([1, 2, 8, 9]).expand(BATCH, LENGTH, 4).clone()
     elif name == "image_sizes":
         yield None
         side = _image_side(config)
         yield torch.tensor([[side, side]] * BATCH)
-    elif name == "spatial_shapes":
-        yield torch.tensor([[4, 4]] * BATCH)
     elif name == "pixel_attention_mask":
         yield None
         yield torch.ones(BATCH, 16, dtype=torch.int64)
-    elif name == "input_features":
-        mel = int(
-            _found(config, "num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel") or 16
-        )
-        yield torch.randn(BATCH, mel, 64)
-        yield torch.randn(BATCH, 64, mel)
-    elif name == "input_features_mask":
-        yield None
-        yield torch.ones(BATCH, 64, dtype=torch.int64)
-    elif name == "input_values":
-        yield torch.randn(BATCH, 3200 if head == "CTC" else 800)
-        yield torch.randn(BATCH, 1, 800)
-        yield torch.randn(BATCH, 64, 16)
-    elif name in ("hidden_states", "query_embeds", "inputs_embeds"):
-        width = int(_found(config, "hidden_size", "d_model") or 32)
+    elif name == "image_attention_mask":
+        yield torch.ones(BATCH, LENGTH, 1, dtype=torch.int64)
+    elif "position_ids" in name and "pixel" in name:
+        places = torch.arange(4)
+        yield torch.cartesian_prod(places, places).expand(BATCH, 16, 2).clone()
+    else:
+        yield from _sounds_and_states(name, names, config, head)
+
+
+def _sounds_and_states(
+    name: str, names: list[str], config: PretrainedConfig, head: str
+) -> Iterator[torch.Tensor | None]:
+    """Yield what an argument may be that is neither text nor an image."""
+    mel = int(_found(config, *_MELS) or 16)
+    width = int(_found(config, "hidden_size", "d_model") or 32)
+    if name in ("input_features", "audio_features"):
+        yield torch.randn(BATCH, mel, _FRAMES)
+        yield torch.randn(BATCH, _FRAMES, mel)
+        yield torch.randn(BATCH, 1, _FRAMES, mel)
+    elif name in ("input_features_mask", "feature_attention_mask", "audio_mel_mask"):
+        yield torch.ones(BATCH, _FRAMES, dtype=torch.int64)
+    elif name in ("input_values", "padding_mask") and "pixel_values" not in names:
+        length = _LABELLED_WAVE if head == "CTC" else _WAVE
+        mask = (lambda *shape: torch.ones(shape, dtype=torch.bool)) if "mask" in name else None
+        made = mask or torch.randn
+        yield made(BATCH, length)
+        yield made(BATCH, 1, length)
+        yield made(BATCH, _FRAMES, 16)
+    elif name == "hidden_states" and "grid_thw" in names:
+        yield _patches(config)
+    elif name in ("hidden_states", "query_embeds", "inputs_embeds", "encoder_hidden_states"):
+        if name == "encoder_hidden_states":
+            width = int(_found(config, "encoder_hidden_size", "cross_attention_dim") or width)
         yield torch.randn(BATCH, LENGTH, width)
         yield torch.randn(BATCH, width, LENGTH)
     elif name == "past_values":
-        yield torch.rand(BATCH, int(_found(config, "context_length") or 16)) + 1
+        length = int(_found(config, "context_length") or 16)
+        yield torch.rand(BATCH, length) + 1
+        yield torch.rand(BATCH, length, int(_found(config, "num_input_channels") or 1)) + 1
     else:
         yield torch.ones(BATCH, LENGTH, dtype=torch.int64)
         yield torch.randn(BATCH, LENGTH)
+
+
+def _patches(config: PretrainedConfig) -> torch.Tensor:
+    """Return patches of images, four by four of each, as rows."""
+    channels = int(_found(config, "num_channels", "in_channels", "in_chans") or 3)
+    patch = _first(_found(config, "patch_size") or 4)
+    depth = int(_found(config, "temporal_patch_size") or 1)
+    return torch.randn(BATCH * 16, channels * depth * patch * patch)
 
 
 def _given(shape: Any) -> torch.Tensor:
@@ -154,18 +239,18 @@ def _label_options(config: PretrainedConfig, head: str) -> Iterator[torch.Tensor
 
 
 def _image_side(config: PretrainedConfig) -> int:
-    side = _found(config, "image_size", "pretrain_image_size", "input_size") or 32
-    return int(side[0] if isinstance(side, (list, tuple)) else side)
+    return _first(_found(config, "image_size", "pretrain_image_size", "input_size") or 32)
+
+
+def _first(size: Any) -> int:
+    return int(size[0] if isinstance(size, (list, tuple)) else size)
 
 
 def _images(name: str, config: PretrainedConfig) -> Iterator[torch.Tensor]:
     side = _image_side(config)
     channels = int(_found(config, "num_channels", "in_channels", "in_chans") or 3)
     frames = int(_found(config, "num_frames", "frames_per_clip") or 2)
-    patch = _found(config, "patch_size") or 4
-    patch = int(patch[0] if isinstance(patch, (list, tuple)) else patch)
-    depth = _found(config, "temporal_patch_size") or 1
-    flat = torch.randn(BATCH * 16, channels * int(depth) * patch * patch)
+    flat = _patches(config)
     if hasattr(_vision(config), "spatial_merge_size") or _found(config, "temporal_patch_size"):
         yield flat
     videos = torch.randn(BATCH, frames, channels, side, side)
@@ -176,7 +261,7 @@ def _images(name: str, config: PretrainedConfig) -> Iterator[torch.Tensor]:
         yield videos
     yield torch.randn(BATCH, 1, channels, side, side)
     yield torch.randn(BATCH, 2, channels, side, side)
-    yield torch.randn(BATCH, 16, channels * patch * patch)
+    yield flat.reshape(BATCH, 16, -1)
     yield flat
     yield torch.randn(BATCH, 3, 64, 64)
 
@@ -187,9 +272,8 @@ def _vision(config: PretrainedConfig) -> PretrainedConfig:
 
 def _found(config: PretrainedConfig, *names: str) -> Any:
     """Return a field of a configuration, or of those inside of it."""
-    inner = [
-        v for k, v in vars(config).items() if isinstance(v, PretrainedConfig) and k != "text_config"
-    ]
+    inner = [v for k, v in vars(config).items() if isinstance(v, PretrainedConfig)]
+    inner = [v for v in inner if v is not getattr(config, "text_config", None)]
     for one in (_vision(config), config, *inner):
         for name in names:
             value = getattr(one, name, None)
@@ -205,7 +289,7 @@ def _found(config: PretrainedConfig, *names: str) -> Any:
 _COUNTS = re.compile(r"tokens: ?(\d+).*?features:? ?(?:torch\.Size\(\[)?(\d+)")
 
 
-def with_places(made: Inputs, module: nn.Module, message: str) -> Inputs | None:
+def _corrected(made: Inputs, module: nn.Module, message: str) -> Inputs | None:
     """Return inputs with as many tokens for features as a message asks for.
 
     Parameters
@@ -218,21 +302,22 @@ def with_places(made: Inputs, module: nn.Module, message: str) -> Inputs | None:
         What the module said.
     """
     found = _COUNTS.search(message.replace("\n", " "))
-    if found is None:
-        return None
-    count = int(found[2])
     token = _token(module.config, message)
-    if token is None or count % BATCH or "input_ids" not in made:
+    if found is None or token is None or "input_ids" not in made:
         return None
-    each = count // BATCH
-    if each > 400:
+    before, count = int(found[1]), int(found[2])
+    if before == count or count > 100 * BATCH:  # the message counts elements
+        count //= module.get_input_embeddings().weight.shape[-1]
+    if count % BATCH or not count:
         return None
     text = tokens(BATCH, LENGTH)
-    marks = torch.full((BATCH, each), token)
+    text[text == token] = _FIRST if token != _FIRST else _LAST
+    marks = torch.full((BATCH, count // BATCH), token)
     ids = torch.cat([text[:, :2], marks, text[:, 2:]], 1)
     made = {**made, "input_ids": ids}
-    if "mm_token_type_ids" in inspect.signature(module.forward).parameters:
-        made["mm_token_type_ids"] = (ids == token).long()
+    for name in ("mm_token_type_ids", "token_type_ids"):
+        if name in inspect.signature(module.forward).parameters:
+            made[name] = (ids == token).long()
     if "labels" in made and made["labels"].dim() == 2:
         made["labels"] = tokens(*ids.shape)
     return made
