@@ -21,6 +21,7 @@ _LARGE = 33
 _SIZES: Sequence[tuple[str, int]] = (
     (r"type_vocab_size", 2),
     (r"(^|_)vocab_size$|vocab_size_|_vocab(_size)?$|^n_tokens$", VOCABULARY),
+    (r"index_n_heads", 16),  # fewer have sums of rectified scores that are all zero, which tie
     (r"(n|num)_?(key_value|kv)_?(attention_)?heads$|_kv_heads$|key_value_heads$", 2),
     (r"^n_group$|topk_group$|num_expert_groups?$", 1),
     (r"(n|num)_?(hash|experts|groups?)$", 4),
@@ -236,6 +237,6 @@ def _list(name: str, value: Sequence[Any], shape: Shape) -> Any:
         return None
     if _DEPTHS.search(name):
         return [min(v, 1) for v in value]
-    if _DIVIDED.search(name) and min(value) >= 16:
-        return [max(v // _DIVISOR, 4) for v in value]
+    if _DIVIDED.search(name) and min(value) >= 3 and max(value) >= 16:
+        return [max(v // _DIVISOR, 4) if v >= 16 else v for v in value]
     return None

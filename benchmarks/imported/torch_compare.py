@@ -26,7 +26,8 @@ class WideFloats(TorchFunctionMode):
     """Replaces float32 by float64 in casts that a module writes out.
 
     Models of transformers compute normalizations, rotations and losses in float32, whatever the
-    type of their parameters; a comparison in float64 needs them in float64.
+    type of their parameters; a comparison in float64 needs them in float64. PyTorch's derivative of
+    `hardsigmoid` takes a sixth in float32, also in float64, so that is written out.
     """
 
     def __torch_function__(
@@ -35,6 +36,8 @@ class WideFloats(TorchFunctionMode):
         """Call a function with other types."""
         if func is torch.Tensor.float:
             return args[0].double() if args[0].is_floating_point() else args[0].to(torch.float64)
+        if func is torch.nn.functional.hardsigmoid:
+            return torch.nn.functional.relu6(args[0] + 3) / 6
         wide = pytree.tree_map(_wide, (args, kwargs or {}))
         return func(*wide[0], **wide[1])
 

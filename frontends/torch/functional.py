@@ -1,6 +1,6 @@
 """Exports without writes, of operators that have converters."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
 from operator import getitem, is_not
 from typing import Any
@@ -53,10 +53,10 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     for graph in _graphs(program):
         keep_losses(graph)
         _detach_in_place(graph)
-        _refuse_hidden_writes(graph, trained)
         for node in list(graph.nodes):
             if _stops_gradients(node):
                 _detach(graph, node, trained)
+        _separate_written(graph, trained)
     return _decomposed(program)
 
 
@@ -174,34 +174,56 @@ def _detach_in_place(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _refuse_hidden_writes(graph: fx.Graph, trained: Collection[str]) -> None:
-    """Refuse writes through `detach` to what has a gradient and is read afterwards.
+def _separate_written(graph: fx.Graph, trained: Collection[str]) -> None:
+    """Let a detached tensor that is written to have the gradient of what is written.
 
-    What is read then has the gradient of the tensor before the write, which is not that of a
-    program without writes.
+    A program without writes makes the detached tensor anew from the whole one after each write, so
+    gradients would stop there. It becomes the tensor itself where that has no gradient, else a
+    copy.
+
+    Raises
+    ------
+    ModelError
+        If the tensor has a gradient and is read after the write, or written to besides: its
+        gradient is then not that of a program without writes.
     """
-    places = {node: number for number, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        for written in _targets(node):
-            _refuse_hidden(node, list(_viewed(written)), places, trained)
+    for stopped in [node for node in graph.nodes if _is_detach(node) and _is_float(node)]:
+        writes = _writes_to(stopped)
+        whole = list(_viewed(stopped))[-1]
+        if not writes:
+            continue
+        if not _may_have_gradient(whole, trained):
+            stopped.replace_all_uses_with(stopped.args[0])
+            continue
+        _refuse_shared(graph, stopped, whole, writes)
+        if whole.op != "placeholder":
+            with graph.inserting_after(stopped):
+                copy = graph.call_function(torch.ops.aten.clone.default, (stopped,))
+            copy.meta = dict(stopped.meta)
+            stopped.replace_all_uses_with(copy, partial(is_not, copy))
 
 
-def _refuse_hidden(
-    node: fx.Node, chain: Sequence[fx.Node], places: Mapping[fx.Node, int], trained: Collection[str]
+def _refuse_shared(
+    graph: fx.Graph, stopped: fx.Node, whole: fx.Node, writes: Collection[fx.Node]
 ) -> None:
-    """Refuse a write to a tensor, given with all that it is a view of."""
-    hidden = next((number for number, one in enumerate(chain) if _is_detach(one)), None)
-    if hidden is None or not _is_float(chain[-1]):
-        return
-    own = _views_of(chain[-1]) - _views_of(chain[hidden])
-    read = any(places[user] > places[node] for one in own for user in one.users)
-    if read and _may_have_gradient(chain[-1], trained):
+    """Refuse a tensor that is read after writes to its detached one, or written to besides."""
+    places = {node: number for number, node in enumerate(graph.nodes)}
+    first = min(writes, key=places.__getitem__)
+    others = _views_of(whole) - _views_of(stopped)
+    read = any(places[user] > places[first] for one in others for user in one.users)
+    besides = (user for one in others for user in one.users if one in _targets(user))
+    if read or any(places[user] > places[stopped] for user in besides):
         raise ModelError(
-            f"`{chain[-1].name}` is written to through `detach`, so its gradient is not that "
+            f"`{whole.name}` is written to through `detach`, so its gradient is not that "
             "of what is computed",
-            place(node),
+            place(first),
             "write to the tensor itself, or to a copy",
         )
+
+
+def _writes_to(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that write to a tensor, or to what shares its elements."""
+    return [user for one in _views_of(node) for user in one.users if one in _targets(user)]
 
 
 def _targets(node: fx.Node) -> list[fx.Node]:
@@ -247,14 +269,19 @@ def _views_of(node: fx.Node) -> set[fx.Node]:
 
 
 def _may_have_gradient(node: fx.Node, trained: Collection[str]) -> bool:
-    """Return whether a node depends on a parameter; of what a function is given, none is known."""
+    """Return whether a node depends on a parameter, also by writes to what it shares.
+
+    Of what a function is given, nothing is known.
+    """
     seen, todo = {node}, [node]
     is_whole = any(one.name in trained for one in node.graph.nodes)
     while todo:
         one = todo.pop()
         if one.op == "placeholder" and (one.name in trained or not is_whole):
             return True
-        found = {*one.all_input_nodes} - seen
+        whole = list(_viewed(one))[-1]
+        found = {given for write in _writes_to(whole) for given in write.all_input_nodes}
+        found = (found if _is_detach(one) else found.union(one.all_input_nodes)) - seen
         seen |= found
         todo += found
     return False

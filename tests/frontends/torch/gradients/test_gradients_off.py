@@ -109,3 +109,54 @@ def test_tensors_that_are_detached_in_place_have_no_gradient_from_then_on() -> N
     x = torch.randn(3, 4, dtype=torch.float64)
     found = compare.gradients_differ(DetachedInPlace(4, 4).double(), (x,))
     assert max(found.loss, found.gradient) < 1e-12
+
+
+class WrittenDetached(nn.Linear):
+    """A layer times a detached tensor, to which a parameter is added in place."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__(4, 4)
+        self.made, self.table = made, nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        made = self.made(y)
+        made += self.table
+        made[:, 0].mul_(y[:, 1])
+        return (y * made).square().mean()
+
+
+def _without_gradients(y: Any) -> Any:
+    with torch.no_grad():
+        return y * 2
+
+
+_DETACHED = {
+    "a constant": lambda y: torch.arange(12, dtype=y.dtype).view(3, 4).detach(),
+    "a view": lambda y: torch.ones(12, dtype=y.dtype).detach().view(3, 4),
+    "a result": lambda y: (y * 2).detach(),
+    "twice": lambda y: (y * 2).detach().detach(),
+    "of a mode": _without_gradients,
+}
+
+
+@pytest.mark.parametrize("case", _DETACHED)
+def test_what_is_written_to_a_detached_tensor_has_a_gradient(case: str) -> None:
+    x = torch.randn(3, 4, dtype=torch.float64)
+    found = compare.gradients_differ(WrittenDetached(_DETACHED[case]).double(), (x,))
+    assert max(found.loss, found.gradient) < 1e-12
+
+
+class WrittenBesides(nn.Linear):
+    """A layer whose result is written to, and through a detached tensor besides."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x).exp()
+        made = y.detach()
+        y.add_(1)
+        return made.add_(self.weight[:3]).square().mean()
+
+
+def test_a_tensor_that_is_written_to_besides_its_detached_one_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"`exp` is written to through `detach`.*add_.*; write"):
+        import_module(WrittenBesides(4, 4), torch.randn(3, 4))
