@@ -1,13 +1,24 @@
 """How many of their cases the longest tests run: the first few, or all of them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 ALL_CASES = "SHARDWRIGHT_ALL_CASES"  # of the environment; see benchmarks/all_cases.md
 Case = TypeVar("Case")
+Other = TypeVar("Other")
 
 
 def first(count: int, cases: Sequence[Case]) -> Sequence[Case]:
     """Return the first cases; all of them where the environment variable is 1."""
     return cases if os.environ.get(ALL_CASES) == "1" else cases[:count]
+
+
+def crossed(some: Iterable[Case], others: Iterable[Other]) -> list[tuple[Case, Other]]:
+    """Return all pairs of cases; the first few have each of the others once, with some in turn."""
+    rows, columns = list(some), list(others)
+    return [
+        (rows[(turn + i) % len(rows)], other)
+        for turn in range(len(rows))
+        for i, other in enumerate(columns)
+    ]

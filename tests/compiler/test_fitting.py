@@ -111,12 +111,12 @@ def test_more_memory_is_never_worse_with_recomputation(seed: int) -> None:
     assert_monotone(graph, 4, Optimizer(), gap=0.0, limits=8, recompute="search")
 
 
-QUICK = ("mlp", "llama", "lenet5", "dlrm", "two_matmul", "wide_deep", "feature_hash")
+QUICK = ("dlrm", "llama", "lenet5", "mlp", "two_matmul", "wide_deep", "feature_hash")
 
 
-@pytest.mark.parametrize("model", first(1, QUICK[1:] + QUICK[:1]))
+@pytest.mark.parametrize("model", first(1, QUICK))
 def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
-    assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=5)
+    assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=4)
 
 
 @pytest.mark.parametrize("seed", first(3, range(12)))

@@ -15,6 +15,7 @@ from shardwright.proof import UpdateRule, prove, prove_program
 from shardwright.proof.samples import run_samples
 from shardwright.verification.comparison import verify_plan
 from shardwright.zoo import load
+from tests.extent import crossed, first
 from tests.random_micro_batches import ADAM, random_step
 from tests.zoo_sizes import SMALL
 
@@ -22,9 +23,11 @@ WIDE = ("reduce_type", "accumulate_type")
 RULE = UpdateRule("adam", ADAM.settings)
 
 
-@pytest.mark.parametrize("option", WIDE)
-@pytest.mark.parametrize(("model", "passes"), [("mlp", 1), ("mlp", 2), ("gpt", 2)])
-def test_plans(model: str, option: str, passes: int) -> None:
+@pytest.mark.parametrize(
+    ("case", "option"), first(4, crossed([("mlp", 2), ("mlp", 1), ("gpt", 2)], WIDE))
+)
+def test_plans(case: tuple[str, int], option: str) -> None:
+    model, passes = case
     how = {"micro_batches": passes, "precision": "bfloat16", "optimizer": "adam", "cluster": "cpu"}
     plan = compile(SMALL[model], 4, **how, **{option: "float32"}).plan
     lower = compile(SMALL[model], 4, **how).plan

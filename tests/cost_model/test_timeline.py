@@ -23,6 +23,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from shardwright.planner.options import CompileOptions
 from shardwright.zoo import load
+from tests.extent import crossed, first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 # A second for every byte that a device reads or writes, and for every byte that a link carries.
@@ -135,11 +136,11 @@ def test_by_hand_what_is_early_does_not_make_wait_what_is_late() -> None:
 
 def test_by_hand_what_is_gathered_over_one_level_leaves_room_for_the_next_level() -> None:
     tasks = [Task(Placement(COMPUTE), 3.0, ())]
-    for first in (1, 4, 7):
+    for gather in (1, 4, 7):
         tasks += [
             Task(Placement("gathers", ("pod",)), 1.0, (), 1.0),
-            Task(Placement("gathers", ("node",)), 1.0, (first,), 4.0),
-            Task(Placement(COMPUTE), 3.0, (first + 1,)),
+            Task(Placement("gathers", ("node",)), 1.0, (gather,), 4.0),
+            Task(Placement(COMPUTE), 3.0, (gather + 1,)),
         ]
     assert schedule(tasks, 5.0) == [0, 0, 1, 3, 1, 2, 6, 3, 4, 9]  # one parameter is early
     assert schedule(tasks, 10.0) == [0, 0, 1, 3, 1, 2, 6, 2, 3, 9]
@@ -404,9 +405,9 @@ def test_chrome_trace() -> None:
         ("all_reduce c", "node: reductions", 16e6),
         ("all_reduce c", "rack: reductions", 16e6),
     ]
-    first = next(r for r in trace if r["ph"] == "X")
-    assert first["args"] == {"scope": "", "from": "", "as": "gradient_redistribution", "bytes": 16}
-    assert first["dur"] == 16e6
+    shown = next(r for r in trace if r["ph"] == "X")
+    assert shown["args"] == {"scope": "", "from": "", "as": "gradient_redistribution", "bytes": 16}
+    assert shown["dur"] == 16e6
     assert max(r["args"]["bytes"] for r in trace if r["ph"] == "C") == 96
 
 
@@ -423,8 +424,10 @@ def test_a_chain_of_three_thousand_nodes_is_never_parallel() -> None:
     assert timeline.exposed_communication_seconds == pytest.approx(timeline.communication_seconds)
 
 
-@pytest.mark.parametrize("passes", [5, 12, 36])
-@pytest.mark.parametrize("search", ["fully_sharded", "data_parallel", "exact"])
+@pytest.mark.parametrize(
+    ("passes", "search"),
+    first(5, crossed([5, 36, 12], ["fully_sharded", "data_parallel", "exact"])),
+)
 def test_passes_that_repeat_stand_for_all(
     search: str, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

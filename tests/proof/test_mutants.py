@@ -12,7 +12,7 @@ from tests.extent import first
 MODELS = proof.SMALL[:4] + proof.SMALL[8:9]
 
 
-@pytest.mark.parametrize("model", first(8, proof.SMALL))
+@pytest.mark.parametrize("model", first(6, proof.SMALL))
 def test_random_plans_are_proven(model: str) -> None:
     for _, definition, program, rule in proof.random_plans(2, 3, (model,), (4, 6)):
         found = prove_program(definition.graph, program, rule)
@@ -27,11 +27,11 @@ def test_wrong_mutants_are_refused(model: str) -> None:
     assert prove_program(definition.graph, program, rule).proven
     wrong = 0
     made = proof.mutants(program, np.random.default_rng(len(model)))
-    for (kind, mutant), _ in zip(made, range(24), strict=False):
+    for (kind, mutant), _ in zip(made, range(16), strict=False):
         if proof.differs(expected, mutant, highs, definition.initial):
             wrong += 1
             found = prove_program(definition.graph, mutant, rule)
             assert found.proven is False, (kind, proof.changes(program, mutant))
             assert found.first_failure
             assert found.reason
-    assert wrong > 8
+    assert wrong > 5

@@ -60,7 +60,7 @@ def test_fused_and_split_updates_are_proven(options: dict[str, object]) -> None:
     ],
 )
 def test_halos_statistics_and_experts_are_proven(model: str) -> None:
-    plan = compile(model, 8, cluster="cpu").plan
+    plan = compile(model, 4, cluster="cpu").plan
     assert prove(plan).proven
 
 

@@ -35,6 +35,7 @@ from shardwright.search.space.saved.tensors import SavedTensors
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
+from tests.extent import first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 CPU = cluster("cpu")
@@ -90,7 +91,7 @@ def test_no_mode_beats_exact_search(seed: int) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_the_emitted_program_costs_what_the_search_said(mode: str, optimizer: str) -> None:
-    for seed in range(4):
+    for seed in first(2, range(4)):
         options = CompileOptions(search=mode, optimizer=Optimizer(optimizer), loss_scale=8.0)
         compiled = compile_graph(random_graph(seed, nodes=6), CPU, 8, options)
         assert compiled.result is not None

@@ -13,7 +13,10 @@ from shardwright.planner.options import CompileOptions
 @pytest.mark.parametrize(
     ("model", "most"),
     [
-        ("gpt:layers=4,hidden=64,heads=4,batch=32,sequence=64,vocabulary=64", "4x blocks."),
+        (
+            "gpt:layers=2,hidden=64,heads=4,batch=32,sequence=64,vocabulary=64",
+            "blocks/*/feed_forward",
+        ),
         ("mlp:hidden=64", "layer1.weight"),
     ],
 )

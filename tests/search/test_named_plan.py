@@ -379,7 +379,7 @@ VERIFIED = (
 )
 
 
-@pytest.mark.parametrize(("model", "plan"), first(9, VERIFIED))
+@pytest.mark.parametrize(("model", "plan"), first(6, VERIFIED))
 def test_a_named_plan_computes_its_model(model, plan):
     precision = "bfloat16" if model in ("llama", "mixtral") else "float32"
     how = {"optimizer": "adam", "precision": precision}
@@ -454,7 +454,7 @@ RANDOM = (
 
 def test_on_random_programs_a_named_plan_is_equal_and_the_search_never_worse():
     cpu, adam, built = cluster("cpu"), Optimizer("adam"), 0
-    for seed in range(80):
+    for seed in first(48, range(80)):
         graph, plan = random_graph(seed, nodes=6), RANDOM[seed % len(RANDOM)]
         try:
             named = compile_graph(graph, cpu, 4, CompileOptions(plan=plan, optimizer=adam))
@@ -466,4 +466,4 @@ def test_on_random_programs_a_named_plan_is_equal_and_the_search_never_worse():
         found = compile_graph(graph, cpu, 4, CompileOptions(optimizer=adam), named.mesh)
         assert found.result.lower_bound <= named.result.cost * (1 + 1e-9)
         assert found.result.cost <= named.result.cost * (1 + 1e-3)  # the gap of the search
-    assert built > 30
+    assert built > 20

@@ -12,10 +12,10 @@ GPT = "gpt:layers=1,hidden=256,heads=4,batch=4,sequence=128,dtype=float32"
 
 
 def test_the_cheapest_shape_is_taken():
-    found = shardwright.compile(GPT, 64, mesh="search", time_limit=600.0)
-    assert set(found.objectives) == {"2x4x8", "8x2x4", "8x8"}
+    found = shardwright.compile(GPT, 16, mesh="search", time_limit=600.0)
+    assert set(found.objectives) == {"2x2x4", "2x8"}
     for shape, objective in found.objectives.items():
-        alone = shardwright.compile(GPT, 64, mesh=shape).plan.document
+        alone = shardwright.compile(GPT, 16, mesh=shape).plan.document
         assert alone.objective == pytest.approx(objective)
         assert found.plan.document.objective <= min(objective, alone.objective) * (1 + 1e-9)
     assert "x".join(map(str, found.plan.mesh.shape)) in found.objectives

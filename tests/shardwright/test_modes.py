@@ -14,7 +14,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.tracing import Definition
 from tests.equivalence import assert_equal, trained
-from tests.extent import first
+from tests.extent import crossed, first
 
 CPU = cluster("cpu")
 MODELS = {
@@ -63,15 +63,15 @@ def _one_pin(graph: Graph, devices: int) -> dict[str, tuple[tuple[int, ...], ...
 
 
 KINDS = ("data_parallel", "semi_auto_parallel", "auto_parallel")
-# Every model in every mode on every mesh with one optimizer, then with the others.
+# Every mode on every mesh with one optimizer, of the larger model on two, then with the others.
 CASES = first(
-    2 * len(KINDS) * len(MESHES),
+    len(KINDS) * (len(MESHES) + 2),
     [
         (model, mode, [*OPTIMIZERS][(turn + row + column) % len(OPTIMIZERS)], mesh)
         for turn in range(len(OPTIMIZERS))
-        for model in ("mlp", "gpt")
+        for model, meshes in (("mlp", [*MESHES]), ("gpt", ["2x2x2", "4", "1", "2", "8"]))
+        for column, mesh in enumerate(meshes)
         for row, mode in enumerate(KINDS)
-        for column, mesh in enumerate(MESHES)
     ],
 )
 
@@ -83,30 +83,27 @@ def test_modes(model: str, mode: str, optimizer: str, mesh: str) -> None:
     assert_equal(found, reference(model, optimizer))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "search",
-    ["tensor_parallel", "fully_sharded", "recursive_programming", "dynamic_programming"],
-)
+SEARCHES = ("tensor_parallel", "fully_sharded", "recursive_programming", "dynamic_programming")
+
+
+@pytest.mark.parametrize(("model", "search"), first(6, crossed(MODELS, SEARCHES)))
 def test_searches(model: str, search: str) -> None:
     plan = compiled(model, "2x2x2", search=search, optimizer=OPTIMIZERS["adam"])
     found = trained(plan.program, 3, highs(definition(model)))
     assert_equal(found, reference(model, "adam"))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"fusion": 64.0, "search": "data_parallel"},
-        {"fusion": 0.001, "search": "data_parallel"},
-        {"optimizer_parallel": True},
-        {"optimizer_parallel": True, "search": "data_parallel"},
-        {"cost_model": "mindspore"},
-        {"loss_scale": 1024.0},
-    ],
-    ids=lambda options: "-".join(f"{key}={value}" for key, value in options.items()),
-)
+OPTIONS: list[dict[str, object]] = [
+    {"fusion": 64.0, "search": "data_parallel"},
+    {"fusion": 0.001, "search": "data_parallel"},
+    {"optimizer_parallel": True},
+    {"optimizer_parallel": True, "search": "data_parallel"},
+    {"cost_model": "mindspore"},
+    {"loss_scale": 1024.0},
+]
+
+
+@pytest.mark.parametrize(("model", "options"), first(8, crossed(MODELS, OPTIONS)))
 def test_options(model: str, options: dict[str, object]) -> None:
     plan = compiled(model, "2x2x2", optimizer=OPTIMIZERS["momentum"], **options)
     expected = dict(reference(model, "momentum"))
@@ -136,8 +133,7 @@ def test_sizes_that_nothing_divides(model: str, search: str) -> None:
     assert_equal(trained(plan.program, 3, highs(found)), whole)
 
 
-@pytest.mark.parametrize("cost_model", ["time", "mindspore"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "cost_model"), first(3, crossed(MODELS, ["time", "mindspore"])))
 def test_no_search_beats_the_exact_one(model: str, cost_model: str) -> None:
     best = compiled(model, "2x2x2", cost_model=cost_model, objective="serial").result
     assert best is not None

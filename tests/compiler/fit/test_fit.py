@@ -1,7 +1,6 @@
 """What fits: the family, its front, the fewest devices, and estimates beside built plans."""
 
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -21,7 +20,6 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.fit.training import training
-from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.memory import peak_memory
@@ -33,28 +31,8 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import timeline_of
+from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced
 from tests.extent import first
-
-CLUSTER = cluster("h100-pod").without_host()
-TEXT = "llama:layers=4,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
-GIB = 2.0**30
-
-
-@cache
-def definition():
-    return training_definition(TEXT, 32, 1)[0]
-
-
-@cache
-def priced(**options: str) -> FitModel:
-    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}), **options)
-    return FitModel(definition().graph, CLUSTER, asked)
-
-
-def model(limit: float = 8 * GIB, **options: str) -> FitModel:
-    """Return the model within a limit; all limits share the prices of its layers."""
-    whole = priced(**options)
-    return replace(whole, options=replace(whole.options, memory_limit=limit))
 
 
 def test_stored_bytes_are_those_of_mixed_precision_adam():
@@ -137,10 +115,7 @@ def test_memory_of_models_of_few_layers_is_that_of_built_plans(layers, plan):
 )
 def test_memory_is_what_the_software_keeps_where_that_is_more(name, plan):
     own, kinds = software(name), {"precision": "bfloat16", "optimizer": "adam"}
-    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    one = Estimate(
-        NamedPlan.parse(plan), FitModel(definition().graph, CLUSTER.run_by(own), asked), 16
-    )
+    one = Estimate(NamedPlan.parse(plan), priced(name), 16)
     built = compile(definition(), 16, cluster=CLUSTER, plan=plan, **kinds).plan
     program = peak_memory(built.program).peak_bytes
     kept = memory_as_run(built.program, own, CLUSTER.device).peak_bytes
@@ -197,7 +172,7 @@ def test_a_stage_waits_for_what_it_receives_as_a_software_runs_it():
 
 
 def test_the_front_is_that_of_all_pairs():
-    plans = family(model(), 16)
+    plans = family(model(narrow=True), 16)
     found = {(one.seconds, one.memory_bytes) for one in front(plans)}
     pairs = {(one.seconds, one.memory_bytes) for one in plans}
     best = {
@@ -210,7 +185,7 @@ def test_the_front_is_that_of_all_pairs():
 
 
 def test_the_fastest_plan_fits_and_none_that_fits_is_faster():
-    plans = family(model(), 16)
+    plans = family(model(narrow=True), 16)
     (best,) = fastest(plans)
     assert best.fits
     assert best.refined_seconds == min(p.refined_seconds for p in plans if p.fits)
@@ -220,22 +195,23 @@ def test_the_fastest_plan_fits_and_none_that_fits_is_faster():
 def test_more_memory_needs_no_more_devices(limits):
     counts = []
     for limit in limits:
-        found = fewest_devices(model(limit * GIB))
+        found = fewest_devices(model(limit * GIB, narrow=True))
         counts.append(10**9 if found is None else found.devices)
-        assert least_devices(model(limit * GIB)) <= counts[-1]
+        assert least_devices(model(limit * GIB, narrow=True)) <= counts[-1]
     assert all(after <= before for before, after in pairwise(counts))
     assert counts[-1] < counts[0]
 
 
 def test_the_fewest_devices_are_fewest():
-    found = fewest_devices(model(2 * GIB))
+    whole = model(2 * GIB, narrow=True)
+    found = fewest_devices(whole)
     assert found is not None
     fewer = found.devices // 2
-    assert fewer < least_devices(model(2 * GIB)) or on_devices(model(2 * GIB), fewer).best is None
+    assert fewer < least_devices(whole) or on_devices(whole, fewer).best is None
 
 
 def test_the_largest_micro_batch_is_the_last_that_fits():
-    (best,) = fastest(family(model(3 * GIB), 16))
+    (best,) = fastest(family(model(3 * GIB, narrow=True), 16))
     of_batch, free = largest_micro_batch(best)
     assert of_batch is not None
     limit = (1 - SPARE) * best.model.limit_bytes
@@ -244,11 +220,8 @@ def test_the_largest_micro_batch_is_the_last_that_fits():
 
 def test_the_largest_micro_batch_is_the_last_whichever_account_is_more():
     """Of few samples the program takes more, of many the software."""
-    own = software("nanotron")
-    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    kept = FitModel(definition().graph, CLUSTER.run_by(own), replace(asked, memory_limit=6 * GIB))
     limit, found = (1 - SPARE) * 6 * GIB, set()
-    for one in family(kept, 16, micro_batches=(1,)):
+    for one in family(model(6 * GIB, "nanotron"), 16, micro_batches=(1,), tensors=(1, 4)):
         _, free = largest_micro_batch(one)
         assert limit < one.memory_with(free + 1)
         assert free == 0 or one.memory_with(free) <= limit
@@ -299,7 +272,7 @@ def test_a_search_that_is_cut_off_does_not_say_that_it_is_the_longest():
 
 
 def test_changes_differ_in_one_thing():
-    (best,) = fastest(family(model(), 16))
+    (best,) = fastest(family(model(narrow=True), 16))
     found = changes(best)
     kinds = {change.kind for change in found}
     assert {"recomputation", "ZeRO", "devices"} <= kinds

@@ -14,18 +14,12 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
-
-CLUSTER = cluster("h100-pod").without_host()
-TEXT = "llama:layers=4,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
+from tests.compiler.fit.models import CLUSTER, TEXT, model
 
 
 @pytest.fixture(scope="module")
 def plans():
-    graph = training_definition(TEXT, 32, 1)[0].graph
-    options = CompileOptions(
-        precision="bfloat16", optimizer=Optimizer("adam", {}), memory_limit=2.0**33
-    )
-    return family(FitModel(graph, CLUSTER, options, tells_links=True), 16)
+    return family(replace(model(narrow=True), tells_links=True, _timed={}), 16)
 
 
 @settings(max_examples=60, deadline=None)

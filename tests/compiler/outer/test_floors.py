@@ -158,11 +158,15 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "chunks", "counts"),
-    [("1f1b", 1, (2,)), ("zero_bubble", 1, (4,)), ("interleaved", 2, (4,))],
+    ("schedule", "chunks", "count", "how"),
+    [
+        ("1f1b", 1, 2, {"stages": 2, "schedule": "1f1b"}),
+        ("zero_bubble", 1, 4, {"plan": "pipeline=2,data=2,schedule=zero_bubble,micro_batch=2"}),
+        ("interleaved", 2, 4, {"plan": "pipeline=2,tensor=2,chunks=2,micro_batch=4"}),
+    ],
 )
 def test_no_pipeline_of_a_model_is_faster_than_its_floor(
-    schedule: str, chunks: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    schedule: str, chunks: int, count: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpt = (
         f"gpt:layers={2 * chunks},hidden=64,heads=4,batch=16,sequence=16,vocabulary=64,"
@@ -170,11 +174,11 @@ def test_no_pipeline_of_a_model_is_faster_than_its_floor(
     )
     floor = floor_of(gpt, monkeypatch)
     assert 0.2 < floor.forward_share < 0.5
-    for count in counts:
-        how = {"stages": 2, "chunks": chunks, "schedule": schedule}
-        found = sw.compile(gpt, 4, micro_batches=count, **how, **ON_POD)
-        least = floor.of(Configuration(None, count, 2, chunks, schedule))
-        assert floor.staged_seconds / 4 <= least <= found.compiled.cost
+    given = {} if "plan" in how else {"micro_batches": count}
+    found = sw.compile(gpt, 4, **given, **how, **ON_POD)
+    least = floor.of(Configuration(None, count, 2, chunks, schedule))
+    assert found.plan.program.stages == 2 * chunks
+    assert floor.staged_seconds / 4 <= least <= found.compiled.cost
 
 
 def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(

@@ -35,7 +35,7 @@ def one_by_one(model, devices, **options):
     first(
         1,
         [
-            ("mlp:batch=4", "serial", None, "search"),
+            ("mlp:batch=2", "serial", None, "search"),
             (WIDE, "overlapped", WIDE_MEMORY, "search"),
             (GPT, "serial", None, "full"),
         ],

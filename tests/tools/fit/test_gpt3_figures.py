@@ -15,7 +15,7 @@ TOKENS, BATCH, SEQUENCE, DAY, YEAR = 300e9, 1536, 2048, 86400.0, 365.25
 @pytest.mark.parametrize(
     ("devices", "cluster", "plan", "shown"),
     first(
-        1,
+        0,
         [
             (1024, "a100-selene", "tensor=8,pipeline=16", "32 days"),
             (512, "v100-pod", "tensor=8,pipeline=16", "114 days"),
