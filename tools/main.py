@@ -151,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     4: no plan was found. 130: interrupted. 141: the output is closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    gc.set_threshold(500_000, 20, 100)  # a compilation keeps most objects, and makes few cycles
+    # A compilation keeps most objects, and makes few cycles.
+    gc.set_threshold(*map(max, gc.get_threshold(), (500_000, 20, 100)))
     try:
         with _warnings_in_one_line(), _complete_output():
             return _dispatch(given)

@@ -116,3 +116,15 @@ def test_what_is_missed_is_told_from_what_does_not_fit():
     found = dynamic_programming(problem)
     assert (found.status, found.assignment) == ("unknown", None)
     assert found.statistics["too large"] == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_lone_variables_the_cheapest_choice_that_fits_is_taken(seed: int) -> None:
+    """Combinations of what is not connected come in the order of their cost."""
+    random = np.random.default_rng(seed)
+    variables = tuple(
+        Variable(f"v{i}", random.random(4), (MemoryUse(random.integers(0, 9, 4), 0, 1),))
+        for i in range(4)
+    )
+    problem = Problem(variables, (), 12.0)
+    assert dynamic_programming(problem).cost == pytest.approx(brute_force(problem).cost)

@@ -41,6 +41,20 @@ def test_collectives_that_overlap_have_a_row_each():
     assert names == {"rank 0", "computation", "collectives 1", "collectives 2"}
 
 
+def test_only_moves_that_take_no_time_are_left_out():
+    timeline = RunTimeline()
+    timeline.record(Span("compute", "before all steps", 0.0, 1.0))
+    timeline.steps.append([])
+    spans = [
+        Span("move", "long", 1.0, 1.1),
+        Span("move", "short", 1.1, 1.1 + 1e-7),
+        Span("compute", "short too", 1.2, 1.2 + 1e-7),
+    ]
+    for span in spans:
+        timeline.record(span)
+    assert [span.name for span in timeline.steps[0]] == ["long", "short too"]
+
+
 def test_a_reduction_is_under_way_while_the_rank_computes():
     executor, timeline = Executor(parse(GRADIENTS), Alone(), in_place=True), RunTimeline()
     executor.watch(timeline)

@@ -116,6 +116,7 @@ def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(c
         if incumbent.assignment is None or incumbent.closed:
             continue
         neighbourhoods = LargeNeighbourhoods(search, case.flat)
+        check_neighbourhoods(neighbourhoods, case)
         before = incumbent.bound
         for extra in (1, 2, 4):
             neighbourhoods.size["likely"] = extra
@@ -123,6 +124,22 @@ def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(c
             assert incumbent.bound <= case.known.cost <= incumbent.cost
         raised += incumbent.bound > before
     assert raised >= 3
+
+
+def check_neighbourhoods(neighbourhoods, case):
+    """Check that a stretch is one, and that disturbed prices give assignments, and are gone."""
+    sizes, prices = case.flat.size, neighbourhoods.search.ascent.prices.copy()
+    for size in (1.0, 2.0, 20.0):
+        neighbourhoods.size["stretch"] = size
+        stretch = neighbourhoods.stretch()
+        assert len(stretch) > 0
+        assert 0 <= stretch[0] <= stretch[-1] < len(sizes)
+        assert (np.diff(stretch) == 1).all()
+    decoded = neighbourhoods.decode_disturbed()
+    assert decoded
+    for choice in decoded:
+        assert ((choice >= 0) & (choice < sizes)).all()
+    np.testing.assert_array_equal(neighbourhoods.search.ascent.prices, prices)
 
 
 def test_the_background_bound_is_handed_over(cases):

@@ -124,3 +124,23 @@ def test_sums_that_leave_64_bits_are_refused():
     variables = tuple(Variable(f"v{index}", np.array([9 * 10**16])) for index in range(9))
     with pytest.raises(SolverError, match=r"the costs sum up to 8\.1e"):
         flatten(Problem(variables))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_without_pairs_what_costs_and_uses_no_less_than_another_is_dominated(seed):
+    random = np.random.default_rng(seed)
+    variables = []
+    for number, size in enumerate(random.integers(1, 4, 6)):
+        use = MemoryUse(random.integers(0, 3, size), 0, 2)
+        variables.append(Variable(f"v{number}", random.integers(0, 4, size), (use,)))
+    keep = dominance.undominated(flatten(Problem(tuple(variables), (), 9)))
+    masks = np.split(keep, np.cumsum([len(one.cost) for one in variables])[:-1])
+    for one, mask in zip(variables, masks, strict=True):
+        points = list(zip(one.cost.tolist(), one.memory[0].usage.tolist(), strict=True))
+        best = {p for p in points if not any(is_no_worse(q, p) for q in points)}
+        kept = [point for point, stays in zip(points, mask, strict=True) if stays]
+        assert sorted(kept) == sorted(best)
+
+
+def is_no_worse(one, other):
+    return one != other and one[0] <= other[0] and one[1] <= other[1]
