@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.compiler.buckets import NO_BUCKETS, Bucketed, fastest_fusion
 from shardwright.compiler.fitting import Attempt, Fitting, LeastMemory, bounded, check_fits
-from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import PlanQueue, RulePlans
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
@@ -17,6 +16,7 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError, T
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.pipelines import fused
 from shardwright.planner.search_request import SearchRequest

@@ -10,7 +10,7 @@ are not bucketed.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,13 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
-from shardwright.cost_model.timeline import seconds_in_best_buckets, simulate
+from shardwright.cost_model.timeline import seconds_in_best_buckets, simulate, with_window
 from shardwright.cost_model.weighted.loads import least_loads
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
+from shardwright.planner.evaluation.programs import of_all_layers
+from shardwright.planner.options import CompileOptions
 from shardwright.solver.solution import relative_gap
 
 Floats = NDArray[np.float64]
@@ -232,3 +235,17 @@ class Bucketed:
     def step_seconds(self) -> float:
         """The overlapped step."""
         return math.inf if self.timeline is None else self.timeline.step_seconds
+
+    def of_all_layers(
+        self, source: Graph, options: CompileOptions, decisions: Decisions, cluster: Cluster
+    ) -> "Bucketed":
+        """Return the plan with the program that passes make of the whole model."""
+        attempt = self.attempt
+        program, records = of_all_layers(source, options, decisions, attempt.records)
+        if program is attempt.program:
+            return self
+        attempt = replace(attempt, program=program, records=records, memory=peak_memory(program))
+        timeline = self.timeline
+        if timeline is not None:
+            timeline = with_window(program, cluster, timeline.window_bytes)
+        return replace(self, attempt=attempt, timeline=timeline)

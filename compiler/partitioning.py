@@ -22,7 +22,6 @@ from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.overlap import ROUNDS, ROUNDS_RELAXED, Overlapped, OverlapSearch
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
-from shardwright.compiler.programs import Programs
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
 from shardwright.cost_model.buffers import MemoryUseReport
@@ -38,6 +37,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
@@ -167,11 +167,11 @@ class Partitioning(Partitioned):
         found = priced(attempts, attempts.fit)
         prices = pin_prices(request, found.result, found, self.deadline)
         if request.simulates_step:
-            bucketed = attempts.with_buckets(found)
+            bucketed = self._of_all_layers(attempts.with_buckets(found))
             step = self._in_least_memory(bucketed, tolerance_of(self.options.gap))
             found = _by_step(bucketed.attempt, step.seconds)
             return self._emitted(replace(bucketed, attempt=found), prices, step.memory)
-        return self._emitted(attempts.with_buckets(found), prices)
+        return self._emitted(self._of_all_layers(attempts.with_buckets(found)), prices)
 
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
@@ -194,6 +194,7 @@ class Partitioning(Partitioned):
             self.time_note.is_late(self.deadline, "candidates")
         if self.options.rewrites_programs:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
+        best = self._of_all_layers(best)
         step = self._in_least_memory(best, self._tolerance(best, found))
         result = found.result(best.attempt, step.seconds)
         best = replace(best, attempt=replace(best.attempt, result=result))
@@ -214,6 +215,10 @@ class Partitioning(Partitioned):
             passes=self.options.passes,
             time_note=self.time_note,
         )
+
+    def _of_all_layers(self, found: Bucketed) -> Bucketed:
+        decisions = self._serial.request.decisions(found.attempt.result)
+        return found.of_all_layers(self.source, self.options, decisions, self.cluster)
 
     def _in_least_memory(self, bucketed: Bucketed, tolerance: float) -> SimulatedStep:
         assert bucketed.timeline is not None

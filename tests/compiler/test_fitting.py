@@ -145,7 +145,7 @@ def test_a_program_that_exceeds_what_the_search_counts_is_no_proof(
         compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=1.0))
     bound = caught.value.least_memory_bound
     assert bound is not None
-    monkeypatch.setattr("shardwright.compiler.programs.peak_memory", doubled)
+    monkeypatch.setattr("shardwright.planner.evaluation.programs.peak_memory", doubled)
     with pytest.raises(NotFoundError, match="no plan was found that fits") as missed:
         compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=1.5 * bound))
     assert missed.value.least_memory_bound == bound

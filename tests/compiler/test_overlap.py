@@ -10,7 +10,6 @@ from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.overlap import OverlapSearch
-from shardwright.compiler.programs import Programs
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -23,6 +22,7 @@ from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.space.builder import build_search_space

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.programs import Programs
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
@@ -17,6 +16,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.heuristics.completion import complete

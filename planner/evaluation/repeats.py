@@ -1,0 +1,301 @@
+"""Where a model repeats itself: layers with equal operators and equal decisions.
+
+Layers are found by structure: operators that are equal to those a fixed distance before them are
+the *periods* of a *run*. Runs that read each other (layers, and a sum over all of them) have common
+*places*: place 5 of both belongs to the sixth layer.
+"""
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from shardwright.dataflow.segments import block_of
+from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.graph import Graph, Node, Parameter
+
+Overrides = Mapping[str, Mapping[str, Attribute]]
+Layers = tuple[tuple[str, ...], ...]
+RANDOM = "key"
+"""The attribute that tells the random numbers of one operator from those of another."""
+_KEPT = 2  # places that stay at both ends of equal ones: one has other neighbours, one is copied
+_FEWEST = 2 * _KEPT + 1  # periods of a run of which one can be left out
+_LENGTHS = 16  # lengths of a period that are tried at an operator
+
+
+def equal_layers(graph: Graph, decisions: Decisions, overrides: Overrides) -> tuple[Layers, ...]:
+    """Return the layers of a model that can be made of one of them.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model, in canonical form.
+    decisions : Decisions
+        The decisions of a plan for it.
+    overrides : mapping
+        Settings of the optimizer for single parameters, by name.
+
+    Returns
+    -------
+    tuple
+        For each stretch of equal layers the names of their values, in equal order, layer by layer:
+        of one that others can be made of, of these, and of the one behind them. Nothing but their
+        neighbours reads what they make, and each stores its own parameters.
+    """
+    return _Places(graph, decisions, overrides).stretches()
+
+
+def constants(attributes: Attributes) -> Attributes:
+    """Return the attributes of an operator that are equal where operators are."""
+    return {name: value for name, value in attributes.items() if name != RANDOM}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Equal stretches of operators, one behind the other: its first operator, and its periods."""
+
+    begin: int
+    length: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.length * self.count
+
+
+def _runs(keys: Sequence[int]) -> Iterator[_Run]:
+    """Yield the runs of a sequence, each from its first period on, with the shortest periods."""
+    places: dict[int, list[int]] = {}
+    for i, key in enumerate(keys):
+        places.setdefault(key, []).append(i)
+    begin = 0
+    while begin < len(keys):
+        found = _run_at(keys, begin, places[keys[begin]])
+        if found is not None:
+            yield found
+        begin = begin + 1 if found is None else found.end
+
+
+def _aligned(run: _Run, scopes: Sequence[str]) -> _Run:
+    """Return a run whose periods begin where numbered cells do, if they can.
+
+    Passes treat a cell as a whole: recomputation puts what it repeats before the cell's gradient.
+    """
+    inner = range(run.begin, run.begin + run.length)
+    begin = next((i for i in inner if i and scopes[i] != scopes[i - 1]), run.begin)
+    return _Run(begin, run.length, (run.end - begin) // run.length)
+
+
+def _run_at(keys: Sequence[int], begin: int, equal: Sequence[int]) -> _Run | None:
+    """Return the run that begins at an operator; None where there is none."""
+    first = bisect_right(equal, begin)
+    for second in equal[first : first + _LENGTHS]:
+        length, end = second - begin, second
+        if keys[begin:second] != keys[second : second + length]:
+            continue
+        while end < len(keys) and keys[end] == keys[end - length]:
+            end += 1
+        if (count := (end - begin) // length) >= _FEWEST:
+            return _Run(begin, length, count)
+    return None
+
+
+_Slot = tuple[int, int, int]  # of a run: the operator of its period, and the result or operand
+
+
+@dataclass
+class _Group:
+    """Runs with common places: 0 is that of the first period of the first run.
+
+    Parameters
+    ----------
+    runs : dict of int to int
+        The place of the first period, by the number of the run.
+    bounds : set of int
+        Places where something is other than at the place before.
+    read : set of int
+        Places of which something elsewhere reads a value.
+    """
+
+    runs: dict[int, int]
+    bounds: set[int] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
+
+    @property
+    def equal(self) -> Iterator[tuple[int, int]]:
+        """The first of equal places, and the first behind them; what is read is near an end."""
+        for begin, end in pairwise(sorted(self.bounds)):
+            inner = [place for place in self.read if begin + _KEPT <= place < end - _KEPT]
+            yield from pairwise(sorted({begin, end, *inner, *(place + 1 for place in inner)}))
+
+
+class _Places:
+    """Where the operators of a model repeat."""
+
+    def __init__(self, graph: Graph, decisions: Decisions, overrides: Overrides) -> None:
+        self.graph, self.decisions, self.overrides = graph, decisions, overrides
+        scopes = [block_of(node.scope) for node in graph.nodes]
+        self.runs = [_aligned(run, scopes) for run in _runs(self._keys())]
+        self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
+        self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
+        for number, run in enumerate(self.runs):
+            for i, node in enumerate(graph.nodes[run.begin : run.end]):
+                for j, result in enumerate(node.results):
+                    self.made[result.name] = (number, i % run.length, j), i // run.length
+        self._find_groups()
+
+    def _keys(self) -> list[int]:
+        """Return what is equal for equal operators with equal decisions, as numbers."""
+        graph, plan = self.graph, self.decisions
+        marks = (
+            *(frozenset(names) for names in (graph.recomputed, graph.regathered, graph.offloaded)),
+            *(plan.regathered, plan.recomputed, plan.offloaded, frozenset(graph.cuts)),
+        )
+        of_stored = {p.name: self._stored_key(p) for p in graph.parameters}
+        shared = {**dict(graph.shared_layouts), **plan.shared_layouts}
+        numbers: dict[Hashable, int] = {}
+        keys = []
+        for node in graph.nodes:
+            key = (
+                node.operator,
+                repr(sorted(constants(node.attributes).items())),
+                tuple([(r.type, shared.get(r.name)) for r in node.results]),
+                tuple([of_stored.get(name) for name in node.operands]),
+                plan.strategies.get(node.name),
+                plan.stages.get(node.name),
+                tuple([node.name in names for names in marks]),
+            )
+            keys.append(numbers.setdefault(key, len(numbers)))
+        return keys
+
+    def _stored_key(self, parameter: Parameter) -> Hashable:
+        plan, name = self.decisions, parameter.name
+        given = {k: v for k, v in parameter.attributes.items() if k != "initializer"}
+        return (
+            parameter.value.type,
+            parameter.role,
+            repr(sorted(given.items())),
+            plan.stored.get(name),
+            plan.shared_layouts.get(name),
+            name in plan.regathered,
+            name in plan.gathered_in_passes,
+            name in plan.reduced_in_passes,
+            repr(sorted(self.overrides.get(name, {}).items())),
+        )
+
+    def _uses(self) -> Iterator[tuple[int, int, int, Node]]:
+        """Yield the operators of runs: the run, the period, the place in it, and the operator."""
+        for number, run in enumerate(self.runs):
+            for i, node in enumerate(self.graph.nodes[run.begin : run.end]):
+                yield number, i // run.length, i % run.length, node
+
+    def _find_groups(self) -> None:
+        """Give common places to runs that read each other, and to what they store."""
+        stored = {p.name for p in self.graph.parameters}
+        readers: dict[str, list[tuple[int, int, _Slot]]] = {}
+        for number, period, at, node in self._uses():
+            for position, name in enumerate(node.operands):
+                if name in stored:
+                    slot = number, at, len(node.results) + position
+                    readers.setdefault(name, []).append((number, period, slot))
+                elif name in self.made and period > 1:
+                    (other, *_), place = self.made[name]
+                    self._join(number, other, period - place)
+        for several in readers.values():
+            for (one, period, _), (other, place, _) in pairwise(several):
+                self._join(one, other, period - place)
+        for name, several in readers.items():
+            places = {(id(self.groups[n]), self._place(n, period)) for n, period, _ in several}
+            if len(places) == 1 and len(several) == len(self.graph.uses[name]):
+                _, period, slot = several[0]
+                self.made[name] = slot, period
+
+    def _join(self, one: int, other: int, distance: int) -> None:
+        """Let two runs have common places: a period of one is that of another, and a distance."""
+        mine, theirs = self.groups[one], self.groups[other]
+        if mine is theirs:
+            return
+        by = mine.runs[one] + distance - theirs.runs[other]
+        for number, place in theirs.runs.items():
+            mine.runs[number] = place + by
+            self.groups[number] = mine
+
+    def _place(self, run: int, period: int) -> int:
+        return self.groups[run].runs[run] + period
+
+    def _placed(self, name: str) -> tuple[_Group, int, _Slot] | None:
+        """Return the group, the place and the slot of a value; None where it has none."""
+        if name not in self.made:
+            return None
+        slot, period = self.made[name]
+        return self.groups[slot[0]], self._place(slot[0], period), slot
+
+    def _find_bounds(self) -> None:
+        """Find the places at which something is other than at the place before."""
+        groups = {id(group): group for group in self.groups.values()}.values()
+        for group in groups:
+            for number, place in group.runs.items():
+                group.bounds |= {place, place + self.runs[number].count}
+        in_runs: set[str] = set()
+        before: dict[tuple[int, int], Node] = {}
+        for number, period, at, node in self._uses():
+            in_runs.add(node.name)
+            place, group = self._place(number, period), self.groups[number]
+            if period and not self._follows(group, before[number, at], node, first=period == 1):
+                group.bounds.add(place)
+            before[number, at] = node
+            for name in node.operands:
+                found = self._placed(name)
+                if found is not None and found[0] is not group:
+                    self._keep(name)
+        for node in self.graph.nodes:
+            for name in node.operands if node.name not in in_runs else ():
+                self._keep(name)
+        for name in self.graph.outputs:
+            self._keep(name)
+        for parameter, new in self.graph.updates:
+            one, two = self._placed(parameter), self._placed(new)
+            if one is None or two is None or one[:2] != two[:2]:
+                self._keep(parameter)
+                self._keep(new)
+
+    def _keep(self, name: str) -> None:
+        """Let the place of a value stay, since something elsewhere reads it."""
+        found = self._placed(name)
+        if found is not None:
+            found[0].read.add(found[1])
+
+    def _follows(self, group: _Group, one: Node, two: Node, *, first: bool) -> bool:
+        """Return whether an operator reads what the one a place before reads, a place further."""
+        for before, name in zip(one.operands, two.operands, strict=True):
+            placed, now = self._placed(before), self._placed(name)
+            if now is None and placed is None and before == name:
+                continue
+            if first and now is not None and now[0] is group and placed is None:
+                continue  # the first layer reads what is before all of them
+            if now is None or placed is None or now[0] is not group or placed[0] is not group:
+                return False
+            if placed[2] != now[2] or placed[1] + 1 != now[1]:
+                return False
+        return True
+
+    def stretches(self) -> tuple[Layers, ...]:
+        """Return the values of equal places; see `equal_layers`."""
+        self._find_bounds()
+        names: dict[tuple[int, int], list[tuple[_Slot, str]]] = {}
+        for name in self.made:
+            placed = self._placed(name)
+            assert placed is not None
+            names.setdefault((id(placed[0]), placed[1]), []).append((placed[2], name))
+        found = []
+        for key, group in {id(group): group for group in self.groups.values()}.items():
+            for begin, end in group.equal:
+                if end - begin >= _FEWEST:
+                    inner = range(begin + _KEPT - 1, end - _KEPT + 1)
+                    found.append(tuple(_in_order(names[key, place]) for place in inner))
+        return tuple(found)
+
+
+def _in_order(named: Iterable[tuple[_Slot, str]]) -> tuple[str, ...]:
+    return tuple(name for _, name in sorted(named))

@@ -1,0 +1,138 @@
+"""Programs of repeated layers: emitted with few of them, and made whole from these.
+
+A large model repeats its layers, and a plan gives most of them the same decisions. So the model
+goes through the passes without most of its equal layers, and they are put into the program
+afterwards, as copies of what a layer became. The result is the program of the whole model, but for
+names that passes make.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.graph import Graph, renamed
+from shardwright.ir.provenance import Provenance
+from shardwright.planner.evaluation.lengthening import lengthened
+from shardwright.planner.evaluation.repeats import Layers, Overrides, equal_layers
+
+T = TypeVar("T")
+_WORTHWHILE = 0.7  # share of the values that stays at most; else the model is emitted whole
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A model without some of its equal layers.
+
+    Parameters
+    ----------
+    whole : Graph
+        The whole model.
+    graph : Graph
+        The model with few layers.
+    decisions : Decisions
+        Its decisions.
+    stretches : tuple of Layers
+        The equal layers of each stretch (`repeats.equal_layers`): the first and the last stay.
+    """
+
+    whole: Graph
+    graph: Graph
+    decisions: Decisions
+    stretches: tuple[Layers, ...]
+
+    def lengthened(self, program: Graph) -> Graph:
+        """Return the program of the whole model.
+
+        Parameters
+        ----------
+        program : Graph
+            What passes made of the model with few layers; its nodes have provenance.
+
+        Raises
+        ------
+        NotRepeatedError
+            If it does not repeat as the model does.
+        """
+        program = self._with_own_names(program)
+        for layers in self.stretches:
+            program = lengthened(self.whole, program, layers)
+        return program
+
+    def _with_own_names(self, program: Graph) -> Graph:
+        """Return the program with other names where passes took those of layers left out."""
+        free = self.whole.values.keys() - self.graph.values.keys()
+        names = {name: f"{name}.made" for name in program.values if name in free}
+        nodes = [
+            replace(
+                renamed(node, names),
+                results=tuple(replace(r, name=names.get(r.name, r.name)) for r in node.results),
+                provenance=_renamed(node.provenance, names),
+            )
+            for node in program.nodes
+        ]
+        return replace(
+            program,
+            nodes=tuple(nodes),
+            outputs=tuple(names.get(name, name) for name in program.outputs),
+            updates=tuple((p, names.get(new, new)) for p, new in program.updates),
+        )
+
+
+def _renamed(origin: Provenance, names: Mapping[str, str]) -> Provenance:
+    return replace(origin, target=names.get(origin.target, origin.target))
+
+
+def shortened(
+    graph: Graph, decisions: Decisions, overrides: Overrides | None = None
+) -> Shortened | None:
+    """Return a model with few of its equal layers; None where too little repeats.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model, in canonical form.
+    decisions : Decisions
+        The decisions of a plan for it.
+    overrides : mapping, optional
+        Settings of the optimizer for single parameters, by name.
+    """
+    stretches = equal_layers(graph, decisions, overrides or {})
+    gone = {name for layers in stretches for layer in layers[1:-1] for name in layer}
+    if len(gone) < (1 - _WORTHWHILE) * len(graph.values):
+        return None
+    behind = {a: b for layers in stretches for a, b in zip(layers[-2], layers[0], strict=True)}
+    nodes = tuple(renamed(node, behind) for node in graph.nodes if node.name not in gone)
+    if any(name in gone for node in nodes for name in node.operands):
+        return None
+    few = replace(
+        graph,
+        parameters=tuple(p for p in graph.parameters if p.name not in gone),
+        nodes=nodes,
+        updates=tuple((p, new) for p, new in graph.updates if p not in gone),
+        recomputed=tuple(name for name in graph.recomputed if name not in gone),
+        regathered=tuple(name for name in graph.regathered if name not in gone),
+        offloaded=tuple(name for name in graph.offloaded if name not in gone),
+        shared_layouts=tuple(pair for pair in graph.shared_layouts if pair[0] not in gone),
+    )
+    return Shortened(graph, few, _without(decisions, gone), stretches)
+
+
+def _without(decisions: Decisions, gone: set[str]) -> Decisions:
+    """Return the decisions of a model without some values."""
+
+    def kept(mapping: Mapping[str, T]) -> dict[str, T]:
+        return {name: item for name, item in mapping.items() if name not in gone}
+
+    return replace(
+        decisions,
+        strategies=kept(decisions.strategies),
+        stored=kept(decisions.stored),
+        shared_layouts=kept(decisions.shared_layouts),
+        stages=kept(decisions.stages),
+        regathered=decisions.regathered - gone,
+        recomputed=decisions.recomputed - gone,
+        offloaded=decisions.offloaded - gone,
+        gathered_in_passes=decisions.gathered_in_passes - gone,
+        reduced_in_passes=decisions.reduced_in_passes - gone,
+    )
