@@ -2,13 +2,14 @@
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import replace
 from io import StringIO
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from shardwright.frontends.common.errors import UnsupportedError
@@ -29,7 +30,7 @@ from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, t
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.known import refuse_changing, traced
 from shardwright.frontends.torch.loops import experts_without_loops
-from shardwright.frontends.torch.places import line_of
+from shardwright.frontends.torch.places import line_of, place, whole_traces
 from shardwright.frontends.torch.private import tree_map_only
 from shardwright.frontends.torch.tracing import plain_modes
 from shardwright.frontends.torch.transforms import traced_transforms
@@ -121,6 +122,7 @@ def exported(
             with (
                 experts_in_slots(module),
                 experts_without_loops(module),
+                whole_traces(),
                 plain_modes(),
                 passing_assertions(),
                 traced_gradients(module),
@@ -140,29 +142,64 @@ def exported(
     except ModelError:
         raise
     except Exception as error:  # PyTorch raises errors of many types
-        raise ModelError(
-            f"PyTorch cannot export the module ({_reason(error)})", line_of(error), _hint(error)
-        ) from error
+        raise _failure(error, module, arguments, keywords) from error
+
+
+def _failure(
+    error: Exception, module: torch.nn.Module, arguments: Any, keywords: Any
+) -> ModelError:
+    """Return whose fault it is that an export fails: the module's, PyTorch's, or ours."""
+    if "DataDependent" in type(error).__name__:
+        return ModelError(
+            "a branch or a size depends on the elements of tensors",
+            line_of(error),
+            "let neither sizes nor branches depend on the elements of tensors; assertions may, "
+            "without `not`, `:=` or `lambda` inside of their conditions",
+        )
+    own = _raised(module, lambda: module(*arguments, **keywords))
+    if own is not None:
+        return ModelError(
+            f"the module itself fails on the example inputs ({_reason(own)})",
+            line_of(own) or line_of(error),
+            "call the module with them: it must run",
+        )
+    if "cache" in str(error).lower():
+        return ModelError(_exports(error), line_of(error), "set `config.use_cache = False`")
+    plain = _raised(module, lambda: torch.export.export(module, arguments, keywords, strict=False))
+    if plain is not None:
+        hint = "the module runs, and the fault is `torch.export`'s: write the line without it"
+        return ModelError(_exports(error), line_of(error), hint)
+    return ModelError(
+        f"the import cannot trace the module, which `torch.export` can ({_reason(error)})",
+        line_of(error),
+        "the fault is this package's: report it with the line",
+    )
+
+
+def _exports(error: Exception) -> str:
+    return f"PyTorch {torch.__version__.split('+')[0]} cannot export the module ({_reason(error)})"
+
+
+def _raised(module: torch.nn.Module, run: Callable[[], Any]) -> Exception | None:
+    """Return what running a module raises, and leave its buffers and random numbers as they are."""
+    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), torch.random.fork_rng([]):
+            warnings.simplefilter("ignore")
+            run()
+    except Exception as error:  # PyTorch raises errors of many types
+        return error
+    finally:
+        with torch.no_grad():
+            for name, buffer in buffers.items():
+                module.get_buffer(name).copy_(buffer)
+    return None
 
 
 def _reason(error: Exception) -> str:
-    """Return in a few words what PyTorch cannot export."""
-    if "DataDependent" in type(error).__name__:
-        return "a branch or a size depends on the elements of tensors"
-    lines = str(error).strip().splitlines()
+    """Return the first line of an error, without the addresses of objects."""
+    lines = re.sub(r"0x[0-9a-f]+|\d{12,}", "...", str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
-
-
-def _hint(error: Exception) -> str:
-    """Return what helps against an error of an export."""
-    if "DataDependent" in type(error).__name__:
-        return (
-            "let neither sizes nor branches depend on the elements of tensors; assertions may, "
-            "without `not`, `:=` or `lambda` inside of their conditions"
-        )
-    if "cache" in str(error).lower():
-        return "set `config.use_cache = False`"
-    return "`torch.export.export(module, args, kwargs, strict=False)` must succeed"
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -194,20 +231,32 @@ def _tensors(
     places = {tensor.data_ptr(): names[name] for name, tensor in module.named_parameters()}
     for name, tensor in program.constants.items():
         if name not in names and isinstance(tensor, torch.Tensor):
-            _refuse_copy(tensor, places)
+            _refuse_copy(tensor, places, _first_reader(program, name))
             names[name], tensors[name] = name, tensor
     tensors.update(with_elements(module, tensors))
     return tensors, names
 
 
-def _refuse_copy(tensor: torch.Tensor, parameters: Mapping[int, str]) -> None:
+def _first_reader(program: ExportedProgram, constant: str) -> fx.Node | None:
+    """Return the node that reads a constant first."""
+    inputs = program.graph_signature.inputs_to_lifted_tensor_constants
+    for node in program.graph.nodes:
+        if any(inputs.get(one.name) == constant for one in node.all_input_nodes):
+            return node
+    return None
+
+
+def _refuse_copy(
+    tensor: torch.Tensor, parameters: Mapping[int, str], reader: fx.Node | None
+) -> None:
     """Refuse a constant that is a parameter: training would leave it as it is."""
     name = parameters.get(tensor.data_ptr()) if tensor.numel() else None
     if name is not None and tensor.device.type != "meta":
         raise ModelError(
             f"a function or a hook reads the parameter `{name}` by itself, and not as a part of "
             "the module, so that it would be a constant",
-            hint="let it read an attribute of the module that has the parameter",
+            None if reader is None else place(reader),
+            "let it read an attribute of the module that has the parameter",
         )
 
 
@@ -216,19 +265,22 @@ def _converted(importer: Importer, program: ExportedProgram) -> tuple[Value, ...
     signature, graph = program.graph_signature, program.graph
     items = importer.placeholders(graph, signature)
     for node in graph.output_node().all_input_nodes:
+        importer.node = node
         if isinstance(node.meta.get("val"), torch.Tensor) and node.meta["val"].is_complex():
             raise UnsupportedError(f"the result `{node.name}` of complex numbers")
     made = importer.run(graph, items, program.graph_module)
     importer.own.finish()
-    importer.node = None
     returned = []
-    for item, spec in zip(made, signature.output_specs, strict=True):
+    ends: Any = graph.output_node().args[0]
+    for item, spec, node in zip(made, signature.output_specs, ends, strict=True):
+        importer.node = node if isinstance(node, fx.Node) else None
         if spec.kind.name == "BUFFER_MUTATION":
             importer.emission.update(importer.names[str(spec.target)], item)
         elif spec.kind.name == "USER_OUTPUT":
+            if isinstance(item, Selected):
+                raise UnsupportedError("a result that a mask selects, whose shape depends on data,")
             returned.append(item)
-    if any(isinstance(item, Selected) for item in returned):
-        raise UnsupportedError("a result that a mask selects, whose shape depends on data,")
+    importer.node = None
     tensors = [item for item in returned if isinstance(item, (Value, Constant))]
     return importer.emission.outputs(tensors, "a module")
 

@@ -74,6 +74,7 @@ without_modes = _found(_python_dispatch, "_disable_current_modes")
 ByTensor: Any = _found(weak, "WeakIdKeyDictionary")
 
 _found(torch, "Tensor._version")
+_found(torch.fx, "Tracer._filter_traceback_frames")  # the lines that exported nodes keep
 
 # Hooks that tensors and modules have, and functions inside of the transforms of `torch.func`.
 _found(torch, "Tensor._backward_hooks")
@@ -110,9 +111,9 @@ def accumulation_hooks_of(tensor: torch.Tensor) -> list[Any]:
     return [*(tensor._post_accumulate_grad_hooks or {}).values()]
 
 
-def has_legacy_hooks(module: torch.nn.Module) -> bool:
-    """Return whether a module has backward hooks that are not full ones."""
-    return bool(module._backward_hooks) and module._is_full_backward_hook is False
+def legacy_hooks(module: torch.nn.Module) -> list[Any]:
+    """Return the backward hooks of a module that are not full ones."""
+    return [] if module._is_full_backward_hook else [*module._backward_hooks.values()]
 
 
 def in_functorch() -> bool:

@@ -17,11 +17,11 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from shardwright.frontends.torch.autograd.marks import Gradients, fit, refused
-from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.places import line_of_function, place
 from shardwright.frontends.torch.private import (
     accumulation_hooks_of,
-    has_legacy_hooks,
     hooks_of,
+    legacy_hooks,
     writes_to,
 )
 from shardwright.ir.errors import ModelError
@@ -34,9 +34,10 @@ def traced_hooks(module: torch.nn.Module, gradients: Gradients) -> Iterator[None
     """Trace hooks of gradients that the module has, or registers, until the end."""
     tensor_hooks = _TensorHooks(gradients)
     for name, part in module.named_modules():
-        if has_legacy_hooks(part):
+        if old := legacy_hooks(part):
             raise ModelError(
                 f"`{name or 'the module'}` has a backward hook of the old kind",
+                line_of_function(old[0]),
                 hint="use `register_full_backward_hook`",
             )
     hooked = _hooked_parameters(module)
@@ -79,11 +80,13 @@ def _accumulated(hook: Hook, name: str) -> Hook:
         if writes_to(parameter) != before:
             raise ModelError(
                 f"a hook writes to the parameter `{name}` after its gradient is accumulated",
+                line_of_function(hook),
                 hint="let the optimizer of the plan write to it, and the hook change the gradient",
             )
         if found is None:
             raise ModelError(
                 f"a hook takes the gradient of the parameter `{name}` away",
+                line_of_function(hook),
                 hint="let it change the gradient, and the optimizer of the plan use it",
             )
         return found
