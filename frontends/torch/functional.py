@@ -12,7 +12,7 @@ from torch.export import ExportedProgram, default_decompositions
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.derivatives import keep_losses
 from shardwright.frontends.torch.importer import CHECKS, NO_GRADIENT
-from shardwright.frontends.torch.places import place
+from shardwright.frontends.torch.places import place, whole_traces
 from shardwright.frontends.torch.private import (
     COMPOSED,
     HigherOrderOperator,
@@ -72,7 +72,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         chosen = {target: table[target] for target in unknown if target in table}
         if done and not chosen:
             break
-        program = program.run_decompositions(chosen)
+        with whole_traces(_inner_traces(program)):
+            program = program.run_decompositions(chosen)
     return program
 
 
@@ -107,7 +108,23 @@ def _is_mode(node: fx.Node) -> bool:
     return is_mode and str(node.target) == NO_GRADIENT
 
 
-# Decompositions run functions inside of modes in line, and forget that gradients stop there.
+# Decompositions run functions inside of modes in line, and forget that gradients stop there, and
+# the lines that they come from.
+
+
+def _inner_traces(program: ExportedProgram) -> dict[str, str]:
+    """Return where operators of functions come from, by the lines of code that PyTorch runs."""
+    found: dict[str, str] = {}
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule) and module is not program.graph_module:
+            module.recompile()
+            traces = {one.name: one.meta.get("stack_trace") for one in module.graph.nodes}
+            for line in module.code.splitlines():
+                statement = line.strip().partition(";")[0]
+                trace = traces.get(statement.partition(" = ")[0])
+                if trace:
+                    found.setdefault(statement, trace)
+    return found
 
 
 def _stops_gradients(node: fx.Node) -> bool:

@@ -3,7 +3,7 @@
 import linecache
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from inspect import unwrap
@@ -29,12 +29,20 @@ def module_path(node: fx.Node) -> str:
 
 
 @contextmanager
-def whole_traces() -> Iterator[None]:
-    """Let exported nodes keep the lines of functions that `forward` calls, until the end."""
+def whole_traces(inner: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Let exported nodes keep the lines of functions that `forward` calls, until the end.
+
+    Parameters
+    ----------
+    inner : mapping of str to str, optional
+        The lines of operators in graphs that are run again, by the code that PyTorch runs.
+    """
     original = fx.Tracer._filter_traceback_frames
 
     def frames_of(tracer: fx.Tracer, summary: traceback.StackSummary) -> traceback.StackSummary:
-        own = _own(summary)
+        run = [(inner or {}).get((one.line or "").partition(";")[0]) for one in summary]
+        traces = [trace for trace in run if trace]
+        own = _parsed(traces[-1]) if traces else _own(summary)
         return traceback.StackSummary.from_list(own) if own else original(tracer, summary)
 
     with patch.object(fx.Tracer, "_filter_traceback_frames", frames_of):
@@ -43,15 +51,20 @@ def whole_traces() -> Iterator[None]:
 
 def source_line(node: fx.Node) -> str | None:
     """Return the line of the module's code that a node comes from: ``model.py:12: x + y``."""
-    trace = str(node.meta.get("stack_trace") or "")
+    frames = _parsed(str(node.meta.get("stack_trace") or ""))
+    return _said(_own(frames) or frames)
+
+
+def _parsed(trace: str) -> list[traceback.FrameSummary]:
+    """Return the frames of a text of them."""
     found = list(_FRAME.finditer(trace))
     ends = [frame.start() for frame in found[1:]] + [len(trace)]
     frames = []
     for frame, end in zip(found, ends, strict=True):
         code = [line.strip() for line in trace[frame.end() : end].splitlines()[1:2]]
-        place = (frame["file"], int(frame["line"]), frame["name"])
-        frames.append(traceback.FrameSummary(*place, lookup_line=False, line="".join(code)))
-    return _said(_own(frames) or frames)
+        where = (frame["file"], int(frame["line"]), frame["name"])
+        frames.append(traceback.FrameSummary(*where, lookup_line=False, line="".join(code)))
+    return frames
 
 
 def line_of(error: Exception) -> str | None:
@@ -90,8 +103,8 @@ def _said(frames: Sequence[traceback.FrameSummary]) -> str | None:
     if caller is frames[-1]:
         caller = next((one for one in reversed(own) if one.name == "forward"), caller)
     lines = [frames[-1]] if caller is frames[-1] else [frames[-1], caller]
-    told = (f"{Path(one.filename).name}:{one.lineno}: {one.line}".rstrip(": ") for one in lines)
-    return ", called in ".join(told)
+    told = (f"{Path(one.filename).name}:{one.lineno}: {one.line}" for one in lines)
+    return ", called in ".join(dict.fromkeys(told))
 
 
 @cache

@@ -16,6 +16,8 @@ from shardwright.frontends.torch import import_module  # noqa: E402
 from shardwright.ir.errors import ModelError  # noqa: E402
 
 TOLERANCE = 1e-9
+_LINE = second.Net.forward.__code__.co_firstlineno + 2
+CALLED = f", called in torch_second.py:{_LINE}: return self.loss(self.net, x, y)"
 SEVERAL = ["force_field", "hessian_vector"]
 SINGLE = [
     "maml",
@@ -248,7 +250,7 @@ def test_gradients_that_are_off_inside_of_a_map_are_refused() -> None:
     line = _switched_off.__code__.co_firstlineno + 2
     assert str(refused.value) == (
         "gradients are switched off inside of a function that `torch.func.vmap` maps (in "
-        f"test_second_order.py:{line}: with torch.no_grad():); use `detach`"
+        f"test_second_order.py:{line}: with torch.no_grad():{CALLED}); use `detach`"
     )
 
 
@@ -272,7 +274,7 @@ def test_backward_inside_of_a_module_is_refused() -> None:
     assert str(refused.value) == (
         "`backward` inside of the module adds to the `grad` of parameters, which cannot be "
         f"imported (in test_second_order.py:{line}: "
-        "net(x.detach().requires_grad_()).sum().backward()); use `torch.autograd.grad`"
+        f"net(x.detach().requires_grad_()).sum().backward(){CALLED}); use `torch.autograd.grad`"
     )
 
 
