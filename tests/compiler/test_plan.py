@@ -86,7 +86,7 @@ def test_a_pin_has_a_price():
 def test_plans_are_equal_whatever_the_hash_seed(tmp_path):
     code = (
         "import sys, shardwright\n"
-        f"shardwright.compile('{GPT}', 8, cluster='cpu').write(sys.argv[1])\n"
+        f"shardwright.compile('{GPT}', 4, cluster='cpu').write(sys.argv[1])\n"
         "shardwright.compile('mlp', 8, search='tensor_parallel').write(sys.argv[2])\n"
     )
     contents = []
@@ -99,7 +99,7 @@ def test_plans_are_equal_whatever_the_hash_seed(tmp_path):
             [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
         )
     assert contents[0] == contents[1]
-    assert len(contents[0][0]) == 12
+    assert len(contents[0][0]) == 8
 
 
 # Listings of ranks

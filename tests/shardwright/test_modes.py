@@ -121,8 +121,10 @@ UNEVEN = {
 }
 
 
-@pytest.mark.parametrize("search", ["exact", "recursive_programming", "fully_sharded"])
-@pytest.mark.parametrize("model", UNEVEN)
+@pytest.mark.parametrize(
+    ("model", "search"),
+    first(3, crossed(UNEVEN, ["exact", "recursive_programming", "fully_sharded"])),
+)
 def test_sizes_that_nothing_divides(model: str, search: str) -> None:
     found, adam = zoo.load(UNEVEN[model]), OPTIMIZERS["adam"]
     alone = CompileOptions(mode="stand_alone", optimizer=adam)

