@@ -8,6 +8,7 @@ import shardwright
 from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, StrategyError
 from tests.extent import first
 
+
 def test_the_cheapest_shape_is_taken():
     model = "mlp:batch=64,hidden=256"
     found = shardwright.compile(model, 64, mesh="search", time_limit=600.0)
