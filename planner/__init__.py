@@ -1,1 +1,1 @@
-"""The planner: what a plan is made of, and what is asked of the search for it."""
+"""The planner: whole plans from plans of blocks, and what is asked of the search for them."""

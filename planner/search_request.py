@@ -293,3 +293,12 @@ def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:
             rates = len({optimizer.rate_of(name) for name in trained})
     unscales = not guarded and options.loss_scale != 1.0
     return UpdateRule(optimizer, unscales, guarded, rates)
+
+
+def decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:
+    """Return what the user decided about operators and inputs, as something to compare."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in ("pins", "result_pins", "input_layouts"):
+        for name, pin in getattr(options, kind).items():
+            found[name] = (*found.get(name, ()), f"{kind} {pin}")
+    return found

@@ -173,3 +173,60 @@ def path_mixture(jobs: Sequence[Job], count: int, sums: Sequence[Mapping[int, fl
         for before, share in zip(jobs[number].after, shares, strict=False):
             passed[before] += share * passed[number]
     return passed
+
+
+def least_mixture(
+    counts: Sequence[int], loads: Sequence[Array], held: Sequence[Array], limits: Array
+) -> tuple[float, list[Array]]:
+    """Return the least greatest load of mixtures of options, and how often each option is taken.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        How many options of each group are taken.
+    loads : sequence of array of shape (options, resources)
+        The load of each option of a group on each resource.
+    held : sequence of array of shape (options, rows)
+        What each option of a group takes of some limits.
+    limits : array of shape (rows,)
+        The limits, which may be infinite.
+
+    Returns
+    -------
+    float, list of array of shape (options,)
+        Infinite, and zeros, where no mixture is within the limits.
+
+    Examples
+    --------
+    Four of two options, of a second and 8 bytes and of two seconds and 2 bytes, within 20 bytes.
+
+    >>> load, (taken,) = least_mixture(
+    ...     [4], [np.array([[1.0], [2.0]])], [np.array([[8.0], [2.0]])], np.array([20.0])
+    ... )
+    >>> round(load, 6), taken.round(6).tolist()
+    (6.0, [2.0, 2.0])
+    """
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    most = solver.infinity()
+    top = max(float(load.max()) for load in loads) * sum(counts) or 1.0
+    scale = np.where((limits > 0) & (limits < np.inf), limits, 1.0)
+    height = solver.NumVar(0.0, most, "height")
+    resources = [solver.Constraint(0.0, most) for _ in range(loads[0].shape[1])]
+    for resource in resources:
+        resource.SetCoefficient(height, 1.0)
+    rows = [solver.Constraint(-most, limit / s) for limit, s in zip(limits, scale, strict=True)]
+    taken = []
+    for count, load, bytes_held in zip(counts, loads, held, strict=True):
+        every = solver.Constraint(float(count), float(count))
+        taken.append([solver.NumVar(0.0, most, "") for _ in load])
+        for variable, seconds, sizes in zip(taken[-1], load / top, bytes_held / scale, strict=True):
+            every.SetCoefficient(variable, 1.0)
+            for resource, each in zip(resources, seconds, strict=True):
+                resource.SetCoefficient(variable, -float(each))
+            for row, each in zip(rows, sizes, strict=True):
+                row.SetCoefficient(variable, float(each))
+    solver.Minimize(height)
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return np.inf, [np.zeros(len(load)) for load in loads]
+    shares = [np.array([one.solution_value() for one in group]) for group in taken]
+    return top * height.solution_value(), shares

@@ -16,7 +16,7 @@ saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
@@ -24,95 +24,19 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.ir.errors import NotFoundError
 from shardwright.ir.graph import Graph
+from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn
 from shardwright.planner.fronts.problem import MANY, StageProblems
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.search.space.space import SearchSpace
-from shardwright.solver.problem import Array, Identity, Problem, Variable
-from shardwright.solver.solve import solve
+from shardwright.solver.problem import Array
 
 Floats = NDArray[np.float64]
 _STEPS = 8  # of improving a price
 _FIRST = 0.02  # of the seconds without a limit: what the whole limit costs at the first price
 _FACTOR = 4.0  # by which a price is raised until what is held fits
 _TOLERANCE = 5e-4  # of the bound, that another price must promise
-_UNKNOWN = "no bound was found in time"
-
-
-@dataclass(frozen=True)
-class Priced:
-    """The least sum of seconds and of bytes times their price.
-
-    Parameters
-    ----------
-    seconds : float
-        A lower bound on the sum.
-    nbytes : float
-        What a plan of about that sum holds, in which others in flight count as often.
-    """
-
-    seconds: float
-    nbytes: float
-
-
-@dataclass
-class PricedBlock:
-    """One block.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its search space, without a limit.
-    held : sequence of array or None
-        The bytes that each choice holds from forward to backward, by option; None for none.
-    others : callable
-        Returns the bytes that it holds of each other micro-batch in flight.
-    """
-
-    problem: Problem
-    held: Sequence[Array | None]
-    others: Callable[[], Sequence[Array | None]]
-    _found: dict[tuple[float, float], Priced] = field(default_factory=dict)
-
-    def least(self, price: float, in_flight: float, seconds: float) -> Priced:
-        """Return the least sum at a price of a byte.
-
-        Raises
-        ------
-        NotFoundError
-            If no bound was found in so many seconds.
-        """
-        key = price, in_flight
-        if key not in self._found:
-            solution = solve(self._priced(price, price * (in_flight - 1)), time_limit=seconds)
-            if solution.assignment is None:
-                raise NotFoundError(_UNKNOWN, hint="allow more time")
-            nbytes = self._bytes(solution.assignment, in_flight - 1)
-            self._found[key] = Priced(float(solution.lower_bound), nbytes)
-        return self._found[key]
-
-    def _priced(self, price: float, other_price: float) -> Problem:
-        """Return the problem whose costs include those of memory."""
-        known: dict[Hashable, Array] = {}
-        variables = []
-        of_others = self.others() if other_price else [None] * len(self.held)
-        rows = zip(self.problem.variables, self.held, of_others, strict=True)
-        for variable, held, others in rows:
-            key = Identity(variable.cost), id(held), id(others)
-            if key not in known:
-                cost = variable.cost
-                for usage, each in ((held, price), (others, other_price)):
-                    if usage is not None and each:
-                        cost = cost + each * usage
-                known[key] = cost
-            variables.append(Variable(variable.name, known[key]))
-        return Problem(tuple(variables), self.problem.pairs)
-
-    def _bytes(self, assignment: Sequence[int], times: float) -> float:
-        found = _sum_of(self.held, assignment)
-        return found + times * _sum_of(self.others(), assignment) if times else found
 
 
 @dataclass
@@ -181,11 +105,11 @@ class PricedBlocks:
         space = self._space(block, 1)
         if not self.has_prices:
             return PricedBlock(space.problem, [None] * len(space.problem.variables), list)
-        held = _at_turn(space)
+        held = at_turn(space)
 
         @cache
         def others() -> list[Array | None]:
-            both = _at_turn(self._space(block, 2))
+            both = at_turn(self._space(block, 2))
             return [None if b is None else _less(b, h) for h, b in zip(held, both, strict=True)]
 
         return PricedBlock(space.problem, held, others)
@@ -298,11 +222,6 @@ class BlockPart:
         return BlockBounds(least, max(least, limited), (), price)
 
 
-def _sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
-    pairs = zip(usages, assignment, strict=True)
-    return sum(float(usage[option]) for usage, option in pairs if usage is not None)
-
-
 def can_price_memory(source: Graph, options: CompileOptions) -> bool:
     """Return whether blocks may take no less memory alone than in a stage.
 
@@ -310,20 +229,6 @@ def can_price_memory(source: Graph, options: CompileOptions) -> bool:
     hands on is then not saved.
     """
     return not source.recomputed and not source.offloaded and options.offload != SEARCHED
-
-
-def _at_turn(space: SearchSpace) -> list[Array | None]:
-    """Return the bytes of each variable that it holds in the last moment forward and the next."""
-    turn = len(space.graph.nodes)
-    known: dict[Hashable, Array] = {}
-    found: list[Array | None] = []
-    for variable in space.problem.variables:
-        usages = [use.usage for use in variable.memory if use.start < turn < use.end]
-        key = tuple(Identity(usage) for usage in usages)
-        if key and key not in known:
-            known[key] = usages[0] if len(usages) == 1 else np.sum(usages, axis=0)
-        found.append(known[key] if key else None)
-    return found
 
 
 def _less(both: Array, held: Array | None) -> Array | None:

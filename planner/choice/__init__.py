@@ -1,0 +1,1 @@
+"""Choosing a whole plan: which plan each block has."""

@@ -1,0 +1,167 @@
+"""The Pareto front of one kind of block: seconds by resource against memory.
+
+Its plans are those of the least weighted seconds and bytes times a price, for all prices: where two
+plans are known, the price at which they are equal either has a better plan, or there is none
+between them. They are searched by several weights of the resources, and by the costs of a plan by
+all of these its seconds are known for each resource.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.roofline import local_bytes
+from shardwright.ir.decisions import Decisions
+from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn
+from shardwright.planner.fronts.site import Kind, Site
+from shardwright.search.space.space import SearchSpace, Storage
+from shardwright.search.symmetry.alignment import align
+from shardwright.solver.evaluate import evaluate
+
+Floats = NDArray[np.float64]
+_DEAREST = 50.0  # times the seconds of a block, that its bytes cost at the highest price
+_DEPTH = 4  # of halving the prices between the cheapest and the dearest plan: 17 plans at most
+_PATIENCE = 60.0  # seconds of work that one search may take
+_CLOSE = 1e-4  # of its seconds, that another plan must save at its price
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPlan:
+    """A plan of a kind of block.
+
+    Parameters
+    ----------
+    decisions : Decisions
+        What it decides, in the first block of its kind.
+    seconds : array of shape (resources,)
+        Of a step: in line, and those for which each level of links is busy.
+    held_bytes : float
+        From the last moment forward to the first backward.
+    own_bytes : float
+        The most that it holds in its own backward pass, beyond that.
+    after_bytes : float
+        At the end of the step, before parameters are updated.
+    gathered_bytes : float
+        Of the largest parameter that is gathered for an operator.
+    """
+
+    decisions: Decisions
+    seconds: Floats
+    held_bytes: float
+    own_bytes: float
+    after_bytes: float
+    gathered_bytes: float
+
+
+@dataclass
+class BlockFront:
+    """The plans of one kind of block.
+
+    Parameters
+    ----------
+    site : Site
+        Where it runs.
+    kind : Kind
+        The blocks.
+    """
+
+    site: Site
+    kind: Kind
+
+    @cached_property
+    def plans(self) -> tuple[BlockPlan, ...]:
+        """Its plans, by ever less memory for each of the weights."""
+        assignments: dict[tuple[int, ...], None] = {}
+        for weights, space in zip(self.site.weights, self.spaces, strict=True):
+            request = self.site.request(self.kind, weights)
+            narrow = self.site.narrow(request, space)
+            block = PricedBlock(narrow.problem, at_turn(narrow), list)
+            assignments.update((one.assignment, None) for one in _hull(block))
+        return tuple(map(self._plan, assignments))
+
+    @cached_property
+    def spaces(self) -> list[SearchSpace]:
+        """Its problem by each of the weights; the options are the same."""
+        found = []
+        for weights in self.site.weights:
+            request = self.site.request(self.kind, weights)
+            found.append(request.recompute_space if request.recomputes else request.space)
+        return found
+
+    def _plan(self, assignment: tuple[int, ...]) -> BlockPlan:
+        costs = [float(evaluate(space.problem, assignment).cost) for space in self.spaces]
+        seconds = np.linalg.solve(self.site.matrix, np.array(costs))
+        space = self.spaces[0]
+        usage = _usage(space, assignment)
+        turn = len(space.graph.nodes)
+        held = _at(usage, turn)
+        return BlockPlan(
+            align(space, assignment).decisions,
+            np.maximum(seconds, 0.0),
+            held,
+            max(_at(usage, moment) for moment in range(turn, 2 * turn)) - held,
+            _at(usage, 2 * turn),
+            _gathered_bytes(space, assignment),
+        )
+
+
+_Held = list[tuple[int, int, float]]
+
+
+def _usage(space: SearchSpace, assignment: Sequence[int]) -> _Held:
+    """Return what the choices of an assignment hold: from when, until when, how many bytes."""
+    return [
+        (use.start, use.end, float(use.usage[option]))
+        for variable, option in zip(space.problem.variables, assignment, strict=True)
+        for use in variable.memory
+    ]
+
+
+def _at(usage: _Held, moment: int) -> float:
+    return sum(size for start, end, size in usage if start <= moment < end)
+
+
+def _gathered_bytes(space: SearchSpace, assignment: Sequence[int]) -> float:
+    """Return the bytes of the largest parameter that is gathered for an operator."""
+    sizes = [0.0]
+    for choice, option in zip(space.choices, assignment, strict=True):
+        storage = choice.options[option]
+        if isinstance(storage, Storage) and storage.used not in (None, storage.layout):
+            reader = space.casts.get(choice.name)
+            value = reader.results[0] if reader else space.graph.values[choice.name]
+            assert storage.used is not None
+            sizes.append(local_bytes(value.type, storage.used, space.mesh))
+    return max(sizes)
+
+
+def _hull(block: PricedBlock) -> list[Priced]:
+    """Return the plans of least sums at all prices, cheapest in seconds first."""
+    free = block.least(0.0, 1, _PATIENCE)
+    if not free.nbytes:
+        return [free]
+    dear = block.least(_DEAREST * free.seconds / free.nbytes, 1, _PATIENCE)
+    seconds: dict[tuple[int, ...], float] = {}
+
+    def of(one: Priced) -> float:
+        if one.assignment not in seconds:
+            seconds[one.assignment] = float(evaluate(block.problem, one.assignment).cost)
+        return seconds[one.assignment]
+
+    def between(low: Priced, high: Priced, depth: int) -> Iterator[Priced]:
+        saved = low.nbytes - high.nbytes
+        if not depth or saved <= 0:
+            return
+        price = (of(high) - of(low)) / saved
+        if price <= 0:
+            return
+        found = block.least(price, 1, _PATIENCE)
+        gain = of(low) + price * low.nbytes - of(found) - price * found.nbytes
+        if gain > _CLOSE * of(free):
+            yield from between(low, found, depth - 1)
+            yield found
+            yield from between(found, high, depth - 1)
+
+    return [free, *between(free, dear, _DEPTH), dear]

@@ -1,0 +1,227 @@
+"""Sites: the kinds of blocks of a program on one mesh, in one number of micro-batches.
+
+Blocks are planned alone, each with the values that it passes to others in given layouts, so plans
+of neighbours fit together whatever else they decide. These layouts are those that the most frequent
+kind of block chooses where memory costs nothing: one for each shape that passes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.program_profile import Emissions
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.dataflow.micro_batches import micro_batches, one_pass
+from shardwright.dataflow.stretches import Line
+from shardwright.ir.graph import Graph
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.fronts.narrow import narrowed
+from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.plan.blocks import Blocks, cut_points
+from shardwright.planner.search_request import SearchRequest, decided
+from shardwright.search.options import SearchOptions
+from shardwright.search.space.space import SearchSpace
+
+Floats = NDArray[np.float64]
+_REPEATED = 2  # blocks of each kind, in the mean: of fewer, the whole program is searched as one
+_LINKS = 0.05
+"""Weight of the links together, of all resources, by which boundaries and first plans are found.
+
+Measured on layers of Llama 3 70B and Mixtral: at twice and half of it the first plans differ by
+less than 1 % in their steps; fronts have plans by other weights, too."""
+_BOUND = 0.15
+"""Weight of one link level alone, by which the further plans of fronts are found.
+
+Of Mixtral on 64 devices, whose links bind: by 0.3 its plans compute a fifth longer, by 0.07 they
+are those of `_LINKS`."""
+
+
+def _blocks_of(source: Graph, options: CompileOptions) -> Blocks:
+    """Return the blocks of a program."""
+    passes, line = options.passes, Line(source)
+    loop = one_pass(source) if passes == 1 else micro_batches(source, passes)
+    return Blocks(line, loop, cut_points(line, loop, 1), decided(options))
+
+
+def is_repeated(source: Graph, options: CompileOptions) -> bool:
+    """Return whether most blocks of a program are equal to others."""
+    blocks = _blocks_of(source, replace(options, micro_batches=1))
+    kinds = {blocks.key(block, block + 1) for block in range(len(blocks))}
+    return len(blocks) >= _REPEATED * len(kinds)
+
+
+@dataclass
+class Kind:
+    """Equal blocks.
+
+    Parameters
+    ----------
+    places : tuple of int
+        The blocks, in the order of the program.
+    """
+
+    places: tuple[int, ...]
+
+    @property
+    def first(self) -> int:
+        """The first of them, whose problem is that of all."""
+        return self.places[0]
+
+
+@dataclass(eq=False)
+class Site:
+    """The blocks of a program on a mesh.
+
+    Parameters
+    ----------
+    source : Graph
+        The whole program, in canonical form.
+    cluster, mesh : Cluster, Mesh
+        Where it runs, in one stage.
+    options : CompileOptions
+        How to compile; the number of micro-batches is given.
+    blocks : Blocks
+        Its blocks.
+    """
+
+    source: Graph
+    cluster: Cluster
+    mesh: Mesh
+    options: CompileOptions
+    blocks: Blocks
+    _emissions: Emissions = field(default_factory=dict)
+    _problems: dict[ResourceWeights, StageProblems] = field(default_factory=dict)
+    _requests: dict[tuple[int, ResourceWeights], SearchRequest] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Graph, cluster: Cluster, mesh: Mesh, options: CompileOptions) -> "Site":
+        """Return the blocks of a program on a mesh."""
+        return cls(source, cluster, mesh, options, _blocks_of(source, options))
+
+    @property
+    def words(self) -> str:
+        """How many blocks there are, in words."""
+        return f"{len(self.blocks)} blocks of {len(self.kinds)} kinds"
+
+    @cached_property
+    def limits(self) -> SearchOptions:
+        """The limits of the user."""
+        return self.options.limits_on(self.cluster, None)
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of blocks, in the order of the program."""
+        places: dict[object, list[int]] = {}
+        for block in range(len(self.blocks)):
+            places.setdefault(self.blocks.key(block, block + 1), []).append(block)
+        return tuple(Kind(tuple(found)) for found in places.values())
+
+    @cached_property
+    def most_frequent(self) -> Kind:
+        """The kind of which there are the most blocks."""
+        return max(self.kinds, key=lambda kind: len(kind.places))
+
+    # Weights
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """The levels of the cluster whose links the mesh uses."""
+        return tuple(sorted({axis.level for axis in self.mesh.axes if axis.size > 1}))
+
+    @cached_property
+    def weights(self) -> tuple[ResourceWeights, ...]:
+        """As many weights as there are resources: of all links, then more of each level but one."""
+        count = max(len(self.levels), 1)
+        rows = [dict.fromkeys(self.levels, _LINKS / count)]
+        rows += [{**rows[0], level: _BOUND} for level in self.levels]
+        return tuple(self._weights_of(row) for row in rows)
+
+    def _weights_of(self, links: Mapping[int, float]) -> ResourceWeights:
+        every = tuple(links.get(level, LEAST_WEIGHT) for level in range(len(self.cluster.links)))
+        return ResourceWeights(1 - sum(every), every)
+
+    @cached_property
+    def matrix(self) -> Floats:
+        """For each of the weights, that of the compute stream and of each level that is used."""
+        return np.array([[w.compute, *(w.levels[i] for i in self.levels)] for w in self.weights])
+
+    # Problems
+
+    def problems(self, weights: ResourceWeights) -> StageProblems:
+        """Return the problems of stretches of blocks by some weights."""
+        if weights not in self._problems:
+            lowering = LowerRedistributions(self.cluster, self.options.cost_model, weights)
+            request = SearchRequest(
+                *(self.source, self.cluster, lowering.planner(self.mesh), self.options, weights),
+                self._emissions,
+            )
+            self._problems[weights] = StageProblems(
+                request, self.blocks, self.limits, inf, alone=True
+            )
+        return self._problems[weights]
+
+    def request(self, kind: Kind, weights: ResourceWeights) -> SearchRequest:
+        """Return the problem of a kind of blocks whose passed values have their layouts."""
+        return self._request(kind, weights, self.boundary)
+
+    def _request(
+        self, kind: Kind, weights: ResourceWeights, boundary: Mapping[tuple[int, ...], Layout]
+    ) -> SearchRequest:
+        problems, passes = self.problems(weights), self.blocks.loop.passes
+        block = kind.first
+        found = problems.request_of(block, block + 1, 1, passes if passes > 1 else None)
+        shapes = {name: self.source.values[name].type.shape for name in self.passing(kind)}
+        given = {name: boundary[s] for name, s in shapes.items() if s in boundary}
+        others: dict[ResourceWeights | None, SearchRequest] = {
+            known: one for (first, known), one in self._requests.items() if first == block
+        }
+        request = replace(problems.receiving(found, given), others=others)
+        if boundary:
+            request = self._requests.setdefault((block, weights), request)
+        return request
+
+    def passing(self, kind: Kind) -> list[str]:
+        """Return the values with samples that the first block of a kind receives or sends."""
+        part = self.blocks.stretch(kind.first, kind.first + 1, alone=True)
+        received = [v.name for v in part.graph.inputs if v.name in part.received]
+        return [name for name in (*received, *part.sent) if self._has_samples(name)]
+
+    def _has_samples(self, name: str) -> bool:
+        """Return whether a value is no scalar, nor made of parameters alone."""
+        loop, tensor = self.blocks.loop, self.source.values[name].type
+        return tensor.rank > 1 and loop.is_split(name)
+
+    @cached_property
+    def boundary(self) -> dict[tuple[int, ...], Layout]:
+        """The layout in which values pass between blocks, by their shape in the whole batch."""
+        found: dict[tuple[int, ...], Layout] = {}
+        for kind in sorted(self.kinds, key=lambda kind: -len(kind.places)):
+            names = self.passing(kind)
+            shapes = {name: self.source.values[name].type.shape for name in names}
+            if all(shape in found for shape in shapes.values()):
+                continue
+            request = self._request(kind, self.weights[0], {})
+            free = request.solve(request.space, replace(self.limits, memory_limit=None))
+            for name in reversed(names):
+                if name in free.decisions.stored:
+                    found.setdefault(shapes[name], free.decisions.stored[name])
+        return found
+
+    def narrow(self, request: SearchRequest, space: SearchSpace) -> SearchSpace:
+        """Return a space of the strategies that are best without a price on memory.
+
+        On a mesh that divides a level; the others are small. On a mesh of three axes the plans of a
+        layer of Llama 3 70B are the same for all prices as in the whole space.
+        """
+        if len(self.mesh.axes) <= len(self.levels):
+            return space
+        free = request.solve(request.space, replace(self.limits, memory_limit=None))
+        return narrowed(space, request.planner, free.decisions.strategies)
