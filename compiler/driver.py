@@ -10,6 +10,7 @@ from functools import cache
 from math import isfinite
 from operator import ge
 
+from shardwright.compiler.blockwise import BlockwisePlan
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.given_stages import (
     GivenStages,
@@ -19,12 +20,11 @@ from shardwright.compiler.given_stages import (
 )
 from shardwright.compiler.names import check_input_layouts, check_tensor_names
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
-from shardwright.compiler.outer.drafts import Drafting
 from shardwright.compiler.outer.entries import Found
 from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
-from shardwright.compiler.partitioning import Emitted
+from shardwright.compiler.partitioning import Emitted, Partitioning
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -168,12 +168,8 @@ def _searched(
     _check_not_staged(prepare(counts[0]).source, options)
     # The same operators are merged for any number of micro-batches.
     moved = prepare(counts[0]).options
-    options = replace(
-        options,
-        pins=moved.pins,
-        result_pins=moved.result_pins,
-        gather_fusion=moved.gather_fusion,
-    )
+    options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
+    options = replace(options, gather_fusion=moved.gather_fusion)
 
     def build_named(options: CompileOptions) -> Found[Compiled]:
         return _found(_compile(_prepared(graph, options), cluster, devices, options, None, None))
@@ -297,8 +293,8 @@ def _compile(
     is_draft: bool = False,
 ) -> Compiled:
     """Compile for one configuration, whose problem may be known; of a pipeline, maybe a draft."""
-    begin = time.perf_counter()
-    passes, source = PassManager(records=list(prepared.records)), prepared.source
+    begin, source = time.perf_counter(), prepared.source
+    passes = PassManager(records=list(prepared.records))
     if options.mode in UNPARTITIONED:
         alone = of_one_kind(cluster, f"the mode `{options.mode}` runs on one kind of device")
         emitted = _of_user(source, alone, devices, options, passes)
@@ -377,8 +373,8 @@ def _partitioned(
             return search.draft() if is_draft else search.emit()
         emissions = {} if known is None else known.emissions
         alone = of_one_kind(cluster, "a program in one stage runs on one kind of device")
-        one = Drafting(source, alone, mesh, options, passes, progress, emissions, known)
-        return one.draft() if is_draft else one.emit()
+        one = (source, alone, mesh, options, passes, progress)
+        return (BlockwisePlan(*one) if is_draft else Partitioning(*one, emissions, known)).emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
     if is_searched(options):
         options = stages.in_options(options)

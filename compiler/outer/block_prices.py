@@ -38,7 +38,7 @@ from math import inf
 from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.configuration import Configuration, merged
 from shardwright.compiler.outer.floors import first_of_groups, has_two_parts
-from shardwright.compiler.stages.partitioning import PipelinePartitioning, decided
+from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
@@ -55,7 +55,7 @@ from shardwright.planner.bounds.priced_blocks import (
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between
-from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.search_request import SearchRequest, decided
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
 _SLOWER = 1.01  # by the memory limit: then memory is short

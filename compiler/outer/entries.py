@@ -146,6 +146,8 @@ class Judge(Protocol[T]):
         What proves the bounds of each tier, cheap ones first.
     prices_blocks : bool
         Whether configurations are priced with others first.
+    plans_blocks : bool
+        Whether one stage is planned block by block first.
     names_plans : bool
         Whether named plans are built: before others are searched, where blocks are priced; else
         where there is no plan when the time is over.
@@ -159,6 +161,11 @@ class Judge(Protocol[T]):
     @property
     def prices_blocks(self) -> bool:
         """Whether configurations are priced with others first."""
+        ...
+
+    @property
+    def plans_blocks(self) -> bool:
+        """Whether one stage is planned block by block first."""
         ...
 
     @property
@@ -254,6 +261,14 @@ class Entry(Generic[T]):
     def is_ready(self) -> bool:
         """Whether its estimate is as good as one without a program can be."""
         return self.is_sketched or self.configuration.stages == 1
+
+    @property
+    def is_all_in_draft(self) -> bool:
+        """Whether a search of the whole program finds nothing better than the plan of its blocks.
+
+        Where memory is short, it takes long, and its plans are the slower ones.
+        """
+        return self.configuration.stages == 1 and self.is_short_of_memory
 
     @property
     def has_begun(self) -> bool:

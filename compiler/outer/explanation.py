@@ -104,7 +104,7 @@ def memory_points(
 
     def compiled(share: float) -> Found[Compiled]:
         options = replace(judge.options, memory_limit=share * limit)
-        return replace(judge, options=options).compile(best.configuration, seconds)
+        return replace(judge, options=options).plan(best.configuration, seconds)
 
     tasks = answering(compiled, workers, deadline)
     numbers = [tasks.submit(share) for share in _LIMITS]

@@ -24,6 +24,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.fronts.site import is_repeated
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
@@ -156,6 +157,17 @@ class ProgramJudge:
     def is_large(self) -> bool:
         """Whether the program is large: one micro-batch in several device groups is not tried."""
         return is_large(self.source_of(1))
+
+    @property
+    def plans_blocks(self) -> bool:
+        """Whether one stage is planned block by block: of a large program of repeated blocks.
+
+        Not where tensors may be offloaded: blocks alone do not tell when that pays.
+        """
+        options = self.options
+        known = options.objective != "serial" and options.offload != SEARCHED
+        source = self.source_of(1)
+        return known and self.is_large and not source.offloaded and is_repeated(source, options)
 
     @property
     def names_plans(self) -> bool:
@@ -299,6 +311,11 @@ class ProgramJudge:
         options, known = self.options_of(configuration, seconds), self.requests.get(configuration)
         return self.compile_one(options, configuration.mesh, known)
 
+    def plan(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
+        """Return the plan of a configuration as the outer search finds it."""
+        is_draft = configuration.stages == 1 and self.prices_blocks and self.plans_blocks
+        return (self.draft if is_draft else self.compile)(configuration, seconds)
+
     def sketch(self, configuration: Configuration, seconds: float) -> float:
         """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
         assert configuration.mesh is not None
@@ -306,7 +323,7 @@ class ProgramJudge:
         return self.pipeline_of(options, configuration.mesh).sketch()
 
     def draft(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
-        """Return the plan of a sketch, without a bound.
+        """Return the plan of a sketch, or of one stage that of its blocks, without a bound.
 
         Raises
         ------

@@ -191,10 +191,13 @@ class PricedOrder(Generic[T]):
         All configurations.
     compilation : int
         The tier of a compilation.
+    plans_blocks : bool
+        Whether drafts of one stage are planned block by block; else there are none.
     """
 
     entries: Sequence[Entry[T]]
     compilation: int
+    plans_blocks: bool = True
 
     def next(
         self, best: Entry[T] | None, *, compiles: bool, enough: float = inf
@@ -289,7 +292,8 @@ class PricedOrder(Generic[T]):
         if not found:
             return None
         least = min(ready if ready and self._has_sketched_enough else found, key=_finest)
-        if least.has_no_draft:
+        is_planned = self.plans_blocks and not least.has_no_draft
+        if least.configuration.stages == 1 and not is_planned:
             return Chosen([least], self.compilation)
         if self._is_small_gain(least, best):
             return None
@@ -297,16 +301,7 @@ class PricedOrder(Generic[T]):
         if finer:
             waiting = [entry for entry in finer if not entry.is_running]
             return Chosen(waiting[:1], PRICING)
-        if self._needs_no_draft(least, best):
-            return Chosen([least], self.compilation)
         return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
-
-    def _needs_no_draft(self, one: Entry[T], best: Entry[T] | None) -> bool:
-        """Return whether a plan is known that a draft of one stage makes little better at most."""
-        if best is None or best.found is None or one.is_short_of_memory:
-            return False
-        low = min(entry.bound for entry in self.entries if entry.outcome is None)
-        return one.configuration.stages == 1 and best.found.cost <= _HOPE * low
 
     def _is_small_gain(self, one: Entry[T], best: Entry[T] | None) -> bool:
         """Return whether others are to be priced before a draft that is little better at most.

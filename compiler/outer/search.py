@@ -118,7 +118,8 @@ class OuterSearch(Generic[T]):
         self.entries = [Entry(c, self.floor(c), "least computation") for c in self.candidates]
         self.steps, self.wanted = 0, 1
         self._seeds = NamedSeeds(self.entries)
-        self._order = PricedOrder(self.entries, len(self.judge.tiers))
+        plans_blocks = self.judge.prices_blocks and self.judge.plans_blocks
+        self._order = PricedOrder(self.entries, len(self.judge.tiers), plans_blocks)
         for entry in self.entries:
             if entry.configuration == self.seed:
                 entry.tier = len(self.judge.tiers)
@@ -376,7 +377,7 @@ class OuterSearch(Generic[T]):
         if tier == BUILDING:
             self._seeds.take_cost(entry, found.cost)
             entry.outcome = entry.outcome and "compiled"
-        elif tier != DRAFTING:
+        elif tier != DRAFTING or entry.is_all_in_draft:
             entry.outcome = "compiled"
             self.is_cut_short |= found.is_cut_short
             self._take_merged(entry, found)

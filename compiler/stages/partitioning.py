@@ -41,7 +41,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
-from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.search_request import SearchRequest, decided
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.time_note import BY_WEIGHTS, TimeNote
@@ -481,12 +481,3 @@ def even_points(source: Graph, line: Line, loop: MicroBatches, stages: int) -> t
         return given_points(line, loop, even_cuts(source, stages))
     except OptionError:
         return ()
-
-
-def decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:
-    """Return what the user decided about operators and inputs, as something to compare."""
-    found: dict[str, tuple[str, ...]] = {}
-    for kind in ("pins", "result_pins", "input_layouts"):
-        for name, pin in getattr(options, kind).items():
-            found[name] = (*found.get(name, ()), f"{kind} {pin}")
-    return found

@@ -1,0 +1,79 @@
+"""The plan of a program of repeated blocks in one stage, put together from plans of its blocks."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+from shardwright.compiler.attempts import Attempts
+from shardwright.compiler.buckets import fusion_text
+from shardwright.compiler.fitting import Attempt
+from shardwright.compiler.partitioning import Emitted, Partitioned
+from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
+from shardwright.cost_model.cluster import Cluster
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.planner.choice.one_stage import OneStage
+from shardwright.planner.fronts.site import Site
+from shardwright.planner.search_request import SearchRequest
+from shardwright.search.method import SearchResult
+
+
+@dataclass(frozen=True)
+class BlockwisePlan(Partitioned):
+    """The plan whose blocks have plans of their fronts (`planner.choice.one_stage`)."""
+
+    cluster: Cluster
+
+    def emit(self) -> Emitted:
+        """Emit the plan of the shortest step that was found, without a bound.
+
+        Raises
+        ------
+        NotFoundError
+            If none fits.
+        """
+        begin = time.perf_counter()
+        planner = OneStage(Site.of(self.source, self.cluster, self.mesh, self.options))
+        best = planner.best()
+        limits = planner.site.limits
+        memory = best.emitted.memory
+        result = SearchResult(
+            (),
+            best.emitted.decisions,
+            best.seconds,
+            0.0,
+            "feasible",
+            memory.peak_bytes,
+            time.perf_counter() - begin,
+            f"plans of {planner.site.words}, {len(planner.steps)} programs",
+        )
+        attempt = Attempt(limits, result, best.emitted.program, memory, best.emitted.records)
+        bucketed = self._searches.with_buckets(attempt, best.choice.seconds, best.timeline)
+        bucketed = bucketed.of_all_layers(
+            self.source, self.options, best.emitted.decisions, self.cluster
+        )
+        assert bucketed.timeline is not None
+        program = bucketed.attempt.program
+        tolerance = tolerance_of(self.options.gap)
+        step = in_least_memory(program, self.cluster, bucketed.timeline, tolerance)
+        emitting = PassManager(records=list(bucketed.attempt.records))
+        if not self.options.extra_passes:
+            emitting.verify()
+        self.passes.records += emitting.records
+        return Emitted(
+            program,
+            program.mesh or self.mesh,
+            step.memory,
+            result.decisions,
+            replace(result, cost=step.seconds),
+            buckets=fusion_text(bucketed.fusion),
+            minimizes_step=True,
+        )
+
+    @property
+    def _searches(self) -> Attempts:
+        """What chooses buckets."""
+        lowering = LowerRedistributions(self.cluster, self.options.cost_model)
+        where = self.source, self.cluster, lowering.planner(self.mesh), self.options
+        limits = self.options.limits_on(self.cluster, self.progress)
+        return Attempts(SearchRequest(*where), lowering, limits, math.inf)
