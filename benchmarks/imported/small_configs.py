@@ -37,6 +37,8 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"ffn|intermediate|d_ff|mlp_dim|n_inner|feedforward|mlp_hidden", 48),
     (r"max_(source_|target_)?position|n_positions|max_seq|max_2d_position|n_ctx", 128),
     (r"num_position_embeddings", 16),
+    (r"num_pos_feats", 16),
+    (r"index_kpool|index_block", 2),
     (r"patch_size$", 8),
     (r"image_size|pretrain_image|img_size|input_size$", 32),
     (r"num_mel_bins|n_mels|feature_size|mel_bins", 16),
@@ -77,6 +79,7 @@ _DIVISOR = 8
 # Sizes of networks of stages, each of half the side.
 _STAGED = {"window_size": 2, "image_size": 64}
 _DEPTHS = re.compile(r"^depths?$|_depths?$|layers_to|num_layers$|layers$|_blocks$")
+_NUMBERS = re.compile(r"proj_layers$")  # of stages or layers, which stay
 
 
 class Tokens:
@@ -143,6 +146,7 @@ def _arguments(
     own = {k: v for k, v in vars(whole).items() if not k.startswith("_")}
     fields = getattr(type(whole), "__dataclass_fields__", {})
     layers = next((own[n] for n in _LAYERS if isinstance(own.get(n), int)), 0)
+    results = len(getattr(whole, "out_features", None) or ())
     order = _kept_layers(own, layers)
     pyramid = any("heads" in n and isinstance(v, (list, tuple)) for n, v in own.items())
     shape = Shape(layers, order, pyramid)
@@ -163,6 +167,8 @@ def _arguments(
         "num_attention_heads"
     ):
         made["num_key_value_heads"] = made.get("num_attention_heads", own["num_attention_heads"])
+    if results > 1:
+        made |= _results(whole, layers, results)
     made |= {n: size for n, size in _ABSENT.items() if n in fields and own.get(n) is None}
     if own.get("is_encoder_decoder"):
         for name in ("decoder_start_token_id", "pad_token_id"):
@@ -182,6 +188,15 @@ def _arguments(
         elif name != "_default" and not (is_inner and "model_type" not in value):
             made[name] = value
     return made
+
+
+def _results(whole: Any, layers: int, count: int) -> dict[str, Any]:
+    """Return the stages of a backbone whose results are taken: the same, or its last layers."""
+    if not layers:
+        return {"out_features": list(whole.out_features)}
+    name = next(n for n in _LAYERS if hasattr(whole, n))
+    chosen = [f"stage{number + 1}" for number in range(count)]
+    return {name: count, "out_features": chosen, "out_indices": list(range(1, count + 1))}
 
 
 def _kept_layers(own: Mapping[str, Any], layers: int) -> list[int]:
@@ -235,7 +250,7 @@ def _list(name: str, value: Sequence[Any], shape: Shape) -> Any:
         return [value[i] for i in kept]
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         return None
-    if _DEPTHS.search(name):
+    if _DEPTHS.search(name) and not _NUMBERS.search(name):
         return [min(v, 1) for v in value]
     if _DIVIDED.search(name) and min(value) >= 3 and max(value) >= 16:
         return [max(v // _DIVISOR, 4) if v >= 16 else v for v in value]
