@@ -28,6 +28,7 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"experts_per_tok|top_?k|_topk$|topk|moe_k$", 2),
     (r"(^|_)heads?$|num_(attention_)?heads|_attention_heads$|n_heads?$|_heads$", 4),
     (r"experts$", 4),
+    (r"num_encoder_blocks", 0),  # as many as there are in lists
     (r"(^|_)(n_)?layers?$|num_hidden_layers|_layers$|^depth$|_depth$|num_.*blocks$|_layer$", 2),
     (r"max_window_layers|first_k_dense_replace", 1),
     (r"qk_rope_head_dim|rope_head_dim|rotary_dim", 4),
@@ -37,6 +38,7 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"ffn|intermediate|d_ff|mlp_dim|n_inner|feedforward|mlp_hidden", 48),
     (r"max_(source_|target_)?position|n_positions|max_seq|max_2d_position|n_ctx", 128),
     (r"num_position_embeddings", 16),
+    (r"chunk_(left|right)_context", 2),
     (r"num_pos_feats", 16),
     (r"index_kpool|index_block", 2),
     (r"patch_size$", 8),
@@ -72,6 +74,8 @@ _ABSENT = {
     "head_dim": 8,
     "num_key_value_heads": 4,
     "prediction_length": 8,
+    "num_experts": 4,
+    "vocab_size": VOCABULARY,
 }
 # Names of lists whose elements are sizes of features, which are divided.
 _DIVIDED = re.compile(r"hidden_sizes|embed_dims?|channels|dims?$|conv_dim|hidden_dims|sizes$")
@@ -80,6 +84,8 @@ _DIVISOR = 8
 _STAGED = {"window_size": 2, "image_size": 64}
 _DEPTHS = re.compile(r"^depths?$|_depths?$|layers_to|num_layers$|layers$|_blocks$")
 _NUMBERS = re.compile(r"proj_layers$")  # of stages or layers, which stay
+_CHOSEN = re.compile(r"(global_attn|attention)_ind|hook_ids$")  # numbers of layers
+_ABSENT_TOKENS = re.compile(r"^(image|video|audio)_token_(id|index)$")
 
 
 class Tokens:
@@ -174,6 +180,9 @@ def _arguments(
         for name in ("decoder_start_token_id", "pad_token_id"):
             if own.get(name) is None:
                 made[name] = 0
+    for number, name in enumerate(n for n in fields if _ABSENT_TOKENS.search(n)):
+        if own.get(name) is None:
+            made[name] = tokens.number(10**9 + number)
     for name in ("use_cache", "use_kernels"):
         if name in fields:
             made[name] = False
@@ -250,6 +259,8 @@ def _list(name: str, value: Sequence[Any], shape: Shape) -> Any:
         return [value[i] for i in kept]
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         return None
+    if _CHOSEN.search(name):
+        return [min(v, 1) for v in value]
     if _DEPTHS.search(name) and not _NUMBERS.search(name):
         return [min(v, 1) for v in value]
     if _DIVIDED.search(name) and min(value) >= 3 and max(value) >= 16:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from small_configs import KEEP
 
 _RESNET = {
@@ -82,6 +83,22 @@ _RT_DETR = {
     "d_model": 32,
     "num_queries": 10,
 }
+_TIMM = {"embed_dim": 32, "depth": 2, "num_heads": 4, "img_size": 32, "patch_size": 8}
+_PE = {"vision_config": {"model_args": _TIMM}}
+_SAM2 = {
+    "hidden_size": 8,
+    "image_size": [64, 64],
+    "blocks_per_stage": [1, 1, 1, 1],
+    "embed_dim_per_stage": [8, 16, 32, 64],
+    "window_size_per_stage": [4, 2, 2, 2],
+    "global_attention_blocks": [2],
+}
+_SAM2_VISION = {
+    "backbone_config": {"model_type": "sam2_hiera_det_model", **_SAM2},
+    "backbone_channel_list": [64, 32, 16, 8],
+    "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+}
+_PIXEL_FEATURES = {"feature_size": 32, "mask_feature_size": 32}
 # Fields of configurations, by architecture; a mapping for a configuration inside.
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "align": {"vision_config": _EFFICIENT},
@@ -142,7 +159,31 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "decoder_start_token_id": 0,
         "pad_token_id": 0,
     },
+    "levit": {"image_size": 64},
+    "lilt": {"hidden_size": 48},
+    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
+    "llava_next": {"image_grid_pinpoints": [[32, 32]]},
+    "llava_next_video": {"image_grid_pinpoints": [[32, 32]]},
+    "markuplm": {
+        "max_xpath_tag_unit_embeddings": KEEP,
+        "max_xpath_subs_unit_embeddings": KEEP,
+        "tag_pad_id": KEEP,
+        "subs_pad_id": KEEP,
+    },
+    "mask2former": _PIXEL_FEATURES,
+    "mobilevit": {"hidden_sizes": [16, 24, 32]},
+    "nystromformer": {"num_landmarks": 8, "segment_means_seq_len": 8},
+    "pe_audio_video": {"audio_video_config": {"video_config": _PE}},
+    "pe_audio_video_encoder": {"video_config": _PE},
+    "pe_video": {"video_config": _PE},
+    "pe_video_encoder": _PE,
+    "sam2": {"vision_config": _SAM2_VISION, "prompt_encoder_config": {"image_size": 64}},
+    "sam2_hiera_det_model": _SAM2,
+    "sam2_vision_model": _SAM2_VISION,
+    "swin2sr": {"embed_dim": 24},
     "table-transformer": _DETR,
+    "timm_backbone": {"_default": {"backbone": "test_resnet"}, "backbone": "test_resnet"},
+    "vipllava": {"vision_feature_layers": [-1, -2]},
     "vision-encoder-decoder": {
         "_default": {"encoder": _VIT, "decoder": _DECODER},
         "encoder": _VIT,
@@ -165,6 +206,26 @@ INPUTS: Mapping[str, Mapping[str, Any]] = {
     "musicgen": _CODES,
     "musicgen_melody_decoder": _CODES,
     "musicgen_melody": _CODES,
+    "granite_docling": {
+        "pixel_values": (4, 2, 3, 32, 32),
+        "pixel_attention_mask": torch.ones(4, 2, dtype=torch.bool),
+    },
+    "lxmert": {"visual_feats": (4, 6, 32), "visual_pos": (4, 6, 4)},
+    "kosmos-2": {
+        "pixel_values": (4, 3, 32, 32),
+        "image_embeds_position_mask": torch.tensor([[0, 1, 1, 1, 1, 1, 1, 0]] * 4),
+    },
+    "perceiver": {"inputs": ("int", 4, 8, 60), "input_ids": None},
+    "pi0": {"actions": (4, 50, 32), "state": (4, 32)},
+    "pix2struct": {"flattened_patches": (4, 16, 194)},
+    "pop2piano": {"input_ids": None, "input_features": (4, 8, 32)},
+    "timesfm": {
+        "past_values": (4, 64),
+        "past_values_padding": ("int", 4, 64, 1),
+        "freq": ("int", 4, 1, 2),
+    },
+    "vit_mae": {"noise": (4, 16)},
+    "vitmatte": {"pixel_values": (4, 4, 32, 32)},
     "switch_transformers": {"attention_mask": ("ones", 4, 8)},
     "autoformer": _HISTORY,
     "informer": _HISTORY,

@@ -60,7 +60,8 @@ def found_inputs(module: nn.Module, head: str, extra: Mapping[str, Any]) -> Inpu
         What it is trained for, as the name of the mapping of its class says.
     extra : mapping of str to shape
         Shapes of inputs that no rule knows: floating-point numbers, or integers below the last
-        element where the shape starts with ``"int"``, or ones after ``"ones"``.
+        element where the shape starts with ``"int"``, or ones after ``"ones"``; None for an input
+        that is left out.
     """
     names = _names(module, head, extra)
     errors: list[Exception] = []
@@ -160,8 +161,7 @@ def _options(
         yield torch.tensor([1, 2, 8, 9]).expand(BATCH, LENGTH, 4).clone()
     elif name == "image_sizes":
         yield None
-        side = _image_side(config)
-        yield torch.tensor([[side, side]] * BATCH)
+        yield torch.tensor([_image_sides(config)] * BATCH)
     elif name == "pixel_attention_mask":
         yield None
         yield torch.ones(BATCH, 16, dtype=torch.int64)
@@ -181,10 +181,14 @@ def _sounds_and_states(
     mel = int(_found(config, *_MELS) or 16)
     width = int(_found(config, "hidden_size", "d_model") or 32)
     if name in ("input_features", "audio_features"):
+        if longest := _found(config, "max_source_positions", "n_ctx"):
+            yield torch.randn(BATCH, mel, 2 * int(longest))
         yield torch.randn(BATCH, mel, _FRAMES)
         yield torch.randn(BATCH, _FRAMES, mel)
         yield torch.randn(BATCH, 1, _FRAMES, mel)
     elif name in ("input_features_mask", "feature_attention_mask", "audio_mel_mask"):
+        if longest := _found(config, "max_source_positions", "n_ctx"):
+            yield torch.ones(BATCH, 2 * int(longest), dtype=torch.int64)
         yield torch.ones(BATCH, _FRAMES, dtype=torch.int64)
     elif name in ("input_values", "padding_mask") and "pixel_values" not in names:
         length = _LABELLED_WAVE if head == "CTC" else _WAVE
@@ -192,6 +196,7 @@ def _sounds_and_states(
         made = mask or torch.randn
         yield made(BATCH, length)
         yield made(BATCH, 1, length)
+        yield made(BATCH, 1, _LABELLED_WAVE)
         yield made(BATCH, _FRAMES, 16)
     elif name == "hidden_states" and "grid_thw" in names:
         yield _patches(config)
@@ -200,6 +205,11 @@ def _sounds_and_states(
             width = int(_found(config, "encoder_hidden_size", "cross_attention_dim") or width)
         yield torch.randn(BATCH, LENGTH, width)
         yield torch.randn(BATCH, width, LENGTH)
+    elif name == "attention_mask" and not {"input_ids", "decoder_input_ids"} & {*names}:
+        for length in (LENGTH, _FRAMES, 16, _WAVE, _LABELLED_WAVE):
+            yield torch.ones(BATCH, length, dtype=torch.int64)
+    elif name == "image_merge_sizes":
+        yield torch.ones(BATCH, dtype=torch.int64)
     elif name == "past_values":
         length = int(_found(config, "context_length") or 16)
         yield torch.rand(BATCH, length) + 1
@@ -217,7 +227,9 @@ def _patches(config: PretrainedConfig) -> torch.Tensor:
     return torch.randn(BATCH * 16, channels * depth * patch * patch)
 
 
-def _given(shape: Any) -> torch.Tensor:
+def _given(shape: Any) -> torch.Tensor | None:
+    if shape is None:
+        return None
     if isinstance(shape, torch.Tensor):
         return shape.clone()
     if shape[0] == "ones":
@@ -238,8 +250,9 @@ def _label_options(config: PretrainedConfig, head: str) -> Iterator[torch.Tensor
         yield tokens(BATCH, LENGTH)
 
 
-def _image_side(config: PretrainedConfig) -> int:
-    return _first(_found(config, "image_size", "pretrain_image_size", "input_size") or 32)
+def _image_sides(config: PretrainedConfig) -> tuple[int, int]:
+    side = _found(config, "image_size", "pretrain_image_size", "input_size") or 32
+    return (side[0], side[-1]) if isinstance(side, (list, tuple)) else (int(side), int(side))
 
 
 def _first(size: Any) -> int:
@@ -247,23 +260,26 @@ def _first(size: Any) -> int:
 
 
 def _images(name: str, config: PretrainedConfig) -> Iterator[torch.Tensor]:
-    side = _image_side(config)
+    sides = _image_sides(config)
     channels = int(_found(config, "num_channels", "in_channels", "in_chans") or 3)
     frames = int(_found(config, "num_frames", "frames_per_clip") or 2)
     flat = _patches(config)
     if hasattr(_vision(config), "spatial_merge_size") or _found(config, "temporal_patch_size"):
         yield flat
-    videos = torch.randn(BATCH, frames, channels, side, side)
+    videos = torch.randn(BATCH, frames, channels, *sides)
     if name == "pixel_values_videos":
         yield videos
-    yield torch.randn(BATCH, channels, side, side)
+    yield torch.randn(BATCH, channels, *sides)
     if name == "pixel_values":
         yield videos
-    yield torch.randn(BATCH, 1, channels, side, side)
-    yield torch.randn(BATCH, 2, channels, side, side)
+    yield torch.randn(BATCH, 1, channels, *sides)
+    yield torch.randn(BATCH, 2, channels, *sides)
     yield flat.reshape(BATCH, 16, -1)
     yield flat
     yield torch.randn(BATCH, 3, 64, 64)
+    patch = _first(_found(config, "patch_size") or 4)
+    if flat.shape[1] == channels * patch * patch:
+        yield flat.reshape(-1, channels, patch, patch)
 
 
 def _vision(config: PretrainedConfig) -> PretrainedConfig:
