@@ -210,6 +210,7 @@ INPUTS: Mapping[str, Mapping[str, Any]] = {
         "pixel_values": (4, 2, 3, 32, 32),
         "pixel_attention_mask": torch.ones(4, 2, dtype=torch.bool),
     },
+    "longt5": {"attention_mask": ("ones", 4, 8)},
     "lxmert": {"visual_feats": (4, 6, 32), "visual_pos": (4, 6, 4)},
     "kosmos-2": {
         "pixel_values": (4, 3, 32, 32),

@@ -73,8 +73,22 @@ _COUNTED = {
     "new_full",
     "narrow",
 }
+# Functions of a tensor and such numbers.
+_COUNTED_OF_TENSOR = {
+    "expand",
+    "interpolate",
+    "pad",
+    "repeat",
+    "reshape",
+    "roll",
+    "split",
+    "split_with_sizes",
+    "tile",
+    "unflatten",
+    "view",
+}
 # Names of inputs that a module learns, which are no structure.
-_LEARNED = re.compile(r"label|target")
+_LEARNED = re.compile(r"label|target(?!_(size|shape|ratio))")
 # Operators whose results have the elements of their first argument, or few others.
 _SAME = tuple(
     f"aten.{name}."
@@ -213,6 +227,9 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         is_list = bool(args) and isinstance(args[0], (list, tuple))
         if name in _COUNTED or (name in ("tensor", "as_tensor") and is_list):
             return tree_map_only(Tensor, self._number, (tuple(args), kwargs))
+        if name in _COUNTED_OF_TENSOR:
+            rest, kwargs = tree_map_only(Tensor, self._number, (tuple(args[1:]), kwargs))
+            return (*args[:1], *rest), kwargs
         if name in ("__getitem__", "__setitem__"):
             return (args[0], self._index(args[1]), *args[2:]), kwargs
         if name == "repeat_interleave" and len(args) > 1 and self._is_known(args[1]):
