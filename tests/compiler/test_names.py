@@ -13,6 +13,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, InputSpec, trace
+from tests.extent import crossed, first
 
 SEARCHES = ("data_parallel", "tensor_parallel", "fully_sharded")
 
@@ -43,29 +44,28 @@ def with_usual_names(search):
     return compiled(network(), search, fusion=64.0)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("w", "w.next"),
-        ("w", "w.mirror"),
-        ("w", "w.to_0"),
-        ("w", "w.grad.packed"),
-        ("w", "w.grad.to_0"),
-        ("w", "reduce_sum_0.grad"),
-        ("a.grad", "b.grad"),
-        ("x.to_0", "x.to_1"),
-        ("moment1", "mirror"),
-        ("w.step_0", "w.step_1"),
-        ("w", "v", "x.to_0"),
-        ("w", "v", "w.to_0"),
-        ("w", "v", "v.mirror"),
-        ("w", "v", "fill_0"),
-        ("w", "v", "matmul_0.to_0"),
-        ("w", "v", "w.next"),
-        ("w", "v", None, "x.grad"),
-    ],
-)
-@pytest.mark.parametrize("search", SEARCHES)
+NAMES = [
+    ("w", "w.next"),
+    ("w", "w.mirror"),
+    ("w", "w.to_0"),
+    ("w", "w.grad.packed"),
+    ("w", "w.grad.to_0"),
+    ("w", "reduce_sum_0.grad"),
+    ("a.grad", "b.grad"),
+    ("x.to_0", "x.to_1"),
+    ("moment1", "mirror"),
+    ("w.step_0", "w.step_1"),
+    ("w", "v", "x.to_0"),
+    ("w", "v", "w.to_0"),
+    ("w", "v", "v.mirror"),
+    ("w", "v", "fill_0"),
+    ("w", "v", "matmul_0.to_0"),
+    ("w", "v", "w.next"),
+    ("w", "v", None, "x.grad"),
+]
+
+
+@pytest.mark.parametrize(("search", "names"), first(len(NAMES), crossed(SEARCHES, NAMES)))
 def test_names_like_those_of_the_compiler_change_nothing(names, search):
     found = compiled(network(*names), search, fusion=64.0)
     assert sw.verify(found, 1).equal

@@ -97,7 +97,7 @@ def test_plans_of_marked_cells(options: dict) -> None:
 
 def test_memory_of_the_device_and_of_the_host_is_what_the_executor_allocates() -> None:
     definition = load(
-        "gpt:layers=2,hidden=64,heads=4,batch=8,sequence=32,vocabulary=96,dtype=float32"
+        "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=32,vocabulary=96,dtype=float32"
     )
     graph = Canonicalize().run(definition.graph)
     names = tuple(node.name for node in graph.nodes if node.operands)

@@ -38,43 +38,32 @@ NEVER_PARTIAL = {
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-@pytest.mark.parametrize("name", computing_operators())
-def test_every_operator_has_examples(name: str) -> None:
-    assert operator_class(name).examples, (
-        f'`{name}` has no examples: give its class `examples = (Example(("f64[4, 6]",)),)`'
-    )
+def test_every_operator_has_examples() -> None:
+    for name in computing_operators():
+        assert operator_class(name).examples, (
+            f'`{name}` has no examples: give its class `examples = (Example(("f64[4, 6]",)),)`'
+        )
 
 
 @all_cases
-def test_kernel_keeps_the_declared_types(case: Case) -> None:
+def test_every_strategy_keeps_values_and_gradients(case: Case) -> None:
+    for mesh in MESHES:
+        for strategy in case.info().generate_strategies(mesh):
+            check_strategy(case, strategy, mesh)
+
+
+@all_cases
+def test_what_an_operator_declares_is_true(case: Case) -> None:
+    """Its types, factors that have to be whole, linear sets, and gradients of partial sums."""
     check_types(case)
-
-
-@all_cases
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_every_strategy_keeps_values_and_gradients(case: Case, mesh: Mesh) -> None:
-    for strategy in case.info().generate_strategies(mesh):
-        check_strategy(case, strategy, mesh)
-
-
-@all_cases
-def test_whole_factors_have_to_be_whole(case: Case) -> None:
     check_whole_factors(case)
+    check_linear_sets(case, complete=case.operator not in NEVER_PARTIAL)
+    check_partial_operands(case)
 
 
 @all_cases
 def test_gradient_is_the_central_difference(case: Case) -> None:
     check_numeric_gradient(case)
-
-
-@all_cases
-def test_partial_sums_pass_through_exactly_where_declared(case: Case) -> None:
-    check_linear_sets(case, complete=case.operator not in NEVER_PARTIAL)
-
-
-@all_cases
-def test_gradient_takes_partial_operands(case: Case) -> None:
-    check_partial_operands(case)
 
 
 # These tests find what they look for

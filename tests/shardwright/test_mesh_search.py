@@ -41,15 +41,15 @@ SMALL = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,dtype=f
 @pytest.mark.parametrize("objective", first(1, ["overlapped", "serial"]))
 def test_no_configuration_has_a_better_plan(objective):
     options = {"cluster": "h100-pod", "objective": objective, "gap": 0.0}
-    costs = []
+    model, costs = SMALL.replace("batch=4", "batch=2"), []
     for mesh in ("2x2x4", "2x8"):
-        for count in (1, 2, 4):
+        for count in (1, 2):
             try:
-                plan = shardwright.compile(SMALL, 16, mesh=mesh, micro_batches=count, **options)
+                plan = shardwright.compile(model, 16, mesh=mesh, micro_batches=count, **options)
             except NoPlanError:
                 continue
             costs.append(plan.plan.document.objective)
-    found = shardwright.compile(SMALL, 16, mesh="search", micro_batches="search", **options)
+    found = shardwright.compile(model, 16, mesh="search", micro_batches="search", **options)
     document = found.plan.document
     assert document.objective == pytest.approx(min(costs), rel=1e-9)
     assert document.lower_bound <= min(costs) * (1 + 1e-9)

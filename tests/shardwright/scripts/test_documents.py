@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.extent import first
 from tests.shardwright.scripts import launching
 from tests.shardwright.scripts.documents import LAYOUTS, ported, script
 from tests.shardwright.scripts.launching import ROOT, cifar, losses, mnist, needs_mpi, run
 from tests.shardwright.server.runs import launched, needs_grpc
 
-several = [1, *(pytest.param(ranks, marks=needs_mpi) for ranks in (2, 4))]
+several = first(2, [1, *(pytest.param(ranks, marks=needs_mpi) for ranks in (4, 2))])
 # What a document leaves to its reader: the arguments of a call, and modules of other pages.
 ARGUMENTS = """
 import numpy as _numpy

@@ -40,14 +40,20 @@ def test_the_document_answers_all_questions(capsys):
     assert best["days"] == pytest.approx(1e9 / (16 * 512) * best["step_seconds"] / 86400)
 
 
+def asked(devices: int, memory: float, *more: str) -> Answers:
+    """Return the answers for a number of devices and a limit, which are computed when asked for."""
+    parser = ArgumentParser()
+    fit.add_arguments(parser)
+    given = ["--devices", str(devices), "--memory", str(memory), *more]
+    arguments = parser.parse_args([*GIVEN[1:], *given])
+    read_types(arguments)
+    return Answers(Subject(arguments), devices)
+
+
 @pytest.fixture(scope="module")
 def answers():
     """Return what is found on four devices."""
-    parser = ArgumentParser()
-    fit.add_arguments(parser)
-    given = parser.parse_args([*GIVEN[1:], "--devices", "4", "--memory", "0.3"])
-    read_types(given)
-    return Answers(Subject(given), 4)
+    return asked(4, 0.3)
 
 
 def test_people_read_the_same(answers, capsys):
@@ -89,21 +95,13 @@ def test_about_the_longest_sequence_of_the_plan_fits_once_it_is_built(answers, c
         assert least * limit < built_bytes(plan, capsys, model) <= most * limit
 
 
-def test_a_plan_near_the_limit_is_built_before_it_is_said_not_to_fit(capsys):
-    options = [*GIVEN, "--devices", "1", "--json"]
-    assert main([*options, "--memory", "0.5"]) == 0
-    least = min(one["memory_bytes_per_device"] for one in answer(capsys)["front"])
-    near = least / 0.97 / 2**30  # less is left free than of plans that are said to fit
-    code = main([*options, "--memory", f"{near:.4f}"])
-    found = answer(capsys)
-    assert found["fitting"] == 0 < found["perhaps_fitting"]
-    assert (code == 0) == found["fits"]
-    if found["fits"]:
-        assert found["built"]["memory_bytes_per_device"] <= found["memory_limit_bytes"]
-
-
-def answer(capsys):
-    return json.loads(capsys.readouterr().out)
+def test_a_plan_near_the_limit_is_built_before_it_is_said_not_to_fit():
+    least = min(one.memory_bytes for one in asked(1, 0.5).front)
+    found = asked(1, least / 0.97 / 2**30)  # less is left free than of plans that are said to fit
+    assert not found.fitting
+    assert found.perhaps
+    if found.built is not None:
+        assert found.built[1].plan.document.memory.peak_bytes <= found.model.limit_bytes
 
 
 def test_the_memory_is_told_as_the_software_keeps_tensors(capsys):
@@ -115,24 +113,19 @@ def test_the_memory_is_told_as_the_software_keeps_tensors(capsys):
     assert "does not fit" not in told[:40]  # of the memory of the device
 
 
-@pytest.mark.parametrize("memory", first(1, ["0.3", "0.4"]))
-def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(capsys, memory):
-    options = ["--devices", "2", "--memory", memory, "--software", "megatron-core", "--json"]
-    assert main([*GIVEN, *options]) == 0
-    built, limit = answer(capsys)["built"], float(memory) * 2**30
-    assert built["software_memory_bytes"] <= limit
-    assert built["memory_bytes_per_device"] <= limit
+@pytest.mark.parametrize("memory", first(1, [0.3, 0.4]))
+def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(memory):
+    found = asked(2, memory, "--software", "megatron-core")
+    assert found.built is not None
+    assert found.kept <= found.model.limit_bytes
+    assert found.built[1].plan.document.memory.peak_bytes <= found.model.limit_bytes
 
 
-def test_no_plan_is_said_to_fit_where_the_software_alone_takes_more(tmp_path, capsys):
-    cluster = cluster_named("h100-pod").model_dump(mode="json", exclude={"software"})
-    cluster["levels"][-1]["size"] = 1  # else as many are tried as there are
-    (tmp_path / "node.json").write_text(json.dumps(cluster))
-    options = ["--cluster", str(tmp_path / "node.json"), "--devices", "1", "--memory", "4"]
-    assert main([*GIVEN, *options, "--software", "torchtitan", "--json"]) == 4  # without, 0.5 do
-    found = answer(capsys)
-    assert found["fitting"] == 0
-    assert not found["fits"]
+def test_no_plan_is_said_to_fit_where_the_software_alone_takes_more():
+    assert asked(1, 0.5).fitting
+    found = asked(1, 4, "--software", "torchtitan")
+    assert not found.fitting
+    assert found.built is None
 
 
 def test_a_plan_that_the_software_has_no_memory_for_is_told(tmp_path, capsys):
