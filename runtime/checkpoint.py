@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -87,9 +88,10 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         If the file cannot be written, or would replace one that is no checkpoint.
     """
     check_checkpoint(path)
-    stored = {_PREFIX + name: _storable(array) for name, array in arrays.items()}
+    stored: dict[str, Any] = {_FORMAT: np.array(_VERSION)}
+    stored |= {_PREFIX + name: _storable(array) for name, array in arrays.items()}
     with replacing(path, _WHAT) as file:
-        np.savez(file, allow_pickle=False, **{_FORMAT: np.array(_VERSION)}, **stored)
+        np.savez(file, **stored)
 
 
 def load_checkpoint(

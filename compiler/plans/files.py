@@ -199,8 +199,10 @@ def _contents(plan: Plan, ranks: Sequence[int]) -> dict[str, bytes]:
     encoded = {name: text.encode() for name, text in files.items()}
     if plan.initial:
         buffer = io.BytesIO()
-        arrays = {_PREFIX + name: plan.initial[name] for name in sorted(plan.initial)}
-        np.savez(buffer, allow_pickle=False, **arrays)
+        arrays: dict[str, Any] = {
+            _PREFIX + name: plan.initial[name] for name in sorted(plan.initial)
+        }
+        np.savez(buffer, **arrays)
         encoded["initial.npz"] = buffer.getvalue()
     return encoded
 

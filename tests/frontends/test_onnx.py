@@ -70,7 +70,10 @@ def inputs_of(proto: ModelProto) -> dict[str, np.ndarray]:
 def test_a_model_computes_what_onnx_says(make: Callable[[], ModelProto]) -> None:
     proto = make()
     inputs = inputs_of(proto)
-    expected = ReferenceEvaluator(proto).run(None, inputs)
+    try:
+        expected = ReferenceEvaluator(proto).run(None, inputs)
+    except NotImplementedError as error:  # two directions of an LSTM, up to ONNX 1.22
+        pytest.skip(str(error))
     imported = import_model(proto, sizes=sizes_of(proto))
     assert len(imported.graph.outputs) == len(expected)
     random = np.random.default_rng(0)

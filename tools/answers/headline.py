@@ -19,6 +19,7 @@ from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit, least_limit
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
+from shardwright.tools.answers.kept import Kept
 from shardwright.tools.tables import styled, width
 
 _GIB = 2**30
@@ -45,9 +46,8 @@ class Headline:
         Why the batch is the one it is; empty where the user gave it.
     compared : str
         How good the plan is among others, in the place of its bound; empty for the bound.
-    kept : (float, float)
-        Bytes of a device as the software keeps tensors, and those that a device has; zeros where
-        the software tells no memory.
+    kept : Kept or None
+        What the software keeps in memory; None where that is not known.
     """
 
     plan: Plan
@@ -57,7 +57,7 @@ class Headline:
     run_by: str = ""
     chosen: str = ""
     compared: str = ""
-    kept: tuple[float, float] = (0.0, 0.0)
+    kept: Kept | None = None
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -81,8 +81,8 @@ class Headline:
         share = f"{speed.utilization:.0%} MFU"
         kept = _of(memory.peak_bytes, least_limit(self.limit))
         fits = "" if memory.fits(self.limit) else ", which does not fit"
-        if self.kept[0] > self.kept[1]:
-            kept = f"{_of(*self.kept)} as it keeps tensors"
+        if self.kept is not None and not self.kept.fits:
+            kept = f"{_of(self.kept.report.peak_bytes, self.kept.limit)} as it keeps tensors"
             fits = ", which does not fit"
         return f"{seconds_text(self.step_seconds)} a step{how}, {rate}, {share}, {kept}{fits}"
 

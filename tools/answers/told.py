@@ -6,12 +6,12 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training import Failures, Training
 from shardwright.compiler.rates import Rates, rates
-from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.tools.answers.headline import Headline
+from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.training import (
     Asked,
     checkpoint_bytes,
@@ -42,7 +42,7 @@ class Told:
         The training without failures; None where it is not asked.
     failures : Failures or None
         What failures cost; None where they are left out.
-    kept : (float, float)
+    kept : Kept or None
         As of `Headline`.
     """
 
@@ -54,7 +54,7 @@ class Told:
     asked: Asked
     training: Training | None
     failures: Failures | None
-    kept: tuple[float, float] = (0.0, 0.0)
+    kept: Kept | None = None
 
     @staticmethod
     def of(
@@ -63,16 +63,13 @@ class Told:
         timeline: Timeline,
         limit: MemoryLimit,
         asked: Asked,
+        kept: Kept | None = None,
     ) -> "Told":
         """Return what is told of a plan whose step a timeline has, on a cluster."""
         plan, step = planned.plan, timeline.step_seconds
         speed = rates(plan, planned.compiled, mean_device(cluster), step)
         tokens, devices = batch_size(plan.model).tokens, plan.document.devices
-        software, device = cluster.software, mean_device(cluster)
-        run_by, kept = "" if software is None else software.name, (0.0, 0.0)
-        if software is not None and software.memory is not None:
-            taken = memory_as_run(plan.program, software, device).peak_bytes
-            kept = taken, device.memory_bytes
+        run_by = "" if cluster.software is None else cluster.software.name
         return Told(
             planned,
             step,

@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     timeline = timeline_of(timed, limit)
     document = compilation.plan.document
     asked.check(arguments.model, batch_size(compilation.plan.model).tokens)
-    found = Estimated(compilation, timed.cluster, timeline, limit)
-    told = Told.of(compilation, timed.cluster, timeline, limit, asked)
+    found = Estimated(compilation, timed.cluster, timeline, limit, arguments.memory_limit)
+    told = Told.of(compilation, timed.cluster, timeline, limit, asked, found.kept)
     if page is not None:
         timed.write_page(page, timeline, told.sentences(chosen))
     if arguments.json:
@@ -98,14 +98,19 @@ def run(arguments: argparse.Namespace) -> int:
         print_estimate(found, told.sentences(chosen), arguments.verbose)
         if page is not None:
             print_line("page", str(page))
-    if not document.memory.fits(limit):
-        needed = bytes_text(document.memory.peak_bytes)
-        raise InfeasibleError(
-            f"the plan `{document.how}` takes {needed} on each device, the limit is "
-            f"{limits_text(limit)}",
-            hint=NamedPlan.parse(document.how).hint,
-        )
+    if not found.fits:
+        raise InfeasibleError(_too_much(found), hint=NamedPlan.parse(document.how).hint)
     return 0
+
+
+def _too_much(found: Estimated) -> str:
+    """Return what a plan takes that does not fit, and the limit."""
+    document, kept = found.planned.plan.document, found.kept
+    needed, limit = bytes_text(document.memory.peak_bytes), limits_text(found.limit)
+    if kept is not None and not kept.fits:
+        needed = f"{bytes_text(kept.report.peak_bytes)} as {kept.software.name} keeps tensors"
+        limit = bytes_text(kept.limit)
+    return f"the plan `{document.how}` takes {needed} on each device, the limit is {limit}"
 
 
 def _page(arguments: argparse.Namespace) -> Path | None:

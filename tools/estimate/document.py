@@ -9,16 +9,13 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.page.memory import peaks_by_layer
 from shardwright.compiler.rates import Rates, rates
-from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.figures import Description, Figure
-from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
-from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import ModelFlops, hardware_flops, model_flops
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import with_window
-from shardwright.ir.graph import Graph
+from shardwright.tools.answers.kept import Kept
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.doubts import doubts
 from shardwright.tools.estimate.exposed import Exposed, exposed
@@ -41,12 +38,26 @@ class Estimated:
         Its timeline there.
     limit : float or tuple of float
         Memory limit of a device in bytes, or of those of each device group.
+    given : float or None
+        The limit of the user; None for that of the devices.
     """
 
     planned: Compilation
     cluster: AnyCluster
     timeline: Timeline
     limit: MemoryLimit
+    given: float | None = None
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """What the training software keeps in memory; None where that is not known."""
+        return Kept.of(self.planned.plan.program, self.cluster, self.given)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program fits the limit, and what the training software keeps too."""
+        as_kept = self.kept is None or self.kept.fits
+        return as_kept and self.planned.plan.document.memory.fits(self.limit)
 
     @cached_property
     def rates(self) -> Rates:
@@ -103,14 +114,14 @@ class Estimated:
         """What one figure or one buffer decides, as sentences."""
         plan = self.planned.plan
         memory, step = plan.document.memory, self.timeline.step_seconds
-        fits = memory.fits(self.limit)
-        return list(doubts(plan.program, self.cluster, step, memory.peak_bytes, fits))
+        return list(doubts(plan.program, self.cluster, step, memory.peak_bytes, self.fits))
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """The document of ``estimate --json``; the overlapped step is the one that is told."""
         document = compile_document(self.planned, self.limit, timeline=self.timeline)
         document |= {
+            "fits": self.fits,
             "hardware_flops": self.work.total,
             "hardware_flops_utilization": self.hardware_utilization,
             "exposed_by_kind": dict(self.exposed.by_kind),
@@ -125,9 +136,8 @@ class Estimated:
             document["software"] = software.name
             # Of a pipeline the timeline's own has transfers, for which stages wait.
             document["exposed_communication_seconds"] = sum(self.exposed.by_kind.values())
-            if software.memory is not None:
-                device = mean_device(self.cluster)
-                document["software_memory"] = _kept(self.planned.plan.program, software, device)
+            if self.kept is not None:
+                document["software_memory"] = self.kept.document
         return document
 
 
@@ -203,14 +213,3 @@ def _named(prefix: str, part: Description) -> Iterator[tuple[str, Figure]]:
             for one in value:
                 if isinstance(one, Description):
                     yield from _named(f"{prefix}{getattr(one, 'name', name)} ", one)
-
-
-def _kept(program: Graph, software: Software, device: Device) -> dict[str, object]:
-    """Return the memory of a program as a software keeps it."""
-    found = memory_as_run(program, software, device)
-    return {
-        "peak_bytes_per_device": found.peak_bytes,
-        "by_kind": dict(found.by_kind),
-        "by_group": list(found.by_group),
-        "between_steps_bytes_by_group": list(lasting_bytes(program, software, device)),
-    }

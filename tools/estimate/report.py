@@ -3,14 +3,11 @@
 import textwrap
 from collections.abc import Sequence
 
-from shardwright.cost_model.cluster import Device
-from shardwright.cost_model.efficiency.memory_as_run import lasting_bytes, memory_as_run
-from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
-from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences
+from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import parts_of_step
@@ -147,15 +144,14 @@ def _print_memory(found: Estimated) -> None:
     kinds = ", ".join(
         f"{k} {bytes_text(size)}" for k, size in memory.by_kind.items() if round(size)
     )
-    verdict = "fits" if memory.fits(limit) else "does not fit"
+    alone = "fits" if found.kept is None else "for the program alone"
+    verdict = alone if memory.fits(limit) else "does not fit"
     if isinstance(limit, tuple):
         _line("memory", f"{memory_of_groups(document, limit)}, {verdict}: {kinds}")
     else:
         peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
         _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
-    run_by = found.cluster.software
-    if run_by is not None and run_by.memory is not None:
-        _line("kept", _kept_text(found.planned.plan.program, run_by, mean_device(found.cluster)))
+    _line("kept", f"not counted: {NOT_COUNTED}" if found.kept is None else found.kept.text)
 
 
 def _print_peaks(found: Estimated) -> None:
@@ -175,16 +171,6 @@ def _print_peaks(found: Estimated) -> None:
         headings, rows = headings[1:], [row[1:] for row in rows]
     print()
     print_table(title, headings, rows, right=range(len(headings) - len(kinds) - 1, len(headings)))
-
-
-def _kept_text(program: Graph, run_by: Software, device: Device) -> str:
-    found = memory_as_run(program, run_by, device)
-    between = lasting_bytes(program, run_by, device)
-    kinds = ", ".join(f"{k} {bytes_text(size)}" for k, size in found.by_kind.items() if round(size))
-    peak = f"{bytes_text(found.peak_bytes)} of the device's {bytes_text(device.memory_bytes)}"
-    lasting = f"{bytes_text(max(between))} between steps"
-    over = ", does not fit" if found.peak_bytes > device.memory_bytes else ""
-    return f"{peak} as {run_by.name} keeps tensors{over}, {lasting}: {kinds}"
 
 
 def _adjusted(cluster: AnyCluster) -> str:

@@ -24,6 +24,7 @@ from shardwright.compiler.fit.robust import Robust, errors_of, robust
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ShardwrightError
+from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.documents import timeline_of
@@ -110,7 +111,7 @@ class Answers:
         if self.built is None:
             return None
         where = self._timed.cluster, self._timeline, self.model.limit_bytes
-        return Told.of(self.built[1], *where, asked)
+        return Told.of(self.built[1], *where, asked, self.kept)
 
     @property
     def software_name(self) -> str:
@@ -118,8 +119,8 @@ class Answers:
         return "" if self.software is None else self.software.name
 
     @cached_property
-    def kept(self) -> float | None:
-        """Memory of the built plan as the training software keeps tensors; None where unknown."""
+    def kept(self) -> Kept | None:
+        """What the training software keeps of the built plan; None where unknown."""
         return None if self.built is None else self.subject.kept(self.built[1])
 
     @cached_property
@@ -141,7 +142,8 @@ class Answers:
             return (1 - SPARE) * limit
         one, compilation = self.built
         own = peak_memory(compilation.plan.program).peak_bytes  # without what is gathered ahead
-        estimated, built = one.memory_bytes, max(own, self.kept or 0.0)
+        as_kept = 0.0 if self.kept is None else self.kept.report.peak_bytes
+        estimated, built = one.memory_bytes, max(own, as_kept)
         return estimated + (limit - built) * min(1.0, estimated / built)
 
     @cached_property

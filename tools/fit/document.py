@@ -71,7 +71,7 @@ def built_document(answers: Answers, asked: Asked) -> dict[str, Any] | None:
     if answers.built is None:
         return None
     one, compilation = answers.built
-    step, told = answers.step_seconds, answers.told(asked)
+    step, told, kept = answers.step_seconds, answers.told(asked), answers.kept
     assert told is not None
     return {
         "plan": one.plan.text,
@@ -79,7 +79,7 @@ def built_document(answers: Answers, asked: Asked) -> dict[str, Any] | None:
         "step_seconds": step,
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
         "memory_by_kind": dict(compilation.plan.document.memory.by_kind),
-        "software_memory_bytes": answers.kept,
+        "software_memory_bytes": kept and kept.report.peak_bytes,
         **told.training_document,
     }
 

@@ -16,9 +16,9 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.fit.training import Training
 from shardwright.cost_model.efficiency.software import Software
-from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences
+from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.clusters import attained_text, fitted_presets
@@ -66,6 +66,8 @@ def print_answers(
         _print_limits(answers)
     if plan is not None:
         _line("change", "; ".join(advice(plan, answers.changes)))
+    if answers.software is None:
+        _line("kept", f"not counted: {NOT_COUNTED}")
     if verbose:
         _line("family", f"{len(answers.plans)} {FAMILY}")
         _line("figures", _figures(answers))
@@ -187,8 +189,8 @@ def _print_plan(answers: Answers, plan: Estimate, asked: Asked) -> None:
         )
         _line("", text + _training_text(asked.of_step(step, answers.subject.tokens, plan.devices)))
         if answers.kept is not None:
-            device = mean_device(compilation.cluster).memory_bytes
-            said = _kept_text(answers.kept, device)
+            kept = answers.kept
+            said = f"{bytes_text(kept.report.peak_bytes)} of {bytes_text(kept.limit)}"
             _line("", f"as {answers.software_name} keeps tensors: {said}")
     told = "" if plan.fits else ", may fit" if may_fit(plan) else ", does not fit"
     _line(
@@ -197,12 +199,6 @@ def _print_plan(answers: Answers, plan: Estimate, asked: Asked) -> None:
         + ", ".join(f"{k} {bytes_text(v)}" for k, v in plan.memory_by_kind.items() if v >= 1),
     )
     _line("", _fullest(plan))
-
-
-def _kept_text(kept: float, device: float) -> str:
-    """Return what a software keeps of the memory of a device, and whether that is too much."""
-    over = ", does not fit" if kept > device else ""
-    return f"{bytes_text(kept)} of {bytes_text(device)}{over}"
 
 
 def _fullest(plan: Estimate) -> str:

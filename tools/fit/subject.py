@@ -12,14 +12,13 @@ from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.model_flops import batch_size
-from shardwright.cost_model.pipelines.mixed import mean_device
 from shardwright.dataflow.update_rules import with_rules
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_new_size, with_size
 from shardwright.planner.options import OPTION_NAMES
+from shardwright.tools.answers.kept import Kept
 from shardwright.tools.options import compile_arguments
 from shardwright.tracing import Definition
 
@@ -96,16 +95,15 @@ class Subject:
                 )
             except NoPlanError:
                 continue
-            if (self.kept(found) or 0.0) <= one.model.limit_bytes:
+            kept = self.kept(found)
+            if kept is None or kept.report.peak_bytes <= one.model.limit_bytes:
                 return one, found
         return None
 
-    def kept(self, compilation: Compilation) -> float | None:
-        """Return the memory of a plan as the training software keeps tensors; None if unknown."""
-        if self.software is None or self.software.memory is None:
-            return None
-        device = mean_device(compilation.cluster)
-        return memory_as_run(compilation.plan.program, self.software, device).peak_bytes
+    def kept(self, compilation: Compilation) -> Kept | None:
+        """Return what the training software keeps of a plan; None if unknown."""
+        cluster = self.cluster.run_by(self.software)
+        return Kept.of(compilation.plan.program, cluster, self._options.get("memory_limit"))
 
 
 def _check(definition: Definition) -> None:

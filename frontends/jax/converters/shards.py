@@ -25,7 +25,9 @@ from shardwright.ir.graph import Value
 @converts("shard_map")
 def _shard_map(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
     params = equation.params
-    named = {str(axis) for axis in params["newly_manual_axes"]}
+    # Up to JAX 0.9 the parameter has the other name.
+    axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
+    named = {str(axis) for axis in axes}
     sizes = {axis: n for axis, n in params["mesh"].shape.items() if axis in named}
     body = partial(_evaluated, params["jaxpr"], ())
     taken = [_axes(spec, v.aval.ndim) for spec, v in _pairs(params["in_specs"], equation.invars)]

@@ -246,7 +246,23 @@ def test_the_first_lines_tell_the_memory_that_a_software_keeps_where_it_is_too_m
     given += ["--optimizer", "adam", "--batch", "4", "--plan", "data=4,micro_batch=1,zero=2"]
     assert main(["estimate", f"{sizes}", *given, "--software", "deepspeed"]) == 0
     assert "as it keeps tensors" not in capsys.readouterr().out
-    larger = sizes.replace("layers=2", "layers=15")
-    assert main(["estimate", larger, *given, "--software", "deepspeed"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    larger = ["estimate", sizes.replace("layers=2", "layers=15"), *given, "--software", "deepspeed"]
+    assert main(larger) == 3
+    told = capsys.readouterr()
+    text = " ".join(told.out.split())
     assert " of 80.0 GiB as it keeps tensors, which does not fit; no bound" in text
+    assert " of 75.20 GiB, for the program alone: parameters " in text
+    assert " of the device's 80.00 GiB as deepspeed keeps tensors, does not fit, " in text
+    assert " as deepspeed keeps tensors on each device, the limit is 80.00 GiB; " in told.err
+    assert main([*larger, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["fits"] is False
+    assert main([*larger, "--memory", "120"]) == 0  # by the word of the user
+    text = " ".join(capsys.readouterr().out.split())
+    assert "does not fit" not in text
+    assert " of 120.00 GiB as deepspeed keeps tensors, fits, " in text
+
+
+def test_without_a_software_the_memory_says_what_it_leaves_out(capsys):
+    main(["estimate", "gpt:layers=1,hidden=64,heads=2", "--devices", "2", "--plan", "data=2"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert " kept not counted: what a training software keeps beside this program: " in text

@@ -128,18 +128,21 @@ def test_no_plan_is_said_to_fit_where_the_software_alone_takes_more():
     assert found.built is None
 
 
-def test_a_plan_that_the_software_has_no_memory_for_is_told(tmp_path, capsys):
+def test_a_limit_of_the_user_stands_for_the_memory_of_the_device(tmp_path, capsys):
     cluster = cluster_named("h100-3200g").model_dump(mode="json", exclude={"software"})
     cluster["device"]["memory_bytes"] = 2**28
     (tmp_path / "small.json").write_text(json.dumps(cluster))
     given = ["--cluster", str(tmp_path / "small.json"), "--memory", "1", "--devices", "2"]
     given += ["--software", "megatron-core"]
-    assert main([*GIVEN, *given]) == 0
+    plan = ["--plan", "data=2,micro_batch=1"]
+    assert main([*GIVEN, *given]) == main(["estimate", *GIVEN[1:], *given, *plan]) == 0
+    assert "does not fit" not in capsys.readouterr().out
+    given = given[:2] + given[4:]  # what the device has: a quarter of that
+    capsys.readouterr()
+    assert main(["estimate", *GIVEN[1:], *given, *plan]) == 3
     told = " ".join(capsys.readouterr().out.split())
     assert " of 256.00 MiB as it keeps tensors, which does not fit" in told
-    main(["estimate", *GIVEN[1:], *given, "--plan", "data=2,micro_batch=1"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "256.00 MiB as megatron-core keeps tensors, does not fit" in told
+    assert " of the device's 256.00 MiB as megatron-core keeps tensors, does not fit" in told
 
 
 def test_a_window_of_attention_ends_the_longest_sequence(tmp_path, capsys):
