@@ -31,6 +31,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator, Round
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
+from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
 
@@ -69,7 +70,8 @@ def operator_seconds(
     """Return the seconds of a computing operator on one rank.
 
     The roofline: ``max(flops / peak, bytes / memory bandwidth) + launch``; with figures of what the
-    device attains, or of a software, by class and shape (`efficiency.work`). Views cost nothing.
+    device attains, or of a software, by class and shape (`efficiency.work`). Views cost nothing,
+    and neither do sums over dimensions of which a rank has one element.
 
     Parameters
     ----------
@@ -80,7 +82,7 @@ def operator_seconds(
     mesh, cluster
         The mesh and the cluster.
     """
-    if info.is_view:
+    if info.is_view or _adds_nothing(info, operands, results, mesh):
         return 0.0
     if isinstance(info, RingOperator):
         return ring_seconds(ring_work(info, operands, mesh), mesh, cluster)
@@ -90,6 +92,19 @@ def operator_seconds(
     _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     compute = flops / device.flops_per_second(_dtype(info))
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
+
+
+def _adds_nothing(
+    info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout], mesh: Mesh
+) -> bool:
+    """Return whether a rank has one element of all dimensions that a sum is over.
+
+    In a micro-batch of one sample the gradient of what is broadcast over samples is no sum.
+    """
+    if not isinstance(info, ReduceSum):
+        return False
+    taken = prod(operands[0].slice_shape(info.operand_types[0].shape, mesh))
+    return taken == prod(results[0].slice_shape(info.result_types[0].shape, mesh))
 
 
 def _flops_and_bytes(

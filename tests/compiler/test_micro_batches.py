@@ -239,3 +239,11 @@ def test_a_mesh_of_a_program_in_micro_batches_is_not_one_of_ranks(options):
     ranks = found.plan.mesh.of_ranks
     again = compile(SMALL["mlp"], 4, mesh=ranks, micro_batches=2, cluster="cpu")
     assert again.plan.mesh == found.plan.mesh
+
+
+def test_what_is_broadcast_over_samples_costs_the_same_in_a_pass_of_one_sample() -> None:
+    """Its gradient is a sum over one sample: in the search, which sees one pass, it is none."""
+    sizes = "layers=1,hidden=8,heads=2,side=4,patch=2,classes=3,batch=2"
+    found = compile(f"vit:{sizes}", 1, cluster="cpu", micro_batches=2)
+    assert loop_of(found.plan.program).passes == 2
+    assert verify_plan(found.plan, 1).equal
