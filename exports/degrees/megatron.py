@@ -48,7 +48,7 @@ def export(plan: Plan) -> Exported:
     """
     facts = Facts.of(plan)
     check_choice_of("Megatron", "precision", facts.precision, _PRECISIONS)
-    check_choice_of("Megatron", "optimizer", facts.optimizer, _OPTIMIZERS)
+    check_choice_of("Megatron", "optimizer", facts.optimizer.kind, _OPTIMIZERS)
     found = nearest(plan, WORDS)
     notes = (*found.sentences, *_notes(facts, found.plan), *optimizer_notes(plan, "Megatron"))
     return Exported(files(found.plan, facts, notes), notes)
@@ -103,8 +103,8 @@ def _type_flags(facts: Facts) -> list[str]:
         found.append("--grad-reduce-in-bf16")
     if word == "fp16" and is_wide:
         found.append("--accumulate-allreduce-grads-in-fp32")
-    found.append(f"--optimizer {_OPTIMIZERS[facts.optimizer]}")
-    return found + (["--sgd-momentum 0"] if facts.optimizer == "sgd" else [])
+    found.append(f"--optimizer {_OPTIMIZERS[facts.optimizer.kind]}")
+    return found + (["--sgd-momentum 0"] if facts.optimizer.kind == "sgd" else [])
 
 
 def _layout(named: NamedPlan, facts: Facts) -> str:

@@ -11,6 +11,8 @@ from shardwright.dataflow.placement import block_count
 from shardwright.exports.degrees.nearest import samples
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import in_words
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.schedule import is_schedule
 
 _WIDTH = 98  # columns
 
@@ -29,8 +31,8 @@ class Facts:
         Samples of a step, and repeated blocks of the model.
     precision, reduce_type, accumulate_type : str
         The types; see `CompileOptions`.
-    optimizer : str
-        The kind of the update rule.
+    optimizer : Optimizer
+        The update rule.
     """
 
     title: str
@@ -41,7 +43,7 @@ class Facts:
     precision: str
     reduce_type: str
     accumulate_type: str
-    optimizer: str
+    optimizer: Optimizer
 
     @staticmethod
     def of(plan: Plan) -> "Facts":
@@ -56,7 +58,7 @@ class Facts:
             document.precision,
             document.reduce_type,
             document.accumulate_type,
-            document.optimizer.kind,
+            document.optimizer.optimizer,
         )
 
 
@@ -76,10 +78,24 @@ def comment(facts: Facts, system: str, notes: tuple[str, ...]) -> str:
     )
 
 
-def optimizer_notes(plan: Plan, system: str) -> list[str]:
-    """Return what is left to the user of the update rule."""
+def optimizer_notes(plan: Plan, system: str, written: bool = False) -> list[str]:
+    """Return what is left to the user of the update rule.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    system : str
+        The name of the system.
+    written : bool
+        Whether its file has the settings of the rule, but for rates that follow the step.
+    """
     optimizer = plan.document.optimizer
-    settings = ", ".join(f"{name} {value}" for name, value in optimizer.settings.items())
+    settings = ", ".join(
+        f"{name} {value}"
+        for name, value in optimizer.settings.items()
+        if not written or is_schedule(value)
+    )
     notes = (
         [f"settings of the optimizer are left to the script, here they are: {settings}"]
         if settings

@@ -11,6 +11,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.placement import even_sizes
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
+from shardwright.exports.degrees.update_rules import Word, word_for
 from shardwright.exports.table import Exported
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan, copies_and_shards
@@ -18,7 +19,13 @@ from shardwright.search.named_plan import NamedPlan, copies_and_shards
 _SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 _CHECKPOINTING: Final = {"none": "none", "full": "full", "operators": "selective"}
 _PRECISIONS: Final = ("float32", "bfloat16")
-_OPTIMIZERS: Final = ("adam",)
+_SAME: Final = ("beta1", "beta2", "weight_decay")
+_OPTIMIZERS: Final = {
+    "adam": Word(
+        "AdamW",
+        {"learning_rate": "lr", "epsilon": "eps", **{name: name for name in _SAME}},
+    )
+}
 _KEPT_ZERO = 2  # parameters stay gathered from the forward to the backward pass
 Tables = dict[str, dict[str, object]]
 
@@ -67,9 +74,13 @@ def export(plan: Plan) -> Exported:
     """
     facts = Facts.of(plan)
     check_choice_of("torchtitan", "precision", facts.precision, _PRECISIONS)
-    check_choice_of("torchtitan", "optimizer", facts.optimizer, _OPTIMIZERS)
+    word_for("torchtitan", _OPTIMIZERS, facts.optimizer)
     found = nearest(plan, words_for(facts.precision))
-    notes = (*found.sentences, *_notes(facts, found.plan), *optimizer_notes(plan, "torchtitan"))
+    notes = (
+        *found.sentences,
+        *_notes(facts, found.plan),
+        *optimizer_notes(plan, "torchtitan", written=True),
+    )
     return Exported(files(found.plan, facts, notes), notes)
 
 
@@ -94,6 +105,7 @@ def _notes(facts: Facts, named: NamedPlan) -> list[str]:
 
 
 def _tables(named: NamedPlan, facts: Facts) -> Tables:
+    word = word_for("torchtitan", _OPTIMIZERS, facts.optimizer)
     local = named.micro_batch if named.pipeline == 1 else facts.batch // (named.data or 1)
     checkpointing: dict[str, object] = {"mode": _CHECKPOINTING[named.recompute]}
     if named.recompute == "operators":
@@ -107,7 +119,7 @@ def _tables(named: NamedPlan, facts: Facts) -> Tables:
             "mixed_precision_reduce": MASTER,
         },
         "activation_checkpoint": checkpointing,
-        "optimizer": {"name": "Adam"},
+        "optimizer": {"name": word.name, **word.settings_of("torchtitan", facts.optimizer)},
     }
 
 

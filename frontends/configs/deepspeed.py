@@ -31,7 +31,7 @@ _SOFTWARE = (
     *("stage3_param_persistence_threshold", "stage3_gather_16bit_weights_on_model_save"),
 )
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_OPTIMIZERS = ("adam", "adamw")
+_OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "muon": "muon"}
 
 
 def is_config(table: Mapping[str, Any]) -> bool:
@@ -136,7 +136,10 @@ def _read_optimizer(fields: Fields) -> None:
     kind = table.take("type")
     if kind is None:
         fields.reading.notes.append("the script makes the optimizer, so `--optimizer` says which")
-    elif str(kind).lower() in _OPTIMIZERS:
-        fields.reading.options["optimizer"] = "adam"
-    else:
-        raise fields.reading.refused("optimizer.type", kind, "expected Adam or AdamW")
+        return
+    rule = _OPTIMIZERS.get(str(kind).lower())
+    if rule is None:
+        raise fields.reading.refused("optimizer.type", kind, "expected Adam, AdamW, Muon or SGD")
+    params = table.left.get("params", {})
+    moves = rule == "sgd" and isinstance(params, dict) and params.get("momentum")
+    fields.reading.options["optimizer"] = "momentum" if moves else rule

@@ -17,6 +17,7 @@ from shardwright.exports.degrees.text import Facts
 from shardwright.exports.table import export
 from shardwright.frontends.configs.layout import layout_text, sizes_of
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 from shardwright.tools.main import main
 from shardwright.tools.plan_files import read_plan_file
@@ -57,7 +58,9 @@ def facts_of(plan, devices, batch, rng):
     precision = rng.choice(["float32", "bfloat16"])
     wide = rng.choice(["float32", "lower"])
     blocks = plan.pipeline * plan.chunks * 2 + rng.choice([0, 1])
-    return Facts("a model", devices, devices, batch, blocks, precision, wide, wide, "adam")
+    return Facts(
+        "a model", devices, devices, batch, blocks, precision, wide, wide, Optimizer("adam")
+    )
 
 
 def read_again(path, devices=None):
@@ -184,6 +187,83 @@ def test_what_a_system_has_no_word_for_is_refused(to, options, match):
         export(plan, to)
 
 
+def exported(to, optimizer, plan="data=2,zero=2", **settings):
+    rule = Optimizer(optimizer, settings)
+    return export(sw.compile("mlp", 2, plan=plan, optimizer=rule).plan, to)
+
+
+RULES = [
+    ("sgd", {"learning_rate": 0.2}, "SGD", {"lr": 0.2, "weight_decay": 0.0}),
+    (
+        "momentum",
+        {"momentum": 0.8, "nesterov": True},
+        "SGD",
+        {"lr": 0.01, "weight_decay": 0.0, "momentum": 0.8, "nesterov": True},
+    ),
+    (
+        "adam",
+        {"weight_decay": 0.1, "beta2": 0.95},
+        "AdamW",
+        {"lr": 0.001, "weight_decay": 0.1, "betas": [0.9, 0.95], "eps": 1e-8},
+    ),
+    (
+        "muon",
+        {"learning_rate": 0.02, "adamw_learning_rate": 3e-4, "adamw_weight_decay": 0.1},
+        "Muon",
+        {
+            **{"muon_lr": 0.02, "adam_lr": 3e-4, "weight_decay": 0.1, "momentum": 0.95},
+            **{"betas": [0.9, 0.999], "eps": 1e-8},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "name", "params"), RULES)
+def test_deepspeed_is_told_the_optimizer(tmp_path, kind, settings, name, params):
+    found = exported("deepspeed", kind, **settings)
+    path = tmp_path / "deepspeed.json"
+    path.write_text(found.files["deepspeed.json"])
+    content = json.loads(path.read_text())
+    assert content["optimizer"] == {"type": name, "params": params}
+    assert content.get("zero_allow_untested_optimizer", False) == (name == "SGD")
+    assert read_again(path).optimizer == kind
+
+
+def test_torchtitan_is_told_the_optimizer():
+    found = exported("torchtitan", "adam", "data=2,zero=3", weight_decay=0.1, beta2=0.95)
+    assert tomllib.loads(found.files["torchtitan.toml"])["optimizer"] == {
+        **{"name": "AdamW", "lr": 0.001, "eps": 1e-8},
+        **{"beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("to", "optimizer", "settings", "said"),
+    [
+        ("deepspeed", "adam8bit", {}, "DeepSpeed has no word for the optimizer `adam8bit`"),
+        ("deepspeed", "muon", {}, "`adamw_weight_decay=0.01` of the optimizer `muon`: `weight_d"),
+        ("deepspeed", "adam", {"l2": 0.1}, "`l2=0.1` of the optimizer `adam`: it is 0.0 there"),
+        ("torchtitan", "muon", {}, "torchtitan has no word for the optimizer `muon`"),
+        ("torchtitan", "adam8bit", {}, "torchtitan has no word for the optimizer `adam8bit`"),
+    ],
+)
+def test_what_an_optimizer_cannot_be_told_is_refused(to, optimizer, settings, said):
+    with pytest.raises(OptionError, match=said):
+        exported(to, optimizer, "data=2,zero=3", **settings)
+
+
+def test_muon_without_zero_is_refused_for_deepspeed():
+    rule = {"adamw_weight_decay": 0.1}
+    with pytest.raises(OptionError, match="only under ZeRO, and the nearest plan that it can say"):
+        exported("deepspeed", "muon", "data=2", **rule)
+
+
+def test_a_rate_that_follows_the_step_is_left_to_the_script():
+    found = exported("deepspeed", "adam", learning_rate="0.1 / (step + 1)")
+    assert "lr" not in json.loads(found.files["deepspeed.json"])["optimizer"]["params"]
+    assert any("learning_rate 0.1 / (step + 1)" in note for note in found.notes)
+
+
 # Read by the systems' own code, where it is installed
 
 
@@ -219,7 +299,7 @@ def test_megatron_core_reads_the_layout_and_has_the_fields(by_name):
 def test_deepspeed_reads_its_file():
     config = pytest.importorskip("deepspeed.runtime.config", exc_type=ImportError)
     named_plan = NamedPlan.parse("data=4,micro_batch=2,zero=2,recompute=full")
-    facts = Facts("a model", 4, 4, 32, 2, "bfloat16", "float32", "float32", "adam")
+    facts = Facts("a model", 4, 4, 32, 2, "bfloat16", "float32", "float32", Optimizer("adam"))
     text = deepspeed.files(named_plan, facts, ())["deepspeed.json"]
     sizes = json.loads(text)
     sizes["train_batch_size"] //= 4  # the reader takes the one process of this test as the world
@@ -237,7 +317,7 @@ def test_torchtitan_reads_its_file(tmp_path):
         "tensor=2,pipeline=2,data=2,chunks=2,schedule=interleaved,micro_batch=1,zero=3,"
         "sequence_parallel,recompute=operators"
     )
-    facts = Facts("a model", 8, 8, 16, 7, "bfloat16", "float32", "float32", "adam")
+    facts = Facts("a model", 8, 8, 16, 7, "bfloat16", "float32", "float32", Optimizer("adam"))
     path = tmp_path / "torchtitan.toml"
     path.write_text(torchtitan.files(plan, facts, ())["torchtitan.toml"])
     found = manager.ConfigManager().parse_args([f"--job.config_file={path}"])
@@ -250,7 +330,9 @@ def test_torchtitan_reads_its_file(tmp_path):
 
 def test_torchtitan_names_every_block_once():
     for blocks in range(4, 12):
-        facts = Facts("a model", 8, 8, 16, blocks, "float32", "float32", "float32", "adam")
+        facts = Facts(
+            "a model", 8, 8, 16, blocks, "float32", "float32", "float32", Optimizer("adam")
+        )
         plan = NamedPlan.parse("pipeline=4,data=2,zero=3,micro_batch=1,schedule=1f1b")
         text = torchtitan.files(plan, facts, ())["torchtitan.toml"]
         parts = tomllib.loads(text)["parallelism"]["module_fqns_per_model_part"]
