@@ -2,16 +2,10 @@
 
 A block of a matrix is a rectangle whose sides divide it, so a split that cuts no block leaves every
 rank whole ones, and any plan has the same blocks. A number is stored as the position of the nearest
-of 256 values between -1 and 1, times the largest of its block.
-
-References
-----------
-T. Dettmers et al., "8-bit optimizers via block-wise quantization", ICLR 2022: the dynamic tree of
-values, signed for the mean and unsigned for the mean square.
+of 256 values between -1 and 1, times the largest of its block (`dynamic_tree`).
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import ClassVar, Final
 
@@ -22,6 +16,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, Example, register
+from shardwright.operators.models.dynamic_tree import edges_of, tiled, values_of
 from shardwright.operators.models.updates import AdamUpdate
 
 BLOCK: Final = 256
@@ -29,7 +24,6 @@ BLOCK: Final = 256
 LEAST: Final = 4096
 """Elements of the smallest tensor with such states: as bitsandbytes and torchao, whose smaller ones
 keep states of 32 bits, where all together take little."""
-_EXPONENTS = 7  # of 8 bits, one is the sign or a further bit of the fraction
 _SIDES = tuple(2**n for n in (4, 5, 3, 6, 2, 7, 1, 8, 0))  # of a block, the most square first
 
 
@@ -52,21 +46,6 @@ def block_of(shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return None
 
 
-@lru_cache
-def values_of(signed: bool) -> Array:
-    """Return the 256 values between -1 and 1 that numbers of 8 bits stand for, sorted.
-
-    Of every power of ten from 1e-6 to 1, the middles of 2^i equal intervals of its last nine tenths
-    for the i-th power, both signs of them, or twice as many without a sign; and 0 and 1.
-    """
-    found = [0.0, 1.0]
-    for i in range(_EXPONENTS):
-        edges = np.linspace(0.1, 1.0, 2 ** (i if signed else i + 1) + 1)
-        middles = 10.0 ** (i - _EXPONENTS + 1) * (edges[:-1] + edges[1:]) / 2
-        found += [*middles, *(-middles if signed else ())]
-    return np.sort(np.array(found, np.float32))
-
-
 def _spread(scale: Array, block: tuple[int, ...]) -> Array:
     """Return the scale of the block of every element."""
     for side, axis in zip(reversed(block), range(-1, -len(block) - 1, -1), strict=True):
@@ -82,14 +61,10 @@ def dequantized(codes: Array, scale: Array, block: tuple[int, ...], signed: bool
 
 def quantized(x: Array, block: tuple[int, ...], signed: bool) -> tuple[Array, Array]:
     """Return the codes of the nearest values, and the largest number of every block."""
-    leading, own = x.shape[: -len(block)], x.shape[-len(block) :]
-    tiles = [size for n, side in zip(own, block, strict=True) for size in (n // side, side)]
-    inner = tuple(-1 - 2 * i for i in range(len(block)))
-    scale = np.abs(x).reshape(*leading, *tiles).max(axis=inner)
-    values = values_of(signed)
-    edges = ((values[:-1].astype(np.float64) + values[1:]) / 2).astype(x.dtype)
+    parts, sides = tiled(x.shape, block)
+    scale = np.abs(x).reshape(parts).max(axis=sides)
     share = np.divide(x, _spread(np.where(scale > 0, scale, 1), block))
-    return np.searchsorted(edges, share).astype(np.uint8), scale
+    return np.searchsorted(edges_of(signed).astype(x.dtype), share).astype(np.uint8), scale
 
 
 def _tiles(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:

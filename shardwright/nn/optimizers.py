@@ -230,6 +230,8 @@ class Momentum(Optimizer):
 class AdamWeightDecay(Optimizer):
     """Adam (Kingma and Ba, 2015), with weight decay apart (Loshchilov and Hutter, 2019)."""
 
+    kind: ClassVar[Kind] = "adam"
+
     def __init__(
         self,
         params: Parameters,
@@ -241,7 +243,7 @@ class AdamWeightDecay(Optimizer):
     ) -> None:
         super().__init__(
             params,
-            "adam",
+            self.kind,
             learning_rate,
             beta1=beta1,
             beta2=beta2,
@@ -265,24 +267,14 @@ class AdamW(AdamWeightDecay):
         super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
 
 
-class AdamW8bit(Optimizer):
+class AdamW8bit(AdamW):
     """`AdamW` whose states have 8 bits, in blocks of 256 numbers (Dettmers et al., 2022).
 
     Tensors of fewer than 4,096 elements, and those that no block of 256 numbers divides, have
     states of 32 bits.
     """
 
-    def __init__(
-        self,
-        params: Parameters,
-        learning_rate: Rate = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        weight_decay: float = DECAY_OF_ADAMW,
-    ) -> None:
-        own: dict[str, Attribute] = {"beta1": beta1, "beta2": beta2, "epsilon": eps}
-        super().__init__(params, "adam8bit", learning_rate, weight_decay=weight_decay, **own)
+    kind: ClassVar[Kind] = "adam8bit"
 
 
 class Muon(Optimizer):

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .dynamic_tree import edges_of, tiled, values_of
+
 _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "sin")},
     **{"sqrt": math.sqrt, "trunc": math.trunc, "max": max, "min": min},
@@ -166,16 +168,6 @@ def adam8bit_update(
     return _updated(rule, 4, True, learning_rate, tensors)
 
 
-def _values(signed: bool) -> Any:
-    """Return the 256 values between -1 and 1 that numbers of 8 bits stand for."""
-    found = [0.0, 1.0]
-    for i in range(7):
-        edges = np.linspace(0.1, 1.0, 2 ** (i if signed else i + 1) + 1)
-        middles = 10.0 ** (i - 6) * (edges[:-1] + edges[1:]) / 2
-        found += [*middles, *(-middles if signed else ())]
-    return np.sort(np.array(found, np.float32))
-
-
 def _spread(scale: Array, block: tuple[int, ...]) -> Array:
     for axis, side in enumerate(block, -len(block)):
         scale = jnp.repeat(scale, side, axis)
@@ -183,20 +175,16 @@ def _spread(scale: Array, block: tuple[int, ...]) -> Array:
 
 
 def _dequantized(codes: Array, scale: Array, block: tuple[int, ...], signed: bool) -> Array:
-    values = jnp.asarray(_values(signed), scale.dtype)
+    values = jnp.asarray(values_of(signed), scale.dtype)
     return values[codes.astype(jnp.int32)] * _spread(scale, block)
 
 
 def _quantized(x: Array, block: tuple[int, ...], signed: bool) -> tuple[Array, Array]:
     """Return the positions of the nearest values, and the largest number of every block."""
-    leading, own = x.shape[: -len(block)], x.shape[-len(block) :]
-    tiles = [size for n, side in zip(own, block, strict=True) for size in (n // side, side)]
-    inner = tuple(-1 - 2 * i for i in range(len(block)))
-    scale = jnp.abs(x).reshape(*leading, *tiles).max(inner)
-    values = _values(signed)
-    edges = jnp.asarray((values[:-1].astype(np.float64) + values[1:]) / 2, x.dtype)
+    parts, sides = tiled(x.shape, block)
+    scale = jnp.abs(x).reshape(parts).max(sides)
     share = x / _spread(jnp.where(scale > 0, scale, 1), block)
-    return jnp.searchsorted(edges, share), scale
+    return jnp.searchsorted(jnp.asarray(edges_of(signed), x.dtype), share), scale
 
 
 def muon_direction(

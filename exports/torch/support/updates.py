@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from .dynamic_tree import edges_of, tiled, values_of
 
 _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "sin")},
@@ -187,16 +188,6 @@ def adam8bit_update(
     return _updated(rule, 4, True, learning_rate, tensors)
 
 
-def _values(signed: bool) -> Any:
-    """Return the 256 values between -1 and 1 that numbers of 8 bits stand for."""
-    found = [0.0, 1.0]
-    for i in range(7):
-        edges = np.linspace(0.1, 1.0, 2 ** (i if signed else i + 1) + 1)
-        middles = 10.0 ** (i - 6) * (edges[:-1] + edges[1:]) / 2
-        found += [*middles, *(-middles if signed else ())]
-    return np.sort(np.array(found, np.float32))
-
-
 def _spread(scale: Tensor, block: tuple[int, ...]) -> Tensor:
     for axis, side in enumerate(block, -len(block)):
         scale = scale.repeat_interleave(side, axis)
@@ -204,18 +195,15 @@ def _spread(scale: Tensor, block: tuple[int, ...]) -> Tensor:
 
 
 def _dequantized(codes: Tensor, scale: Tensor, block: tuple[int, ...], signed: bool) -> Tensor:
-    values = torch.from_numpy(_values(signed)).to(codes.device, scale.dtype)
+    values = torch.from_numpy(values_of(signed)).to(codes.device, scale.dtype)
     return values[codes.long()] * _spread(scale, block)
 
 
 def _quantized(x: Tensor, block: tuple[int, ...], signed: bool) -> tuple[Tensor, Tensor]:
     """Return the positions of the nearest values, and the largest number of every block."""
-    leading, own = x.shape[: -len(block)], x.shape[-len(block) :]
-    tiles = [size for n, side in zip(own, block, strict=True) for size in (n // side, side)]
-    inner = tuple(-1 - 2 * i for i in range(len(block)))
-    scale = x.abs().reshape(*leading, *tiles).amax(inner)
-    values = _values(signed)
-    edges = torch.from_numpy((values[:-1].astype(np.float64) + values[1:]) / 2)
+    parts, sides = tiled(tuple(x.shape), block)
+    scale = x.abs().reshape(parts).amax(sides)
+    edges = torch.from_numpy(edges_of(signed))
     share = x / _spread(torch.where(scale > 0, scale, 1), block)
     return torch.searchsorted(edges.to(x.device, x.dtype), share.contiguous()), scale
 

@@ -26,6 +26,13 @@ CASES = {
     "bfloat16": {"plan": "data=4", "precision": "bfloat16"},
     "one": {},
 }
+OPTIMIZERS = {
+    "adamw": "adamw:weight_decay=0.1",
+    "muon": "muon:learning_rate=0.02,product_type=float64,adamw_learning_rate=0.003",
+    "adamw8bit": "adamw8bit:weight_decay=0.1",
+}
+PLANS = {1: "data=1", 4: "tensor=2,data=2,zero=1"}
+STEPS, WIDTH = 10, 64  # a matrix of the width has states of 8 bits
 
 
 def norm(x, own):
@@ -102,6 +109,51 @@ def trains(folder, name, options):
     jax.block_until_ready(params)  # a step donates its own arrays, not these
 
 
+def regression(params, x, y):
+    return jnp.square(jnp.tanh(x @ params["first"] + params["bias"]) @ params["second"] - y).mean()
+
+
+def updates(folder, name):
+    """Check that ten steps by an optimizer are the same on one device and on four."""
+    rng = np.random.default_rng(0)
+    shapes = {"first": (WIDTH, WIDTH), "bias": (WIDTH,), "second": (WIDTH, WIDTH)}
+    params = {n: jnp.asarray(rng.normal(0, 0.2, shape)) for n, shape in shapes.items()}
+    inputs = [jnp.asarray(rng.normal(size=(BATCH, WIDTH))) for _ in "xy"]
+    losses, trained = {}, {}
+    for devices, plan in PLANS.items():
+        example = (params, *inputs)
+        options = {"optimizer": OPTIMIZERS[name], "plan": plan, "example_inputs": example}
+        plan = sw.compile(regression, devices, **options).plan
+        package = f"optimizer_{name}_{devices}"
+        write_export(folder / package, export(plan, "jax"))
+        trainer = import_module(package).Trainer(params)
+        losses[devices] = [float(trainer.step(*inputs)) for _ in range(STEPS)]
+        trained[devices] = trainer.parameters()
+    close(losses[4], losses[1], 1e-9)
+    assert losses[1][-1] < losses[1][0]
+    jax.tree.map(partial(close, tolerance=1e-9), trained[4], trained[1])
+    if name == "adamw":
+        right = by_adamw(params, inputs)
+        jax.tree.map(partial(close, tolerance=1e-9), trained[1], right)
+
+
+def by_adamw(params, inputs):
+    """Return the parameters after the steps, by the formulas of Loshchilov and Hutter."""
+    first = second = jax.tree.map(jnp.zeros_like, params)
+    for step in range(1, STEPS + 1):
+        gradients = jax.grad(regression)(params, *inputs)
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradients)
+        second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, gradients)
+        scales = 1 - 0.9**step, 1 - 0.999**step
+        params = jax.tree.map(
+            lambda p, m, v, of=scales: (
+                p - 0.001 * (m / of[0] / (jnp.sqrt(v / of[1]) + 1e-8) + 0.1 * p)
+            ),
+            *(params, first, second),
+        )
+    return params
+
+
 def on_devices(mesh, whole, function, taken, left):
     mapped = jax.shard_map(
         function,
@@ -163,5 +215,8 @@ if __name__ == "__main__":
     moves()
     for case, options in CASES.items():
         trains(Path(sys.argv[1]), case, options)
+        print(case, flush=True)
+    for case in OPTIMIZERS:
+        updates(Path(sys.argv[1]), case)
         print(case, flush=True)
     print("done")

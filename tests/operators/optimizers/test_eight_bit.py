@@ -10,12 +10,12 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import operator_info, whole_kernel
+from shardwright.operators.models.dynamic_tree import values_of
 from shardwright.operators.models.eight_bit import (
     Adam8bitUpdate,
     block_of,
     dequantized,
     quantized,
-    values_of,
 )
 
 # Of the published map of Dettmers et al.: its size, ends, and the values next to zero.

@@ -1,0 +1,1 @@
+../../../operators/models/dynamic_tree.py
