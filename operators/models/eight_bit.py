@@ -15,8 +15,8 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.operators.dynamic_tree import edges_of, tiled, values_of
 from shardwright.operators.info import Array, Example, register
-from shardwright.operators.models.dynamic_tree import edges_of, tiled, values_of
 from shardwright.operators.models.updates import AdamUpdate
 
 BLOCK: Final = 256

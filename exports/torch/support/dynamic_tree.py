@@ -1,1 +1,1 @@
-../../../operators/models/dynamic_tree.py
+../../../operators/dynamic_tree.py

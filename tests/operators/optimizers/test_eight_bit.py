@@ -9,8 +9,8 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
+from shardwright.operators.dynamic_tree import values_of
 from shardwright.operators.info import operator_info, whole_kernel
-from shardwright.operators.models.dynamic_tree import values_of
 from shardwright.operators.models.eight_bit import (
     Adam8bitUpdate,
     block_of,
