@@ -58,48 +58,6 @@ def test_sizes_by_the_elements_of_an_input(images: nn.Module) -> None:
     )
 
 
-_BY_NUMBERS = {
-    "interpolate": lambda x, h, w: nn.functional.interpolate(x, size=(h, w), mode="bilinear"),
-    "repeat": lambda x, h, w: x.repeat(1, 1, h, w),
-    "reshape": lambda x, h, w: x[..., :3].reshape(2, 3, h, -1),
-    "expand": lambda x, h, w: x[..., None].expand(-1, -1, -1, -1, h),
-    "pad": lambda x, h, w: nn.functional.pad(x, (0, w, 0, h)),
-    "split": lambda x, h, w: x.split([h, 4 - h], -1)[0],
-}
-
-
-class ByNumbers(nn.Module):
-    """A function whose sizes are tensors of one element each, rows of an input."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.layer, self.function = nn.Linear(4, 4), function
-
-    def forward(self, x: Any, sizes: Any) -> Any:
-        """Return the sum over rows."""
-        h = self.layer(x)
-        return torch.stack([self.function(h, *row).square().mean() for row in sizes]).sum()
-
-
-@pytest.mark.parametrize("name", _BY_NUMBERS)
-def test_sizes_that_are_tensors_of_one_element(name: str) -> None:
-    torch.manual_seed(0)
-    inputs = {"x": torch.randn(2, 3, 4, 4).double(), "sizes": torch.tensor([[3, 1], [2, 2]])}
-    found = compare.gradients_differ(ByNumbers(_BY_NUMBERS[name]).double(), inputs)
-    assert max(found.loss, found.gradient) < 1e-12
-    assert [value.name for value in found.imported.graph.inputs] == ["x"]
-
-
-def test_sizes_of_images_may_be_called_targets() -> None:
-    class Sized(nn.Linear):
-        def forward(self, x: Any, target_sizes: Any) -> Any:
-            return sum(super(Sized, self).forward(x[:n]).square().sum() for n in target_sizes)
-
-    inputs = {"x": torch.randn(4, 3, dtype=torch.float64), "target_sizes": torch.tensor([2, 4])}
-    found = compare.gradients_differ(Sized(3, 3).double(), inputs)
-    assert max(found.loss, found.gradient) < 1e-12
-
-
 def test_elements_written_in_place_are_followed() -> None:
     class Marks(nn.Module):
         def forward(self, x: Any, lengths: Any) -> Any:
@@ -193,3 +151,45 @@ def test_a_buffer_that_changes_decides_no_branch() -> None:
 
     with pytest.raises(ModelError, match="the buffer `steps`, which every step changes"):
         import_module(Started(), {"x": torch.ones(3)})
+
+
+_BY_NUMBERS = {
+    "interpolate": lambda x, h, w: nn.functional.interpolate(x, size=(h, w), mode="bilinear"),
+    "repeat": lambda x, h, w: x.repeat(1, 1, h, w),
+    "reshape": lambda x, h, w: x[..., :3].reshape(2, 3, h, -1),
+    "expand": lambda x, h, w: x[..., None].expand(-1, -1, -1, -1, h),
+    "pad": lambda x, h, w: nn.functional.pad(x, (0, w, 0, h)),
+    "split": lambda x, h, w: x.split([h, 4 - h], -1)[0],
+}
+
+
+class ByNumbers(nn.Module):
+    """A function whose sizes are tensors of one element each, rows of an input."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x: Any, sizes: Any) -> Any:
+        """Return the sum over rows."""
+        h = self.layer(x)
+        return torch.stack([self.function(h, *row).square().mean() for row in sizes]).sum()
+
+
+@pytest.mark.parametrize("name", _BY_NUMBERS)
+def test_sizes_that_are_tensors_of_one_element(name: str) -> None:
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(2, 3, 4, 4).double(), "sizes": torch.tensor([[3, 1], [2, 2]])}
+    found = compare.gradients_differ(ByNumbers(_BY_NUMBERS[name]).double(), inputs)
+    assert max(found.loss, found.gradient) < 1e-12
+    assert [value.name for value in found.imported.graph.inputs] == ["x"]
+
+
+def test_sizes_of_images_may_be_called_targets() -> None:
+    class Sized(nn.Linear):
+        def forward(self, x: Any, target_sizes: Any) -> Any:
+            return sum(super(Sized, self).forward(x[:n]).square().sum() for n in target_sizes)
+
+    inputs = {"x": torch.randn(4, 3, dtype=torch.float64), "target_sizes": torch.tensor([2, 4])}
+    found = compare.gradients_differ(Sized(3, 3).double(), inputs)
+    assert max(found.loss, found.gradient) < 1e-12
