@@ -145,10 +145,15 @@ def _put_later(
 
 
 def _masked_put(call: Call, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:
-    if values.type.elements != 1 or accumulate:
+    """Write the same values at every place of a mask over the first dimensions."""
+    rest = x.type.rank - mask.type.rank
+    own = values.type.shape
+    if len(own) > rest and own[: len(own) - rest] != (1,):
         raise UnsupportedError("a write by a mask, whose shape depends on data,")
-    mask = call.reshape(mask, (*mask.type.shape, *(1,) * (x.type.rank - mask.type.rank)))
-    return call.emit("where", mask, call.reshape(values, (1,) * x.type.rank), x)
+    own = own[max(len(own) - rest, 0) :]
+    values = call.reshape(values, (1,) * (x.type.rank - len(own)) + own)
+    values = call.emit("add", x, values) if accumulate else values
+    return call.emit("where", call.reshape(mask, (*mask.type.shape, *(1,) * rest)), values, x)
 
 
 @converts("aten.scatter", "aten.scatter_")

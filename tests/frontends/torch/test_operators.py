@@ -133,6 +133,10 @@ def positions(w: Any, x: Any) -> Many:
     between[[1, 0], :, [1, 3]] = x[:2, :3]
     yield from (later_rows, between)
     yield w.masked_scatter(x > 0.3, w.exp().flatten())
+    by_row, by_element = cube.clone(), cube.clone()
+    by_row[x[:2, :3] > 0], by_element[x[:2, :3] > 0.5] = x[0, :4].cos(), w[:1, :1]
+    by_row[x[:2, 0] < 0] += w[0, :4]
+    yield from (by_row, by_element)
     counted = torch.arange(3)
     yield from (F.embedding(counted[None], w), F.embedding(counted.flip(0), w))
     yield from (
