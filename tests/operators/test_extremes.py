@@ -20,3 +20,13 @@ def test_one_element_is_compared_at_one_position(kind: str) -> None:
     of_tensor, of_slice = backward.kernel(backward.rule.view(), dy, x, place, wins)
     assert of_slice == dy[1, 2]
     np.testing.assert_array_equal(of_tensor, np.where(y == x, dy, 0))
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_rows_of_segments_are_split_where_the_extremum_has_no_gradient(kind: str) -> None:
+    """The cotangent is shared among all rows that attain it, so a gradient needs all of them."""
+    types = [TensorType("float64", (4, 3)), TensorType("int64", (4,))]
+    for differentiable, expected in ((True, "whole"), (False, kind)):
+        attributes = {"segments": 2, "differentiable": differentiable}
+        info = operator_info(f"unsorted_segment_{kind}", types, attributes)
+        assert info.rule.kinds["i0"] == expected
