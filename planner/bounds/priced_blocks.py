@@ -4,7 +4,8 @@ Let a stage run some blocks, and every plan of it take t seconds and m bytes at 
 the last of its forward segments in flight has ended. Then t_b and m_b, of each block alone with
 free ends, add up to no more: to t as without a limit, and to m since what a block holds at its own
 turn from forward to backward, it still holds at that of the stage, and no buffer is counted in two
-blocks (`Blocks.common`). So for every price p >= 0 of a byte and every plan within the limit L
+blocks (`Blocks.common`, `passed_bytes`). So for every price p >= 0 of a byte and every plan within
+the limit L
 
     t  >=  t + p (m - L)  >=  sum over b of min (t_b + p m_b)  -  p L
 
@@ -16,6 +17,7 @@ saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -25,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.ir.graph import Graph
-from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn
+from shardwright.planner.bounds.passed_bytes import PassedBytes
+from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_moment, at_turn
 from shardwright.planner.fronts.problem import MANY, StageProblems
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
@@ -64,6 +67,7 @@ class PricedBlocks:
     recomputes: bool = True
     _known: dict[Hashable, PricedBlock] = field(default_factory=dict)
     _kinds: list[Hashable] = field(default_factory=list)
+    _passed_bytes: float | None = None
 
     def __post_init__(self) -> None:
         blocks = self.problems.blocks
@@ -75,6 +79,15 @@ class PricedBlocks:
         blocks = self.problems.blocks
         return blocks.key(block, block + 1), blocks.common_places(block)
 
+    def _passed(self, in_flight: float) -> float:
+        """Return the bytes on a device of what blocks save of others."""
+        if self._passed_bytes is None:
+            blocks, counts = self.problems.blocks, Counter(self._kinds)
+            passed = PassedBytes(blocks)
+            whole = sum(counts[key] * passed.of(first) for key, first in self._first.items())
+            self._passed_bytes = whole / self.problems.request.planner.mesh.size
+        return in_flight * self._passed_bytes
+
     def seconds(self, price: float, in_flight: float) -> Floats:
         """Return for each block the least sum of its seconds and of its bytes at a price."""
         return self._of_blocks(lambda one: one.seconds, price, in_flight)
@@ -84,11 +97,32 @@ class PricedBlocks:
         return [(self._kinds.count(key), self._least(key, price, in_flight)) for key in self._first]
 
     def total(self, price: float, in_flight: float) -> Priced:
-        """Return the least sum over all blocks."""
+        """Return the least sum over all blocks, and what they save of each other."""
+        passed = self._passed(in_flight) if self.has_prices else 0.0
         return Priced(
-            float(self.seconds(price, in_flight).sum()),
-            float(self._of_blocks(lambda one: one.nbytes, price, in_flight).sum()),
+            float(self.seconds(price, in_flight).sum()) + price * passed,
+            float(self._of_blocks(lambda one: one.nbytes, price, in_flight).sum()) + passed,
         )
+
+    def own_seconds(self, price: float) -> float:
+        """Return what the last block adds to the total in its own backward pass.
+
+        All others then hold what they hold at their turns, and it what its gradients need, too. Any
+        moment of it may take the place of the turn.
+        """
+        last = len(self._kinds) - 1
+        if self._first[self._kinds[last]] != last:  # one of several equal blocks
+            return 0.0
+        space = self._space(last, 1)
+        turn = len(space.graph.nodes)
+        uses = (use for variable in space.problem.variables for use in variable.memory)
+        moments = {use.start for use in uses if use.start >= turn and use.end == use.start + 1}
+        turning = self._least(self._kinds[last], price, 1).seconds
+        sums = [turning]
+        for moment in sorted(moments):
+            block = PricedBlock(space.problem, at_moment(space, moment), list)
+            sums.append(block.least(price, 1, self.seconds_of_search).seconds)
+        return max(sums) - turning
 
     def _of_blocks(
         self, number: Callable[[Priced], float], price: float, in_flight: float
@@ -208,6 +242,8 @@ class BlockPart:
             return bounded
         priced = blocks if blocks.recomputes else PricedBlocks(*where)
         limited, price = best_price(lambda price: priced.total(price, 1), limit)
+        if self.groups == 1 and price:
+            limited += priced.own_seconds(price)
         return replace(bounded, limited_seconds=limited / scale, price=price)
 
     def priced(self, problems: StageProblems, price: float, *, free: bool) -> BlockBounds:
@@ -219,6 +255,7 @@ class BlockPart:
         blocks = PricedBlocks(problems, self.passes, left)
         least = blocks.total(0.0, 1).seconds if free else 0.0
         limited = blocks.total(price, 1).seconds - price * self.limit_bytes
+        limited += blocks.own_seconds(price)
         return BlockBounds(least, max(least, limited), (), price)
 
 

@@ -105,10 +105,20 @@ def sum_of(usages: Sequence[Array | None], assignment: Sequence[int]) -> float:
 def at_turn(space: SearchSpace) -> list[Array | None]:
     """Return the bytes of each variable that it holds in the last moment forward and the next."""
     turn = len(space.graph.nodes)
+    return _held(space, turn - 1, turn)
+
+
+def at_moment(space: SearchSpace, moment: int) -> list[Array | None]:
+    """Return the bytes of each variable at a moment; those of the backward pass follow the turn."""
+    return _held(space, moment, moment)
+
+
+def _held(space: SearchSpace, first: int, last: int) -> list[Array | None]:
+    """Return the bytes of each variable that it holds over some moments."""
     known: dict[Hashable, Array] = {}
     found: list[Array | None] = []
     for variable in space.problem.variables:
-        usages = [use.usage for use in variable.memory if use.start < turn < use.end]
+        usages = [use.usage for use in variable.memory if use.start <= first and last < use.end]
         key = tuple(Identity(usage) for usage in usages)
         if key and key not in known:
             known[key] = usages[0] if len(usages) == 1 else np.sum(usages, axis=0)

@@ -22,6 +22,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.passes.recompute import Recompute
+from shardwright.planner.bounds.passed_bytes import PassedBytes
 from shardwright.planner.bounds.priced_blocks import (
     Priced,
     PricedBlocks,
@@ -69,14 +70,17 @@ def check_stage(search: PipelinePartitioning, draw: np.random.Generator) -> int:
     weights = ResourceWeights(1 - link - 1e-10, (link, 1e-10))
     problems = draw.choice([search.problems[0], search._by_weights(weights, search.groups.of(0))])
     assert can_price_memory(search.source, search.options)
-    blocks, in_flight = len(search.blocks), int(draw.choice([1, 2, 5]))
+    blocks, in_flight = len(search.blocks), int(draw.choice([1, 1, 2, 5]))
     priced = PricedBlocks(problems, search.options.passes, 60.0)
     request = problems.request_of(0, blocks, in_flight)
     space = request.recompute_space
     free = request.solve(space, search.limits)
     scale = free.cost / max(free.memory_bytes, 1.0)
     prices = [scale * 10 ** float(draw.uniform(-2, 1)) for _ in range(3)]
-    sums = [float(priced.seconds(price, in_flight).sum()) for price in prices]
+    sums = [priced.total(price, in_flight).seconds for price in prices]
+    if in_flight == 1:
+        sums += [one + priced.own_seconds(price) for one, price in zip(sums, prices, strict=True)]
+        prices *= 2
 
     def check(seconds: float, nbytes: float) -> None:
         for price, least in zip(prices, sums, strict=True):
@@ -115,6 +119,25 @@ def test_layers(model: str, passes: int) -> None:
     draw = np.random.default_rng(passes)
     graph = load_model(model).graph
     check_stage(searched(graph, 2, passes), draw)
+
+
+@pytest.mark.parametrize(("model", "passes"), [(MODELS[0], 1), (MODELS[1], 4)])
+def test_a_layer_saves_what_it_receives_in_some_layout(model: str, passes: int) -> None:
+    search = searched(load_model(model).graph, 2, passes)
+    blocks, passed = search.blocks, PassedBytes(search.blocks)
+    assert len(blocks) == 4  # two layers between the embedding and the head
+    residual = 16 * 32 * 64 * 4 / passes
+    assert [passed.of(block) for block in range(4)] == [0.0, residual, residual, residual]
+
+
+def test_what_layers_receive_raises_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = searched(load_model(MODELS[0]).graph, 2, 1)
+    total = PricedBlocks(search.problems[0], 1, 60.0).total(1e-9, 2)
+    monkeypatch.setattr(PassedBytes, "of", lambda *_: 0.0)
+    without = PricedBlocks(search.problems[0], 1, 60.0).total(1e-9, 2)
+    received = 2 * 3 * 16 * 32 * 64 * 4 / 2  # of two micro-batches in flight, on two devices
+    assert total.nbytes - without.nbytes == received
+    assert total.seconds - without.seconds == pytest.approx(1e-9 * received)
 
 
 def test_what_the_user_recomputes_has_no_price() -> None:
@@ -183,7 +206,7 @@ def check_pipeline(search: PipelinePartitioning, draw: np.random.Generator) -> t
         plans = [evaluate(one, drawn_plan(one, MANY * free, draw)) for one in problems]
         seconds, nbytes = (sum(getattr(p, of) for p in plans) for of in ("cost", "peak_usage"))
         for price in seconds / nbytes * 10 ** draw.uniform(-2, 1, 3):
-            total = float(priced.seconds(float(price), 1).sum())
+            total = priced.total(float(price), 1).seconds
             assert total <= (seconds + price * nbytes) * EXACT
     most = max(request.solve(request.space, search.limits).memory_bytes for request in requests)
     count = raised = 0
@@ -224,4 +247,5 @@ def test_a_finer_mesh_is_priced_as_is_best_on_the_one_with_an_axis_for_each_leve
 
     one = limited()
     monkeypatch.setattr(BlockPricing, "_on_merged_axes", lambda *_: None)
-    assert one == pytest.approx(limited(), rel=5e-3)
+    # Of so small a model the backward pass of the last block takes much, and its price is another.
+    assert one == pytest.approx(limited(), rel=5e-2)
