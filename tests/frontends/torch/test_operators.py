@@ -135,8 +135,7 @@ def positions(w: Any, x: Any) -> Many:
     yield w.masked_scatter(x > 0.3, w.exp().flatten())
     by_row, by_element = cube.clone(), cube.clone()
     by_row[x[:2, :3] > 0], by_element[x[:2, :3] > 0.5] = x[0, :4].cos(), w[:1, :1]
-    by_row[x[:2, 0] < 0] += w[0, :4]
-    yield from (by_row, by_element)
+    yield from (by_row, by_element, cube.index_put((x[:2, 0] < 0,), w[0, :4], accumulate=True))
     counted = torch.arange(3)
     yield from (F.embedding(counted[None], w), F.embedding(counted.flip(0), w))
     yield from (
