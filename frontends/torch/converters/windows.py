@@ -59,6 +59,9 @@ def _average_pool(
 ) -> Value:
     how = _windows(call, x, kernel_size, stride, padding)
     how |= {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    # Classifiers of EfficientNet have windows far larger than what they average.
+    sides = zip(how["kernel"], x.type.shape[-len(how["kernel"]) :], how["padding"], strict=True)
+    how["kernel"] = tuple(min(kernel, side + sum(pads)) for kernel, side, pads in sides)
     found = call.emit("average_pool", _batched(call, x), **how)
     return call.reshape(found, call.result.shape)
 

@@ -166,6 +166,9 @@ def windows(w: Any, x: Any) -> Many:
     image = w.view(1, 2, 3, 4)
     yield from (F.adaptive_avg_pool2d(image, (2, 3)), F.adaptive_avg_pool1d(w, 4))
     yield from (F.adaptive_max_pool2d(image, (2, 3)), F.adaptive_max_pool2d(image[0], 1))
+    yield F.avg_pool2d(image, 10**5, ceil_mode=True)  # a window far larger than the image
+    yield F.avg_pool2d(image, (9, 2), 9, padding=(1, 0), ceil_mode=True)
+    yield F.avg_pool2d(image, 9, padding=1, ceil_mode=True, count_include_pad=False)
     for size in ((5, 7), (2, 8)):
         for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
             yield F.interpolate(image, size, mode=mode)
