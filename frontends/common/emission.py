@@ -46,6 +46,8 @@ class Emission:
     slopes : set of str
         Constants to gradients that given gradients of functions read: they are no constants to
         the gradients of those.
+    once : dict of str to str
+        The values of what PyTorch has a gradient of, and a wrong second one: what that is.
     """
 
     build: Builder = field(default_factory=Builder)
@@ -59,6 +61,7 @@ class Emission:
     producers: dict[str, Node] = field(default_factory=dict)
     seen: int = 0
     slopes: set[str] = field(default_factory=set)
+    once: dict[str, str] = field(default_factory=dict)
 
     def enter(self, constant: Constant) -> Value:
         """Return the value of a constant: a parameter, or a fill with one number."""

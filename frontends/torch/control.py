@@ -43,6 +43,24 @@ def _kept(importer: Any, item: Any, flag: Value) -> Any:
     return build.emit("where", flag, value, build.emit("stop_gradient", value))
 
 
+def _once(name: str, convert: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a converter that notes that PyTorch has no second gradient of its operator.
+
+    PyTorch computes one without an error, and leaves out what depends on the operands of the first.
+    """
+
+    def converted(importer: Any, *arguments: Any) -> Any:
+        build: Builder = importer.emission.build
+        before = {node.name for node in build.nodes}
+        found = convert(importer, *arguments)
+        for node in build.nodes:
+            if node.name not in before:
+                importer.emission.once.setdefault(node.name, name)
+        return found
+
+    return converted
+
+
 def _either(importer: Any, flag: Value, a: Any, b: Any) -> Any:
     if not isinstance(a, (Value, Constant)):
         if a != b:
@@ -105,10 +123,10 @@ def _map(importer: Any, body: Any, columns: Sequence[Any], fixed: Sequence[Any])
 
 CONTROL: Mapping[str, Callable[..., Any]] = {
     "associative_scan": _associative,
-    "cond": _cond,
+    "cond": _once("torch.cond", _cond),
     "map_impl": _map,
-    "scan": _scan,
-    "while_loop": _while,
+    "scan": _once("scan", _scan),
+    "while_loop": _once("while_loop", _while),
 }
 
 

@@ -81,7 +81,8 @@ class Importer:
                 is_held = node.name in self.held
                 items[node] = _as_constants(self.held[node.name]) if is_held else self._input(node)
             elif spec.target is None or spec.kind in (InputKind.TOKEN, InputKind.CUSTOM_OBJ):
-                raise UnsupportedError(f"the input `{node.name}`, which is no tensor,")
+                self.node = next(iter(node.users), node)
+                raise UnsupportedError("an object that is no tensor, such as a generator,")
             else:
                 items[node] = self._stored(self.names.get(spec.target, spec.target), updated)
         return items
@@ -252,6 +253,8 @@ class Importer:
         packet = str(target).rpartition(".")[0]
         prefix = COMPLEX if _is_complex(node) else ""
         converter = CONVERTERS.get(prefix + str(target)) or CONVERTERS.get(prefix + packet)
+        if converter is None and packet == "aten._local_scalar_dense":
+            raise UnsupportedError("a number that a module reads from a tensor, as by `item`,")
         if converter is None:
             raise UnsupportedError(f"the operator {target}{' of complex numbers' * bool(prefix)}")
         sample = node.meta.get("val")

@@ -167,7 +167,9 @@ def _failure(
         return ModelError(_exports(error), line_of(error), "set `config.use_cache = False`")
     plain = _raised(module, lambda: torch.export.export(module, arguments, keywords, strict=False))
     if plain is not None:
-        hint = "the module runs, and the fault is `torch.export`'s: write the line without it"
+        is_same = _reason(plain) == _reason(error)
+        fault = ", and the fault is `torch.export`'s" if is_same else ""
+        hint = f"the module runs{fault}: write the line without it"
         return ModelError(_exports(error), line_of(error), hint)
     return ModelError(
         f"the import cannot trace the module, which `torch.export` can ({_reason(error)})",

@@ -25,6 +25,7 @@ def emit_gradients(
     *,
     again: bool,
     slopes: Collection[str] = (),
+    once: Mapping[str, str] | None = None,
 ) -> list[Value | None]:
     """Emit the gradient of outputs by inputs, all of them values of a growing program.
 
@@ -41,6 +42,8 @@ def emit_gradients(
         that have a gradient.
     slopes : collection of str
         Constants to gradients that given gradients read, which a second gradient lacks.
+    once : mapping of str to str, optional
+        Values without a second gradient, and what they are of.
 
     Returns
     -------
@@ -53,7 +56,7 @@ def emit_gradients(
     UnsupportedError
         If the gradient of an operator cannot be differentiated.
     """
-    backward = _Backward(build, again, _varying(build, slopes) if again else ())
+    backward = _Backward(build, again, _varying(build, slopes) if again else (), once or {})
     totals: dict[str, Value] = {}
     for output, cotangent in zip(outputs, cotangents, strict=True):
         backward.contribute(totals, output.name, cotangent)
@@ -71,8 +74,10 @@ def emit_gradients(
 class _Backward:
     """The backward pass over a part of a program, which extends it."""
 
-    def __init__(self, build: Builder, again: bool, slopes: Collection[str]) -> None:
-        self.build, self.again, self.slopes = build, again, slopes
+    def __init__(
+        self, build: Builder, again: bool, slopes: Collection[str], once: Mapping[str, str]
+    ) -> None:
+        self.build, self.again, self.slopes, self.once = build, again, slopes, once
         parameters = [parameter.value for parameter in build.parameters]
         results = [result for node in build.nodes for result in node.results]
         self.values = {value.name: value for value in (*build.inputs, *parameters, *results)}
@@ -106,6 +111,10 @@ class _Backward:
         if any(name in self.slopes for name in node.operands):
             raise UnsupportedError(
                 "the second gradient of a function or a hook with a gradient of its own"
+            )
+        if self.again and (what := self.once.get(node.name)):
+            raise UnsupportedError(
+                f"the second gradient of `{what}`, of which PyTorch leaves parts out silently,"
             )
         info = operator_info(node.operator, [v.type for v in operands], node.attributes)
         cotangents = [totals.get(r.name) or _zeros(build, r) for r in node.results]

@@ -5,7 +5,7 @@ too. It is traced when it is registered, on a mark of the gradient, and every re
 tensor with the hook afterwards. Those of parameters stand before the forward pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import getitem
@@ -17,6 +17,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from shardwright.frontends.torch.autograd.marks import Gradients, fit, refused
+from shardwright.frontends.torch.gradients import GRADIENT
 from shardwright.frontends.torch.places import line_of_function, place
 from shardwright.frontends.torch.private import (
     accumulation_hooks_of,
@@ -260,11 +261,41 @@ def give_hooked(program: ExportedProgram, removed: set[int]) -> None:
                 "register it where they are on",
             )
     hooks = [node for node in whole.nodes if _is_hook(node)]
+    _refuse_late(whole, hooks, removed)
     for node in hooks:
         if not removed.intersection(node.args[1]):
             _give(whole, node, hooks)
     for node in hooks:
         whole.erase_node(node)
+
+
+def _refuse_late(graph: fx.Graph, hooks: Sequence[fx.Node], removed: set[int]) -> None:
+    """Refuse hooks that gradients of the forward pass and those of training do not both meet."""
+    places = {node: number for number, node in enumerate(graph.nodes)}
+    gradients = [node for node in graph.nodes if str(node.target).startswith(GRADIENT)]
+    for hook in hooks if gradients else ():
+        is_removed = bool(removed.intersection(hook.args[1]))
+        tensors = {one for one in hook.args[0] if isinstance(one, fx.Node)}
+        for node in gradients:
+            is_before = places[node] < places[hook]
+            passes = tensors & _before(node.args[0]) and _before(tensors) & {*node.args[1]}
+            if passes and is_before is not is_removed:
+                raise ModelError(
+                    "a hook of a tensor is registered after a gradient through the tensor is "
+                    "computed, or removed before training",
+                    place(hook),
+                    "register it before, and keep it",
+                )
+
+
+def _before(ends: Iterable[fx.Node]) -> set[fx.Node]:
+    """Return nodes, and all that they depend on."""
+    found, todo = set(ends), [*ends]
+    while todo:
+        new = {*todo.pop().all_input_nodes} - found
+        found |= new
+        todo += new
+    return found
 
 
 def _is_hook(node: fx.Node) -> bool:

@@ -50,7 +50,10 @@ torch.library.register_fake("shardwright::boundary", _like)
 
 
 def _kept(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.given = [v if isinstance(v, (list, tuple)) else None for v in inputs]
+    ctx.given = [
+        v if isinstance(v, (list, tuple)) and not any(isinstance(one, int) for one in v) else None
+        for v in inputs
+    ]
 
 
 def _zeros(ctx: Any, cotangents: Any) -> Any:

@@ -16,8 +16,10 @@ def _gradient(
     again: bool,
     zeros: bool = False,
 ) -> list[Value]:
-    slopes = call.emission.slopes
-    found = emit_gradients(call.build, outputs, cotangents, inputs, again=again, slopes=slopes)
+    slopes, once = call.emission.slopes, call.emission.once
+    found = emit_gradients(
+        call.build, outputs, cotangents, inputs, again=again, slopes=slopes, once=once
+    )
     if None in found and not zeros:
         raise UnsupportedError("a gradient by a tensor that is written to, or viewed again, since")
     return [

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
+import own_gradients as own  # noqa: E402
 import torch_compare as compare  # noqa: E402
-import torch_own_gradients as own  # noqa: E402
 
 from shardwright.frontends.torch import import_module  # noqa: E402
 from shardwright.ir.errors import ModelError, OptionError  # noqa: E402
@@ -40,6 +40,8 @@ RIGHT = (
     "module_backward_hook_of_two",
     "checkpoint_reentrant",
     "set_grad_enabled",
+    "module_hook_and_penalty",
+    "penalty_by_hooked",
 )
 # What a refusal says, by the case; the line of the module comes after it.
 REFUSED = {
@@ -57,6 +59,10 @@ REFUSED = {
     "accumulated",
     "module_backward_hook_of_results": "a hook reads the gradient of another tensor, which cannot "
     "be imported",
+    "penalty_of_hooked": "a hook of a tensor is registered after a gradient through the tensor is "
+    "computed, or removed before training",
+    "hook_removed_after_a_gradient": "a hook of a tensor is registered after a gradient through "
+    "the tensor is computed, or removed before training",
     "module_backward_hook_old": "`b` has a backward hook of the old kind",
     "requires_grad_inside": "the module changes whether a parameter requires a gradient "
     "whenever it runs",

@@ -263,6 +263,18 @@ def _product(net: Any, x: Any, y: Any) -> Any:
     return _slope(net(x).cumprod(0).sum(), net[0].weight)
 
 
+def _branching(net: Any, x: Any, y: Any) -> Any:
+    x = x.detach().requires_grad_()
+    h = torch.cond(x.sum() > 0, torch.sin, torch.tanh, (net(x),))
+    return _slope(h.sum(), x)
+
+
+def test_second_gradients_that_pytorch_has_wrong_are_refused() -> None:
+    message = "^the second gradient of `torch.cond`, of which PyTorch leaves parts out silently,"
+    with pytest.raises(ModelError, match=message):
+        import_module(*second.of_loss(_branching))
+
+
 def _not_required(net: Any, x: Any, y: Any) -> Any:
     return _slope(net(x).sum(), x)
 
