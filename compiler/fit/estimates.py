@@ -151,6 +151,19 @@ class Estimate:
         bubble = (groups - 1) / plan.chunks * sum(loads) / groups
         return self._with_data(self.passes * max(loads) + bubble)
 
+    @property
+    def seconds_by_part(self) -> Mapping[str, float]:
+        """What the formula's step is made of."""
+        plan, groups = self.plan, self.plan.pipeline
+        loads = [sum(self.durations[group::groups]) for group in range(groups)]
+        passes = self.passes * max(loads)
+        bubble = (groups - 1) / plan.chunks * sum(loads) / groups
+        return {
+            "passes of the busiest devices": passes,
+            "pipeline fills and drains": bubble,
+            "data ranks, and what is done once": max(self.seconds - passes - bubble, 0.0),
+        }
+
     @cached_property
     def refined_seconds(self) -> float:
         """About how long the step takes, by its simulated schedule."""

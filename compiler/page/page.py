@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -12,26 +13,33 @@ from shardwright.ir.files import begins, check_file, write_file
 _WHAT = "the page"
 _MARK = "<!doctype html>\n<!-- a page of shardwright -->\n"
 _LIBRARY = "echarts.min.js"
+_PAGE = "page.html"
 _SCRIPTS = ("units.js", "tables.js", "model.js", "timeline.js", "memory.js", "search.js", "main.js")
 _is_page = begins(_MARK.encode())
 
 
-def page_text(document: dict[str, Any]) -> str:
+def page_text(
+    document: dict[str, Any], scripts: Sequence[str] = _SCRIPTS, frame: str = _PAGE
+) -> str:
     """Return a page that holds a document and all that draws it.
 
     Parameters
     ----------
     document : dict
         The document; see `page_document`.
+    scripts : sequence of str
+        What draws it: files of `drawing`.
+    frame : str
+        The HTML around it.
     """
     drawing = files("shardwright.compiler.page") / "drawing"
     parts = {
         "style": (drawing / "page.css").read_text("utf-8"),
         "library": (drawing / "vendored" / _LIBRARY).read_text("utf-8"),
-        "script": "\n".join((drawing / name).read_text("utf-8") for name in _SCRIPTS),
+        "script": "\n".join((drawing / name).read_text("utf-8") for name in scripts),
         "document": embedded(document),
     }
-    text = _MARK + (drawing / "page.html").read_text("utf-8")
+    text = _MARK + (drawing / frame).read_text("utf-8")
     for name, content in parts.items():
         text = text.replace(f"<!--{name}-->", content, 1)
     return text

@@ -1,9 +1,11 @@
 """``shardwright fit``: whether a model fits on devices, with which plan, and what to change."""
 
 import argparse
+from pathlib import Path
 
 from shardwright.api import DEFAULT_CLUSTER
 from shardwright.compiler.fit.questions import least_devices
+from shardwright.compiler.page.page import check_page
 from shardwright.ir.errors import InfeasibleError, NotFoundError, ShardwrightError
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, number_in
@@ -12,7 +14,8 @@ from shardwright.tools.documents import print_document
 from shardwright.tools.fit.answers import Answers, on_several
 from shardwright.tools.fit.choice import add_robust, stated_errors
 from shardwright.tools.fit.document import answers_document, on_devices_document
-from shardwright.tools.fit.report import print_answers
+from shardwright.tools.fit.explorer import write_explorer
+from shardwright.tools.fit.report import first_sentences, print_answers
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.options import (
     add_memory,
@@ -24,6 +27,7 @@ from shardwright.tools.options import (
     take_batch,
 )
 from shardwright.tools.plan_files import read_types
+from shardwright.tools.report import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training(parser)
     add_verbose(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page with all plans of the family, step against memory, what one change to "
+        "each would do, and what wins on other devices, with other batches and lengths",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.memory_limit is not None:  # without one all fits, and no size is the largest
         POSITIVE.check("--memory", arguments.memory_limit)
     read_types(arguments)
+    if arguments.html is not None:
+        check_page(arguments.html)
     chosen = take_batch(arguments, arguments.model, max(arguments.devices))
     subject = Subject(arguments)
     asked.check(subject.name, subject.tokens)
@@ -86,6 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_document(document)
     else:
         print_answers(answers, several, asked, chosen, arguments.verbose)
+    if arguments.html is not None:
+        write_explorer(arguments.html, answers, asked, first_sentences(answers, asked, chosen))
+        if not arguments.json:
+            print_line("page", str(arguments.html))
     if answers.built is None:
         raise _does_not_fit(answers)
     return 0

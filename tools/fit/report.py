@@ -56,10 +56,9 @@ def print_answers(
     verbose : bool
         Whether to print all answers, not only whether it fits, and what to change.
     """
-    plan, told = answers.subject_plan, answers.told(asked)
-    first = [] if told is None else [*_first(answers, told, chosen)]
+    plan = answers.subject_plan
     print(_title(answers))
-    print_sentences(first)
+    print_sentences(first_sentences(answers, asked, chosen))
     _print_verdict(answers)
     if plan is not None and verbose:
         _print_plan(answers, plan, asked)
@@ -83,6 +82,12 @@ def print_answers(
         _print_front(answers, asked)
     if several:
         _print_several(answers, several, asked)
+
+
+def first_sentences(answers: Answers, asked: Asked, chosen: str = "") -> list[str]:
+    """Return the first lines of the answers; none where no plan was built."""
+    told = answers.told(asked)
+    return [] if told is None else [*_first(answers, told, chosen)]
 
 
 def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:

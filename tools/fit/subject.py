@@ -43,20 +43,23 @@ class Subject:
         self._options = {n: v for n, v in self._given.items() if n in OPTION_NAMES}
         _check(self.definition)
 
-    def model(self, sequence: int | None = None, **options: Any) -> FitModel:
-        """Return the model, with another sequence or other options.
+    def model(
+        self, sequence: int | None = None, batch: int | None = None, **options: Any
+    ) -> FitModel:
+        """Return the model, with another sequence, another batch or other options.
 
         Raises
         ------
         ModelError
-            If the model has no sequence.
+            If the model has no such size.
         """
-        definition = self.definition
+        definition, name = self.definition, self.name
         if sequence is not None:
+            name = with_size(name, SEQUENCE, sequence)
+        if name != self.name or batch is not None:
             with warnings.catch_warnings():  # they were told of the model itself
                 warnings.simplefilter("ignore", ShardwrightWarning)
-                name = with_size(self.name, SEQUENCE, sequence)
-                definition, _ = training_definition(name, None, 1)
+                definition, _ = training_definition(name, batch, 1)
         given = {**self._options, **options}
         asked = with_own_options(asked_options(given, None, ()), definition, given)
         rules = with_rules(asked.optimizer, definition.graph)

@@ -1,0 +1,75 @@
+"""The page of `fit`: it holds every plan, what each is made of, and what wins at other sizes."""
+
+import json
+import re
+from argparse import ArgumentParser
+
+import pytest
+
+from shardwright.tools import fit
+from shardwright.tools.answers.training import Asked
+from shardwright.tools.fit.answers import Answers
+from shardwright.tools.fit.explorer import explorer_document
+from shardwright.tools.fit.subject import Subject
+from shardwright.tools.main import main
+from shardwright.tools.plan_files import read_types
+
+MODEL = "llama:layers=2,hidden=512,heads=2,kv_heads=2,inner=1024,sequence=512,vocabulary=8000"
+GIVEN = [MODEL, "--batch", "16", "--precision", "bfloat16", "--optimizer", "adam"]
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """Return what is found on four devices."""
+    parser = ArgumentParser()
+    fit.add_arguments(parser)
+    given = parser.parse_args([*GIVEN, "--devices", "4", "--memory", "0.3"])
+    read_types(given)
+    return Answers(Subject(given), 4)
+
+
+@pytest.fixture(scope="module")
+def document(answers):
+    """Return what the page draws."""
+    return explorer_document(answers, Asked())
+
+
+def test_rows_are_the_plans_and_add_up(answers, document):
+    assert len(document["plans"]) == len(answers.plans)
+    for one, row in zip(answers.plans, document["plans"], strict=True):
+        text, fields, seconds, memory, fits, parts, kinds = row
+        named = dict(zip(document["fields"], fields, strict=True))
+        assert (text, named["tensor"], named["zero"]) == (
+            one.plan.text,
+            one.plan.tensor,
+            one.plan.zero,
+        )
+        assert sum(parts) == pytest.approx(seconds)
+        assert sum(kinds) == pytest.approx(memory)
+        assert fits == (
+            2 if memory <= 0.92 * 0.3 * 2**30 else 1 if memory <= 1.05 * 0.3 * 2**30 else 0
+        )
+    assert document["best"] in [row[0] for row in document["plans"]]
+
+
+def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document):
+    curves = {curve["over"]: curve for curve in document["curves"]}
+    assert list(curves) == ["devices", "batch", "sequence"]
+    assert (curves["devices"]["own"], curves["batch"]["own"]) == (4, 16)
+    for curve in curves.values():
+        (own,) = (point for point in curve["points"] if point["size"] == curve["own"])
+        assert own["plan"] == answers.fastest[0].plan.text
+        assert own["step_seconds"] == answers.fastest[0].refined_seconds
+
+
+def test_page_is_written_with_its_document_and_replaces_no_other_file(tmp_path, capsys):
+    page = tmp_path / "fit.html"
+    options = ["--devices", "4", "--memory", "0.3", "--html", str(page)]
+    assert main(["fit", *GIVEN, *options]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["page", str(page)]
+    (text,) = re.findall(r'<script id="document"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert json.loads(text)["said"]
+    page.write_text("notes")
+    assert main(["fit", *GIVEN, *options]) == 2
+    assert str(page) in capsys.readouterr().err
+    assert page.read_text() == "notes"

@@ -1,0 +1,151 @@
+"""The page of `fit`: all plans of the family, step against memory, and what wins at other sizes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwright.compiler.fit.estimates import SPARE, Estimate
+from shardwright.compiler.fit.family import family, fastest
+from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.fit.questions import BELOW, device_counts, may_fit, on_devices
+from shardwright.compiler.page.page import page_text, write_text
+from shardwright.ir.errors import ShardwrightError
+from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.training import Asked
+from shardwright.tools.fit.answers import Answers
+
+_SCRIPTS = ("units.js", "tables.js", "explorer.js")
+_FRAME = "explorer.html"
+_FIELDS = ("tensor", "pipeline", "data", "chunks", "order", "recompute", "zero", "micro_batch")
+_DEVICES = 8  # numbers of devices of the curve, from the least on which all is stored
+_TIMES = (1 / 2, 1, 2, 4)  # of the batch, and of the sequence
+
+
+def write_explorer(path: Path, answers: Answers, asked: Asked, sentences: Sequence[str]) -> None:
+    """Write the page of the answers about one number of devices.
+
+    Parameters
+    ----------
+    path : Path
+        The file; another file that is no page is never replaced.
+    answers : Answers
+        The answers.
+    asked : Asked
+        What is asked about the length of a training.
+    sentences : sequence of str
+        What the page begins with.
+    """
+    document = explorer_document(answers, asked, sentences)
+    write_text(path, page_text(document, _SCRIPTS, _FRAME))
+
+
+def explorer_document(
+    answers: Answers, asked: Asked, sentences: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return all that the page draws."""
+    model, subject, told = answers.model, answers.subject, answers.told(asked)
+    parts = [*next(iter(answers.plans)).seconds_by_part] if answers.plans else []
+    kinds = [*dict.fromkeys(kind for one in answers.plans for kind in one.memory_by_kind)]
+    return {
+        "said": list(sentences),
+        "model": subject.name,
+        "cluster": subject.cluster.name,
+        "software": answers.software_name,
+        "devices": answers.devices,
+        "batch": subject.samples,
+        "tokens": subject.tokens,
+        "sequence": subject.sequence,
+        "parameters": model.elements,
+        "precision": model.options.precision,
+        "optimizer": model.options.optimizer.kind,
+        "limit_bytes": model.limit_bytes,
+        "spare": SPARE,
+        "below": BELOW,
+        "fields": list(_FIELDS),
+        "parts": parts,
+        "kinds": kinds,
+        "plans": [_row(one, parts, kinds) for one in answers.plans],
+        "best": None if answers.subject_plan is None else answers.subject_plan.plan.text,
+        "built": None if told is None else _built(answers, told),
+        "full_rate_seconds": None if told is None else _at_full_rate(told),
+        "curves": [*_curves(answers)],
+    }
+
+
+def _row(one: Estimate, parts: Sequence[str], kinds: Sequence[str]) -> list[Any]:
+    """Return a plan as a row: its text, its fields, what it takes, and of what."""
+    seconds, memory = one.seconds_by_part, one.memory_by_kind
+    return [
+        one.plan.text,
+        [getattr(one.plan, name) for name in _FIELDS],
+        one.seconds,
+        one.memory_bytes,
+        2 if one.fits else 1 if may_fit(one) else 0,
+        [seconds[name] for name in parts],
+        [memory.get(kind, 0.0) for kind in kinds],
+    ]
+
+
+def _built(answers: Answers, told: Told) -> dict[str, Any]:
+    document = told.planned.plan.document
+    return {
+        "plan": document.how,
+        "step_seconds": told.step_seconds,
+        "memory_bytes": document.memory.peak_bytes,
+        "software_memory_bytes": answers.kept,
+        "model_flops_utilization": told.rates.utilization,
+    }
+
+
+def _at_full_rate(told: Told) -> float:
+    """Return the step of 100 % MFU: all devices compute products at full rate, without a pause."""
+    return told.step_seconds * told.rates.utilization
+
+
+def _curves(answers: Answers) -> Iterator[dict[str, Any]]:
+    """Yield what wins at other numbers of devices, batches and lengths, those that have a plan."""
+    model, subject, fewest = answers.model, answers.subject, answers.fewest
+    if fewest is not None:
+        counts = [n for n in device_counts(model) if n >= fewest.devices][:_DEVICES]
+        best = [(n, on_devices(model, n).best, subject.tokens) for n in counts]
+        yield _curve("devices", answers.devices, best)
+    length, batch = subject.sequence, subject.samples
+    yield _curve("batch", batch, [*_of_sizes(answers, "batch", batch, length)])
+    if length is not None:
+        yield _curve("sequence", length, [*_of_sizes(answers, "sequence", length, batch)])
+
+
+def _of_sizes(
+    answers: Answers, name: str, own: int, others: int | None
+) -> Iterator[tuple[int, Estimate | None, int | None]]:
+    """Yield for some values of a size the fastest plan, and the tokens of a step."""
+    for size in (int(many * own) for many in _TIMES if many * own >= 1):
+        try:
+            given: dict[str, Any] = {name: size}
+            model = answers.model if size == own else answers.subject.model(**given)
+            yield size, _fastest(model, answers.devices), others and others * size
+        except ShardwrightError:  # the model has no such size
+            continue
+
+
+def _fastest(model: FitModel, devices: int) -> Estimate | None:
+    found = fastest(family(model, devices))
+    return found[0] if found else None
+
+
+def _curve(
+    name: str, own: int, points: Sequence[tuple[int, Estimate | None, int | None]]
+) -> dict[str, Any]:
+    rows = [_point(size, one, tokens) for size, one, tokens in points if one is not None]
+    return {"over": name, "own": own, "points": rows}
+
+
+def _point(size: int, one: Estimate, tokens: int | None) -> Mapping[str, Any]:
+    seconds = one.refined_seconds
+    return {
+        "size": size,
+        "plan": one.plan.text,
+        "step_seconds": seconds,
+        "memory_bytes": one.memory_bytes,
+        "tokens_per_second_per_device": tokens and tokens / seconds / one.devices,
+    }
