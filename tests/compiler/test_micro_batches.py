@@ -27,7 +27,7 @@ RULE = UpdateRule("adam", ADAM.settings)
 
 # Each model and mode with two or with four, then with the other.
 IN_PASSES = first(
-    6,
+    4,
     [
         (model, mode, (2, 4)[(turn + row + column) % 2])
         for turn in range(2)

@@ -141,7 +141,7 @@ def test_weighted_costs_are_weighted_loads(seed: int) -> None:
     assert float(shares @ loads) <= simulate(program, POD).step_seconds * ROUNDING
 
 
-@pytest.mark.parametrize("model", first(1, ["dlrm", "lenet5", "mlp"]))
+@pytest.mark.parametrize("model", first(1, ["mlp", "dlrm", "lenet5"]))
 def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from tests.frontends.models import (
 
 MODELS = (mlp, conv_net, transformer, exported_gpt, recurrent, looped)
 SIZES = {"batch": 8}
-EVERY = 11  # of the node tests one in so many is run here
+EVERY = 17  # of the node tests one in so many is run here
 
 # The evaluator of ONNX reads a stale state in the branch of a loop.
 EVALUATED = tuple(make for make in MODELS if make is not looped)

@@ -23,7 +23,7 @@ from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.zoo import load
 from tests.equivalence import assert_equal, trained
-from tests.extent import first
+from tests.extent import crossed, first
 from tests.random_graphs import random_graph
 from tests.random_plans import emitted, profile_for
 from tests.zoo_sizes import SMALL
@@ -108,8 +108,10 @@ def test_a_cell_saves_what_it_returns_and_recomputes_the_rest() -> None:
     assert network(recomputed=False).graph == replace(graph, recomputed=())
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("search", ["exact", "data_parallel", "fully_sharded"])
+@pytest.mark.parametrize(
+    ("precision", "search"),
+    first(3, crossed(["float32", "bfloat16"], ["exact", "data_parallel", "fully_sharded"])),
+)
 def test_plans_of_marked_cells(search: str, precision: str) -> None:
     options = CompileOptions(search=search, precision=precision)
     programs = [

@@ -13,6 +13,7 @@ from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.models.optimizer import STATES
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.runtime.updates import overwrites, overwriting, replaced_operands
+from tests.extent import crossed, first
 
 MODEL = "mlp:batch=8,inputs=16,hidden=64,classes=4,layers=3"
 
@@ -34,8 +35,12 @@ def trained(plan, in_place, fetch=()):
     return results, state
 
 
-@pytest.mark.parametrize("optimizer", STATES)
-@pytest.mark.parametrize("options", [{"search": "data_parallel"}, {"optimizer_parallel": True}])
+@pytest.mark.parametrize(
+    ("options", "optimizer"),
+    first(
+        len(STATES), crossed([{"search": "data_parallel"}, {"optimizer_parallel": True}], STATES)
+    ),
+)
 def test_values_are_those_without(optimizer, options):
     plan = compiled(optimizer=optimizer, **options).plan
     (_, expected), (_, found) = trained(plan, False), trained(plan, True)
