@@ -3,7 +3,7 @@
 import argparse
 
 from shardwright.cost_model.cluster import Cluster, Level, cluster, preset_names
-from shardwright.cost_model.efficiency.files import mixed_names
+from shardwright.cost_model.efficiency.files import cluster_in, mixed_names
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.tables import print_table
@@ -71,6 +71,7 @@ def fitted_presets(described: AnyCluster) -> list[str]:
     """Return presets with attained rates of the device of a cluster that has data-sheet peaks."""
     if isinstance(described, MixedCluster) or described.device.efficiency is not None:
         return []
-    presets = ((name, cluster(name).device) for name in preset_names())
     own = described.device.name
+    named = (name for name in preset_names() if own in cluster_in(name)[0])  # others are not read
+    presets = ((name, cluster(name).device) for name in named)
     return [name for name, device in presets if device.name == own and device.efficiency]

@@ -1,7 +1,9 @@
 """Files that describe clusters: those of the package by name, and any others by path."""
 
 import json
+from copy import deepcopy
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -84,7 +86,7 @@ def cluster_content(text: str, where: str) -> dict[str, Any]:
     ClusterError
         If it is neither YAML nor JSON, or no description of a cluster.
     """
-    content = _read(text, where)
+    content = deepcopy(_read(text, where))
     if not isinstance(content, dict):
         what = "a cluster file must hold `name`, `device` and `levels`"
         raise ClusterError(f"{what}, but holds no keys at all", where=where)
@@ -97,6 +99,7 @@ def cluster_content(text: str, where: str) -> dict[str, Any]:
     return content
 
 
+@lru_cache(maxsize=64)  # a text of YAML takes longer to read than some searches
 def _read(text: str, where: str) -> Any:
     """Return what is in a text of YAML, or of JSON where its file is called so."""
     is_json = where.endswith(".json")
