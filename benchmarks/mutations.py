@@ -303,12 +303,12 @@ _PLAN_COMMANDS = (
     ("dump",),
     ("dump", "--rank", "1"),
 )
-_COMPILE_MLP = ("compile", _PLANS["mlp"][0], "--devices", "4", "--time-limit", "5")
+_COMPILE_MLP = ("compile", _PLANS["mlp"][0], "--devices", "4", "--effort", "0.1")
 _COMMANDS = {
     "pins.json": (*_COMPILE_MLP, "--cluster", "cpu", "--strategies", "pins.json"),
     "cluster.json": (*_COMPILE_MLP, "--cluster", "cluster.json"),
     "cluster.yaml": (*_COMPILE_MLP, "--cluster", "cluster.yaml"),
-    "model.onnx": ("compile", "model.onnx:batch=4", "--devices", "2", "--time-limit", "5"),
+    "model.onnx": ("compile", "model.onnx:batch=4", "--devices", "2", "--effort", "0.1"),
 }
 _BY_ENDING: dict[str, Callable[[bytes, random.Random], bytes]] = {
     ".ir": damage_text,

@@ -59,7 +59,7 @@ def compared(
         "objective": "serial",
         "gap": 1e-6,
         "precision": precision,
-        "time_limit": 120,
+        "effort": 2,
     }
 
     def seconds(strategies: Mapping[str, SplitCounts]) -> float:

@@ -69,7 +69,7 @@ WAYS = ("recompute=full", "recompute=selective,sequence_parallel")
 """The ways to recompute."""
 
 
-def published_row(row: Published, time_limit: float) -> str:
+def published_row(row: Published, effort: float) -> str:
     """Return the row of a table: measured and simulated steps of its plans, and what is found."""
     own: dict[str, Any] = {"stages": row.pipeline, "chunks": row.chunks} if row.pipeline > 1 else {}
     where: dict[str, Any] = {"cluster": CLUSTER, "batch": row.batch}
@@ -80,9 +80,7 @@ def published_row(row: Published, time_limit: float) -> str:
         steps.append(named.compiled.result.cost)
     begin = time.process_time()
     passes = row.batch // row.micro_batch
-    found = compile(
-        row.model, row.devices, micro_batches=passes, time_limit=time_limit, **own, **where
-    )
+    found = compile(row.model, row.devices, micro_batches=passes, effort=effort, **own, **where)
     seconds = time.process_time() - begin
     result = found.compiled.result
     assert result is not None
@@ -116,14 +114,14 @@ def main() -> None:
     parser.add_argument("what", choices=("exactness", "published"))
     parser.add_argument("--seeds", type=int, default=400)
     parser.add_argument("--rows", type=int, nargs="*", default=range(len(PUBLISHED)))
-    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--effort", type=float, default=1.0)
     arguments = parser.parse_args()
     print(machine())
     if arguments.what == "exactness":
         exactness(arguments.seeds)
         return
     for row in arguments.rows:
-        print(published_row(PUBLISHED[row], arguments.time_limit), flush=True)
+        print(published_row(PUBLISHED[row], arguments.effort), flush=True)
 
 
 if __name__ == "__main__":

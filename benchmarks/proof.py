@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", help="those whose names begin so (all)")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="of each search (60 s)")
+    parser.add_argument("--effort", type=float, default=1.0, help="of each search (1)")
     parser.add_argument("--ranks", type=int, default=4, help="of the programs of mutants")
     parser.add_argument("--whole", action="store_true", help="programs of whole training plans")
     parser.add_argument("--stages", action="store_true", help="programs with pipeline stages")
@@ -119,7 +119,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     prefixes = tuple(arguments.models or ("",))
     if arguments.what == "zoo":
-        prove_zoo(arguments.devices, prefixes, arguments.time_limit)
+        prove_zoo(arguments.devices, prefixes, arguments.effort)
     elif arguments.what == "random":
         prove_random(arguments.count, arguments.seed, prefixes)
     else:
@@ -129,13 +129,13 @@ def main() -> None:
         prove_mutants(arguments.count, arguments.seed, prefixes, arguments.ranks, plans)
 
 
-def prove_zoo(devices: list[int], prefixes: tuple[str, ...], time_limit: float) -> None:
+def prove_zoo(devices: list[int], prefixes: tuple[str, ...], effort: float) -> None:
     """Prove plans of full size, and run their operators on small shapes."""
     proven = total = 0
     slowest = 0.0
     for model, count, ways in _cases(devices, prefixes):
         try:
-            plan = _plan(model, count, {**ways, "time_limit": time_limit})
+            plan = _plan(model, count, {**ways, "effort": effort})
         except ShardwrightError as error:
             print(f"{model} {count} {ways}: no plan: {str(error)[:90]}", flush=True)
             continue

@@ -99,19 +99,19 @@ class Task:
         return json.dumps(told, sort_keys=True)
 
 
-def measured(task: Task, seconds: float) -> dict[str, Any]:
+def measured(task: Task, effort: float) -> dict[str, Any]:
     """Return the figures of a task; a plan that does not fit has some, too."""
     row = rows()[task.row]
     where = waiting(scaled(cluster(row.cluster), task.links), task.exposed)
     common = {**TRAINED, **task.ablation}
     if task.plan == BEST:
         found = best_named_plan(
-            row.model, where, row.devices, batch=row.batch, time_limit=seconds, **common
+            row.model, where, row.devices, batch=row.batch, time_limit=60.0, **common
         )
         if found.compilation is None or found.plan is None:
             return {"reason": found.account}
         return {**figures(found.compilation), "plan": found.plan.text, "account": found.account}
-    options = {**row.options, **common, "time_limit": seconds}
+    options = {**row.options, **common, "effort": effort}
     if task.plan is not None:
         options = {**common, "plan": task.plan}
     compiled = partial(shardwright.compile, row.model, row.devices, cluster=where, batch=row.batch)
@@ -172,7 +172,7 @@ def waiting(described: Cluster, exposed: float) -> Cluster:
 
 def run(task: Task, arguments: argparse.Namespace) -> None:
     """Measure a task in a process of its own, and append the result."""
-    words = [sys.executable, str(HERE), "task", task.key, str(arguments.time_limit)]
+    words = [sys.executable, str(HERE), "task", task.key, str(arguments.effort)]
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -325,7 +325,7 @@ def main() -> None:
     commands.add_parser("list", help="print the names of the rows")
     measure = commands.add_parser("run", help="measure rows")
     measure.add_argument("row", nargs="+", choices=tuple(rows()), metavar="ROW")
-    measure.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="(60)")
+    measure.add_argument("--effort", type=float, default=1.0, metavar="E", help="(1)")
     measure.add_argument(
         "--ablation", action="append", default=[], metavar="OPTION=VALUE", help="repeatable"
     )
@@ -342,7 +342,7 @@ def main() -> None:
         command.add_argument("--results", type=Path, default=HERE.with_suffix(".jsonl"))
     one = commands.add_parser("task")  # in a process of its own
     one.add_argument("key")
-    one.add_argument("seconds", type=float)
+    one.add_argument("effort", type=float)
     arguments = parser.parse_args()
     if arguments.command == "list":
         print("\n".join(rows()))
@@ -350,7 +350,7 @@ def main() -> None:
         run_rows(arguments)
     elif arguments.command == "task":
         task = Task(*json.loads(arguments.key))
-        print(json.dumps(measured(task, arguments.seconds), default=str))
+        print(json.dumps(measured(task, arguments.effort), default=str))
     elif arguments.command == "ablations":
         print(ablations(read(arguments.results)))
     else:

@@ -1,7 +1,6 @@
 """Attempts: searches within memory limits, each with the program emitted for its plan."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,28 +16,30 @@ from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.planner.evaluation.programs import Programs
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.pipelines import fused
 from shardwright.planner.search_request import SearchRequest
+from shardwright.search.budget_note import BudgetNote
 from shardwright.search.least_memory import search_least_memory
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.memory_shares import largest_shares
 from shardwright.search.space.space import SearchSpace
-from shardwright.search.time_note import TimeNote
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
+from shardwright.solver.work import Budget
 
 _FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
 _FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
 _FITTING = "the search for plans that fit"
-_SHARE = 3 / 4  # of the time left that one search may take
+_SHARE = 3 / 4  # of the budget left that one search may take
 _LARGE = 200  # operators of a program whose search takes some time
-_FOR_RULES = 1 / 4  # of the time left that plans built by rule may take, and are left to fit
+_FOR_RULES = 1 / 4  # of the budget left that plans built by rule may take, and are left to fit
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """Searches of one problem until a deadline.
+    """Searches of one problem within a budget.
 
     Parameters
     ----------
@@ -48,14 +49,14 @@ class Attempts:
         The pass that lowers redistributions to the paths that the search prices.
     limits : SearchOptions
         The limits of the user.
-    deadline : float
-        The end of all searches, by `time.perf_counter`.
+    budget : Budget
+        What all searches may spend.
     recomputes : bool
         Whether the search decides what is recomputed.
     rules : RulePlans, optional
         Further candidates where memory is short.
-    time_note : TimeNote
-        Notes whether the time limit ended a search.
+    budget_note : BudgetNote
+        Notes whether the budget ended a search.
     programs : Programs
         The programs that were emitted, to share them with searches by other weights.
     """
@@ -63,10 +64,10 @@ class Attempts:
     request: SearchRequest
     lowering: LowerRedistributions
     limits: SearchOptions
-    deadline: float
+    budget: Budget
     recomputes: bool = False
     rules: RulePlans | None = None
-    time_note: TimeNote = field(default_factory=TimeNote)
+    budget_note: BudgetNote = field(default_factory=BudgetNote)
     programs: Programs = field(default_factory=Programs)
 
     def fit(self) -> Attempt:
@@ -89,14 +90,14 @@ class Attempts:
             other = self._offloading_alone() or next(self.by_rule(), None)
             if other is not None:
                 return _better(other, other, self._known_bound())
-            last = self._last_resort() if self.time_note.is_late(self.deadline, _FITTING) else None
+            last = self._last_resort() if self.budget_note.is_late(self.budget, _FITTING) else None
             if last is None:
                 raise
             return last
         if found.result.unlimited or self._is_near(found.result.cost, found.result.lower_bound):
             return found
         other = next(self.by_rule(found.result.cost), found)
-        self.time_note.is_late(self.deadline, _FITTING)
+        self.budget_note.is_late(self.budget, _FITTING)
         return _better(found, other, found.result.lower_bound)
 
     def _offloading_alone(self) -> Attempt | None:
@@ -108,7 +109,7 @@ class Attempts:
         request, options = self.request, self.request.options
         if options.offload != SEARCHED or options.recompute != SEARCHED or not request.recomputes:
             return None
-        alone = replace(request, options=replace(options, recompute="none"))
+        alone = replace(request, options=replace(options, recompute="none"), known=None)
         try:
             return replace(self, request=alone, rules=None).fit()
         except NoPlanError:
@@ -116,9 +117,9 @@ class Attempts:
 
     @property
     def _is_too_late(self) -> bool:
-        """Whether no time is left for a search that takes some."""
+        """Whether nothing is left for a search that takes some time."""
         large = len(self.request.source) > _LARGE and self.rules is not None
-        return large and self.time_note.is_late(self.deadline, _FITTING)
+        return large and self.budget_note.is_late(self.budget, _FITTING)
 
     def _last_resort(self) -> Attempt | None:
         """Return a plan that rules build and that fits; None if there is none.
@@ -141,7 +142,7 @@ class Attempts:
         """Return the searches in less time, where a plan built by rule may be needed."""
         if self.rules is None or not self.rules.are_allowed:
             return self
-        return replace(self, deadline=self.deadline - _FOR_RULES * self._left())
+        return replace(self, budget=self.budget.share(1 - _FOR_RULES))
 
     def _searched(self) -> Attempt:
         return self._fit_recomputing() if self.request.recomputes else self._fitting().fit()
@@ -149,7 +150,7 @@ class Attempts:
     def _build_by_rule(self) -> None:
         """Build plans by rule where memory is short, before further searches take the time."""
         if self.rules is not None:
-            self.rules.build(time.perf_counter() + _FOR_RULES * self._left())
+            self.rules.build(self.budget.share(_FOR_RULES))
 
     def by_rule(self, below: float = math.inf) -> Iterator[Attempt]:
         """Yield the plans built by rule that fit and cost less than `below`, cheapest first."""
@@ -171,12 +172,12 @@ class Attempts:
     def _that_fit(self, plans: PlanQueue, late: int = 0) -> Iterator[Attempt]:
         """Yield the plans whose programs fit, with as little recomputation as that takes.
 
-        So many programs are emitted after the deadline, too: the searches may have left no time.
+        So many programs are emitted when the budget is spent, too: the searches may have left none.
         """
         limit = self.limits.limit_bytes
         for plan in plans:
             if plan.result.memory_bytes <= limit:
-                if self.time_note.is_late(self.deadline, _FITTING):
+                if self.budget_note.is_late(self.budget, _FITTING):
                     if not late:
                         return
                     late -= 1
@@ -197,7 +198,7 @@ class Attempts:
         return replace(attempt, result=result)
 
     def _known_bound(self) -> float:
-        """Return a bound on all plans; 0 where none is found in time."""
+        """Return a bound on all plans; 0 where none is found within the budget."""
         try:
             return self._bound_of_all()
         except NoPlanError:
@@ -251,13 +252,13 @@ class Attempts:
             return _better(plan, plan, bound)
         try:
             found = self._recomputing().fit()
-        except NoPlanError:  # no time is left
+        except NoPlanError:  # nothing is left
             return _better(plan, plan, bound)
         return _better(plan, found, max(bound, found.result.lower_bound))
 
     def _bound_of_all(self) -> float:
         """Return a bound on all plans, within any memory and whatever they recompute."""
-        free = replace(self.limits, memory_limit=None, time_limit=_SHARE * self._left())
+        free = replace(self.limits, memory_limit=None, budget=self.budget.share(_SHARE))
         return self._solved(free).lower_bound
 
     def _is_near(self, cost: float, bound: float) -> bool:
@@ -320,15 +321,15 @@ class Attempts:
         Raises
         ------
         NotFoundError
-            If it was not built before the deadline, where plans may be known without it.
+            If it was not built within the budget, where plans may be known without it.
         """
         try:
             return self.space
         except TimeLimitError as error:
-            if not math.isfinite(self.request.deadline):
+            if self.request.is_needed:
                 raise
-            self.time_note.note("building the problem")
-            raise NotFoundError("no time is left to build the problem") from error
+            self.budget_note.note("building the problem")
+            raise NotFoundError("nothing is left to build the problem") from error
 
     @property
     def space(self) -> SearchSpace:
@@ -336,20 +337,20 @@ class Attempts:
         return self.request.recompute_space if self.recomputes else self.request.space
 
     def attempt(self, limits: SearchOptions) -> Attempt:
-        """Search within limits and a share of the time that is left, and emit the plan.
+        """Search within limits and a share of the budget that is left, and emit the plan.
 
         Raises
         ------
         NoPlanError
-            If there is none, or none was found; for tighter limits also if no time is left.
+            If there is none, or none was found; for tighter limits also if nothing is left.
         """
-        if limits.memory_limit != self.limits.memory_limit and not self._left():
-            self.time_note.note(_FITTING)
-            raise NotFoundError("no time is left to search within a tighter limit")
+        if limits.memory_limit != self.limits.memory_limit and self.budget.is_spent:
+            self.budget_note.note(_FITTING)
+            raise NotFoundError("nothing is left to search within a tighter limit")
         return self.found(limits).emit()
 
     def found(self, limits: SearchOptions) -> "Probe":
-        """Search within limits and a share of the time that is left.
+        """Search within limits and a share of the budget that is left.
 
         Raises
         ------
@@ -357,7 +358,7 @@ class Attempts:
             If there is none, or none was found.
         """
         try:
-            result = self._solved(replace(limits, time_limit=_SHARE * self._left()))
+            result = self._solved(replace(limits, budget=self.budget.share(_SHARE)))
         except NoPlanError:
             self._build_by_rule()
             raise
@@ -366,7 +367,7 @@ class Attempts:
         return Probe(self, limits, result)
 
     def _solved(self, limits: SearchOptions) -> SearchResult:
-        """Search within limits, and note whether the time limit ended that.
+        """Search within limits, and note whether the budget ended that.
 
         Raises
         ------
@@ -378,9 +379,9 @@ class Attempts:
             result = self.request.solve(space, limits)
         except NotFoundError:
             if method.keeps_memory_limit and method.minimizes_step:  # else time does not matter
-                self.time_note.note(_FITTING)
+                self.budget_note.note(_FITTING)
             raise
-        self.time_note.note_end_of(result, limits)
+        self.budget_note.note_end_of(result, limits)
         return result
 
     def with_buckets(
@@ -417,7 +418,8 @@ class Attempts:
         plain = None if options.rewrites_programs else timeline
         fusion, timeline = fastest_fusion(
             *(alone, cluster, limit, options.gap, bound, plain),
-            is_late=lambda: self.time_note.is_late(self.deadline, "the search for buckets"),
+            is_late=lambda: self.budget_note.is_late(self.budget, "the search for buckets"),
+            charge=lambda program: charge_simulation(self.budget, program),
             shortest=shortest,
         )
         if fusion != NO_BUCKETS:
@@ -437,21 +439,19 @@ class Attempts:
     ) -> Bucketed:
         if timeline is None:
             limit = self.limits.limit_bytes
+            charge_simulation(self.budget, attempt.program)
             timeline = simulate(attempt.program, self.request.cluster, limit)
         return Bucketed(attempt, fusion, timeline)
 
     def least_memory(self) -> LeastMemory:
         """Emit the plan that takes the least memory by the account of the search."""
         space = self.space
-        limits = replace(self.limits, time_limit=self._left())
+        limits = replace(self.limits, budget=self.budget.within(self.budget.left))
         result = search_least_memory(space, limits)
-        if result.seconds >= limits.time_limit:
-            self.time_note.note("the search for the least memory")
+        if limits.budget.is_spent:
+            self.budget_note.note("the search for the least memory")
         shares = largest_shares(space, result.assignment)
         return LeastMemory(self.emit(self.limits, result), result.lower_bound, shares)
-
-    def _left(self) -> float:
-        return max(self.deadline - time.perf_counter(), 0.0)
 
     @property
     def _verify_later(self) -> bool:
@@ -464,6 +464,7 @@ class Attempts:
         emitted = self.programs.emit(
             self.request.source, self.request.options, decisions, self.lowering
         )
+        charge_emission(self.budget, emitted.records)
         return Attempt(
             limits, result, emitted.program, emitted.memory, emitted.records, self.recomputes
         )

@@ -1,18 +1,18 @@
 """The plan of a program of repeated blocks in one stage, put together from plans of its blocks."""
 
-import math
-import time
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.buckets import fusion_text
 from shardwright.compiler.fitting import Attempt
-from shardwright.compiler.partitioning import Emitted, Partitioned
+from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.cost_model.cluster import Cluster
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.planner.choice.one_stage import OneStage
+from shardwright.planner.effort import limits_on
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
@@ -32,8 +32,8 @@ class BlockwisePlan(Partitioned):
         NotFoundError
             If none fits.
         """
-        begin = time.perf_counter()
-        planner = OneStage(Site.of(self.source, self.cluster, self.mesh, self.options))
+        site = Site.of(self.source, self.cluster, self.mesh, self.options, self.budget)
+        planner = OneStage(site)
         best = planner.best()
         limits = planner.site.limits
         memory = best.emitted.memory
@@ -44,7 +44,7 @@ class BlockwisePlan(Partitioned):
             0.0,
             "feasible",
             memory.peak_bytes,
-            time.perf_counter() - begin,
+            self.budget.spent,
             f"plans of {planner.site.words}, {len(planner.steps)} programs",
         )
         attempt = Attempt(limits, result, best.emitted.program, memory, best.emitted.records)
@@ -56,6 +56,8 @@ class BlockwisePlan(Partitioned):
         program = bucketed.attempt.program
         tolerance = tolerance_of(self.options.gap)
         step = in_least_memory(program, self.cluster, bucketed.timeline, tolerance)
+        charge_emission(self.budget, bucketed.attempt.records)
+        charge_simulation(self.budget, program)
         emitting = PassManager(records=list(bucketed.attempt.records))
         if not self.options.extra_passes:
             emitting.verify()
@@ -75,5 +77,6 @@ class BlockwisePlan(Partitioned):
         """What chooses buckets."""
         lowering = LowerRedistributions(self.cluster, self.options.cost_model)
         where = self.source, self.cluster, lowering.planner(self.mesh), self.options
-        limits = self.options.limits_on(self.cluster, self.progress)
-        return Attempts(SearchRequest(*where), lowering, limits, math.inf)
+        budget = self.budget.beyond()
+        limits = limits_on(self.cluster, self.options, budget, self.progress)
+        return Attempts(SearchRequest(*where, budget=budget), lowering, limits, budget)

@@ -50,6 +50,7 @@ def fastest_fusion(
     bound: float = 0.0,
     timeline: Timeline | None = None,
     is_late: Callable[[], bool] = lambda: False,
+    charge: Callable[[Graph], None] = lambda _: None,
     shortest: float = math.inf,
 ) -> tuple[Fusion, Timeline]:
     """Return the fastest way to bucket the all-reduces of gradients, and the overlapped step.
@@ -69,13 +70,16 @@ def fastest_fusion(
     timeline : Timeline, optional
         The overlapped step without buckets, if it is known.
     is_late : callable
-        Returns whether no time is left to try another way.
+        Returns whether nothing is left of the budget to try another way.
+    charge : callable
+        Charges for the simulation of a program.
     shortest : float
         The step of another program: of a large one, nothing is tried where no buckets are likely to
         make its step shorter than that.
     """
     best: Fusion = NO_BUCKETS
     plain = FuseAllReduces(NO_BUCKETS).run(program)
+    charge(plain)
     timeline = timeline or simulate(plain, cluster, memory_limit)
     least = proven = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
     if len(program) > _SMALL and relative_gap(timeline.step_seconds, least) > gap:
@@ -93,6 +97,7 @@ def fastest_fusion(
         seen.append(fused)
         if peak_memory(fused).peak_bytes > memory_limit:
             continue
+        charge(fused)
         found = simulate(fused, cluster, memory_limit)
         if found.step_seconds < timeline.step_seconds:
             best, timeline = fusion, found

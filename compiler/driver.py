@@ -1,17 +1,15 @@
 """The compiler: from a whole program to the program of every rank."""
 
-import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite
-from operator import ge
 
 from shardwright.compiler.blockwise import BlockwisePlan
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import (
     GivenStages,
     StagedPlan,
@@ -24,7 +22,8 @@ from shardwright.compiler.outer.entries import Found
 from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
-from shardwright.compiler.partitioning import Emitted, Partitioning
+from shardwright.compiler.partitioned import Emitted
+from shardwright.compiler.partitioning import Partitioning
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -48,6 +47,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
+from shardwright.planner.effort import budget_of
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import UNPARTITIONED, CompileOptions, Mode
 from shardwright.planner.pipelines import (
@@ -60,10 +60,9 @@ from shardwright.planner.pipelines import (
 )
 from shardwright.planner.plan.blocks import most_stages
 from shardwright.planner.search_request import SearchRequest
+from shardwright.search.budget_note import says_so
 from shardwright.search.options import Progress
-from shardwright.search.time_note import says_so
-
-_COLLECTIONS = (500_000, 20, 100)  # thresholds of garbage collection during a compilation
+from shardwright.solver.work import Budget
 
 
 @dataclass(frozen=True)
@@ -131,15 +130,28 @@ def compile_graph(
     single = len(meshes) == 1 and given and not options.explain_search
     preparing = options if single else options.in_one_stage()
     prepare = cache(lambda count: _prepared(graph, replace(preparing, micro_batches=count)))
+    begin, budget = time.perf_counter(), budget_of(options)
     with rare_collections():
         if single:
             prepared = prepare(options.passes)
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
             alone = replace(prepared.options, input_layouts=layouts)
-            return _compile(prepared, cluster, devices, alone, meshes[0], progress)
+            found = _compile(prepared, cluster, devices, alone, meshes[0], budget, progress)
+            return _with_stop(found, budget, options)
         alike = of_one_kind(cluster, "several configurations are not searched for several kinds")
-        where = graph, prepare, alike, devices, options, meshes, progress, layouts_on
-        return _searched(*where)
+        where = graph, prepare, alike, devices, options, meshes, budget, progress, layouts_on
+        found = _with_stop(_searched(*where), budget, options)
+        return replace(found, seconds=time.perf_counter() - begin)
+
+
+def _with_stop(found: Compiled, budget: Budget, options: CompileOptions) -> Compiled:
+    """Return a program that says where the safety stop ended its search."""
+    result = found.result
+    if result is None or not (budget.work.is_stopped and says_so(result)):
+        return found
+    limit = f"the time limit of {options.time_limit:g} s stopped it"
+    how = f"{result.how}; {limit}: for the same plan in each run, use less effort instead"
+    return replace(found, result=replace(result, how=how))
 
 
 def _searched(
@@ -149,6 +161,7 @@ def _searched(
     devices: int,
     options: CompileOptions,
     meshes: Sequence[Mesh | None],
+    budget: Budget,
     progress: Progress | None,
     layouts_on: LayoutsOn,
 ) -> Compiled:
@@ -171,14 +184,18 @@ def _searched(
     options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
     options = replace(options, gather_fusion=moved.gather_fusion)
 
-    def build_named(options: CompileOptions) -> Found[Compiled]:
-        return _found(_compile(_prepared(graph, options), cluster, devices, options, None, None))
+    def build_named(options: CompileOptions, budget: Budget) -> Found[Compiled]:
+        prepared = _prepared(graph, options)
+        return _found(_compile(prepared, cluster, devices, options, None, budget, None))
 
     shared = SharedParts()
 
-    def pipeline_of(options: CompileOptions, mesh: Mesh) -> PipelinePartitioning:
-        level = level_of_stages(cluster, devices, options.groups)
-        where = (program_of(options.passes), cluster, mesh, options, PassManager(), None, level)
+    def pipeline_of(options: CompileOptions, mesh: Mesh, budget: Budget) -> PipelinePartitioning:
+        level, source = (
+            level_of_stages(cluster, devices, options.groups),
+            program_of(options.passes),
+        )
+        where = (source, cluster, mesh, options, PassManager(), None, budget, level)
         return PipelinePartitioning(*where, shared=shared)
 
     compile_one = _compiling(prepare, cluster, devices)
@@ -187,7 +204,7 @@ def _searched(
     )
     most = most_stages(prepare(counts[0]).source)
     tried = configurations(meshes, counts, devices, _forms(options), most, 1 + judge.is_large)
-    return OuterRun(judge, tried, progress).run()
+    return OuterRun(judge, tried, budget, progress).run()
 
 
 def _compiling(
@@ -198,11 +215,12 @@ def _compiling(
     def compile_one(
         options: CompileOptions,
         mesh: Mesh | None,
+        budget: Budget,
         known: SearchRequest | None,
         *,
         is_draft: bool = False,
     ) -> Found[Compiled]:
-        where = prepare(options.passes), cluster, devices, options, mesh, None, known
+        where = prepare(options.passes), cluster, devices, options, mesh, budget, None, known
         return _found(_compile(*where, is_draft=is_draft))
 
     return compile_one
@@ -241,29 +259,6 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
     )
 
 
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let garbage collection run seldom, and skip the objects that exist already.
-
-    A compilation makes many objects, keeps most of them and makes few cycles; collections would
-    visit them, and imported modules, again and again.
-    """
-    before = gc.get_threshold()
-    if not before[0] or all(map(ge, before, _COLLECTIONS)):  # off, or rare already
-        yield
-        return
-    is_frozen = bool(gc.get_freeze_count())
-    gc.set_threshold(*map(max, before, _COLLECTIONS))
-    if not is_frozen:  # the user's own freeze is kept
-        gc.freeze()
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        if not is_frozen:
-            gc.unfreeze()
-
-
 def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
     """Return the canonical form of a program in micro-batches, and the options for it."""
     begin = time.perf_counter()
@@ -287,6 +282,7 @@ def _compile(
     devices: int,
     options: CompileOptions,
     mesh: Mesh | None,
+    budget: Budget,
     progress: Progress | None,
     known: SearchRequest | None = None,
     *,
@@ -299,7 +295,7 @@ def _compile(
         alone = of_one_kind(cluster, f"the mode `{options.mode}` runs on one kind of device")
         emitted = _of_user(source, alone, devices, options, passes)
     else:
-        where = (source, cluster, devices, options, mesh)
+        where = (source, cluster, devices, options, mesh, budget)
         emitted = _partitioned(*where, passes, progress, known, is_draft=is_draft)
     memory = emitted.memory if is_draft else _memory_of_step(emitted, cluster, options)
     check_host(memory, cluster)
@@ -356,6 +352,7 @@ def _partitioned(
     devices: int,
     options: CompileOptions,
     mesh: Mesh | None,
+    budget: Budget,
     passes: PassManager,
     progress: Progress | None,
     known: SearchRequest | None,
@@ -369,19 +366,20 @@ def _partitioned(
         if options.groups > 1:
             options.check_search_of_stages()
             level = level_of_stages(cluster, devices, options.groups)
-            search = PipelinePartitioning(source, cluster, mesh, options, passes, progress, level)
+            where = (source, cluster, mesh, options, passes, progress, budget, level)
+            search = PipelinePartitioning(*where)
             return search.draft() if is_draft else search.emit()
         emissions = {} if known is None else known.emissions
         alone = of_one_kind(cluster, "a program in one stage runs on one kind of device")
-        one = (source, alone, mesh, options, passes, progress)
+        one = (source, alone, mesh, options, passes, progress, budget)
         return (BlockwisePlan(*one) if is_draft else Partitioning(*one, emissions, known)).emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
     if is_searched(options):
         options = stages.in_options(options)
         source, cuts = replace(source, cuts=()), stages.cuts
-        where = (source, cluster, mesh, options, passes, progress, stages.level)
+        where = (source, cluster, mesh, options, passes, progress, budget, stages.level)
         return PipelinePartitioning(*where, cuts=cuts).emit()
-    return StagedPlan(source, cluster, mesh, options, passes, progress, stages).emit()
+    return StagedPlan(source, cluster, mesh, options, passes, progress, budget, stages).emit()
 
 
 def _mesh_of_stage(

@@ -205,7 +205,7 @@ class Fitting:
                 break
             try:
                 found = self._within((low + high) / 2)
-            except NoPlanError:  # no time is left
+            except NoPlanError:  # nothing is left
                 break
             if not found.fits(memory_limit):
                 high = found.memory_limit

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.compiler.buckets import fusion_text
 from shardwright.compiler.fitting import memory_text
-from shardwright.compiler.partitioning import Emitted, Partitioned
+from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.places import (
     clusters_of_groups,
@@ -25,6 +25,7 @@ from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.effort import limits_on
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.search_request import SearchRequest
@@ -156,8 +157,8 @@ class StagedPlan(Partitioned):
         groups = clusters_of_groups(self.cluster, self.mesh, given.groups, given.level)
         first = groups.of(0)  # prices what names leave open; every stage takes its own time
         planner = lowering.planner(self.mesh, first)
-        request = SearchRequest(self.source, first, planner, self.options)
-        limits = self.options.limits_on(first, self.progress)
+        request = SearchRequest(self.source, first, planner, self.options, budget=self.budget)
+        limits = limits_on(first, self.options, self.budget, self.progress)
         result = request.solve(request.space, replace(limits, memory_limit=None))
         decisions = in_stages(
             request.decisions(result), given.groups, stages_of(source), given.schedule, given.level

@@ -16,7 +16,6 @@ Kelley, "The cutting-plane method for solving convex programs", 1960.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,11 +32,12 @@ from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeig
 from shardwright.cost_model.weighted.loads import Loads, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
 from shardwright.ir.mesh import Mesh
+from shardwright.search.budget_note import BY_WEIGHTS, BudgetNote
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
-from shardwright.search.time_note import BY_WEIGHTS, TimeNote
 from shardwright.solver.linear_program import Cut, highest_grouped_weights
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-9
@@ -123,14 +123,14 @@ class OverlapSearch:
         Where the plans run.
     limits : SearchOptions
         The limits of the user.
-    deadline : float
-        The end of all searches, by `time.perf_counter`.
+    budget : Budget
+        What all searches may spend.
     within : callable, optional
         Returns searches by weights within a share of the memory limit, the one of the cheaper plan
         first; their bounds are not of every plan.
     relaxed : callable, optional
         Where memory is short, returns the search without its limit, whose lower bound is of every
-        plan; None where it finds nothing in time.
+        plan; None where it finds nothing within the budget.
     by_rule : callable, optional
         Where memory is short, returns plans that fit, were built by rule and may be faster than
         the shortest step that a function returns.
@@ -142,8 +142,8 @@ class OverlapSearch:
         Number of micro-batches.
     rounds : int
         Number of searches by further weights at most.
-    time_note : TimeNote
-        Notes whether the time limit ended a search.
+    budget_note : BudgetNote
+        Notes whether the budget ended a search.
     """
 
     fit: Callable[[float], Attempt]
@@ -152,7 +152,7 @@ class OverlapSearch:
     mesh: Mesh
     cluster: Cluster
     limits: SearchOptions
-    deadline: float
+    budget: Budget
     within: Callable[[ResourceWeights, float], Iterable[Probed]] = lambda *_: ()
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[Callable[[], float]], Iterable[Attempt]] = lambda _: ()
@@ -160,7 +160,7 @@ class OverlapSearch:
     intervals: int = 1
     passes: int = 1
     rounds: int = ROUNDS
-    time_note: TimeNote = field(default_factory=TimeNote)
+    budget_note: BudgetNote = field(default_factory=BudgetNote)
     found: list[Candidate] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)  # the greatest of each plan that was met
@@ -208,13 +208,13 @@ class OverlapSearch:
 
     def _first_bound(self) -> float:
         """Search by the first weights, and return the bound if memory does not matter there."""
-        begin = time.perf_counter()
+        begin = self.budget.spent
         try:
             first = self.first(self.as_weights(self.center))
         except NoPlanError:  # the search that fits a plan says why, if plans by rule do not fit
             self.is_short = self.is_large
             return 0.0
-        self.seconds += time.perf_counter() - begin
+        self.seconds += self.budget.spent - begin
         if not first.unlimited:
             self.searches += 1
             self.is_short = True
@@ -242,16 +242,16 @@ class OverlapSearch:
         return self._overlapped(bound)
 
     def _searched(self, weights: Floats, bound: float, *, is_last: bool) -> float | None:
-        """Search by weights, and return the greater bound; None if the time ended the search."""
+        """Search by weights, and return the greater bound; None if the budget ended it."""
         self.searches += 1
-        begin = time.perf_counter()
+        begin = self.budget.spent
         known_short = self.is_short and self.is_large
         try:
             probed = self.probe(self.as_weights(weights), self._worthwhile(bound), known_short)
-        except NoPlanError:  # a plan fits, so only the time can have ended the search
-            self.time_note.note(BY_WEIGHTS)
+        except NoPlanError:  # a plan fits, so only the budget can have ended the search
+            self.budget_note.note(BY_WEIGHTS)
             return None
-        self.seconds += time.perf_counter() - begin
+        self.seconds += self.budget.spent - begin
         if probed.lower_bound >= bound:
             bound = probed.lower_bound
             self.center = self.center if self._is_compute(weights) else weights
@@ -317,9 +317,9 @@ class OverlapSearch:
             if self._is_near(bound) or self._is_late:
                 break
             self.searches += 1
-            begin = time.perf_counter()
+            begin = self.budget.spent
             searched = self.within(weights, share)
-            self.seconds += time.perf_counter() - begin
+            self.seconds += self.budget.spent - begin
             for probed in searched:
                 self._consider_probed(probed)
                 if self._is_near(bound) or self._is_late:
@@ -444,7 +444,7 @@ class OverlapSearch:
 
     @property
     def _is_late(self) -> bool:
-        return self.time_note.is_late(self.deadline, BY_WEIGHTS)
+        return self.budget_note.is_late(self.budget, BY_WEIGHTS)
 
     @property
     def _shortest(self) -> float:

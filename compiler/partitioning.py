@@ -1,7 +1,6 @@
 """The plan of one configuration: a program on one mesh, with one number of micro-batches."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,6 @@ from functools import cached_property, partial
 
 from shardwright.compiler.attempts import Attempts, Probe
 from shardwright.compiler.buckets import (
-    NO_BUCKETS,
     Bucketed,
     Candidate,
     candidate_of,
@@ -20,96 +18,37 @@ from shardwright.compiler.fitting import Attempt, check_cost
 from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.compiler.overlap import ROUNDS, ROUNDS_RELAXED, Overlapped, OverlapSearch
+from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
-from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.effort import limits_on
 from shardwright.planner.evaluation.programs import Programs
-from shardwright.planner.options import CompileOptions
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.search_request import SearchRequest
-from shardwright.search.method import SearchResult
-from shardwright.search.options import Progress, SearchOptions
-from shardwright.search.time_note import FOR_A_BOUND, TimeNote
+from shardwright.search.budget_note import FOR_A_BOUND
+from shardwright.search.options import SearchOptions
 from shardwright.solver.solution import OPTIMALITY_GAP
+from shardwright.solver.work import Budget
 
 _ROUGH = 2e-3  # gap of searches by weights
 _ROUGHER = 5e-3  # gap of searches by weights for a plan where memory is short
 _ROUGHEST = 5e-2  # the same for a bound, which prices of memory raise as far, and soon
-_FOR_CANDIDATE = 1 / 8  # of the time left that such a search may take
-_RELAXED = 1 / 4  # of the time limit that is kept for searches without the memory limit
+_FOR_CANDIDATE = 1 / 8  # of the budget left that such a search may take
+_RELAXED = 1 / 4  # of the budget that is kept for searches without the memory limit
 _LARGE = 200  # operators of a program
 _SMALL_GAP = 3  # of the gap that is allowed: a large program is not searched by rules for less
-
-
-@dataclass(frozen=True)
-class Emitted:
-    """The program of a plan, with its costs.
-
-    Parameters
-    ----------
-    program : Graph
-        The training step that every rank runs.
-    mesh : Mesh
-        The ranks.
-    memory : MemoryUseReport
-        The peak memory of a rank.
-    decisions, result : Decisions and SearchResult, or None
-        What the search decided, with its cost and lower bound.
-    pin_prices : mapping of str to float
-        The price of each pin, in the unit of the profile.
-    buckets : str
-        How gradients are reduced together, in words.
-    minimizes_step : bool
-        Whether the cost of the result is the overlapped step.
-    """
-
-    program: Graph
-    mesh: Mesh
-    memory: MemoryUseReport
-    decisions: Decisions | None = None
-    result: SearchResult | None = None
-    pin_prices: Mapping[str, float] = field(default_factory=dict)
-    buckets: str = fusion_text(NO_BUCKETS)
-    minimizes_step: bool = False
-
-
-@dataclass(frozen=True)
-class Partitioned:
-    """A program that is partitioned on one mesh.
-
-    Parameters
-    ----------
-    source : Graph
-        The whole program, in canonical form.
-    cluster, mesh : Cluster or MixedCluster, Mesh
-        Where it runs; with stages the mesh is that of one stage.
-    options : CompileOptions
-        How to compile; the number of micro-batches is given.
-    passes : PassManager
-        Gets the records of the passes of the plan that is taken.
-    progress : callable or None
-        Follows the search.
-    """
-
-    source: Graph
-    cluster: AnyCluster
-    mesh: Mesh
-    options: CompileOptions
-    passes: PassManager
-    progress: Progress | None
 
 
 @dataclass(frozen=True)
@@ -122,14 +61,11 @@ class Partitioning(Partitioned):
         Emitted operators, to share them with other searches for the same program and optimizer.
     known : SearchRequest, optional
         A problem of this configuration that has been searched before.
-    time_note : TimeNote
-        Notes whether the time limit ended a search.
     """
 
     cluster: Cluster
     emissions: Emissions = field(default_factory=dict)
     known: SearchRequest | None = None
-    time_note: TimeNote = field(default_factory=TimeNote)
     _programs: Programs = field(default_factory=Programs)
     _requests: dict[ResourceWeights | None, SearchRequest] = field(default_factory=dict)
     _searches: dict[ResourceWeights | None, Attempts] = field(default_factory=dict)
@@ -138,21 +74,21 @@ class Partitioning(Partitioned):
     @cached_property
     def limits(self) -> SearchOptions:
         """The limits of the user."""
-        return self.options.limits_on(self.cluster, self.progress)
+        return limits_on(self.cluster, self.options, self.budget, self.progress)
 
     @cached_property
-    def deadline(self) -> float:
-        """The end of all searches; the first problem is built before, in as much time at most."""
+    def searching(self) -> Budget:
+        """What all searches may spend; the first problem is built before, with as much at most."""
         self._seconds_of_building  # noqa: B018  # of the first look at it
-        return time.perf_counter() + self.options.time_limit
+        return self.budget.beyond(self.budget.seconds)
 
     @cached_property
     def _seconds_of_building(self) -> float:
-        """The time that building the first problem took."""
-        begin = time.perf_counter()
+        """The work of building the first problem."""
+        begin = self.budget.spent
         with suppress(NoPlanError):  # the search says why
             self._request(self._first_weights).space  # noqa: B018
-        return time.perf_counter() - begin
+        return self.budget.spent - begin
 
     @property
     def _first_weights(self) -> ResourceWeights | None:
@@ -165,7 +101,7 @@ class Partitioning(Partitioned):
         if request.simulates_step and request.minimizes_step:
             return self._fastest(attempts)
         found = priced(attempts, attempts.fit)
-        prices = pin_prices(request, found.result, found, self.deadline)
+        prices = pin_prices(request, found.result, found, self.searching)
         if request.simulates_step:
             bucketed = self._of_all_layers(attempts.with_buckets(found))
             step = self._in_least_memory(bucketed, tolerance_of(self.options.gap))
@@ -176,7 +112,7 @@ class Partitioning(Partitioned):
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
         search = self._overlap_search
-        search.deadline = self.deadline
+        search.budget = self.searching
         found = search.run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = self._faster(self._in_buckets(fastest, found), others, found)
@@ -191,7 +127,7 @@ class Partitioning(Partitioned):
         if found.is_short:
             best = self._fastest_of(best, found, partial(self._in_order, found))
         if not self._is_near(best, found):
-            self.time_note.is_late(self.deadline, "candidates")
+            self.budget_note.is_late(self.searching, "candidates")
         if self.options.rewrites_programs:  # what they do to the step is not bounded
             found = replace(found, lower_bound=0.0)
         best = self._of_all_layers(best)
@@ -206,23 +142,26 @@ class Partitioning(Partitioned):
             self._fit,
             self._first,
             self._probe,
-            *(self.mesh, self.cluster, self.limits, math.inf),
+            *(self.mesh, self.cluster, self.limits, self.budget),
             within=self._within,
             relaxed=self._relaxed,
             by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
             is_large=self._is_large,
             intervals=self._intervals,
             passes=self.options.passes,
-            time_note=self.time_note,
+            budget_note=self.budget_note,
         )
 
     def _of_all_layers(self, found: Bucketed) -> Bucketed:
         decisions = self._serial.request.decisions(found.attempt.result)
-        return found.of_all_layers(self.source, self.options, decisions, self.cluster)
+        whole = found.of_all_layers(self.source, self.options, decisions, self.cluster)
+        charge_emission(self.budget, whole.attempt.records)
+        return whole
 
     def _in_least_memory(self, bucketed: Bucketed, tolerance: float) -> SimulatedStep:
         assert bucketed.timeline is not None
         program = bucketed.attempt.program
+        charge_simulation(self.budget, program)
         return in_least_memory(program, self.cluster, bucketed.timeline, tolerance)
 
     def _tolerance(self, best: Bucketed, found: Overlapped) -> float:
@@ -239,7 +178,7 @@ class Partitioning(Partitioned):
     ) -> Bucketed:
         """Return the fastest of a plan and of candidates in their best buckets."""
         for candidate in candidates:
-            if self._is_near(best, found) or self.time_note.is_late(self.deadline, "candidates"):
+            if self._is_near(best, found) or self.budget_note.is_late(self.searching, "candidates"):
                 break
             may_win = candidate.least_seconds < best.step_seconds * (1 - self.options.gap)
             if may_win and not any(candidate.attempt.program is one for one in self._tried):
@@ -296,9 +235,9 @@ class Partitioning(Partitioned):
             return {}
         try:
             serial = self._fit(1.0)
-        except NoPlanError:  # no time is left
+        except NoPlanError:  # nothing is left
             return {}
-        return pin_prices(attempts.request, serial.result, serial, self.deadline)
+        return pin_prices(attempts.request, serial.result, serial, self.searching)
 
     def _attempts(self, weights: ResourceWeights | None) -> Attempts:
         """Return the searches by weights, or of the serial step; the same in every call."""
@@ -307,27 +246,30 @@ class Partitioning(Partitioned):
         return self._searches[weights]
 
     def _make_attempts(self, weights: ResourceWeights | None) -> Attempts:
-        lowering = LowerRedistributions(self.cluster, self.options.cost_model, weights)
-        request, note = self._request(weights), self.time_note
+        request, where = self._request(weights), (self.searching, self.budget_note)
         return Attempts(
-            *(request, lowering, self.limits, self.deadline),
-            rules=RulePlans(request, self.deadline, note) if weights is None else None,
-            time_note=note,
+            *(request, self._lowering(weights), self.limits, self.searching),
+            rules=RulePlans(request, *where) if weights is None else None,
+            budget_note=self.budget_note,
             programs=self._programs,
         )
 
+    def _lowering(self, weights: ResourceWeights | None) -> LowerRedistributions:
+        return LowerRedistributions(self.cluster, self.options.cost_model, weights)
+
     def _request(self, weights: ResourceWeights | None) -> SearchRequest:
         """Return the problem by weights: without the first ones there is no plan."""
-        if self.known is not None and self.known.weights == weights:
-            return self.known
         if weights not in self._requests:
-            lowering = LowerRedistributions(self.cluster, self.options.cost_model, weights)
+            planner = self._lowering(weights).planner(self.mesh)
             is_first = weights is None or weights == self._first_weights
+            known = self.known if self.known and self.known.weights == weights else None
             self._requests[weights] = SearchRequest(
-                *(self.source, self.cluster, lowering.planner(self.mesh), self.options, weights),
-                self.emissions,
+                *(self.source, self.cluster, planner, self.options, weights, self.emissions),
                 known_micro=self._micro,
-                deadline=math.inf if is_first else self.deadline,
+                budget=self.budget if is_first else self.searching,
+                is_needed=is_first,
+                prices=None if known is None else known.profile,
+                known=known,
                 others=self._requests,
             )
         return self._requests[weights]
@@ -338,17 +280,17 @@ class Partitioning(Partitioned):
         return None if passes == 1 else micro_batches(self.source, passes)
 
     def _relaxed(self) -> Overlapped | None:
-        """Search without the memory limit, for a bound on every plan, in time kept for it.
+        """Search without the memory limit, for a bound on every plan, with work kept for it.
 
         Recomputation adds cost, so the bound covers it.
         """
-        deadline = max(self.deadline, time.perf_counter() + _RELAXED * self.options.time_limit)
-        limits = replace(self.limits, memory_limit=None)
-        limits = replace(limits, gap=limits.gap and max(limits.gap, _ROUGH))
+        budget = self.budget.beyond(max(self.searching.left, _RELAXED * self.budget.seconds))
+        gap = self.limits.gap and max(self.limits.gap, _ROUGH)
+        limits = replace(self.limits, memory_limit=None, gap=gap)
         emits_nothing = self._is_large and self._serial.request.knows_loads
 
         def relaxed(weights: ResourceWeights, _: float = 0.0, __: bool = False) -> Probed:
-            attempts = replace(self._attempts(weights), deadline=deadline)
+            attempts = replace(self._attempts(weights), budget=budget)
             _build(attempts)
             probe = attempts.found(limits)
             return probed(probe, is_large=self._is_large, attempts=lambda: [as_unlimited(probe)])
@@ -358,14 +300,14 @@ class Partitioning(Partitioned):
                 self._fit,
                 relaxed,
                 relaxed,
-                *(self.mesh, self.cluster, self.limits, deadline),
+                *(self.mesh, self.cluster, self.limits, budget),
                 intervals=self._intervals,
                 passes=self.options.passes,
                 rounds=ROUNDS_RELAXED if emits_nothing else ROUNDS,
-                time_note=self.time_note,
+                budget_note=self.budget_note,
             ).run_relaxed()
         except NoPlanError:
-            self.time_note.note(FOR_A_BOUND)
+            self.budget_note.note(FOR_A_BOUND)
             return None
 
     def _within(self, weights: ResourceWeights, share: float) -> list[Probed]:
@@ -377,9 +319,8 @@ class Partitioning(Partitioned):
         limits = replace(limits, gap=max(limits.gap, _ROUGHER))
         found = []
         for recomputes in (False, True) if attempts.request.recomputes else (False,):
-            now = time.perf_counter()
-            end = now + _FOR_CANDIDATE * max(self.deadline - now, 0.0)
-            searches = replace(attempts, recomputes=recomputes, deadline=end)
+            budget = self.searching.share(_FOR_CANDIDATE)
+            searches = replace(attempts, recomputes=recomputes, budget=budget)
             with suppress(NoPlanError):
                 _build(searches)
                 found.append(searches.found(limits))
@@ -436,8 +377,7 @@ class Partitioning(Partitioned):
         if not is_short:
             _build(attempts)
         probe = attempts.probe(worthwhile if is_large else 0.0, is_short=is_short)
-        plans = partial(self._probed, attempts, probe)
-        return probed(probe, is_large=is_large, attempts=plans)
+        return probed(probe, is_large=is_large, attempts=partial(self._probed, attempts, probe))
 
     def _probed(self, attempts: Attempts, probe: Probe) -> list[Attempt]:
         """Return the plan of a search by weights, and where it does not fit, one that does."""
@@ -455,7 +395,7 @@ class Partitioning(Partitioned):
     ) -> Emitted:
         """Return a program with its memory in the overlapped step, where that is minimised."""
         attempt = bucketed.attempt
-        result = self.time_note.noted_in(attempt.result, self.options.time_limit)
+        result = self.budget_note.noted_in(attempt.result)
         result = replace(result, seconds=result.seconds + self._seconds_of_building)
         emitting = PassManager(records=list(attempt.records))
         if not self.options.extra_passes:
@@ -480,7 +420,7 @@ def _by_step(attempt: Attempt, step_seconds: float) -> Attempt:
 
 
 def priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
-    """Return the plan of a search, with the time of building the problem, if it costs as said.
+    """Return the plan of a search, with the work of building the problem, if it costs as said.
 
     Raises
     ------
@@ -494,7 +434,7 @@ def priced(attempts: Attempts, search: Callable[[], Attempt]) -> Attempt:
 
 
 def _build(attempts: Attempts) -> float:
-    """Build the problem of some searches, and return how long that took; see `Attempts.built`."""
-    begin = time.perf_counter()
+    """Build the problem of some searches, and return the work of that; see `Attempts.built`."""
+    begin = attempts.request.budget.spent
     replace(attempts, recomputes=False).built()
-    return time.perf_counter() - begin
+    return attempts.request.budget.spent - begin

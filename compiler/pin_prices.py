@@ -1,6 +1,5 @@
 """Prices of pins: how much cheaper the plan is without each."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,19 +7,20 @@ from shardwright.compiler.fitting import Attempt
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.method import SearchResult
 from shardwright.solver.solution import relative_gap
+from shardwright.solver.work import Budget
 
 _MOST_PINS = 16  # each price is a search; a file that pins every operator gets none
 
 
 def pin_prices(
-    request: SearchRequest, result: SearchResult, attempt: Attempt, deadline: float
+    request: SearchRequest, result: SearchResult, attempt: Attempt, budget: Budget
 ) -> Mapping[str, float]:
     """Return the price of each pin, in the unit of the profile: what the plan without it saves.
 
     Where the overlapped step is minimised, the prices are of the serial step.
 
     Without a proof that the plan is good there are none: a difference of costs says nothing of the
-    pin. Where the time limit ends the searches, the later pins get none.
+    pin. Where the budget ends the searches, the later pins get none.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def pin_prices(
         Its result.
     attempt : Attempt
         The search that found it: its limits, and whether it recomputes.
-    deadline : float
-        The end of all searches, by `time.perf_counter`.
+    budget : Budget
+        What all searches may spend.
     """
     pins, limits = request.options.pins, attempt.limits
     proven = relative_gap(result.cost, result.lower_bound) <= limits.gap
@@ -43,9 +43,8 @@ def pin_prices(
     for name in sorted(pins):
         others = {other: pin for other, pin in pins.items() if other != name}
         space = request.space_with(others, recompute=attempt.recomputes)
-        left = deadline - time.perf_counter()
-        if left <= 0:
+        if budget.is_spent:
             break
-        without = request.solve(space, replace(limits, time_limit=left))
+        without = request.solve(space, replace(limits, budget=budget.within(budget.left)))
         prices[name] = max(result.cost - without.cost, 0.0)
     return prices

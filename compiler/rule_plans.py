@@ -11,7 +11,6 @@ its resources, weighted as in searches that were made.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -26,6 +25,7 @@ from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.search_request import SearchRequest
+from shardwright.search.budget_note import BY_RULE, BudgetNote
 from shardwright.search.driver import search
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.heuristics.expert_plans import ExpertMesh, ExpertWalk, expert_walks
@@ -35,9 +35,9 @@ from shardwright.search.loads import least_cost_in
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.space.memory_shares import parameter_bytes
 from shardwright.search.space.space import Option, SearchSpace
-from shardwright.search.time_note import BY_RULE, TimeNote
 from shardwright.solver.evaluate import cost_of
 from shardwright.solver.problem import Identity
+from shardwright.solver.work import Budget
 
 _WORTHWHILE = 1 / 20  # of the blocks, in which less is recomputed
 _BY_RULE = ("fully_sharded", "data_parallel", "tensor_parallel", ShardingPropagation.name)
@@ -107,21 +107,21 @@ class RulePlans:
     ----------
     request : SearchRequest
         The exact search that they are candidates of.
-    deadline : float
-        When no more are built, by `time.perf_counter`.
-    time_note : TimeNote
-        Notes whether the time limit left some out.
+    budget : Budget
+        What building them may spend.
+    budget_note : BudgetNote
+        Notes whether the budget left some out.
     """
 
     request: SearchRequest
-    deadline: float
-    time_note: TimeNote = field(default_factory=TimeNote)
+    budget: Budget
+    budget_note: BudgetNote = field(default_factory=BudgetNote)
     _spaces: dict[object, SearchSpace | None] = field(default_factory=dict)
     _results: dict[object, SearchResult | None] = field(default_factory=dict)
     _least: dict[object, float] = field(default_factory=dict)
     _found_walks: dict[str, ExpertWalk] = field(default_factory=dict)
     _is_built: list[bool] = field(default_factory=list)
-    _too_large: set[object] = field(default_factory=set)  # spaces not built in time
+    _too_large: set[object] = field(default_factory=set)  # spaces not built
 
     @cached_property
     def are_allowed(self) -> bool:
@@ -132,11 +132,11 @@ class RulePlans:
         free = not decided and not options.optimizer_parallel
         return exact and free and self.request.weights is None
 
-    def build(self, deadline: float) -> None:
-        """Build the plans until a deadline; those that are built are not built again."""
+    def build(self, budget: Budget) -> None:
+        """Build the plans within a budget; those that are built are not built again."""
         if self.are_allowed and not self._is_built:
             self._is_built.append(True)
-            built = replace(self, deadline=min(deadline, self.deadline), time_note=TimeNote())
+            built = replace(self, budget=budget, budget_note=BudgetNote())
             built.cheapest(math.inf)
 
     def cheapest(self, below: float) -> PlanQueue:
@@ -173,15 +173,15 @@ class RulePlans:
     def thriftiest(self, memory_limit: float) -> Iterator[RulePlan]:
         """Yield plans with the most recomputation, of each expert the cheapest that may fit.
 
-        The deadline has passed: they are built in as much time again as a search may take.
+        The budget is spent: they are built with as much again.
 
         Parameters
         ----------
         memory_limit : float
             Bytes of a device; a plan takes more than it counts.
         """
-        end = time.perf_counter() + self.request.options.time_limit
-        late = replace(self, deadline=end, _spaces={}, _too_large=set())
+        again = Budget(self.budget.seconds)
+        late = replace(self, budget=again, _spaces={}, _too_large=set())
         mark = len(MARKS) - 1 if self._recomputes else 0
         for walk in late._walks():
             methods = walk.methods(self.request.options.passes)
@@ -207,7 +207,7 @@ class RulePlans:
                     yield plan
 
     def _walks(self) -> Iterator[ExpertWalk]:
-        """Yield the plans in which every degree divides something, until no time is left."""
+        """Yield the plans in which every degree divides something, until the budget is spent."""
         request, known = self.request, self._found_walks
         graph = request.source if request.micro is None else request.micro.graph
         for walk in expert_walks(graph, self._mesh) if self.are_allowed else ():
@@ -386,7 +386,7 @@ class RulePlans:
                 yield plan
 
     def _result(self, rule: "_Rule", mark: Mark) -> SearchResult | None:
-        """Return the plan of a rule; None if the model does not allow it, or no time is left."""
+        """Return the plan of a rule; None where the model forbids it, or the budget is spent."""
         key = rule.key, rule.mesh, mark
         if key not in self._results and not self._is_late:
             space = self._space_of(rule, mark)
@@ -414,7 +414,7 @@ class RulePlans:
 
     @property
     def _is_late(self) -> bool:
-        return self.time_note.is_late(self.deadline, BY_RULE)
+        return self.budget_note.is_late(self.budget, BY_RULE)
 
     @cached_property
     def _sources(self) -> MarkedPrograms:
@@ -427,18 +427,13 @@ class RulePlans:
         return self._space(rule.mesh, mark, regather=regather)
 
     def _space(self, mesh: Mesh, mark: Mark, *, regather: bool) -> SearchSpace | None:
-        """Return the space of all options; None if the mesh is too fine, or no time is left."""
+        """Return the space of all options; None if the mesh is too fine, or the budget is spent."""
         key = mesh, mark, regather
         if key not in self._spaces:
             source = self._sources.of(mark)
             if source is None or self._is_late:
                 return None
-            options = replace(
-                self.request.options,
-                search=_BY_RULE[0],
-                objective="serial",
-                time_limit=self.deadline - time.perf_counter(),
-            )
+            options = replace(self.request.options, search=_BY_RULE[0], objective="serial")
             request = replace(
                 self.request,
                 source=source,
@@ -446,6 +441,8 @@ class RulePlans:
                 options=options,
                 known_micro=None if mark.rule else self.request.micro,
                 emissions={},
+                budget=self.budget,
+                is_needed=False,
             )
             try:
                 self._spaces[key] = request.space_with({}, regather=regather)
@@ -455,7 +452,7 @@ class RulePlans:
             except StrategyError:
                 self._spaces[key] = None
         if key in self._too_large:
-            self.time_note.note(BY_RULE)
+            self.budget_note.note(BY_RULE)
         return self._spaces[key]
 
     def _planner(self, mesh: Mesh) -> RedistributionPlanner:

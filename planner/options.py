@@ -41,7 +41,6 @@ from shardwright.planner.option_checks import (
 )
 from shardwright.search.driver import SEARCHES
 from shardwright.search.named_plan import NamedPlan
-from shardwright.search.options import Progress, SearchOptions
 from shardwright.search.space.sharding import OptimizerSharding
 
 Mode = Literal[
@@ -52,7 +51,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _MEMORY = Range(above=0, infinite=True)
 _WORKERS = Range(least=0, whole=True)
-_MAY_BE_NONE = ("memory_limit", "schedule")
+_MAY_BE_NONE = ("memory_limit", "schedule", "time_limit")
 # Options that a named plan decides itself.
 _DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
 
@@ -268,12 +267,16 @@ class CompileOptions:
             validate=check_flag,
         ),
     )
-    time_limit: float = field(
-        default=60.0,
+    effort: float = field(
+        default=1.0,
+        metadata=_about("how much is searched: 1 is about a minute of two cores", allowed=POSITIVE),
+    )
+    time_limit: float | None = field(
+        default=None,
         metadata=_about(
-            "time limit in seconds, applied separately to building the problem and to solving it; "
-            "where meshes, stages or micro-batches are searched, to all together",
+            "seconds after which the search stops with its best plan so far, which then says so",
             allowed=POSITIVE,
+            default="none",
         ),
     )
     gap: float = field(
@@ -379,11 +382,6 @@ class CompileOptions:
         if self.memory_limit is None:
             return cluster.device.usable_bytes
         return float(self.memory_limit)
-
-    def limits_on(self, cluster: Cluster, progress: Progress | None) -> SearchOptions:
-        """Return the limits of a search for a cluster."""
-        limits = self.memory_on(cluster), self.time_limit, self.gap, progress
-        return SearchOptions(*limits, asked_seconds=self.time_limit)
 
     def check_search_of_stages(self) -> None:
         """Refuse what no search for the stages of a pipeline covers.

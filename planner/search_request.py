@@ -1,8 +1,7 @@
 """What a compilation asks of the search: the program, its costs on the mesh, and the options."""
 
 import math
-import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,6 +35,7 @@ from shardwright.search.space.memory import HostMemory
 from shardwright.search.space.repricing import repriced
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.space.steps import RepriceableSpace
+from shardwright.solver.work import Budget
 
 _SEARCH_OF_MODE: dict[Mode, str] = {
     "data_parallel": "data_parallel",
@@ -70,10 +70,15 @@ class SearchRequest:
         The costs, to share them with the searches for other stages.
     known_micro : MicroBatches, optional
         The micro-batches of the program, where they are known.
-    deadline : float
-        When building the problem ends at the latest, by `time.perf_counter`.
+    budget : Budget
+        Pays for building problems.
+    is_needed : bool
+        Whether there is no plan without the problems: each of them may then spend as much as the
+        whole budget, whatever is left of it.
     interners : dict, optional
         What the problems of other stages share with this one, where they have the same options.
+    known : SearchRequest, optional
+        An equal request of another search, which may have built the problems.
     others : mapping
         The searches by other weights: where one has built a problem, this one only prices it.
     """
@@ -88,11 +93,14 @@ class SearchRequest:
     loop: MicroBatches | None = None
     prices: CostProfile | None = None
     known_micro: MicroBatches | None = None
-    deadline: float = math.inf
+    budget: Budget = field(default_factory=Budget)
+    is_needed: bool = True
     interners: dict[Hashable, Interner] | None = None
+    known: "SearchRequest | None" = field(default=None, repr=False, compare=False)
     others: Mapping[ResourceWeights | None, "SearchRequest"] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _spent: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def search(self) -> str:
@@ -161,26 +169,44 @@ class SearchRequest:
     @cached_property
     def space(self) -> SearchSpace:
         """The problem, with all pins."""
-        return self._repriced("space") or self.space_with(self.options.pins)
+        return self._built("space", lambda: self.space_with(self.options.pins))
 
     @property
     def is_built(self) -> bool:
-        """Whether the problem was built: the time limit may have ended that."""
+        """Whether the problem was built: the budget may have ended that."""
         return "space" in self.__dict__
 
     @cached_property
     def recompute_space(self) -> SearchSpace:
         """The problem, with all pins, in which the search decides what is saved for backward."""
-        known = self._repriced("recompute_space")
-        return known or self.space_with(self.options.pins, recompute=True)
+        own = self.options.pins
+        return self._built("recompute_space", lambda: self.space_with(own, recompute=True))
+
+    def _built(self, which: str, build: Callable[[], SearchSpace]) -> SearchSpace:
+        """Return a problem, and note the work of building it.
+
+        A problem that is known is paid for as if it were built: what a process happens to know
+        changes no plan.
+        """
+        begin = self.budget.spent
+        space = self._repriced(which) or self._known(which) or build()
+        self._spent[which] = self.budget.spent - begin
+        return space
+
+    def _known(self, which: str) -> SearchSpace | None:
+        """Return a problem that is known, if the budget suffices to build it."""
+        if self.known is None or self.known._spent.get(which, math.inf) >= self._budget.left:
+            return None
+        self.budget.charge(self.known._spent[which])
+        space: SearchSpace = vars(self.known)[which]
+        return space
 
     def _repriced(self, which: str) -> SearchSpace | None:
         """Return the problem that a search by other weights has built, by these; else None."""
         for weights, other in self.others.items():
             space = vars(other).get(which)
             if isinstance(space, RepriceableSpace) and self._tells_no_more_than(weights):
-                limits = min(self.options.time_limit, self._left()), self.options.time_limit
-                return repriced(space, self.profile, *limits)
+                return repriced(space, self.profile, self._budget, self.options.effort)
         return None
 
     def _tells_no_more_than(self, weights: ResourceWeights | None) -> bool:
@@ -224,8 +250,8 @@ class SearchRequest:
             result_pins=self.options.result_pins,
             input_layouts=self._input_layouts(),
             sharding=self.options.sharding,
-            time_limit=min(self.options.time_limit, self._left()),
-            asked_seconds=self.options.time_limit,
+            budget=self._budget,
+            effort=self.options.effort,
             recompute=recompute and self.options.recompute == "search",
             regather=regather or recompute or (plan is not None and plan.sequence_parallel),
             micro=self.micro,
@@ -234,8 +260,10 @@ class SearchRequest:
             host=self._host_memory(recompute),
         )
 
-    def _left(self) -> float:
-        return max(self.deadline - time.perf_counter(), 0.0)
+    @property
+    def _budget(self) -> Budget:
+        whole = self.budget.seconds
+        return self.budget.beyond(whole) if self.is_needed else self.budget.within(whole)
 
     def _interner(self, recompute: bool, regather: bool) -> Interner:
         """Return what the problem shares with others of as many passes and the same choices."""

@@ -10,7 +10,6 @@ A method from outside the package:
             return complete(space, {node.name: Strategy() for node in space.graph.nodes})
 """
 
-import time
 from dataclasses import replace
 from typing import TypeVar
 
@@ -77,12 +76,12 @@ def search(
     NotFoundError
         If nothing was found that does.
     """
-    begin = time.perf_counter()
+    options = options or SearchOptions()
     found = SEARCHES[method]() if isinstance(method, str) else method
     with explained(found, f"the search `{found.name}`", PassError):
-        result = found.find(space, options or SearchOptions())
+        result = found.find(space, options)
     _check(result, found.name)
-    return replace(result, seconds=time.perf_counter() - begin)
+    return replace(result, seconds=options.budget.spent)
 
 
 def _check(result: object, method: str) -> None:

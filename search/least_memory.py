@@ -1,7 +1,5 @@
 """The plan that takes the least memory, for models whose plans exceed the memory limit."""
 
-import time
-
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.solving import no_assignment
@@ -21,8 +19,7 @@ def search_least_memory(space: SearchSpace, options: SearchOptions) -> SearchRes
     InfeasibleError
         If no plan connects every tensor with its readers.
     """
-    begin = time.perf_counter()
-    least = minimize_memory(space.problem, time_limit=options.time_limit, gap=_GAP)
+    least = minimize_memory(space.problem, budget=options.budget, gap=_GAP)
     if least.assignment is None:
         raise no_assignment(SearchOptions(), proven=True)
     evaluation = evaluate(space.problem, least.assignment)
@@ -34,6 +31,6 @@ def search_least_memory(space: SearchSpace, options: SearchOptions) -> SearchRes
         least.lower_bound,
         "feasible",
         float(evaluation.peak_usage),
-        time.perf_counter() - begin,
+        options.budget.spent,
         "least memory",
     )

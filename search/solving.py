@@ -1,6 +1,5 @@
 """Solving the assignment problem of a search space, and the errors where no assignment fits."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -34,26 +33,24 @@ def solve_space(
     InfeasibleError
         If it is proven that nothing fits the memory limit.
     NotFoundError
-        If nothing was found within the time limit.
+        If nothing was found within the budget.
     """
-    begin = time.perf_counter()
     problem = space.problem.limited(options.memory_limit)
     if solver == "exact" and any(pair.role == "copy" for pair in problem.pairs):
         solution = _with_copies_last(space, options)
         known = None if solution is None else evaluate(problem, _assignment_of(solution))
         if solution is not None and known is not None and known.feasible:
-            return replace(_result(space, problem, solution, begin, known=known), unlimited=True)
-    rest = options.since(begin)
+            return replace(_result(space, problem, solution, known=known), unlimited=True)
     solution = solve(
         problem,
-        time_limit=rest.time_limit,
+        budget=options.budget.within(options.budget.left),
         progress=options.progress,
         method=solver,
         gap=options.gap,
     )
     if solution.assignment is None:
         raise _no_assignment_by(solver, options, solution)
-    result = _result(space, problem, solution, begin, settle=solver == "exact")
+    result = _result(space, problem, solution, settle=solver == "exact")
     return replace(result, unlimited=bool(solution.statistics.get("unlimited")))
 
 
@@ -66,7 +63,6 @@ def _result(
     space: SearchSpace,
     problem: Problem,
     solution: Solution,
-    begin: float,
     *,
     settle: bool = True,
     known: Evaluation | None = None,
@@ -83,7 +79,7 @@ def _result(
         solution.lower_bound + space.constant,
         "optimal" if solution.status == "optimal" else "feasible",
         float(evaluation.peak_usage),
-        time.perf_counter() - begin,
+        solution.seconds,
         solution.how,
         timed=solution.timed,
     )
@@ -96,7 +92,7 @@ def _with_copies_last(space: SearchSpace, options: SearchOptions) -> Solution | 
     """
     free = space.problem.limited(None, role="edge")
     solution = solve(
-        free, time_limit=options.time_limit / 2, progress=options.progress, gap=options.gap
+        free, budget=options.budget.share(1 / 2), progress=options.progress, gap=options.gap
     )
     if solution.assignment is None:
         return None
@@ -131,8 +127,8 @@ def no_assignment(options: SearchOptions, *, proven: bool) -> NoPlanError:
     """Return the error of an exact search without an assignment."""
     if not proven:
         return NotFoundError(
-            f"no plan was found within {options.time_text}",
-            hint="allow more time, or more memory",
+            f"no plan was found with effort {options.effort:g}",
+            hint="allow more effort, or more memory",
         )
     return InfeasibleError(f"no plan connects every tensor with its readers{_within(options)}")
 

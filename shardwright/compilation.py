@@ -6,7 +6,8 @@ from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.driver import compile_graph, rare_collections
+from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.compiler.page.compact import compact_tables
 from shardwright.compiler.page.document import page_document

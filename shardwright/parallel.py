@@ -199,7 +199,7 @@ class AutoParallel:
         Whether reductions over processes add in the order of the ranks, as in one process; they do
         if not given, unless `shardwright launch --fast` has started the processes.
     **options
-        Options of `CompileOptions`: ``memory_limit``, ``gap``, ``time_limit``, ``cost_model``,
+        Options of `CompileOptions`: ``memory_limit``, ``gap``, ``effort``, ``cost_model``,
         ``pins``, ... Optimizer and loss scale are the model's own.
 
     Raises

@@ -1,8 +1,8 @@
 """The assignment problem and its solvers; independent of graphs of operators.
 
 `problem` states the problem, `evaluate` judges answers, `solve` returns one with a bound. `exact`
-searches graphs of small tree width to a proof, `anytime` those of any size within a time
-limit, `formats` reads instances.
+searches graphs of small tree width to a proof, `anytime` those of any size within a
+budget (`work`), `formats` reads instances.
 
 Choose a strategy x_v for every variable v (`problem.Problem`, `evaluate.evaluate`):
 
@@ -60,10 +60,13 @@ from shardwright.solver.methods import METHODS, SolveOptions, register_method
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
 from shardwright.solver.solution import Solution
 from shardwright.solver.solve import solve
+from shardwright.solver.work import Budget, Clock
 
 __all__ = [
     "FORBIDDEN",
     "METHODS",
+    "Budget",
+    "Clock",
     "Evaluation",
     "Identity",
     "MemoryUse",

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.solver.problem import Array, Identity
+from shardwright.solver.work import Budget
 
 MESSAGE_LIMIT = 2**24
 """Largest message, in entries: 128 MiB."""
@@ -34,7 +34,10 @@ WORK_LIMIT = 2**31
 """Most additions for one message: some seconds."""
 
 WORK_PER_SECOND = 2**30
-"""Additions in a second, as patience is measured: what is searched does not hang on the machine."""
+"""Additions of elimination in a second of work."""
+
+SECONDS_OF_MESSAGE = 6e-5
+"""Seconds of work for a message besides its additions."""
 
 SPACE_LIMIT = 2**27
 """Most entries of all messages together: 1 GiB."""
@@ -53,7 +56,7 @@ CHUNK = 2**18
 
 
 class OutOfTimeError(Exception):
-    """The messages take longer than the time limit, or more work than they may."""
+    """The messages take more work than they may."""
 
 
 class OutOfSpaceError(OutOfTimeError):
@@ -112,10 +115,8 @@ class Elimination:
 
     Attributes
     ----------
-    patience : float
-        Time limit of `minimise` in seconds.
-    deadline : float
-        The end of every `minimise`, by `time.monotonic`.
+    budget : Budget
+        Pays for the messages, and ends every `minimise` when it is spent.
     work : float
         Most additions of one `minimise`.
     space : float
@@ -133,12 +134,11 @@ class Elimination:
         self.sizes = sizes
         self.edges = list(edges)
         self.message_limit = message_limit
-        self.patience = self.deadline = self.work = math.inf
+        self.budget, self.work = Budget(), math.inf
         self.space = SPACE_LIMIT if message_limit > LEAST_MESSAGE else math.inf
         self.exact = True
         self.largest_message = 1
         self.messages_computed = 0
-        self._deadline = math.inf
         self.scopes: list[tuple[int, ...]] = [(index,) for index in range(len(sizes))]
         self.scopes += self.edges
         self.groups: list[list[Group]] = []
@@ -280,11 +280,10 @@ class Elimination:
         Raises
         ------
         OutOfTimeError
-            If it takes longer than `patience`, until after the deadline, or more than `work`.
+            If the budget is spent, or it takes more than `work`.
         OutOfSpaceError
             If the messages together have more entries than `space`.
         """
-        self._deadline = min(time.monotonic() + self.patience, self.deadline)
         values = [*unary, *tables]
         keys = list(map(Identity, unary) if unary_keys is None else unary_keys)
         keys += map(Identity, tables) if table_keys is None else table_keys
@@ -311,9 +310,11 @@ class Elimination:
                     message = self._memo.get(key)
                     if message is None:
                         entries += self.entries(group.scope[1:])
-                        work += self.entries(group.scope) * len(group.factors)
-                        if work > self.work:
+                        additions = self.entries(group.scope) * len(group.factors)
+                        work += additions
+                        if work > self.work or self.budget.is_spent:
                             raise OutOfTimeError
+                        self.budget.charge(SECONDS_OF_MESSAGE + additions / WORK_PER_SECOND)
                         self._check_space(entries, memo)
                         message = self._relative(self._message(group, values))
                         self.messages_computed += 1
@@ -354,7 +355,7 @@ class Elimination:
     def _message(self, group: Group, values: list[Array]) -> Array:
         shape = tuple(self.sizes[variable] for variable in group.scope)
         parts = [_broadcast(values[factor], axes, len(shape)) for factor, axes in group.factors]
-        return _minimise_out(parts, shape, self._deadline)
+        return _minimise_out(parts, shape)
 
     @property
     def can_complete(self) -> bool:
@@ -466,7 +467,7 @@ def _without_message(joint: Array, message: Array, axes: tuple[int, ...]) -> Arr
     return np.where(np.isnan(rest), np.inf, rest)
 
 
-def _minimise_out(parts: list[Array], shape: tuple[int, ...], deadline: float) -> Array:
+def _minimise_out(parts: list[Array], shape: tuple[int, ...]) -> Array:
     """Return the minimum over the first axis of the broadcast sum of ``parts``."""
     entries = 1
     for size in shape[1:]:
@@ -476,8 +477,6 @@ def _minimise_out(parts: list[Array], shape: tuple[int, ...], deadline: float) -
     for start in range(0, shape[0], step):
         total: Array = np.zeros(1)
         for part in sorted(parts, key=lambda part: part.size):
-            if time.monotonic() > deadline:
-                raise OutOfTimeError
             total = total + (part[start : start + step] if part.shape[0] > 1 else part)
         least = np.broadcast_to(total, (total.shape[0], *shape[1:])).min(axis=0)
         best = least if best is None else np.minimum(best, least)

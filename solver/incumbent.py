@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from shardwright.solver.methods import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, Solution, Status, relative_gap
+from shardwright.solver.work import Budget
 
 PRUNING_GAP = OPTIMALITY_GAP / 10
 """Minimum relative improvement; smaller ones are pruned."""
@@ -23,8 +23,8 @@ class Incumbent(Generic[Assignment]):
 
     Parameters
     ----------
-    deadline : float
-        On the monotonic clock.
+    budget : Budget
+        What the search may spend; the seconds of its progress and answer are those spent.
     progress : callable, optional
         Called with (seconds, cost, lower bound) whenever one of them improves.
     allowed_gap : float
@@ -43,17 +43,16 @@ class Incumbent(Generic[Assignment]):
     set_aside : float
         Assignments that cost this or more have been pruned: the bound cannot exceed it.
     timed : bool
-        Whether the clock ended a part of the search: another run may give another answer.
+        Whether the budget ended a part of the search: more of it may give another answer.
     """
 
-    deadline: float
+    budget: Budget
     progress: Progress | None = None
     allowed_gap: float = 0.0
     tolerance: float = OPTIMALITY_GAP
     whole: bool = False
     constant: int = 0
     how: str = ""
-    started: float = field(default_factory=time.monotonic)
     assignment: Assignment | None = None
     cost: float = math.inf
     bound: float = -math.inf
@@ -110,7 +109,7 @@ class Incumbent(Generic[Assignment]):
     @property
     def remaining(self) -> float:
         """Seconds left."""
-        return self.deadline - time.monotonic()
+        return self.budget.left
 
     @property
     def status(self) -> Status:
@@ -129,12 +128,11 @@ class Incumbent(Generic[Assignment]):
             lower_bound=min(self.bound, self.cost),
             status=self.status,
             how=self.how,
-            seconds=time.monotonic() - self.started,
+            seconds=self.budget.spent,
             statistics=statistics,
             timed=self.timed,
         )
 
     def _report(self) -> None:
         if self.progress is not None:
-            seconds = time.monotonic() - self.started
-            self.progress(seconds, self.cost, min(self.bound, self.cost))
+            self.progress(self.budget.spent, self.cost, min(self.bound, self.cost))

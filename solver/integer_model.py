@@ -22,6 +22,8 @@ from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
 
 Literal = cp_model.IntVar
+_SECONDS = 1.0  # of work, in a unit of the deterministic time of CP-SAT
+_MOMENT = 0.01  # seconds that a search gets at least
 
 
 @dataclass(frozen=True)
@@ -135,11 +137,15 @@ class IntegerModel:
     ) -> IntegerAnswer:
         """Search; ``on_choice`` is called with every choice found."""
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(options.time_limit, 0.01)
+        budget = options.budget
+        if budget.work.is_counted:
+            solver.parameters.max_deterministic_time = max(budget.left, _MOMENT) / _SECONDS
+        solver.parameters.max_time_in_seconds = max(budget.seconds_by_clock(), _MOMENT)
         solver.parameters.num_workers = options.workers
         solver.parameters.random_seed = options.seed
         callback = None if on_choice is None else _Callback(self, on_choice)
         status = solve_model(solver, self.model, callback)
+        budget.charge(solver.response_proto.deterministic_time * _SECONDS)
         solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         infeasible = status == cp_model.INFEASIBLE
         return IntegerAnswer(

@@ -1,29 +1,28 @@
 """Marginals of the strategies: the least cost of an assignment that contains each of them."""
 
-import math
-
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.network import build_network
 from shardwright.solver.presolve import drop_forbidden
 from shardwright.solver.problem import Array, Problem
+from shardwright.solver.work import Budget
 
 _ROUNDING = 1e-12  # of sums over all variables and pairs, relatively
 
 
 def options_below(
-    problem: Problem, cost: float, time_limit: float = math.inf
+    problem: Problem, cost: float, budget: Budget | None = None
 ) -> list[Array] | None:
     """Return for every variable the strategies whose marginal is less than `cost`.
 
     Memory is ignored, so the cheaper assignments need not fit. Returns None where the problem is
-    too wide for exact elimination within the time limit.
+    too wide for exact elimination within the budget.
 
     Parameters
     ----------
     problem : Problem
     cost : float
-    time_limit : float
-        Seconds.
+    budget : Budget, optional
+        What the elimination may spend.
     """
     network = drop_forbidden(build_network(problem))
     elimination = Elimination(network.sizes, network.tables)
@@ -31,7 +30,7 @@ def options_below(
         return network.labels
     if not elimination.can_complete:
         return None
-    elimination.patience = time_limit
+    elimination.budget = budget or Budget()
     try:
         elimination.minimise(network.unary, list(network.tables.values()))
     except OutOfTimeError:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.ir.errors import SolverError
 from shardwright.ir.registry import Registry
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
+from shardwright.solver.work import Budget
+
+DEFAULT_SECONDS = 60.0
+"""Seconds of the default budget."""
 
 Progress = Callable[[float, float, float], None]
 """Called with seconds, cost and lower bound."""
@@ -20,8 +24,8 @@ class SolveOptions:
 
     Parameters
     ----------
-    time_limit : float
-        Seconds.
+    budget : Budget
+        What the search may spend; the best answer known by then is returned.
     seed, workers : int
         For CP-SAT and the local searches. One worker gives the same answer every time.
     progress : callable, optional
@@ -30,7 +34,7 @@ class SolveOptions:
         The relative gap between cost and lower bound at which the search stops.
     """
 
-    time_limit: float = 60.0
+    budget: Budget = field(default_factory=lambda: Budget(DEFAULT_SECONDS))
     seed: int = 0
     workers: int = 1
     progress: Progress | None = None

@@ -5,15 +5,22 @@ from __future__ import annotations
 from shardwright.solver import on_demand
 from shardwright.solver.exact.dynamic_programming import dynamic_programming
 from shardwright.solver.exact.search import solve_exact
-from shardwright.solver.methods import METHODS, Progress, SolveOptions, register_method
+from shardwright.solver.methods import (
+    DEFAULT_SECONDS,
+    METHODS,
+    Progress,
+    SolveOptions,
+    register_method,
+)
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
+from shardwright.solver.work import Budget
 
 
 def solve(
     problem: Problem,
     *,
-    time_limit: float = 60.0,
+    budget: Budget | None = None,
     seed: int = 0,
     workers: int = 1,
     progress: Progress | None = None,
@@ -24,8 +31,9 @@ def solve(
 
     Parameters
     ----------
-    time_limit : float
-        Seconds; the best answer known by then is returned.
+    budget : Budget, optional
+        What the search may spend, `DEFAULT_SECONDS` of a reference core by default; the best
+        answer known by then is returned. The work is counted: it is the same on every machine.
     seed, workers : int
         For CP-SAT, where it is needed. One worker gives the same answer every time.
     progress : callable, optional
@@ -51,7 +59,8 @@ def solve(
     >>> solution.assignment, solution.cost, solution.status
     ((1, 1), 3.0, 'optimal')
     """
-    return METHODS[method](problem, SolveOptions(time_limit, seed, workers, progress, gap))
+    budget = Budget(DEFAULT_SECONDS) if budget is None else budget
+    return METHODS[method](problem, SolveOptions(budget, seed, workers, progress, gap))
 
 
 @register_method("exact")

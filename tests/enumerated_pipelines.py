@@ -23,6 +23,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
+from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 
 MOST = 400  # pipelines of a program that is compared
@@ -143,7 +144,7 @@ def _search(
 ) -> PipelinePartitioning:
     size = 2 * mesh.size if isinstance(devices, MixedCluster) else devices.size
     on = devices.used_by(size)
-    return PipelinePartitioning(source, on, mesh, options, PassManager(), None, 0)
+    return PipelinePartitioning(source, on, mesh, options, PassManager(), None, Budget(60), 0)
 
 
 def _pipelines(search: PipelinePartitioning) -> Iterator[Candidate]:

@@ -17,6 +17,7 @@ from shardwright.solver.formats.contest import contest_name, read_contest
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
+from shardwright.solver.work import Budget, Clock
 from shardwright.tools.documents import print_document
 from shardwright.tools.main import UsageError
 from shardwright.tools.options import add_number
@@ -100,7 +101,7 @@ def _solve_file(path: Path, arguments: argparse.Namespace) -> tuple[dict[str, An
         solution = solve(
             problem,
             method="anytime",
-            time_limit=max(arguments.time_limit - spent, 0.0),
+            budget=Budget(max(arguments.time_limit - spent, 0.0), Clock()),
             seed=arguments.seed,
             workers=arguments.workers,
             progress=lambda seconds, cost, bound: progress(spent + seconds, cost, bound),

@@ -181,6 +181,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     )
     _add_option(how, "--offload", "WHAT")
     _add_option(how, "--gradients-mean", "")
+    _add_option(how, "--effort", "E")
     _add_option(how, "--time-limit", "S")
     _add_option(how, "--gap", "G")
     if search:  # its report is that of `compile`

@@ -160,7 +160,7 @@ def compared(row: Row, ranks: int) -> None:
         row.seconds = time.process_time() - start
         note(row, step, sum(p.grad is not None for p in wide.parameters()))
         if row.status == "right" and ranks > 1:
-            options = {"dataset_strategy": "data_parallel", "time_limit": 10.0}
+            options = {"dataset_strategy": "data_parallel", "effort": 1 / 6}
             row.ranks = list(on_ranks(wide, doubled, ranks, **options))
             if not (row.ranks[0] < MOST_LOSS and row.ranks[1] < MOST_GRADIENT):
                 row.status, row.said = "wrong", f"on {ranks} ranks"

@@ -95,7 +95,7 @@ def row(name: str, plan: str) -> str:
         DEVICES,
         example_inputs=arguments,
         optimizer="adam",
-        time_limit=20.0,
+        effort=1 / 3,
         **options,
     )
     package = f"{name}_{plan.replace(' ', '_')}"

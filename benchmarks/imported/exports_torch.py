@@ -116,7 +116,7 @@ def row(name: str, plan: str) -> str:
     """Return the row of a model and a plan."""
     module, inputs = made(name)
     compilation = shardwright.compile(
-        module, RANKS, example_inputs=inputs, optimizer="adam", time_limit=20.0, **PLANS[plan]
+        module, RANKS, example_inputs=inputs, optimizer="adam", effort=1 / 3, **PLANS[plan]
     )
     with tempfile.TemporaryDirectory() as folder:
         write_export(Path(folder) / "exported", export(compilation.plan, "torch"))

@@ -34,7 +34,7 @@ def row(name: str) -> str:
         wide = cast(arguments, "float64")
         found = gradients_differ(function, wide)
         loss, gradient = on_ranks(
-            function, wide, RANKS, time_limit=20.0, dataset_strategy="data_parallel"
+            function, wide, RANKS, effort=1 / 3, dataset_strategy="data_parallel"
         )
     except ShardwrightError as error:
         return f"| {name} | {' '.join(str(error).split())} {'|' * 8}"

@@ -102,7 +102,7 @@ def compared(name: str, made: Made) -> Row:
     step = gradients_differ(wide, doubled)
     seconds = _processor() - start
     count = sum(p.grad is not None for p in wide.parameters())
-    options = {"dataset_strategy": "data_parallel", "time_limit": 20.0}
+    options = {"dataset_strategy": "data_parallel", "effort": 1 / 3}
     ranks = on_ranks(wide, doubled, RANKS, **options)
     return Row(name, outputs, step, ranks, count, seconds)
 

@@ -26,6 +26,7 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import PassManager
+from shardwright.planner.effort import budget_of
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked, canonical_form
 from shardwright.search.named_plan import NamedPlan, divisors
@@ -357,7 +358,7 @@ class FitModel:
         """Return the program in one stage on tensor ranks, in micro-batches of some samples."""
         mesh = NamedPlan(tensor=tensor, data=1).mesh(cluster, tensor)
         options = replace(self._options, micro_batches=self.samples // samples)
-        where = (self._source, cluster, mesh, options, PassManager(), None, 0)
+        where = (self._source, cluster, mesh, options, PassManager(), None, budget_of(options), 0)
         return PipelinePartitioning(*where, shared=self._shared)
 
     @cached_property

@@ -4,7 +4,6 @@ The cost of a plan by weights of the resources is at most its overlapped step. S
 cost within some memory bounds the steps of all plans that take no more.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -48,7 +47,7 @@ class MemoryFrontier:
                 yield found
 
     def _searches(self) -> Attempts:
-        """Return the searches in their share of the time, which decide what is recomputed."""
-        now, attempts = time.perf_counter(), self.attempts
-        end = now + SHARE * max(attempts.deadline - now, 0.0)
-        return replace(attempts, recomputes=attempts.request.recomputes, deadline=end)
+        """Return the searches in their share of the budget, which decide what is recomputed."""
+        attempts = self.attempts
+        budget = attempts.budget.share(SHARE)
+        return replace(attempts, recomputes=attempts.request.recomputes, budget=budget)

@@ -6,7 +6,6 @@ meets plans that no search within a tighter limit does: those that, by the accou
 take as much memory as a cheaper plan whose program does not fit, or whose step is longer.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -46,18 +45,18 @@ class PlansInOrder:
 
     def plans(self, shortest: Callable[[], float]) -> Iterator[Attempt]:
         """Yield the plans that fit, until no other one is faster than `shortest`."""
-        limits, now = self.searches.limits, time.perf_counter()
+        limits = self.searches.limits
         # By other weights, a large problem may not be built yet, and would take long.
         serial = _space(self.serial) if self.serial.request.is_built else None
         space = None if serial is None else _space(self.searches)
         if space is None or serial is None:
             return
-        seconds = SHARE * max(self.searches.deadline - now, 0.0)
+        budget = self.searches.budget.share(SHARE)
         problem = _without_copies(space).limited(limits.memory_limit)
         gap, known = max(limits.gap, OPTIMALITY_GAP), list[Decisions]()
-        for bound, assignment in in_order(problem, seconds, _PARTIAL):
+        for bound, assignment in in_order(problem, budget, _PARTIAL):
             near = relative_gap(shortest(), bound + space.constant) <= gap
-            if near or len(known) >= _PROGRAMS or time.perf_counter() > now + seconds:
+            if near or len(known) >= _PROGRAMS or budget.is_spent:
                 return
             result = _result(serial, assignment)
             plan = _without_account(result.decisions)

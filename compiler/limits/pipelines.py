@@ -5,7 +5,6 @@ where the program of a device group exceeds it, its stages within less. That giv
 only below the memory of plans and programs that fit, so these are the limits that are tried.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,14 +58,14 @@ class PipelineFrontier:
 
     def enter(self) -> None:
         """Let pipelines race, until none of their cuts within less memory is faster."""
-        race, now = self.race, time.perf_counter()
-        limits, end = race.builder.limits, now + SHARE * max(race.deadline - now, 0.0)
+        race = self.race
+        limits, budget = race.builder.limits, race.budget.share(SHARE)
 
         def search(cut: Cut, limit: float) -> Within[None] | None:
             if (
                 race.is_over
                 or not self._is_small
-                or race.time_note.is_late(end, "cuts within less memory")
+                or race.budget_note.is_late(budget, "cuts within less memory")
             ):
                 return None
             return self._within(cut, limit)

@@ -15,7 +15,7 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 T = TypeVar("T")
 SHARE = 1 / 4
-"""Of the time left that searches within tighter limits may take."""
+"""Of the budget left that searches within tighter limits may take."""
 
 _OPTIONS = 600  # of the problems of a plan up to which tighter limits are searched
 _SEARCHES = 40  # at most

@@ -28,8 +28,7 @@ little more than the bound within the memory limit. It is no bound: it only deci
 first.
 """
 
-import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, repeat
@@ -56,16 +55,17 @@ from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between
 from shardwright.planner.search_request import SearchRequest, decided
+from shardwright.solver.work import Budget
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
 _SLOWER = 1.01  # by the memory limit: then memory is short
 _ABOVE = 1.01  # of the bound within the memory limit: an estimate of a plan in one stage
-_SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
+_SHARE_OF_WEIGHTS = 1 / 4  # of the budget, after which no other weights are tried
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
 _LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
 _BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
 
-PipelineOf = Callable[[CompileOptions, Mesh], PipelinePartitioning]
+PipelineOf = Callable[[CompileOptions, Mesh, Budget], PipelinePartitioning]
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ class BlockPrices:
         Number of stages up to which cuts are between these blocks.
     halves : Halves
         What one device computes of both halves of a pass.
+    known : mapping
+        Bounds on the mesh that merges axes, by that mesh and the number of micro-batches.
     """
 
     configuration: Configuration
@@ -105,6 +107,7 @@ class BlockPrices:
     is_one_program: bool = True
     most_stages: int = 0
     halves: Halves = field(default_factory=Halves)
+    known: Mapping[Hashable, object] = field(default_factory=dict)
 
     def bound(self, other: Configuration) -> float:
         """Return a bound of every plan of a configuration; 0 where the prices say nothing of it.
@@ -219,10 +222,14 @@ class BlockPricing:
     is_one_program: bool
     halves: Halves = field(default_factory=Halves)
     _blocks: dict[Hashable, Blocks] = field(default_factory=dict)
-    _merged: dict[Hashable, BlockBounds] = field(default_factory=dict)
 
     def prices(
-        self, configuration: Configuration, options: CompileOptions, seconds: float, below: float
+        self,
+        configuration: Configuration,
+        options: CompileOptions,
+        budget: Budget,
+        below: float,
+        known: Mapping[Hashable, object],
     ) -> BlockPrices:
         """Return the prices of a configuration.
 
@@ -232,33 +239,29 @@ class BlockPricing:
             The mesh, the number of micro-batches, and the number of device groups.
         options : CompileOptions
             Of a compilation in one stage.
-        seconds : float
-            Time that the searches may take.
+        budget : Budget
+            What the searches may spend.
         below : float
             The cost of a plan: a bound that is no less ends the searches, and of pipelines there is
             no estimate then. Where it is infinite, those of pipelines are within any memory.
+        known : mapping
+            What earlier prices told.
 
         Raises
         ------
         ShardwrightError
-            If the program has no form in so many micro-batches, or a search took too long.
+            If the program has no form in so many micro-batches, or a search spent too much.
         """
         assert configuration.mesh is not None
-        pipeline = self.pipeline_of(options, configuration.mesh)
-        limit = (
-            pipeline.limits.limit_bytes
-            if can_price_memory(pipeline.source, pipeline.options)
-            else inf
-        )
+        pipeline = self.pipeline_of(options, configuration.mesh, budget)
+        priced = can_price_memory(pipeline.source, pipeline.options)
+        limit = pipeline.limits.limit_bytes if priced else inf
         # A stage need not recompute what the user's rule recomputes for another.
         if pipeline.source.recomputed:
             pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
         blocks: Blocks = self._blocks_of(pipeline)
         emissions: Emissions = {}
-        deadline = time.perf_counter() + seconds
-        problems_by = partial(
-            self._problems, pipeline, blocks, emissions=emissions, deadline=deadline
-        )
+        problems_by = partial(self._problems, pipeline, blocks, emissions=emissions, budget=budget)
         passes = options.passes if configuration.stages == 1 or options.passes == 1 else MANY
         own = replace(configuration, chunks=1, schedule=None)
         most = most_between(blocks)
@@ -271,19 +274,19 @@ class BlockPricing:
         def is_enough(bounded: BlockBounds) -> bool:
             return prices_of(bounded).bound(loosest) >= below
 
-        if own.stages > 1 and below == inf:  # an estimate is wanted, and soon
-            limit = inf
+        limit = inf if own.stages > 1 and below == inf else limit  # an estimate is wanted, and soon
         recomputes = own.stages == 1 or _has_whole_samples(pipeline)
-        part = BlockPart(configuration.stages, passes, limit, deadline, is_enough, recomputes)
-        coarse = self._on_merged_axes(part, pipeline, blocks)
+        part = BlockPart(configuration.stages, passes, limit, budget, is_enough, recomputes)
+        coarse, told = self._on_merged_axes(part, pipeline, blocks, known)
         if coarse is not None and coarse.price:
             is_short = coarse.limited_seconds > _SLOWER * coarse.seconds
             where = problems_by(self._free), coarse.price
-            return prices_of(part.priced(*where, free=not is_short))
+            prices = prices_of(part.priced(*where, free=not is_short))
+            return replace(prices, known=told)
         found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
         best = max(found, key=lambda one: one.seconds)
         limited = max(one.limited_seconds for one in found)
-        prices = replace(prices_of(best), limited_seconds=limited)
+        prices = replace(prices_of(best), limited_seconds=limited, known=told)
         if own.stages == 1 or prices.bound(own) >= below:
             return prices
         usual = _kinds(blocks, problems_by(None), MANY)
@@ -292,23 +295,28 @@ class BlockPricing:
         return replace(prices, usual=usual, fits=fits)
 
     def _on_merged_axes(
-        self, part: BlockPart, pipeline: PipelinePartitioning, blocks: Blocks
-    ) -> BlockBounds | None:
-        """Return the bounds on the mesh with an axis for each level.
+        self,
+        part: BlockPart,
+        pipeline: PipelinePartitioning,
+        blocks: Blocks,
+        known: Mapping[Hashable, object],
+    ) -> tuple[BlockBounds | None, Mapping[Hashable, object]]:
+        """Return the bounds on the mesh with an axis for each level, and these by what they are of.
 
         None where that is the mesh itself, where memory has no price, and of pipelines.
         """
         options, mesh = pipeline.options, merged(pipeline.mesh)
         fine = self.overlaps and len(pipeline.mesh.axes) > self.levels
         if part.groups > 1 or part.limit_bytes == inf or not fine or options.input_layouts:
-            return None
+            return None, {}
         key = mesh, options.passes
-        if key not in self._merged:
-            coarse = replace(self.pipeline_of(options, mesh), source=pipeline.source)
+        bounded = known.get(key)
+        if not isinstance(bounded, BlockBounds):
+            coarse = replace(self.pipeline_of(options, mesh, part.budget), source=pipeline.source)
             alone = replace(part, is_enough=lambda _: False)
-            problems = self._problems(coarse, blocks, self._free, {}, part.deadline)
-            self._merged[key] = alone.bounded(problems)
-        return self._merged[key]
+            problems = self._problems(coarse, blocks, self._free, {}, part.budget)
+            bounded = alone.bounded(problems)
+        return bounded, {key: bounded}
 
     def _prices(self, own: Configuration, bounded: BlockBounds, most_stages: int) -> BlockPrices:
         """Return prices without an estimate of pipelines."""
@@ -344,11 +352,10 @@ class BlockPricing:
             return found[-1].limited_seconds
 
         used = sorted({axis.level for axis in mesh.axes if axis.size > 1})
-        begin = time.perf_counter()
-        until = begin + _SHARE_OF_WEIGHTS * (part.deadline - begin)
+        tried = part.budget.share(_SHARE_OF_WEIGHTS)
 
         def is_done() -> bool:
-            return time.perf_counter() > until or any(map(is_enough, found[-1:]))
+            return tried.is_spent or any(map(is_enough, found[-1:]))
 
         best, _ = SegmentWeights(self.levels, used, seconds, seconds, 1, False, is_done).best()
         return found or [part.bounded(problems_by(best))]
@@ -373,14 +380,15 @@ class BlockPricing:
         blocks: Blocks,
         weights: ResourceWeights | None,
         emissions: Emissions,
-        deadline: float,
+        budget: Budget,
     ) -> StageProblems:
         options = pipeline.options
         cluster = of_one_kind(pipeline.cluster, "prices of blocks are those of one kind of device")
         lowering = LowerRedistributions(cluster, options.cost_model, weights)
         planner = lowering.planner(pipeline.mesh)
-        request = SearchRequest(pipeline.source, cluster, planner, options, weights, emissions)
-        where = (blocks, pipeline.limits, deadline, pipeline.level, True)
+        known = pipeline.source, cluster, planner, options, weights, emissions
+        request = SearchRequest(*known, budget=budget)
+        where = (blocks, pipeline.limits, budget, pipeline.level, True)
         if weights is not None:
             return StageProblems(request, *where)
         where_of = pipeline.mesh, options.passes, cluster

@@ -1,7 +1,7 @@
 """Configurations in the queue of an outer search, and what is asked and answered about them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -10,6 +10,7 @@ from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.trace import Outcome, Tried
 from shardwright.ir.errors import ShardwrightError
 from shardwright.search.named_plan import NamedPlan
+from shardwright.solver.work import Budget
 
 T = TypeVar("T")
 _SAME = 1.001  # times a bound: a higher one that is of little use
@@ -33,7 +34,18 @@ SHORT = (NAMING, PRICING, SKETCHING)
 
 
 class Prices(Protocol):
-    """Bounds and estimates of many configurations."""
+    """Bounds and estimates of many configurations.
+
+    Attributes
+    ----------
+    known : mapping
+        What the prices of other configurations may begin with.
+    """
+
+    @property
+    def known(self) -> Mapping[Hashable, object]:
+        """What the prices of other configurations may begin with."""
+        ...
 
     def bound(self, other: Configuration) -> float:
         """Return a bound of every plan of a configuration; 0 where nothing is known of it."""
@@ -63,7 +75,7 @@ class Found(Generic[T]):
     plan : T
         The plan itself.
     is_cut_short : bool
-        Whether the time limit ended its search.
+        Whether the budget ended its search.
     """
 
     cost: float
@@ -86,7 +98,7 @@ class Bound:
     proof : str
         What proved it, where that is not what the tier says.
     is_cut_short : bool
-        Whether the time limit ended its search.
+        Whether the budget ended its search.
     """
 
     cost: float
@@ -107,11 +119,14 @@ class Task:
         The tier of the bound; that behind the last one is the compilation. Before all are
         `NAMING`, `BUILDING`, `PRICING`, and of pipelines `SKETCHING` and `DRAFTING`.
     seconds : float
-        Time limit of building the problem, and of solving it.
+        Seconds of work that it may spend; building a problem, and solving it, as many each.
     plan : NamedPlan, optional
         The named plan that is to be built.
     below : float
         About the cost of the best plan: no higher bound is of use.
+    known : mapping
+        What earlier prices told. A process keeps nothing of the kind by itself: its answer would
+        depend on what it did before.
     """
 
     configurations: tuple[Configuration, ...]
@@ -119,6 +134,7 @@ class Task:
     seconds: float
     plan: NamedPlan | None = None
     below: float = inf
+    known: Mapping[Hashable, object] = field(default_factory=dict)
 
     @property
     def configuration(self) -> Configuration:
@@ -126,14 +142,19 @@ class Task:
         return self.configurations[0]
 
 
+Value = Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
+"""What is asked."""
+
+
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a process answers, and the time that it took.
+    """What a process answers, and the seconds of work that it spent.
 
-    The value is a bound, a plan, prices, about what the plan of a sketch costs, or named plans.
+    The value is a bound, a plan, prices, about what the plan of a sketch costs, named plans, or why
+    there is none of these.
     """
 
-    value: Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
+    value: Value[T] | ShardwrightError
     seconds: float
 
 
@@ -174,30 +195,36 @@ class Judge(Protocol[T]):
         ...
 
     def named_seeds(
-        self, configurations: Sequence[Configuration], seconds: float
+        self, configurations: Sequence[Configuration], budget: Budget
     ) -> list[NamedSeed]:
         """Return the named plans of some configurations that are to be built, the best first."""
         ...
 
-    def build(self, plan: NamedPlan, configuration: Configuration, seconds: float) -> Found[T]:
+    def build(self, plan: NamedPlan, configuration: Configuration, budget: Budget) -> Found[T]:
         """Return a named plan."""
         ...
 
-    def price(self, configuration: Configuration, seconds: float, below: float) -> Prices:
+    def price(
+        self,
+        configuration: Configuration,
+        budget: Budget,
+        below: float,
+        known: Mapping[Hashable, object],
+    ) -> Prices:
         """Return bounds and estimates of configurations that share a mesh and micro-batches."""
 
-    def sketch(self, configuration: Configuration, seconds: float) -> float:
+    def sketch(self, configuration: Configuration, budget: Budget) -> float:
         """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
         ...
 
-    def draft(self, configuration: Configuration, seconds: float) -> Found[T]:
+    def draft(self, configuration: Configuration, budget: Budget) -> Found[T]:
         """Return a plan that is found soon, without a bound."""
 
-    def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
+    def bound(self, configuration: Configuration, tier: int, budget: Budget) -> Bound:
         """Return a lower bound on the cost of all plans of a configuration."""
         ...
 
-    def compile(self, configuration: Configuration, seconds: float) -> Found[T]:
+    def compile(self, configuration: Configuration, budget: Budget) -> Found[T]:
         """Return the best plan of a configuration."""
         ...
 

@@ -1,6 +1,5 @@
 """The account of an outer search for its reader: other plans, and what memory is worth."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,11 +7,13 @@ from dataclasses import replace
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.entries import Entry, Found
 from shardwright.compiler.outer.judge import ProgramJudge
-from shardwright.compiler.outer.processes import OutOfTimeError, answering
+from shardwright.compiler.outer.processes import answering
+from shardwright.compiler.outer.search import MOMENT
 from shardwright.compiler.outer.trace import MemoryPoint, RankedPlan
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.solver.work import Budget
 
 _LIMITS = (0.8, 0.9, 1.1, 1.25)  # of the memory limit, whose best plans are searched too
 _MOST = 10  # plans that are told of
@@ -93,20 +94,21 @@ def _recomputed_otherwise(best: Compiled, other: Compiled) -> list[str]:
 
 
 def memory_points(
-    judge: ProgramJudge, best: Entry[Compiled], deadline: float, workers: int
+    judge: ProgramJudge, best: Entry[Compiled], budget: Budget, workers: int
 ) -> tuple[MemoryPoint, ...]:
-    """Return the best plans of a configuration within limits around the user's, as time allows."""
+    """Return the best plans of a configuration within limits around the user's."""
     limit = judge.options.memory_on(judge.cluster)
     plan = best.found
     assert plan is not None
-    seconds = max(deadline - time.perf_counter(), 1e-3) * workers / len(_LIMITS) / 2
+    seconds = max(budget.left, MOMENT) / len(_LIMITS) / 2
     answers: dict[float, MemoryPoint] = {}
 
     def compiled(share: float) -> Found[Compiled]:
         options = replace(judge.options, memory_limit=share * limit)
-        return replace(judge, options=options).plan(best.configuration, seconds)
+        own = Budget(seconds, budget.work.anew())
+        return replace(judge, options=options).plan(best.configuration, own)
 
-    tasks = answering(compiled, workers, deadline)
+    tasks = answering(compiled, workers, "the search within {:.0%} of the memory limit".format)
     numbers = [tasks.submit(share) for share in _LIMITS]
     try:
         for share, number in zip(_LIMITS, numbers, strict=True):
@@ -117,8 +119,6 @@ def memory_points(
                 )
             elif isinstance(found, InfeasibleError):
                 answers[share] = MemoryPoint(share * limit, None, float("inf"))
-    except OutOfTimeError:
-        pass
     finally:
         tasks.close()
     answers[1.0] = MemoryPoint(limit, plan.cost, best.bound, plan.memory_bytes)

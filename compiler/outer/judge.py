@@ -1,7 +1,7 @@
 """Bounds and plans of configurations, by exact searches of one program."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd, inf
@@ -28,9 +28,10 @@ from shardwright.planner.fronts.site import is_repeated
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
+from shardwright.search.budget_note import BudgetNote
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
-from shardwright.search.time_note import TimeNote
+from shardwright.solver.work import Budget
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
@@ -51,6 +52,7 @@ class CompileOne(Protocol):
         self,
         options: CompileOptions,
         mesh: Mesh | None,
+        budget: Budget,
         known: SearchRequest | None,
         *,
         is_draft: bool = False,
@@ -62,7 +64,7 @@ class CompileOne(Protocol):
 class BuildNamed(Protocol):
     """Builds a named plan."""
 
-    def __call__(self, options: CompileOptions) -> Found[Compiled]:
+    def __call__(self, options: CompileOptions, budget: Budget) -> Found[Compiled]:
         """Return the plan that the options name, which ask for its number of micro-batches."""
         ...
 
@@ -117,7 +119,7 @@ class ProgramJudge:
             return False
         return exact and unchanged and options.plan is None and not staged
 
-    def floor(self, stages: Collection[int]) -> ComputationFloor:
+    def floor(self, stages: Collection[int], budget: Budget) -> ComputationFloor:
         """Return what one device computes, which bounds every configuration.
 
         Passes over micro-batches compute no less than one over the whole batch.
@@ -126,6 +128,8 @@ class ProgramJudge:
         ----------
         stages : collection of int
             Numbers of device groups of the configurations.
+        budget : Budget
+            What the searches may spend.
         """
         is_one = self.options.micro_batches == 1 or self._is_one_program
         known = self._is_bounded and self._is_in_seconds and is_one
@@ -138,8 +142,9 @@ class ProgramJudge:
             pins={},
             result_pins={},
         )
-        where = self.source_of(1), self.cluster, options, self.pipeline_of(options, ALONE)
-        floor = LeastComputation(*where).floor(self.devices, stages)
+        where = self.source_of(1), self.cluster, options
+        alone = self.pipeline_of(options, ALONE, budget)
+        floor = LeastComputation(*where, alone, budget).floor(self.devices, stages)
         self._halves = floor.halves
         return floor
 
@@ -179,13 +184,14 @@ class ProgramJudge:
         return bounded and free and not self.layouts_on(ALONE)
 
     def named_seeds(
-        self, configurations: Sequence[Configuration], seconds: float
+        self, configurations: Sequence[Configuration], budget: Budget
     ) -> list[NamedSeed]:
         """Return the named plans of some configurations that are to be built, the best first."""
         source = self.source_of(1)
 
         def pipeline_of(mesh: Mesh, count: int) -> PipelinePartitioning:
-            return self.pipeline_of(self.options_of(Configuration(mesh, count), seconds), mesh)
+            options = self.options_of(Configuration(mesh, count))
+            return self.pipeline_of(options, mesh, budget)
 
         return NamedFamily(
             self.cluster,
@@ -199,7 +205,7 @@ class ProgramJudge:
         ).seeds()
 
     def build(
-        self, plan: NamedPlan, configuration: Configuration, seconds: float
+        self, plan: NamedPlan, configuration: Configuration, budget: Budget
     ) -> Found[Compiled]:
         """Return a named plan.
 
@@ -212,12 +218,15 @@ class ProgramJudge:
             self.options.in_one_stage(),
             micro_batches=configuration.micro_batches,
             plan=plan,
-            time_limit=seconds,
         )
-        return self.build_named(options)
+        return self.build_named(options, budget)
 
     def price(
-        self, configuration: Configuration, seconds: float, below: float = inf
+        self,
+        configuration: Configuration,
+        budget: Budget,
+        below: float = inf,
+        known: Mapping[Hashable, object] | None = None,
     ) -> BlockPrices:
         """Return the prices of the blocks on a mesh in a number of micro-batches.
 
@@ -226,10 +235,11 @@ class ProgramJudge:
         Raises
         ------
         ShardwrightError
-            If the program has no form in so many, or no price was found in time.
+            If the program has no form in so many, or no price was found within the budget.
         """
         alone = Configuration(configuration.mesh, configuration.micro_batches)
-        return self._pricing.prices(configuration, self.options_of(alone, seconds), seconds, below)
+        options = self.options_of(alone)
+        return self._pricing.prices(configuration, options, budget, below, known or {})
 
     @cached_property
     def _pricing(self) -> BlockPricing:
@@ -260,33 +270,33 @@ class ProgramJudge:
         except ShardwrightError:  # it has no form in two
             return False
 
-    def bound(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
+    def bound(self, configuration: Configuration, tier: int, budget: Budget) -> Bound:
         """Return a bound: without the memory limit, or within it.
 
         Raises
         ------
         ShardwrightError
-            If the configuration has no plan, or no bound was found in time.
+            If the configuration has no plan, or no bound was found within the budget.
         """
         if configuration.stages > 1:
-            return self._bound_of_stages(configuration, tier, seconds)
-        note, request = TimeNote(), self._request(configuration, seconds)
-        limits = SearchOptions(
-            None, seconds, max(self.options.gap, _ROUGH) * (self.options.gap > 0)
-        )
-        free = request.solve(request.space, limits)
+            return self._bound_of_stages(configuration, tier, budget)
+        note, request = BudgetNote(budget), self._request(configuration, budget)
+        gap, space = max(self.options.gap, _ROUGH) * (self.options.gap > 0), request.space
+        limits = SearchOptions(None, budget.beyond(budget.seconds), gap)
+        free = request.solve(space, limits)
         note.note_end_of(free, limits)
         limit, late = self.options.memory_on(self.cluster), note.has_ended_a_search
         if tier == 0 or free.memory_bytes <= limit:
             fits = free.memory_bytes <= limit
             return Bound(free.lower_bound, is_last=fits, is_cut_short=late)
         space = request.recompute_space if request.recomputes else request.space
-        within = request.solve(space, replace(limits, memory_limit=limit))
+        limits = replace(limits, memory_limit=limit, budget=budget.beyond(budget.seconds))
+        within = request.solve(space, limits)
         note.note_end_of(within, limits)
         least = max(free.lower_bound, within.lower_bound)
         return Bound(least, is_cut_short=note.has_ended_a_search)
 
-    def _bound_of_stages(self, configuration: Configuration, tier: int, seconds: float) -> Bound:
+    def _bound_of_stages(self, configuration: Configuration, tier: int, budget: Budget) -> Bound:
         """Return the bound of a pipeline by paths through its schedule.
 
         It is too high by at most a multiple of the step itself, so of a step of T seconds it proves
@@ -300,29 +310,30 @@ class ProgramJudge:
         if tier > 0:
             return Bound(0.0, is_last=True)
         assert configuration.mesh is not None
-        search = self.pipeline_of(self.options_of(configuration, seconds), configuration.mesh)
+        options = self.options_of(configuration)
+        search = self.pipeline_of(options, configuration.mesh, budget)
         least = search.bound()
         least /= 1 + search.bounds.rounding(1.0)
-        late = search.time_note.has_ended_a_search
+        late = search.budget_note.has_ended_a_search
         return Bound(least, is_last=True, proof=OF_PATHS, is_cut_short=late)
 
-    def compile(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
+    def compile(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
         """Return the best plan of a configuration within the memory limit."""
-        options, known = self.options_of(configuration, seconds), self.requests.get(configuration)
-        return self.compile_one(options, configuration.mesh, known)
+        options, known = self.options_of(configuration), self.requests.get(configuration)
+        return self.compile_one(options, configuration.mesh, budget, known)
 
-    def plan(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
+    def plan(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
         """Return the plan of a configuration as the outer search finds it."""
         is_draft = configuration.stages == 1 and self.prices_blocks and self.plans_blocks
-        return (self.draft if is_draft else self.compile)(configuration, seconds)
+        return (self.draft if is_draft else self.compile)(configuration, budget)
 
-    def sketch(self, configuration: Configuration, seconds: float) -> float:
+    def sketch(self, configuration: Configuration, budget: Budget) -> float:
         """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
         assert configuration.mesh is not None
-        options = self.options_of(configuration, seconds)
-        return self.pipeline_of(options, configuration.mesh).sketch()
+        options = self.options_of(configuration)
+        return self.pipeline_of(options, configuration.mesh, budget).sketch()
 
-    def draft(self, configuration: Configuration, seconds: float) -> Found[Compiled]:
+    def draft(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
         """Return the plan of a sketch, or of one stage that of its blocks, without a bound.
 
         Raises
@@ -330,10 +341,10 @@ class ProgramJudge:
         NotFoundError
             If it does not fit.
         """
-        options = self.options_of(configuration, seconds)
-        return self.compile_one(options, configuration.mesh, None, is_draft=True)
+        options = self.options_of(configuration)
+        return self.compile_one(options, configuration.mesh, budget, None, is_draft=True)
 
-    def options_of(self, configuration: Configuration, seconds: float) -> CompileOptions:
+    def options_of(self, configuration: Configuration) -> CompileOptions:
         """Return the options of a compilation of one configuration."""
         given = {**self.layouts_on(configuration.mesh), **self.options.input_layouts}
         return replace(
@@ -343,21 +354,18 @@ class ProgramJudge:
             chunks=configuration.chunks,
             schedule=configuration.schedule,
             input_layouts=given,
-            time_limit=seconds,
         )
 
-    def _request(self, configuration: Configuration, seconds: float) -> SearchRequest:
+    def _request(self, configuration: Configuration, budget: Budget) -> SearchRequest:
         """Return the problem of a configuration, which may have been built for another bound."""
         known = self.requests.pop(configuration, None)
-        if known is None:
-            assert configuration.mesh is not None
-            known = self._request_on(
-                configuration.mesh, self.options_of(configuration, seconds), self._weights()
-            )
-        self.requests[configuration] = known
+        assert configuration.mesh is not None
+        options, weights = self.options_of(configuration), self._weights()
+        request = self._request_on(configuration.mesh, options, weights, budget, known)
+        self.requests[configuration] = request
         while len(self.requests) > _KEPT:
             self.requests.popitem(last=False)
-        return known
+        return request
 
     def _weights(self) -> ResourceWeights | None:
         """Return the weights of a bound on the overlapped step; None for the serial one."""
@@ -367,12 +375,19 @@ class ProgramJudge:
         return ResourceWeights(1 - _LINKS, (_LINKS / levels,) * levels)
 
     def _request_on(
-        self, mesh: Mesh, options: CompileOptions, weights: ResourceWeights | None
+        self,
+        mesh: Mesh,
+        options: CompileOptions,
+        weights: ResourceWeights | None,
+        budget: Budget,
+        known: SearchRequest | None,
     ) -> SearchRequest:
         lowering = LowerRedistributions(self.cluster, options.cost_model, weights)
         planner = lowering.planner(mesh)
         source = self.source_of(options.passes)
-        return SearchRequest(source, self.cluster, planner, options, weights, {})
+        prices = None if known is None else known.profile
+        where = source, self.cluster, planner, options, weights
+        return SearchRequest(*where, prices=prices, budget=budget, known=known)
 
 
 def _experts(graph: Graph) -> int:

@@ -1,6 +1,5 @@
 """What one device computes of a program: the numbers of the floors (`outer.floors`)."""
 
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.options import SearchOptions
+from shardwright.solver.work import Budget
 
 ALONE = Mesh((MeshAxis("x", 1, 0),))
 """The mesh of one device."""
@@ -58,20 +58,24 @@ class LeastComputation:
         Of the serial step in one stage, at one micro-batch, without pins.
     pipeline : PipelinePartitioning
         The program in one stage on one device.
+    budget : Budget
+        What the searches may spend.
     """
 
     source: Graph
     cluster: Cluster
     options: CompileOptions
     pipeline: PipelinePartitioning
+    budget: Budget
 
     def floor(self, devices: int, stages: Collection[int]) -> ComputationFloor:
         """Return what bounds the configurations of so many devices and device groups."""
         floor = ComputationFloor(devices, 0.0)
         planner = LowerRedistributions(self.cluster, self.options.cost_model).planner(ALONE)
-        request = SearchRequest(self.source, self.cluster, planner, self.options, None, {})
+        where = self.source, self.cluster, planner, self.options
+        request = SearchRequest(*where, budget=self.budget)
         with suppress(ShardwrightError):
-            limits = SearchOptions(time_limit=self.options.time_limit)
+            limits = SearchOptions(budget=self.budget.within(self.budget.left))
             found = request.solve(request.space, limits)
             floor = replace(floor, step_seconds=found.lower_bound)
             floor = replace(floor, launches=self._launches)
@@ -115,10 +119,6 @@ class LeastComputation:
     def _staged(self) -> PipelinePartitioning:
         return replace(self.pipeline, source=replace(self.source, recomputed=()))
 
-    @cached_property
-    def _deadline(self) -> float:
-        return time.perf_counter() + self.options.time_limit
-
     def _problems(
         self,
         blocks: Blocks,
@@ -127,8 +127,9 @@ class LeastComputation:
     ) -> StageProblems:
         cluster = cluster or self.cluster
         planner = LowerRedistributions(cluster, self.options.cost_model, weights).planner(ALONE)
-        request = SearchRequest(self._staged.source, cluster, planner, self.options, weights, {})
-        return StageProblems(request, blocks, self._staged.limits, self._deadline, alone=True)
+        where = self._staged.source, cluster, planner, self.options, weights
+        request = SearchRequest(*where, budget=self.budget)
+        return StageProblems(request, blocks, self._staged.limits, self.budget, alone=True)
 
     def _passes(
         self, blocks: Blocks, half: str | None = None, cluster: Cluster | None = None

@@ -1,23 +1,23 @@
 """Tasks run in processes of their own, begun in the order in which they are given.
 
 The processes are forked, so they have the program, the registered operators and the plugins of
-this one. Where a process cannot be forked, or one is enough, tasks run in this process.
+this one. Where a process cannot be forked, or one is enough, tasks run in this process. An answer
+depends on its task alone, so it does not matter which process gives it, nor when.
 """
 
 import multiprocessing
 import os
 import threading
-import time
+import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Generic, Protocol, TypeVar
 
-from shardwright.ir.errors import NotFoundError, ShardwrightError
+from shardwright.ir.errors import NotFoundError, ShardwrightError, ShardwrightWarning
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -27,37 +27,15 @@ _BYTES_OF_SEARCH = 4 * 2**30  # memory that is set aside for one search
 _JOIN_SECONDS = 1.0
 
 
-class OutOfTimeError(Exception):
-    """The deadline passed before the answer came."""
-
-
 class Answering(Protocol[TaskIn, AnswerOut]):
-    """Runs tasks, and returns their answers by number.
-
-    Attributes
-    ----------
-    deadline : float
-        Until when answers are waited for, by `time.perf_counter`.
-    """
-
-    deadline: float
+    """Runs tasks, and returns their answers by number."""
 
     def submit(self, task: TaskIn, *, first: bool = False) -> int:
         """Queue a task, before those that wait if it is to be the first; return its number."""
         ...
 
     def answer(self, number: int) -> AnswerOut | ShardwrightError:
-        """Return the answer, or the error, of a task; once.
-
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes first.
-        """
-        ...
-
-    def is_answered(self, number: int) -> bool:
-        """Return whether the answer of a task is there."""
+        """Return the answer, or the error, of a task; once."""
         ...
 
     def close(self) -> None:
@@ -73,12 +51,9 @@ class Inline(Generic[Task, Answer]):
     ----------
     run : callable
         Runs a task.
-    deadline : float
-        By `time.perf_counter`: no task begins later.
     """
 
     run: Callable[[Task], Answer]
-    deadline: float
 
     def __post_init__(self) -> None:
         self._tasks: dict[int, Task] = {}
@@ -92,13 +67,7 @@ class Inline(Generic[Task, Answer]):
 
     def answer(self, number: int) -> Answer | ShardwrightError:
         """Run a task."""
-        if time.perf_counter() >= self.deadline:
-            raise OutOfTimeError
         return _answer(self.run, self._tasks.pop(number))
-
-    def is_answered(self, number: int) -> bool:
-        """Return that no task is, before its answer is asked for."""
-        return False
 
     def close(self) -> None:
         """Forget the tasks."""
@@ -114,25 +83,26 @@ class Processes(Generic[Task, Answer]):
         Runs a task.
     workers : int
         Number of processes.
+    text_of : callable
+        Returns what a task is, in words.
     subject : callable
         Returns what a task is about: it goes to the process that had one about the same before, if
         that is idle, and finds there what was kept.
-    deadline : float
-        By `time.perf_counter`: what runs then is ended.
     """
 
     def __init__(
         self,
         run: Callable[[Task], Answer],
         workers: int,
-        deadline: float,
+        text_of: Callable[[Task], str],
         subject: Callable[[Task], object],
     ) -> None:
-        self._run, self.deadline, self._subject = run, deadline, subject
+        self._run, self._text_of, self._subject = run, text_of, subject
         self._last: dict[object, int] = {}  # subject: worker
         self._workers = [self._started() for _ in range(workers)]
         self._waiting: deque[tuple[int, Task]] = deque()
-        self._running: dict[int, int] = {}  # worker: task
+        self._running: dict[int, tuple[int, Task]] = {}  # worker: task
+        self._again: set[int] = set()  # tasks whose process has ended before
         self._answers: dict[int, Answer | ShardwrightError] = {}
         self._submitted = 0
 
@@ -146,24 +116,15 @@ class Processes(Generic[Task, Answer]):
     def answer(self, number: int) -> Answer | ShardwrightError:
         """Return the answer of a task, once it is there."""
         while number not in self._answers:
-            if not self._receive(max(self.deadline - time.perf_counter(), 0.0)):
-                raise OutOfTimeError
+            self._receive()
         return self._answers.pop(number)
 
-    def is_answered(self, number: int) -> bool:
-        """Return whether the answer of a task is there."""
-        if number not in self._answers:
-            self._receive(0.0)
-        return number in self._answers
-
-    def _receive(self, seconds: float) -> bool:
-        """Wait for answers, and return whether there are some."""
-        busy = [self._workers[i].connection for i in self._running]
-        ready = wait(busy, None if seconds == inf else seconds)
+    def _receive(self) -> None:
+        """Wait for answers."""
+        ready = wait([self._workers[i].connection for i in self._running])
         for i in [i for i in self._running if self._workers[i].connection in ready]:
-            self._answers[self._running.pop(i)] = self._received(i)
+            self._take_from(i)
         self._start_waiting()
-        return bool(ready)
 
     def close(self) -> None:
         """End the processes."""
@@ -174,27 +135,45 @@ class Processes(Generic[Task, Answer]):
         idle = [i for i in range(len(self._workers)) if i not in self._running]
         while idle and self._waiting:
             number, task = self._waiting.popleft()
-            subject = self._subject(task)
-            before = self._last.get(subject)
-            i = before if before in idle else idle[0]
+            i = self._worker_for(task, idle)
             idle.remove(i)
-            self._last[subject], self._running[i] = i, number
-            self._workers[i].connection.send(task)
+            self._last[self._subject(task)], self._running[i] = i, (number, task)
+            try:
+                self._workers[i].connection.send(task)
+            except OSError:  # it has died while it was idle
+                self._replace(i)
+                idle.append(i)
 
-    def _received(self, i: int) -> Answer | ShardwrightError:
-        """Return the answer of a worker; where its process has died, a new one takes its place."""
+    def _worker_for(self, task: Task, idle: Sequence[int]) -> int:
+        """Return the idle worker that gets a task: it may know something, which saves time."""
+        before = self._last.get(self._subject(task))
+        return before if before is not None and before in idle else idle[0]
+
+    def _take_from(self, i: int) -> None:
+        """Take the answer of a worker; where its process has died, a new one takes its place."""
         try:
             kind, content = self._workers[i].connection.recv()
         except (EOFError, OSError):
-            self._workers[i].end()
-            self._workers[i] = self._started()
-            return NotFoundError(
-                "the process of a search ended before its answer", hint="allow it more memory"
-            )
+            self._replace(i)
+            return
         if kind == "failure":
             raise content
-        answer: Answer | ShardwrightError = content
-        return answer
+        number, _ = self._running.pop(i)
+        self._answers[number] = content
+
+    def _replace(self, i: int) -> None:
+        """Begin a process in the place of one that has died, and do its task again, once."""
+        number, task = self._running.pop(i)
+        self._workers[i].end()
+        self._workers[i] = self._started()
+        what = f"the process of {self._text_of(task)} ended before its answer"
+        if number in self._again:
+            hint = "allow it more memory"
+            self._answers[number] = NotFoundError(f"{what}, and so did a second one", hint=hint)
+            return
+        warnings.warn(f"{what}; it is done again", ShardwrightWarning, stacklevel=2)
+        self._again.add(number)
+        self._waiting.appendleft((number, task))
 
     def _started(self) -> "_Worker":
         context = multiprocessing.get_context("fork")
@@ -242,13 +221,13 @@ def _answer(run: Callable[[Task], Answer], task: Task) -> Answer | ShardwrightEr
 def answering(
     run: Callable[[Task], Answer],
     workers: int,
-    deadline: float,
+    text_of: Callable[[Task], str],
     subject: Callable[[Task], object] = lambda task: None,
 ) -> Answering[Task, Answer]:
     """Return what runs tasks: processes, where several workers are asked for and can be forked."""
     if workers > 1 and can_fork():
-        return Processes(run, workers, deadline, subject)
-    return Inline(run, deadline)
+        return Processes(run, workers, text_of, subject)
+    return Inline(run)
 
 
 def can_fork() -> bool:

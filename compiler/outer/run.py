@@ -1,6 +1,5 @@
 """The outer search of a compilation, from the configurations to the best plan and its account."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,15 +11,17 @@ from shardwright.compiler.outer.explanation import memory_points, ranked_plans
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.processes import usable_workers
-from shardwright.compiler.outer.search import OuterSearch
+from shardwright.compiler.outer.search import CORES, OuterSearch
 from shardwright.compiler.outer.trace import SearchTrace, Tried
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
+from shardwright.search.budget_note import ENDED, says_so
 from shardwright.search.options import Progress
+from shardwright.solver.work import Budget
 
 _EXPLAINED = 10  # plans that are told of
 _MOST_WORKERS = 4
 _ROUNDING = 1e-6  # by which a bound may be above the cost of a plan
-_SHARE = 3 / 4  # of the time limit that is the search's, where its account takes time too
+_SHARE = 3 / 4  # of the budget that is the search's, where its account takes time too
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,15 @@ class OuterRun:
         Bounds and compiles configurations.
     candidates : sequence of Configuration
         The configurations.
+    budget : Budget
+        What the search for the plan of one configuration may spend.
     progress : callable or None
         Follows the search.
     """
 
     judge: ProgramJudge
     candidates: Sequence[Configuration]
+    budget: Budget
     progress: Progress | None
 
     def run(self) -> Compiled:
@@ -49,15 +53,13 @@ class OuterRun:
         ShardwrightError
             If there is none.
         """
-        begin = time.perf_counter()
-        options = self.judge.options
+        options, whole = self.judge.options, self.budget.beyond(CORES * self.budget.seconds)
         explained = options.explain_search
-        end = begin + options.time_limit
         search = OuterSearch(
             self.judge,
             self.candidates,
-            self._floor().of,
-            begin + (_SHARE if explained else 1) * options.time_limit,
+            self._floor(whole).of,
+            whole.share(_SHARE) if explained else whole,
             options.gap,
             self.workers,
             self.progress,
@@ -69,18 +71,19 @@ class OuterRun:
         if best is None or best.found is None:
             raise self._no_plan(entries)
         plans = ranked_plans(entries) if explained else ()
-        points = memory_points(self.judge, best, end, self.workers) if explained else ()
+        points = memory_points(self.judge, best, whole, self.workers) if explained else ()
         tried = tuple(entry.tried() for entry in entries)
         check_bounds(tried)
         late = search.is_cut_short or any(item.outcome == "left" for item in tried)
         trace = SearchTrace(tried, best.configuration, plans, points, late)
-        return _answer(best.found.plan, trace, time.perf_counter() - begin)
+        return _answer(best.found.plan, trace)
 
-    def _floor(self) -> ComputationFloor:
+    def _floor(self, budget: Budget) -> ComputationFloor:
         """Return what bounds the configurations before any search, where there are several."""
         if len(self.candidates) == 1:
             return ComputationFloor(1, 0.0)
-        return self.judge.floor({one.stages for one in self.candidates})
+        stages = {one.stages for one in self.candidates}
+        return self.judge.floor(stages, budget.share(1 / CORES))
 
     @property
     def seed(self) -> Configuration | None:
@@ -105,10 +108,9 @@ class OuterRun:
         if left:
             errors.append(
                 NotFoundError(
-                    f"no plan was found within the time limit of "
-                    f"{self.judge.options.time_limit:g} s, which left {left} of {len(entries)} "
-                    "configurations out",
-                    hint="allow more time, or give the mesh, stages or micro-batches",
+                    f"no plan was found with effort {self.judge.options.effort:g}, which left "
+                    f"{left} of {len(entries)} configurations out",
+                    hint="allow more effort, or give the mesh, stages or micro-batches",
                 )
             )
         return combined(errors)
@@ -141,13 +143,13 @@ def check_bounds(tried: Sequence[Tried]) -> None:
             )
 
 
-def _answer(best: Compiled, trace: SearchTrace, seconds: float) -> Compiled:
+def _answer(best: Compiled, trace: SearchTrace) -> Compiled:
     """Return the best program with the account of the search, and the bound on all plans."""
     result = best.result
     if result is not None:
         how = result.how
-        if trace.is_cut_short and "time limit" not in how:
-            how = f"{how}; the time limit ended the search"
+        if trace.is_cut_short and not says_so(result):
+            how = f"{how}; {ENDED}"
         searched = sum(item.seconds for item in trace.tried)
         result = bounded(replace(result, how=how, seconds=searched), trace.lower_bound)
-    return replace(best, result=result, trace=trace, seconds=seconds)
+    return replace(best, result=result, trace=trace)

@@ -6,17 +6,16 @@ last of the compilation itself. The configuration of the least bound is judged n
 its bound is no less than the cost of a plan that was found, up to the relative gap. So the least
 bound of all configurations bounds every plan of the space, whatever was left out.
 
-Tasks run in processes. Answers are taken in an order that depends on the tasks alone, and decisions
-on the answers before: the result is the same for any number of processes, unless time ends it.
+Tasks run in processes. Each has a budget of its own, and its answer says what it spent of it.
+Answers are taken in an order that depends on the tasks alone, and decisions on the answers before:
+the result is the same for any number of processes, on machines of any speed.
 
 References
 ----------
 Land and Doig, "An automatic method of solving discrete programming problems", 1960 (best first).
 """
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
@@ -35,9 +34,9 @@ from shardwright.compiler.outer.entries import (
     Judge,
     Prices,
     Task,
+    Value,
     cost_of,
 )
-from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.compiler.outer.order import (
     Chosen,
     PricedOrder,
@@ -45,7 +44,7 @@ from shardwright.compiler.outer.order import (
     first_taken,
     shares_prices,
 )
-from shardwright.compiler.outer.processes import Answering, OutOfTimeError, answering
+from shardwright.compiler.outer.processes import Answering, answering
 from shardwright.compiler.outer.seeds import NamedSeeds
 from shardwright.ir.errors import (
     InfeasibleError,
@@ -57,21 +56,35 @@ from shardwright.ir.errors import (
 )
 from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
+from shardwright.solver.work import Budget, Work
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FURTHER_AHEAD = 8  # the same, where configurations are priced
 _FAR = 1.1  # of the least bound: how high the bound of what is begun ahead may be
 BLOCKS = "blocks alone"
 COMPILED = "search within the memory limit"  # of a compilation
+CORES = 2
+"""Number of cores that a search is meant for: its budget is that of one configuration on each."""
+
+MOMENT = 1e-3
+"""Seconds of work that a task may spend at least."""
+
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
 _CLOSE = 0.01  # of the best plan: how near to it the bounds of blocks are raised
 _SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
-_LONGER = 1 / 5  # of the time limit that a search waits longer where there is no plan
-_LONGER_SECONDS = 5.0  # the same at least
-_SECONDS_NAMED = 600.0  # that a named plan may take at least, where it is built
-_SHARE = 1 / 2  # of the time left that building a problem may take, and solving it
+_SECONDS_NAMED = 600.0  # of work that a named plan may take at least, where it is built
+_SHARE = 1 / 2  # of the budget left, on each core, that building a problem may take, and solving it
 
 T = TypeVar("T")
+
+
+class _SpentError(Exception):
+    """The budget of the whole search is spent."""
+
+
+def _text_of(task: Task) -> str:
+    """Return what a task is, in words."""
+    return f"the search of {task.configuration}"
 
 
 @dataclass
@@ -86,8 +99,8 @@ class OuterSearch(Generic[T]):
         The configurations.
     floor : callable
         Returns a lower bound on the cost of every plan of a configuration.
-    deadline : float
-        The end of the search, by `time.perf_counter`.
+    budget : Budget
+        What all tasks together may spend.
     gap : float
         Relative gap between the cost and the bound at which the search stops.
     workers : int
@@ -103,20 +116,20 @@ class OuterSearch(Generic[T]):
     judge: Judge[T]
     candidates: Sequence[Configuration]
     floor: Callable[[Configuration], float]
-    deadline: float
+    budget: Budget
     gap: float
     workers: int = 1
     progress: Progress | None = None
     plans: int = 1
     seed: Configuration | None = None
     entries: list[Entry[T]] = field(default_factory=list)
-    is_cut_short: bool = False  # by the time limit: the whole search, or that of a configuration
+    is_cut_short: bool = False  # by the budget: the whole search, or that of a configuration
 
     def run(self) -> list[Entry[T]]:
         """Judge the configurations, and return what became of each."""
-        self.begin = time.perf_counter()
         self.entries = [Entry(c, self.floor(c), "least computation") for c in self.candidates]
         self.steps, self.wanted = 0, 1
+        self._known: dict[Hashable, object] = {}
         self._seeds = NamedSeeds(self.entries)
         plans_blocks = self.judge.prices_blocks and self.judge.plans_blocks
         self._order = PricedOrder(self.entries, len(self.judge.tiers), plans_blocks)
@@ -126,7 +139,7 @@ class OuterSearch(Generic[T]):
         tasks = answering(
             self._answered,
             min(self.workers, _AHEAD),
-            self.deadline,
+            _text_of,
             lambda task: (task.configuration.mesh, task.configuration.micro_batches),
         )
         try:
@@ -139,7 +152,7 @@ class OuterSearch(Generic[T]):
             elif self.plans > 1:
                 self._reopen_cut()
                 self._judge_all(tasks)
-        except OutOfTimeError:
+        except _SpentError:
             self.is_cut_short = True
             self._await_plan(tasks)
         finally:
@@ -150,24 +163,20 @@ class OuterSearch(Generic[T]):
     def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
         self.running: list[Chosen[T]] = []
         while self._fill(tasks) or self.running:
+            if self.budget.is_spent:
+                raise _SpentError
             self._take_of(first_taken(self.running), tasks)
 
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Take what is answered; without a plan, wait for others, for a little longer."""
-        for chosen in [one for one in self.running if tasks.is_answered(one.number)]:
+        """Take the plans that are on their way; without one, build named plans until one fits."""
+        finding = BUILDING, DRAFTING, len(self.judge.tiers)
+        for chosen in [one for one in self.running if one.tier in finding]:
             self._take_of(chosen, tasks)
-        tasks.deadline += max(_LONGER * (self.deadline - self.begin), _LONGER_SECONDS)
-        with suppress(OutOfTimeError):
-            while self.best is None:
-                self._build_named(tasks)
-                long = next((one for one in self.running if one.is_long), None)
-                if self.best is not None or long is None:
-                    return
-                self._take_of(long, tasks)
+        if self.best is None:
+            self._build_named(tasks)
 
     def _build_named(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Build named plans until one fits, however long that takes: nothing is searched."""
-        before, tasks.deadline = tasks.deadline, inf
+        """Build named plans until one fits, whatever that takes: nothing is searched."""
         while self.best is None:
             if (seed := self._named_next()) is not None:
                 self._submit(seed, tasks)
@@ -175,12 +184,14 @@ class OuterSearch(Generic[T]):
             if named is None:
                 break
             self._take_of(named, tasks)
-        tasks.deadline = before
 
     def _take_of(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
         """Wait for an answer, and take it."""
         answer = tasks.answer(chosen.number)
+        if isinstance(answer, ShardwrightError):  # of a process that has died
+            answer = Answer(answer, 0.0)
         self.running.remove(chosen)
+        self.budget.charge(answer.seconds)
         self._take(chosen, answer)
 
     def _reopen_cut(self) -> None:
@@ -299,11 +310,13 @@ class OuterSearch(Generic[T]):
         several = self.judge.prices_blocks and self.best is not None
         long = chosen.tier in (DRAFTING, len(self.judge.tiers))
         share = _SHARE if long or not several else _SHARE_PRICED
-        seconds = share * (self.deadline - time.perf_counter())
+        seconds = share * self.budget.left / CORES
         if chosen.names_plan:  # nothing is searched
-            seconds = max(self.deadline - self.begin, _SECONDS_NAMED)
+            seconds = max(self.budget.seconds / CORES, _SECONDS_NAMED)
         configurations = tuple(one.configuration for one in chosen.entries)
-        return Task(configurations, chosen.tier, max(seconds, 1e-3), chosen.plan, self._enough)
+        known = dict(self._known) if chosen.tier == PRICING else {}
+        where = configurations, chosen.tier, max(seconds, MOMENT), chosen.plan
+        return Task(*where, self._enough, known)
 
     @property
     def _enough(self) -> float:
@@ -314,40 +327,47 @@ class OuterSearch(Generic[T]):
 
     def _answered(self, task: Task) -> Answer[T]:
         """Run a task; in the process that was forked for it."""
-        begin = time.perf_counter()
-        value: Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
-        if task.tier == PRICING:
-            value = tuple(self._prices(one, task) for one in task.configurations)
-        elif task.tier == NAMING:
-            value = self.judge.named_seeds(self.candidates, task.seconds)
-        elif task.tier == BUILDING:
-            assert task.plan is not None
-            value = self.judge.build(task.plan, task.configuration, task.seconds)
-        elif task.tier == SKETCHING:
-            value = self.judge.sketch(task.configuration, task.seconds)
-        elif task.tier == DRAFTING:
-            value = self.judge.draft(task.configuration, task.seconds)
-        elif task.tier < len(self.judge.tiers):
-            value = self.judge.bound(task.configuration, task.tier, task.seconds)
-        else:
-            value = self.judge.compile(task.configuration, task.seconds)
-        return Answer(value, time.perf_counter() - begin)
+        stops = task.tier not in (NAMING, BUILDING)  # without a plan, they cannot wait
+        budget = Budget(task.seconds, self.budget.work.anew() if stops else Work())
+        try:
+            return Answer(self._value_of(task, budget), budget.spent)
+        except ShardwrightError as error:
+            return Answer(error, budget.spent)
 
-    def _prices(self, configuration: Configuration, task: Task) -> Prices | None:
+    def _value_of(self, task: Task, budget: Budget) -> Value[T]:
+        """Return what is asked."""
+        if task.tier == PRICING:
+            return tuple(self._prices(one, task, budget) for one in task.configurations)
+        if task.tier == NAMING:
+            return self.judge.named_seeds(self.candidates, budget)
+        if task.tier == BUILDING:
+            assert task.plan is not None
+            return self.judge.build(task.plan, task.configuration, budget)
+        if task.tier == SKETCHING:
+            return self.judge.sketch(task.configuration, budget)
+        if task.tier == DRAFTING:
+            return self.judge.draft(task.configuration, budget)
+        if task.tier < len(self.judge.tiers):
+            return self.judge.bound(task.configuration, task.tier, budget)
+        return self.judge.compile(task.configuration, budget)
+
+    def _prices(self, configuration: Configuration, task: Task, budget: Budget) -> Prices | None:
         """Return the prices of a configuration; None where it has none."""
         try:
-            return self.judge.price(configuration, task.seconds, task.below)
+            return self.judge.price(
+                configuration, budget.beyond(budget.seconds), task.below, task.known
+            )
         except ShardwrightError:
             return None
 
-    def _take(self, chosen: Chosen[T], answer: Answer[T] | ShardwrightError) -> None:
+    def _take(self, chosen: Chosen[T], answer: Answer[T]) -> None:
         entry = chosen.entries[0]
         chosen.release(self.running)
-        if isinstance(answer, ShardwrightError):
-            self._take_error(entry, chosen.tier, answer)
-            return
         entry.seconds += answer.seconds
         match answer.value:
+            case ShardwrightError():
+                self._take_error(entry, chosen.tier, answer.value)
+                return
             case Found():
                 self._take_plan(entry, chosen.tier, answer.value)
             case Bound():
@@ -399,6 +419,8 @@ class OuterSearch(Generic[T]):
     def _take_prices(self, chosen: Sequence[Entry[T]], answers: Sequence[Prices | None]) -> None:
         """Take the prices of some configurations for all that they say something of."""
         for entry, prices in zip(chosen, answers, strict=True):
+            if prices is not None:
+                self._known = {**prices.known, **self._known}
             for other in self.entries:
                 if shares_prices(entry, other):
                     other.take_estimate(prices)
@@ -467,4 +489,4 @@ class OuterSearch(Generic[T]):
             return
         bound = min(e.bound for e in self.entries if e.outcome not in ("infeasible", "refused"))
         cost = cost_of(self.best)
-        self.progress(time.perf_counter() - self.begin, cost, min(bound, cost))
+        self.progress(self.budget.spent / CORES, cost, min(bound, cost))

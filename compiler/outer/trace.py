@@ -21,8 +21,8 @@ class Tried:
     outcome : str
         ``compiled``: searched within the memory limit; ``cut``: its bound exceeds the cost of a
         plan; ``infeasible``: proven that no plan fits; ``refused``: it has no form of the program;
-        ``not found``: the search ended without a plan or a proof; ``left``: the time limit ended
-        the search first.
+        ``not found``: the search ended without a plan or a proof; ``left``: the budget was
+        spent first.
     lower_bound : float
         Proven: no plan of the configuration costs less; infinite where it has none.
     proof : str
@@ -34,7 +34,7 @@ class Tried:
     reason : str
         Why there is no plan, in words of the error.
     seconds : float
-        Time that its searches took.
+        Work of its searches.
     """
 
     configuration: Configuration
@@ -106,7 +106,7 @@ class SearchTrace:
     memory_points : tuple of MemoryPoint
         The best plans within other memory limits, by rising limit; empty unless asked for.
     is_cut_short : bool
-        Whether the time limit ended the search, or that of a configuration.
+        Whether the budget ended the search, or that of a configuration.
     """
 
     tried: tuple[Tried, ...]

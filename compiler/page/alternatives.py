@@ -5,7 +5,6 @@ shared tensors next to it are chosen again. The seconds are those of the search'
 a memory limit. Each is the price of a plan that exists, so the true price is at most that.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,12 +26,13 @@ from shardwright.planner.search_request import SearchRequest, update_rule
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import FORBIDDEN
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 
 MOST_LISTED = 4  # strategies of an operator
 _MOST_AXES = 4  # of a mesh: finer ones have too many strategies to list
-_TIME_LIMIT = 20.0  # seconds of building the problem
+_SECONDS = 20.0  # of work, to build the problem
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,6 @@ def _space(compiled: Compiled, document: PlanDocument, cluster: AnyCluster) -> S
         optimizer=document.optimizer.optimizer,
         loss_scale=loss_scale(document.loss_scale),
         micro_batches=document.micro_batches,
-        time_limit=_TIME_LIMIT,
         search="sharding_propagation",  # whose options are strategies, not orbits of them
     )
     alike = of_one_kind(cluster, "one strategy has other prices on each of them")
@@ -118,7 +117,7 @@ def _space(compiled: Compiled, document: PlanDocument, cluster: AnyCluster) -> S
         planner,
         options,
         prices=prices,
-        deadline=time.perf_counter() + _TIME_LIMIT,
+        budget=Budget(_SECONDS),
     )
     return request.space
 

@@ -38,7 +38,8 @@ from shardwright.dataflow.schedules import (
     in_flight,
 )
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
-from shardwright.search.time_note import FOR_A_BOUND
+from shardwright.search.budget_note import FOR_A_BOUND
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 _ROUNDS = 4  # of adding the critical path of the best cut
@@ -60,15 +61,15 @@ class CutBounds:
         The cluster of each device group.
     once : sequence of StageProblems, optional
         Those whose bounds of passes with what is done once are taken, if others.
-    deadline : float
-        Until when stages are priced exactly, by `time.perf_counter`.
+    budget : Budget
+        What pricing stages exactly may spend.
     """
 
     problems: Sequence[StageProblems]
     schedule: Schedule
     groups: GroupClusters
     once: Sequence[StageProblems] | None = None
-    deadline: float = inf
+    budget: Budget = field(default_factory=Budget)
     met: dict[Cut, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -142,7 +143,8 @@ class CutBounds:
     @property
     def _is_late(self) -> bool:
         first = self.problems[0]
-        return first.time_note.is_late(min(first.deadline, self.deadline), FOR_A_BOUND)
+        budget = min(first.budget, self.budget, key=lambda one: one.left)
+        return first.budget_note.is_late(budget, FOR_A_BOUND)
 
     def balanced(self) -> Cut | None:
         """Return the cut whose stages are most equal."""

@@ -18,12 +18,14 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.plan.assembly import assembled
 from shardwright.planner.plan.blocks import Blocks
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.options import SearchOptions
+from shardwright.solver.work import Budget
 
 _TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
 _LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
@@ -103,6 +105,8 @@ class CandidateBuilder:
         The pass that lowers redistributions.
     level : int
         Level of the cluster whose links the stages use.
+    budget : Budget
+        Pays for the programs that are emitted.
     """
 
     blocks: Blocks
@@ -113,6 +117,7 @@ class CandidateBuilder:
     group_limits: tuple[float, ...]
     lowering: LowerRedistributions
     level: int
+    budget: Budget
 
     def fitting(
         self, cut: Cut, plans: Sequence[StagePlans], memory_limit: float | None = None
@@ -264,6 +269,8 @@ class CandidateBuilder:
         decisions = in_stages(whole, schedule.groups, stages, schedule.name, self.level)
         passes = PassManager(verify_later=not self.options.extra_passes)
         program = passes.run_all(partitioned(self.options, decisions, self.lowering), source)
+        charge_emission(self.budget, passes.records)
+        charge_simulation(self.budget, program)
         overlaps = self.options.objective == "overlapped"
         step = simulated_step(
             *(program, self.cluster, self.group_limits),

@@ -111,7 +111,7 @@ def least_longest_path(
 ) -> LeastCut:
     """Return the bound over all cuts by paths, with a cut that comes near.
 
-    Cuts are bounded by their slowest stage, the fastest of these first. Once no time is left, all
+    Cuts are bounded by their slowest stage, the fastest of these first. Once nothing is left, all
     others are bounded by the passes of that stage alone.
 
     Parameters
@@ -123,7 +123,7 @@ def least_longest_path(
     least_passes : int
         How often every stage runs, one pass after the other.
     is_late : callable, optional
-        Whether no time is left.
+        Whether nothing is left of the budget.
     """
     best = LeastCut(np.inf)
     low = least_maximum(seconds).value

@@ -1,6 +1,5 @@
 """The plan of a pipeline: its cuts, and the decisions of its stages, with a bound."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import TypeVar
 
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.limits.pipelines import PipelineFrontier
-from shardwright.compiler.partitioning import Emitted, Partitioned
+from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
 from shardwright.compiler.stages.cuts import Cut, LeastCut
@@ -38,20 +37,22 @@ from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, P
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
+from shardwright.planner.effort import limits_on
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
 from shardwright.planner.search_request import SearchRequest, decided
+from shardwright.search.budget_note import BY_WEIGHTS
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
-from shardwright.search.time_note import BY_WEIGHTS, TimeNote
+from shardwright.solver.work import Budget
 
 T = TypeVar("T")
 _FEW = 40  # cuts up to which all of them are tried
 _CUTS = 3  # that are tried of more
 _ROUNDING = 1e-9
-_SHARE_OF_WEIGHTS = 1 / 4  # of the time limit, after which no other weights are tried
-_SHARE_OF_BOUND = 1 / 2  # of the time limit, after which plans are searched
+_SHARE_OF_WEIGHTS = 1 / 4  # of the budget, after which no other weights are tried
+_SHARE_OF_BOUND = 1 / 2  # of the budget, after which plans are searched
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,13 @@ class PipelinePartitioning(Partitioned):
         Level of the cluster whose links the stages use.
     cuts : tuple of str
         The first operators of the stages 1, 2, ..., where they are given.
-    time_note : TimeNote
-        Notes whether the time limit ended a search.
     shared : SharedParts
         What it shares with searches for other pipelines of the program.
     """
 
     level: int
     cuts: tuple[str, ...] = ()
-    began: float = field(default_factory=time.perf_counter)
     emissions: Emissions = field(default_factory=dict)
-    time_note: TimeNote = field(default_factory=TimeNote)
     shared: SharedParts = field(default_factory=SharedParts)
 
     @property
@@ -133,7 +130,8 @@ class PipelinePartitioning(Partitioned):
     def limits(self) -> SearchOptions:
         """The limits of the user, on the devices with the most memory."""
         clusters = self.groups.clusters
-        return self.options.limits_on(max(clusters, key=self.options.memory_on), self.progress)
+        largest = max(clusters, key=self.options.memory_on)
+        return limits_on(largest, self.options, self.budget, self.progress)
 
     @cached_property
     def problems(self) -> tuple[StageProblems, ...]:
@@ -174,7 +172,7 @@ class PipelinePartitioning(Partitioned):
 
     def _best_weights(self, part: Cluster) -> tuple[ResourceWeights, ResourceWeights]:
         share = _SHARE_OF_WEIGHTS * (len(self._known_weights) + 1) / len(self.groups.by_part)
-        until = self.began + share * self.options.time_limit
+        first = self._first(share)
         return SegmentWeights(
             len(part.levels),
             sorted({axis.level for axis in self.mesh.axes if axis.size > 1}),
@@ -182,7 +180,7 @@ class PipelinePartitioning(Partitioned):
             lambda weights: self._by_weights(weights, part).step_floor(self._frequent),
             self.options.passes,
             self.options.passes > 1 and can_divide(self.source, self.loop),
-            lambda: self.time_note.is_late(until, BY_WEIGHTS),
+            lambda: self.budget_note.is_late(first, BY_WEIGHTS),
         ).best()
 
     @cached_property
@@ -204,11 +202,11 @@ class PipelinePartitioning(Partitioned):
         emissions = self._emissions_on(part) if options is None else {}
         own = options is not None or weights is not None
         options = options or self.options
-        request = SearchRequest(self.source, part, planner, options, weights, emissions)
-        deadline = self.began + self.options.time_limit
+        known = self.source, part, planner, options, weights, emissions
+        request = SearchRequest(*known, budget=self.budget)
         alone = self.schedule.chunks > 1 and bounds
-        limits = self.options.limits_on(part, self.progress)
-        where = (limits, deadline, self.groups.level, alone, self.time_note)
+        limits = limits_on(part, self.options, self.budget, self.progress)
+        where = (limits, self.budget, self.groups.level, alone, self.budget_note)
         if own:
             return StageProblems(request, self.blocks, *where)
         shared = self.mesh, options.passes, part
@@ -232,8 +230,13 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def bounds(self) -> CutBounds:
         """The bounds of the stages."""
-        until = self.began + _SHARE_OF_BOUND * self.options.time_limit
-        return CutBounds(self.bounding, self.schedule, self.groups, self._once, until)
+        part = self._first(_SHARE_OF_BOUND)
+        return CutBounds(self.bounding, self.schedule, self.groups, self._once, part)
+
+    def _first(self, share: float) -> Budget:
+        """Return what is left of the first part of the budget."""
+        whole = self.budget
+        return whole.within(max(share * whole.seconds - whole.spent, 0.0))
 
     @property
     def _once(self) -> tuple[StageProblems, ...] | None:
@@ -301,14 +304,13 @@ class PipelinePartitioning(Partitioned):
         """What emits pipelines."""
         where = (self.blocks, self.schedule, self.cluster, self.options, self.limits)
         group_limits = memory_in_groups(self.groups, self.options)
-        return CandidateBuilder(*where, group_limits, self.lowering, self.groups.level)
+        return CandidateBuilder(*where, group_limits, self.lowering, self.groups.level, self.budget)
 
     # Candidates
 
     def _best(self, least: LeastCut) -> Candidate:
         target = least.value * (1 + self.limits.gap)
-        end = self.began + self.options.time_limit
-        race = Race(self.builder, target, end, self.time_note)
+        race = Race(self.builder, target, self.budget, self.budget_note)
         cuts = [*self._cuts(least)]
         for cut in cuts:
             for plans in self._kinds:
@@ -419,7 +421,7 @@ class PipelinePartitioning(Partitioned):
                 f"least {bound:.9g} s"
             )
         result = replace(self._drafted(best), how=self._how())
-        return bounded(self.time_note.noted_in(result, self.options.time_limit), max(bound, 0.0))
+        return bounded(self.budget_note.noted_in(result), max(bound, 0.0))
 
     def _drafted(self, best: Candidate) -> SearchResult:
         """Return the result of a search without a bound."""
@@ -430,7 +432,7 @@ class PipelinePartitioning(Partitioned):
             0.0,
             "feasible",
             best.step.memory.peak_bytes,
-            time.perf_counter() - self.began,
+            self.budget.spent,
             f"{_searches(self.problems)} searches of stages",
         )
 

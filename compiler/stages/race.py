@@ -18,7 +18,8 @@ from shardwright.compiler.stages.named import (
 )
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.plan.stage_plans import StagePlan
-from shardwright.search.time_note import TimeNote
+from shardwright.search.budget_note import BudgetNote
+from shardwright.solver.work import Budget
 
 _NEAR = 1.25  # of the least estimate, up to which other ZeRO stages are tried
 _OVERLAPPED = 0.95  # of an estimate, that communication concurrent with computation may leave
@@ -72,10 +73,10 @@ class Race:
         Emits pipelines.
     target : float
         Seconds of a step that is good enough.
-    deadline : float
-        When no other candidate is tried, by `time.perf_counter`.
-    time_note : TimeNote
-        Notes whether the time limit left candidates out.
+    budget : Budget
+        No other candidate is tried once it is spent.
+    budget_note : BudgetNote
+        Notes whether the budget left candidates out.
     best : Candidate or None
         The fastest that fits.
     plans : sequence of StagePlans, or None
@@ -84,8 +85,8 @@ class Race:
 
     builder: CandidateBuilder
     target: float
-    deadline: float
-    time_note: TimeNote = field(default_factory=TimeNote)
+    budget: Budget
+    budget_note: BudgetNote = field(default_factory=BudgetNote)
     best: Candidate | None = None
     plans: Sequence[StagePlans] | None = None
     _entered: set[tuple[Cut, tuple[int, ...]]] = field(default_factory=set)
@@ -98,13 +99,13 @@ class Race:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an answer, and no better one is needed, or no time is left."""
+        """Whether there is an answer, and no better one is needed, or the budget is spent."""
         return self.best is not None and (self.seconds <= self.target or self.is_late)
 
     @property
     def is_late(self) -> bool:
-        """Whether no time is left."""
-        return self.time_note.is_late(self.deadline, "the comparison of pipelines")
+        """Whether the budget is spent."""
+        return self.budget_note.is_late(self.budget, "the comparison of pipelines")
 
     def enter(self, cut: Cut, plans: Sequence[StagePlans]) -> bool:
         """Emit a candidate whose program fits, unless the race is over; return whether it leads."""

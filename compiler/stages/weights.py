@@ -40,7 +40,7 @@ class SegmentWeights:
     divides : bool
         Whether the kinds of segments have weights of their own: they do not without a loop.
     is_late : callable
-        Returns whether no time is left to try other weights.
+        Returns whether nothing is left to try other weights.
     """
 
     levels: int

@@ -16,7 +16,6 @@ With k micro-batches in flight a block holds what it holds in one pass, and k - 
 saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Array
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 _STEPS = 8  # of improving a price
@@ -52,8 +52,8 @@ class PricedBlocks:
         The stage problems.
     passes : float
         How often an operator of the loop counts.
-    seconds_of_search : float
-        Time that each search may take.
+    budget : Budget
+        What the searches may spend.
     has_prices : bool
         Whether memory has prices: without them, nothing is recomputed.
     recomputes : bool
@@ -62,7 +62,7 @@ class PricedBlocks:
 
     problems: StageProblems
     passes: float
-    seconds_of_search: float
+    budget: Budget
     has_prices: bool = True
     recomputes: bool = True
     _known: dict[Hashable, PricedBlock] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class PricedBlocks:
         sums = [turning]
         for moment in sorted(moments):
             block = PricedBlock(space.problem, at_moment(space, moment), list)
-            sums.append(block.least(price, 1, self.seconds_of_search).seconds)
+            sums.append(block.least(price, 1, self.budget).seconds)
         return max(sums) - turning
 
     def _of_blocks(
@@ -133,7 +133,7 @@ class PricedBlocks:
     def _least(self, key: Hashable, price: float, in_flight: float) -> Priced:
         if key not in self._known:
             self._known[key] = self._priced_block(self._first[key])
-        return self._known[key].least(price, in_flight, self.seconds_of_search)
+        return self._known[key].least(price, in_flight, self.budget)
 
     def _priced_block(self, block: int) -> PricedBlock:
         space = self._space(block, 1)
@@ -211,8 +211,8 @@ class BlockPart:
         How often an operator of the loop counts.
     limit_bytes : float
         Memory of a device; infinite where it has no price.
-    deadline : float
-        By `time.perf_counter`.
+    budget : Budget
+        What the searches may spend.
     is_enough : callable
         Whether bounds within any memory are high enough.
     recomputes : bool
@@ -223,15 +223,14 @@ class BlockPart:
     groups: int
     passes: float
     limit_bytes: float
-    deadline: float
+    budget: Budget
     is_enough: Callable[[BlockBounds], bool]
     recomputes: bool
 
     def bounded(self, problems: StageProblems) -> BlockBounds:
         """Return bounds of all blocks."""
-        begin = time.perf_counter()
         has_prices, limit = self.limit_bytes < inf, self.groups * self.limit_bytes
-        where = problems, self.passes, self.deadline - begin, has_prices
+        where = problems, self.passes, self.budget, has_prices
         blocks = PricedBlocks(*where, recomputes=self.recomputes)
         scale = MANY if self.passes == MANY else 1.0
         total = blocks.total(0.0, 1)
@@ -251,8 +250,7 @@ class BlockPart:
 
         Within any memory the bound is 0, unless it is asked for.
         """
-        left = self.deadline - time.perf_counter()
-        blocks = PricedBlocks(problems, self.passes, left)
+        blocks = PricedBlocks(problems, self.passes, self.budget)
         least = blocks.total(0.0, 1).seconds if free else 0.0
         limited = blocks.total(price, 1).seconds - price * self.limit_bytes
         limited += blocks.own_seconds(price)

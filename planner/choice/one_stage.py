@@ -18,6 +18,7 @@ from shardwright.ir.errors import NotFoundError
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.counts import Choice, Counts, Run
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.front import BlockFront, BlockPlan
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.plan.assembly import assembled
@@ -173,6 +174,8 @@ class OneStage:
         lowering = LowerRedistributions(site.cluster, site.options.cost_model)
         decisions = self._decisions(choice, order)
         found = self._programs.emit(site.source, site.options, decisions, lowering)
+        charge_emission(site.budget, found.records)
+        charge_simulation(site.budget, found.program)
         timeline = simulate(found.program, site.cluster, site.limits.limit_bytes)
         return Step(choice, found, timeline)
 

@@ -24,7 +24,6 @@ from shardwright.solver.evaluate import evaluate
 Floats = NDArray[np.float64]
 _DEAREST = 50.0  # times the seconds of a block, that its bytes cost at the highest price
 _DEPTH = 4  # of halving the prices between the cheapest and the dearest plan: 17 plans at most
-_PATIENCE = 60.0  # seconds of work that one search may take
 _CLOSE = 1e-4  # of its seconds, that another plan must save at its price
 
 
@@ -79,7 +78,7 @@ class BlockFront:
             request = self.site.request(self.kind, weights)
             narrow = self.site.narrow(request, space)
             block = PricedBlock(narrow.problem, at_turn(narrow), list)
-            assignments.update((one.assignment, None) for one in _hull(block))
+            assignments.update((one.assignment, None) for one in _hull(block, self.site))
         return tuple(map(self._plan, assignments))
 
     @cached_property
@@ -137,12 +136,12 @@ def _gathered_bytes(space: SearchSpace, assignment: Sequence[int]) -> float:
     return max(sizes)
 
 
-def _hull(block: PricedBlock) -> list[Priced]:
+def _hull(block: PricedBlock, site: Site) -> list[Priced]:
     """Return the plans of least sums at all prices, cheapest in seconds first."""
-    free = block.least(0.0, 1, _PATIENCE)
+    free = block.least(0.0, 1, site.patience)
     if not free.nbytes:
         return [free]
-    dear = block.least(_DEAREST * free.seconds / free.nbytes, 1, _PATIENCE)
+    dear = block.least(_DEAREST * free.seconds / free.nbytes, 1, site.patience)
     seconds: dict[tuple[int, ...], float] = {}
 
     def of(one: Priced) -> float:
@@ -157,7 +156,7 @@ def _hull(block: PricedBlock) -> list[Priced]:
         price = (of(high) - of(low)) / saved
         if price <= 0:
             return
-        found = block.least(price, 1, _PATIENCE)
+        found = block.least(price, 1, site.patience)
         gain = of(low) + price * low.nbytes - of(found) - price * found.nbytes
         if gain > _CLOSE * of(free):
             yield from between(low, found, depth - 1)

@@ -14,8 +14,9 @@ from shardwright.ir.errors import NotFoundError
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Array, Identity, Problem, Variable
 from shardwright.solver.solve import solve
+from shardwright.solver.work import Budget
 
-_UNKNOWN = "no bound was found in time"
+_UNKNOWN = "no bound was found within the budget"
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,20 @@ class PricedBlock:
     others: Callable[[], Sequence[Array | None]]
     _found: dict[tuple[float, float], Priced] = field(default_factory=dict)
 
-    def least(self, price: float, in_flight: float, seconds: float) -> Priced:
+    def least(self, price: float, in_flight: float, budget: Budget) -> Priced:
         """Return the least sum at a price of a byte.
 
         Raises
         ------
         NotFoundError
-            If no bound was found in so many seconds.
+            If no bound was found within the budget.
         """
         key = price, in_flight
         if key not in self._found:
-            solution = solve(self._priced(price, price * (in_flight - 1)), time_limit=seconds)
+            problem = self._priced(price, price * (in_flight - 1))
+            solution = solve(problem, budget=budget.within(budget.left))
             if solution.assignment is None:
-                raise NotFoundError(_UNKNOWN, hint="allow more time")
+                raise NotFoundError(_UNKNOWN, hint="allow more effort")
             nbytes = self._bytes(solution.assignment, in_flight - 1)
             bound = float(solution.lower_bound)
             self._found[key] = Priced(bound, nbytes, tuple(solution.assignment))

@@ -6,7 +6,6 @@ for every plan, and no plan that matters takes more than a step once, so ``t >= 
 """
 
 import operator
-import time
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -23,14 +22,15 @@ from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.planner.plan.blocks import Blocks
 from shardwright.planner.plan.stage_plans import StageBound, StagePlan, renamed
 from shardwright.planner.search_request import SearchRequest
+from shardwright.search.budget_note import BudgetNote
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.context import StagePart
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import SearchSpace
-from shardwright.search.time_note import TimeNote
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
+from shardwright.solver.work import Budget
 
 MANY = 2**26
 """Passes over micro-batches of a problem whose cost is that of the passes alone."""
@@ -39,7 +39,7 @@ ONE = 1 + 2**-30
 """Passes of a problem of one pass in a loop: gradients are accumulated."""
 
 _ROUGH = 5e-3  # gap of a plan that is a candidate alone
-_SHARE = 1 / 4  # of the time left that one search may take
+_SHARE = 1 / 4  # of the budget left that one search may take
 T = TypeVar("T")
 
 
@@ -83,15 +83,15 @@ class StageProblems:
         The blocks of the program.
     limits : SearchOptions
         The limits of the user.
-    deadline : float
-        The end of all searches, by `time.perf_counter`.
+    budget : Budget
+        What all searches may spend.
     level : int
         Level of the cluster whose links the stages use.
     alone : bool
         Whether what runs wherever it is read counts nowhere: a device group runs it once for all
         of its chunks.
-    time_note : TimeNote
-        Notes whether the time limit ended a search.
+    budget_note : BudgetNote
+        Notes whether the budget ended a search.
     interners : dict
         What the problems share, and others with the same profile.
     searches : int
@@ -103,10 +103,10 @@ class StageProblems:
     request: SearchRequest
     blocks: Blocks
     limits: SearchOptions
-    deadline: float
+    budget: Budget
     level: int = 0
     alone: bool = False
-    time_note: TimeNote = field(default_factory=TimeNote)
+    budget_note: BudgetNote = field(default_factory=BudgetNote)
     interners: dict[Hashable, Interner] = field(default_factory=dict)
     searches: int = 0
     options: int = 0
@@ -473,16 +473,16 @@ class StageProblems:
         memory_limit: float | None,
         gap: float | None = None,
     ) -> SearchResult:
-        left = max(self.deadline - time.perf_counter(), 0.0)
-        limits = replace(self.limits, memory_limit=memory_limit, time_limit=_SHARE * left)
+        budget = self.budget.share(_SHARE)
+        limits = replace(self.limits, memory_limit=memory_limit, budget=budget)
         limits = limits if gap is None else replace(limits, gap=gap)
         self.options = max(self.options, sum(space.problem.sizes))
         try:
             result = request.solve(space, limits)
         except NotFoundError:
-            self.time_note.note("the search for plans of stages")
+            self.budget_note.note("the search for plans of stages")
             raise
-        self.time_note.note_end_of(result, limits)
+        self.budget_note.note_end_of(result, limits)
         return result
 
 

@@ -8,7 +8,6 @@ kind of block chooses where memory costs nothing: one for each shape that passes
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.effort import limits_on
 from shardwright.planner.fronts.narrow import narrowed
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
@@ -29,6 +29,7 @@ from shardwright.planner.plan.blocks import Blocks, cut_points
 from shardwright.planner.search_request import SearchRequest, decided
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 _REPEATED = 2  # blocks of each kind, in the mean: of fewer, the whole program is searched as one
@@ -38,6 +39,7 @@ _LINKS = 0.05
 Measured on layers of Llama 3 70B and Mixtral: at twice and half of it the first plans differ by
 less than 1 % in their steps; fronts have plans by other weights, too."""
 _BOUND = 0.15
+_PATIENCE = 60.0  # seconds of work that one search may take
 """Weight of one link level alone, by which the further plans of fronts are found.
 
 Of Mixtral on 64 devices, whose links bind: by 0.3 its plans compute a fifth longer, by 0.07 they
@@ -90,6 +92,8 @@ class Site:
         How to compile; the number of micro-batches is given.
     blocks : Blocks
         Its blocks.
+    budget : Budget
+        Pays for the searches; they are small, and each has a budget of its own.
     """
 
     source: Graph
@@ -97,24 +101,33 @@ class Site:
     mesh: Mesh
     options: CompileOptions
     blocks: Blocks
+    budget: Budget
     _emissions: Emissions = field(default_factory=dict)
     _problems: dict[ResourceWeights, StageProblems] = field(default_factory=dict)
     _requests: dict[tuple[int, ResourceWeights], SearchRequest] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Graph, cluster: Cluster, mesh: Mesh, options: CompileOptions) -> "Site":
+    def of(
+        cls, source: Graph, cluster: Cluster, mesh: Mesh, options: CompileOptions, budget: Budget
+    ) -> "Site":
         """Return the blocks of a program on a mesh."""
-        return cls(source, cluster, mesh, options, _blocks_of(source, options))
+        where = source, cluster, mesh, options
+        return cls(*where, _blocks_of(source, options), budget.beyond())
 
     @property
     def words(self) -> str:
         """How many blocks there are, in words."""
         return f"{len(self.blocks)} blocks of {len(self.kinds)} kinds"
 
-    @cached_property
+    @property
     def limits(self) -> SearchOptions:
-        """The limits of the user."""
-        return self.options.limits_on(self.cluster, None)
+        """The limits of one search."""
+        return limits_on(self.cluster, self.options, self.patience, None)
+
+    @property
+    def patience(self) -> Budget:
+        """What one search may spend."""
+        return self.budget.beyond(_PATIENCE)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
@@ -162,9 +175,10 @@ class Site:
             request = SearchRequest(
                 *(self.source, self.cluster, lowering.planner(self.mesh), self.options, weights),
                 self._emissions,
+                budget=self.budget,
             )
             self._problems[weights] = StageProblems(
-                request, self.blocks, self.limits, inf, alone=True
+                request, self.blocks, self.limits, self.budget, alone=True
             )
         return self._problems[weights]
 

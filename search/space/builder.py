@@ -4,7 +4,6 @@
 layers share tables by interning.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,7 +18,13 @@ from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts, info_of, operator_class
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.pins import pinned_strategies, restricted
-from shardwright.search.space.context import BuildContext, StagePart
+from shardwright.search.space.context import (
+    SECONDS_OF_ENTRY,
+    SECONDS_OF_STEP,
+    SECONDS_OF_STRATEGY,
+    BuildContext,
+    StagePart,
+)
 from shardwright.search.space.draft import (
     EdgeEnd,
     is_freed,
@@ -41,6 +46,7 @@ from shardwright.search.space.shared_layouts import add_shared_layout, sharing_s
 from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.search.space.steps import Arguments, Built, RepriceableSpace, Step
 from shardwright.solver.problem import Problem, Variable
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 
@@ -54,8 +60,8 @@ def build_search_space(
     result_pins: Mapping[str, SplitCounts] | None = None,
     input_layouts: Mapping[str, Layout] | None = None,
     sharding: OptimizerSharding | None = None,
-    time_limit: float = math.inf,
-    asked_seconds: float | None = None,
+    budget: Budget | None = None,
+    effort: float = 1.0,
     recompute: bool = False,
     regather: bool = False,
     micro: MicroBatches | None = None,
@@ -81,10 +87,10 @@ def build_search_space(
         Layouts of inputs; those of the others are chosen by the search.
     sharding : OptimizerSharding, optional
         How finely parameters must be divided; by default the search chooses.
-    time_limit : float
-        Seconds that building may take.
-    asked_seconds : float, optional
-        The time limit of the user, for messages, where only a part of it is left.
+    budget : Budget, optional
+        What building may spend.
+    effort : float
+        What the user asked for, for messages.
     recompute : bool
         Whether operators that are not marked may be recomputed, too.
     regather : bool
@@ -105,9 +111,9 @@ def build_search_space(
     StrategyError
         If a pin names no operator, or is not supported.
     TimeLimitError
-        If no time is left, or the mesh is too fine for it.
+        If nothing is left of the budget, or the mesh is too fine for it.
     """
-    limits, shared = (time_limit, asked_seconds), interner or Interner()
+    limits, shared = (budget or Budget(), effort), interner or Interner()
     context = BuildContext(graph, profile, *limits, micro, part, host, shared)
     of_user = dict(pins or {}), dict(result_pins or {}), dict(input_layouts or {})
     return SpaceBuilder(
@@ -177,8 +183,10 @@ class SpaceBuilder:
     def add_tables(self, names: Iterable[str]) -> None:
         """Add the strategies of operators, with their costs."""
         for name in names:
-            self.tables[name] = self._table(self.nodes[name])
-            self.context.check_time()
+            table = self.tables[name] = self._table(self.nodes[name])
+            strategies = len(table.strategies)
+            self.context.charge(table.cost, SECONDS_OF_STRATEGY * strategies)
+            self.context.check_budget()
 
     def take(self, step: Step) -> None:
         """Add what a step adds."""
@@ -193,7 +201,10 @@ class SpaceBuilder:
             self.ends.add_output(self.graph.values[name], is_loss=name == self.context.loss)
         else:
             self.ends.add_inputs()
-        self.context.check_time()
+        self.context.budget.charge(SECONDS_OF_STEP)
+        for pair in self.draft.pairs[self.sizes[-1][1] if self.sizes else 0 :]:
+            self.context.charge(pair.table, SECONDS_OF_ENTRY * pair.table.size)
+        self.context.check_budget()
         self.steps.append(step)
         self.sizes.append((len(self.draft.choices), len(self.draft.pairs)))
 

@@ -1,7 +1,5 @@
 """The state that all parts of the builder of a search space share."""
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -26,10 +24,21 @@ from shardwright.search.space.draft import Draft, EdgeEnd
 from shardwright.search.space.gradients import gradient_types
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import HostMemory, MemoryAccount
+from shardwright.solver.problem import Array, Identity
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 TABLE_LIMIT = 2**26
 """Most entries of the tables of a problem, equal ones once: 512 MiB, and twice that in a search."""
+
+SECONDS_OF_STEP = 1.5e-4
+"""Seconds of work to add an operator, a parameter or a result to a problem."""
+
+SECONDS_OF_STRATEGY = 2e-5
+"""Seconds of work to price a strategy of an operator."""
+
+SECONDS_OF_ENTRY = 1e-7
+"""Seconds of work for an entry of a table between two choices."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +82,11 @@ class BuildContext:
         The whole program.
     profile : CostProfile
         Prices the choices.
-    time_limit : float
-        Seconds that building may take.
-    asked_seconds : float, optional
-        The time limit of the user, for messages, where only a part of it is left.
+    budget : Budget
+        What building may spend. It is charged for tables that other problems share, too: what a
+        process happens to know changes no plan.
+    effort : float
+        What the user asked for, for messages.
     micro : MicroBatches, optional
         The micro-batches that a step has; the program is that of one.
     part : StagePart, optional
@@ -89,8 +99,8 @@ class BuildContext:
 
     graph: Graph
     profile: CostProfile
-    time_limit: float = math.inf
-    asked_seconds: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    effort: float = 1.0
     micro: MicroBatches | None = None
     part: StagePart | None = None
     host: HostMemory | None = None
@@ -100,13 +110,13 @@ class BuildContext:
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
 
     def __post_init__(self) -> None:
-        if self.time_limit <= 0:  # earlier searches took it
+        if self.budget.is_spent:  # by earlier searches
             raise TimeLimitError(
-                f"nothing is left of {self._limit_text} to build the search on mesh "
+                f"nothing is left of effort {self.effort:g} to build the search on mesh "
                 f"{self.profile.mesh}",
-                hint="allow more time",
+                hint="allow more effort",
             )
-        self.started = time.perf_counter()
+        self._charged: set[Identity] = set()
         self.entries = 0  # of the tables so far
         self.mesh = self.profile.mesh
         self.flow: CotangentFlow = self._flow()
@@ -213,31 +223,28 @@ class BuildContext:
         """Return whether a value has a gradient."""
         return name in self.flow.values
 
-    @property
-    def _asked_seconds(self) -> float:
-        return self.time_limit if self.asked_seconds is None else self.asked_seconds
+    def charge(self, array: Array, seconds: float) -> None:
+        """Charge work for an array, once, whether it is new or shared with another problem."""
+        if Identity(array) not in self._charged:
+            self._charged.add(Identity(array))
+            self.budget.charge(seconds)
 
-    @property
-    def _limit_text(self) -> str:
-        return f"the time limit of {self._asked_seconds:g} s"
-
-    def check_time(self) -> None:
-        """Refuse to go on once time is up; name the operator with the most strategies.
+    def check_budget(self) -> None:
+        """Refuse to go on once the budget is spent; name the operator with the most strategies.
 
         Raises
         ------
         TimeLimitError
             If it is.
         """
-        if time.perf_counter() - self.started <= self.time_limit:
+        if not self.budget.is_spent:
             return
-        is_part = self.time_limit < self._asked_seconds
-        rest = f"the {self.time_limit:.3g} s that are left of " if is_part else ""
         name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
         raise TimeLimitError(
-            f"building the search takes longer than {rest}{self._limit_text}: "
-            f"`{name}` alone has {len(table.strategies)} strategies on mesh {self.mesh}",
-            hint="merge axes of the mesh, or allow more time",
+            f"building the search takes more than the {self.budget.seconds:.3g} s of work that "
+            f"effort {self.effort:g} leaves for it: `{name}` alone has {len(table.strategies)} "
+            f"strategies on mesh {self.mesh}",
+            hint="merge axes of the mesh, or allow more effort",
         )
 
     def check_tables(self, rows: int, columns: int) -> None:

@@ -60,7 +60,7 @@ def connect(
     key = ("edge", types, writer.key, reader.key, shares, link, times, of_parameters)
 
     def make() -> tuple[Floats, Booleans | None]:
-        context.check_time()
+        context.check_budget()
         context.check_tables(len(writer.layouts), len(reader.layouts))
         again = _again(writer, reader)
         table = _priced(context, value, writer, reader)

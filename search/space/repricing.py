@@ -19,12 +19,13 @@ from shardwright.search.space.context import BuildContext
 from shardwright.search.space.saved.offloading import Offloading
 from shardwright.search.space.steps import RepriceableSpace, Step
 from shardwright.solver.problem import Identity, Pair, Problem, Variable
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 
 
 def repriced(
-    space: RepriceableSpace, profile: CostProfile, time_limit: float, asked_seconds: float
+    space: RepriceableSpace, profile: CostProfile, budget: Budget, effort: float
 ) -> RepriceableSpace:
     """Return a space by other prices.
 
@@ -35,15 +36,15 @@ def repriced(
     profile : CostProfile
         Its prices tell no more kinds of nodes apart than those of the space do: where two arrays of
         costs are one, they stay one.
-    time_limit, asked_seconds : float
-        Seconds that building may take, and those that the user allows for all.
+    budget, effort : Budget, float
+        What building may spend, and the effort that the user asked for.
 
     Raises
     ------
     TimeLimitError
-        If no time is left.
+        If nothing is left of the budget.
     """
-    context = BuildContext(space.graph, profile, time_limit, asked_seconds, space.built.micro)
+    context = BuildContext(space.graph, profile, budget, effort, space.built.micro)
     return _Repricer(context, space.built.arguments).reprice(space)
 
 

@@ -41,7 +41,7 @@ def add_shared_layout(
     saved : bool
         Whether the first saver may share the buffer of the shared layout.
     """
-    context.check_time()
+    context.check_budget()
     first = savers[0] if saved else None
     keys = tuple((reader.key, reader is first) for reader in readers)
     passes = context.split_passes(value.name)

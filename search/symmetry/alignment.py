@@ -7,7 +7,6 @@ permutation for every choice is again an assignment problem, a small one. If no 
 plan costs what the search said, and its bound holds.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from shardwright.search.space.space import Edge, Option, SearchSpace, Storage
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.joining import join
 from shardwright.solver.problem import Identity, Pair, distinct
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 Ends = tuple[int, int]
@@ -57,7 +57,7 @@ def align(
     space: SearchSpace,
     assignment: Sequence[int],
     interner: Interner | None = None,
-    time_limit: float = math.inf,
+    budget: Budget | None = None,
 ) -> Alignment:
     """Choose one element of every orbit that a search has chosen.
 
@@ -71,13 +71,13 @@ def align(
         An orbit of options for each choice.
     interner : Interner, optional
         What was interned for other assignments of this space.
-    time_limit : float
-        Seconds that the search for the optimum may take.
+    budget : Budget, optional
+        What the search for the optimum may spend.
     """
     planner = space.planner
     if planner is None or len(planner.axis_permutations) == 1:
         return Alignment(space.decisions(assignment), {})
-    return _Aligner(space, assignment, planner, time_limit, interner or Interner()).align()
+    return _Aligner(space, assignment, planner, budget or Budget(), interner or Interner()).align()
 
 
 class _Aligner:
@@ -86,11 +86,11 @@ class _Aligner:
         space: SearchSpace,
         assignment: Sequence[int],
         planner: RedistributionPlanner,
-        time_limit: float,
+        budget: Budget,
         interner: Interner,
     ) -> None:
         self.space, self.assignment, self.planner = space, assignment, planner
-        self.time_limit = time_limit
+        self.budget = budget
         self.mesh, self.permutations = space.mesh, planner.axis_permutations
         self.intern = interner.intern  # equal layers share tables
         self.between = self.intern("differences", lambda: _differences(planner))
@@ -141,7 +141,7 @@ class _Aligner:
         """Return the optimum by elimination; None where that is too wide, or takes too long."""
         sizes = [len(self.permutations)] * len(costs)
         elimination = Elimination(sizes, list(tables), _LARGEST_MESSAGE)
-        elimination.patience = self.time_limit
+        elimination.budget = self.budget
         if not elimination.exact:
             return None
         try:

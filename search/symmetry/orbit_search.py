@@ -7,7 +7,6 @@ orbits fit together (`alignment`), the bound is met. If not, the search is repea
 penalties, and then among all elements of the orbits that can be part of a better plan (`orbits`).
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -49,20 +48,19 @@ def search_orbits(
     InfeasibleError
         If it is proven that nothing fits the memory limit.
     NotFoundError
-        If nothing was found within the time limit.
+        If nothing was found within the budget.
     """
-    begin = time.perf_counter()
-    best = _search_with_penalties(space, options, begin)
+    best = _search_with_penalties(space, options)
     lowest, unlimited, timed = best.lower_bound, best.unlimited, best.timed
     for reach in () if planner.is_fine else _REACHES:
         if _is_near(best.cost, lowest, options):
             break
         below = lowest + reach * (best.cost - lowest)
-        elements = _elements_below(space, planner, below, options, begin)
+        elements = _elements_below(space, planner, below, options)
         if elements is None:
             break
         try:
-            found = solve_space(elements, options.since(begin))
+            found = solve_space(elements, options)
         except InfeasibleError:  # among these elements
             lowest, unlimited = max(lowest, below), False
             continue
@@ -93,32 +91,27 @@ def _elements_below(
     planner: RedistributionPlanner,
     below: float,
     options: SearchOptions,
-    begin: float,
 ) -> SearchSpace | None:
     """Return the space of all elements of the orbits in plans that cost less than `below`.
 
-    None where there are too many, or no time is left.
+    None where there are too many, or the budget is spent.
     """
-    remaining = options.since(begin).time_limit
-    orbits = options_below(space.problem, below - space.constant, remaining)
+    orbits = options_below(space.problem, below - space.constant, options.budget)
     if orbits is None:
         return None
     if sum(map(len, orbits)) * len(planner.axis_permutations) > _MOST_ELEMENTS:
         return None
-    return orbit_space(space, orbits, planner, options.since(begin).time_limit)
+    return orbit_space(space, orbits, planner, options.budget)
 
 
-def _search_with_penalties(
-    space: SearchSpace, options: SearchOptions, begin: float
-) -> SearchResult:
+def _search_with_penalties(space: SearchSpace, options: SearchOptions) -> SearchResult:
     """Search orbits; where elements do not fit together, again with alignment penalties."""
-    first = solve_space(space, options.since(begin))
+    first = solve_space(space, options)
     found, best, penalized, unlimited, timed = first, None, space, True, False
     interner = Interner()
     for _ in range(_ROUNDS):
         unlimited, timed = unlimited and found.unlimited, timed or found.timed
-        left = options.since(begin).time_limit
-        alignment = align(space, found.assignment, interner, left)
+        alignment = align(space, found.assignment, interner, options.budget)
         cost = found.cost
         if found is not first:  # without the penalties of the rounds before
             cost = float(evaluate(space.problem, found.assignment).cost) + space.constant
@@ -126,11 +119,11 @@ def _search_with_penalties(
         if best is None or cost < best.cost:
             decisions, bound = alignment.decisions, first.lower_bound
             best = replace(found, decisions=decisions, cost=cost, lower_bound=bound)
-        out_of_time = options.since(begin).time_limit <= 0
-        if _is_near(best.cost, best.lower_bound, options) or not alignment.penalties or out_of_time:
+        is_near = _is_near(best.cost, best.lower_bound, options)
+        if is_near or not alignment.penalties or options.budget.is_spent:
             break
         penalized = _with_penalties(penalized, alignment.penalties, found.assignment)
-        found = solve_space(penalized, options.since(begin))
+        found = solve_space(penalized, options)
     assert best is not None
     return replace(best, unlimited=unlimited, timed=timed)
 

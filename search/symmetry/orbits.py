@@ -6,8 +6,6 @@ option, with tensors priced between the elements themselves. The elements are fe
 them is as good as any plan can be.
 """
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,10 +16,11 @@ from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
-from shardwright.search.space.context import TABLE_LIMIT
+from shardwright.search.space.context import SECONDS_OF_ENTRY, SECONDS_OF_STEP, TABLE_LIMIT
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Choice, Edge, Option, SearchSpace, Storage
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
+from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,9 +50,9 @@ def orbit_space(
     space: SearchSpace,
     orbits: Sequence[Integers],
     planner: RedistributionPlanner,
-    time_limit: float = math.inf,
+    budget: Budget | None = None,
 ) -> SearchSpace | None:
-    """Return the space of all elements of some orbits; None if it is too large, or takes too long.
+    """Return the space of all elements of some orbits; None if too large, or beyond the budget.
 
     Parameters
     ----------
@@ -63,11 +62,10 @@ def orbit_space(
         The orbits of each choice that are kept.
     planner : RedistributionPlanner
         Prices redistributions between layouts.
-    time_limit : float
-        Seconds.
+    budget : Budget, optional
+        What building the tables may spend.
     """
-    deadline = time.perf_counter() + time_limit
-    return _OrbitSpaceBuilder(space, orbits, planner).build(deadline)
+    return _OrbitSpaceBuilder(space, orbits, planner).build(budget or Budget())
 
 
 class _OrbitSpaceBuilder:
@@ -80,8 +78,8 @@ class _OrbitSpaceBuilder:
         self.entries = 0  # of the tables so far
         self.elements = [self._elements(i, kept) for i, kept in enumerate(orbits)]
 
-    def build(self, deadline: float) -> SearchSpace | None:
-        """Return the space; None once the deadline has passed, or the tables are too large."""
+    def build(self, budget: Budget) -> SearchSpace | None:
+        """Return the space; None once the budget is spent, or the tables are too large."""
         pairs, edges = list(self.space.problem.pairs), []
         for i, pair in enumerate(pairs):
             if pair.role == "copy":  # memory is the same for all elements
@@ -90,9 +88,11 @@ class _OrbitSpaceBuilder:
             entries = len(self.elements[pair.first].options) * len(
                 self.elements[pair.second].options
             )
-            if time.perf_counter() >= deadline or self.entries + entries > TABLE_LIMIT:
+            if budget.is_spent or self.entries + entries > TABLE_LIMIT:
                 return None
+            before = self.entries
             table, between = self._priced(pair, edge)
+            budget.charge(SECONDS_OF_STEP + (self.entries - before) * SECONDS_OF_ENTRY)
             pairs[i] = replace(pair, table=table)
             edges.append(between)
         choices = tuple(

@@ -1,4 +1,4 @@
-"""The anytime search: problems with tens of thousands of variables, within a time limit.
+"""The anytime search: problems with tens of thousands of variables, within a budget.
 
 The problem is in flat arrays instead of objects (`flat`); `reductions` and `dominance` make it
 smaller, `presolve` runs them to a fixed point and lifts answers back. `bounded_search` joins the

@@ -7,7 +7,6 @@ The whole problem is searched so (`search`), and every subproblem and restrictio
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 
@@ -17,12 +16,19 @@ from shardwright.solver.anytime.local_search import LocalSearch
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.methods import Progress
 from shardwright.solver.problem import Array
+from shardwright.solver.work import Budget
 
 LOCAL_SHARE = 0.3
-"""Share of the time of the ascent for improving decoded assignments, with several workers."""
+"""Share of the seconds of the ascent for improving decoded assignments, with several workers."""
 
 LOCAL_PERIOD = 3
 """Steps of the ascent from one decoded assignment to the next, with one worker."""
+
+SECONDS_OF_SWEEP = 2e-9
+"""Seconds of work for an entry of a table in a step of the ascent."""
+
+SECONDS_OF_DECODING = 1e-8
+"""The same where a decoded assignment is improved."""
 
 POOL = 6
 """Assignments that are kept to be combined."""
@@ -49,13 +55,12 @@ class BoundedSearch:
         self.local = LocalSearch(graph, rows)
         self.ascent = DualAscent(graph, rows)
         self.pool: list[Array] = []
+        self.entries = int((graph.size[graph.first] * graph.size[graph.second]).sum())
 
     @property
     def small(self) -> bool:
         """Whether CP-SAT can close the gap."""
-        sizes = self.graph.size
-        entries = (sizes[self.graph.first] * sizes[self.graph.second]).sum()
-        return bool(entries <= MOST_ENTRIES)
+        return self.entries <= MOST_ENTRIES
 
     def solve_trivial(self) -> bool:
         """Solve a problem without choices or without room; return whether it was one."""
@@ -69,7 +74,7 @@ class BoundedSearch:
         return True
 
     def start(self) -> None:
-        """Take one step of the ascent and decode it, however short the time."""
+        """Take one step of the ascent and decode it, however small the budget."""
         self.incumbent.raise_bound(self.ascent.step(self.target_guess()))
         self.decode()
 
@@ -83,14 +88,14 @@ class BoundedSearch:
             Steps after the ascent has converged.
         """
         incumbent, ascent = self.incumbent, self.ascent
-        begun = time.monotonic()
-        until = min(begun + seconds, incumbent.deadline)
+        budget = incumbent.budget.within(seconds)
         local_seconds, converged_steps, steps = 0.0, 0, 0
         while not incumbent.closed:
-            if time.monotonic() >= until:
+            if budget.is_spent:
                 incumbent.timed = True
                 break
             target = incumbent.target if incumbent.cost < math.inf else self.target_guess()
+            budget.charge(SECONDS_OF_SWEEP * self.entries)
             bound = ascent.step(target)
             if bound > self.graph.ceiling:  # more than any assignment costs: there is none
                 bound = math.inf
@@ -98,14 +103,14 @@ class BoundedSearch:
             converged_steps = converged_steps + 1 if ascent.converged else 0
             if converged_steps > patience:
                 break
-            now, steps = time.monotonic(), steps + 1
-            if self.workers == 1:  # the clock decides nothing
+            spent, steps = budget.spent, steps + 1
+            if self.workers == 1:
                 due = steps % LOCAL_PERIOD == 0
             else:
-                due = local_seconds <= LOCAL_SHARE * (now - begun)
+                due = local_seconds <= LOCAL_SHARE * spent
             if due:
                 self.decode()
-                local_seconds += time.monotonic() - now
+                local_seconds += budget.spent - spent
 
     def target_guess(self) -> float:
         """Return a cost to aim at while no assignment is known."""
@@ -115,6 +120,7 @@ class BoundedSearch:
 
     def decode(self) -> None:
         """Improve the assignment decoded from the messages."""
+        self.incumbent.budget.charge(SECONDS_OF_DECODING * self.entries)
         state = self.local.improve(self.ascent.messages.choice)
         if state is not None:
             self.add_to_pool(state.choice)
@@ -135,7 +141,7 @@ class BoundedSearch:
 
 
 def new_incumbent(
-    constant: int, deadline: float, progress: Progress | None = None, gap: float = 0.0
+    constant: int, budget: Budget, progress: Progress | None = None, gap: float = 0.0
 ) -> Incumbent[Array]:
     """Return an incumbent for integer costs: it is optimal only where the bound meets the cost."""
-    return Incumbent(deadline, progress, gap, tolerance=0.0, whole=True, constant=constant)
+    return Incumbent(budget, progress, gap, tolerance=0.0, whole=True, constant=constant)

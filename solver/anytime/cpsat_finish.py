@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -117,7 +117,6 @@ class Finish:
         self,
         hint: Array | None,
         tight: Array,
-        remaining: Callable[[], float],
         options: SolveOptions,
     ) -> bool:
         """Search; return whether it is proven that nothing better than the last choice exists.
@@ -127,10 +126,9 @@ class Finish:
         first = np.concatenate([np.flatnonzero(self.costs.prices), tight])
         for t in np.unique(first).tolist():
             self.model.add_row(t)
-        while remaining() > 0:
+        while not options.budget.is_spent:
             self.last = self.exceeding = None
-            limited = replace(options, time_limit=remaining())
-            bound, complete = self.model.solve(hint, limited, self._sort)
+            bound, complete = self.model.solve(hint, options, self._sort)
             self.bound = max(self.bound, self.costs.floor + bound)
             if not complete:
                 return False

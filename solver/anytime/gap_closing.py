@@ -7,7 +7,6 @@ the original costs are better for the linear relaxation inside CP-SAT.
 from __future__ import annotations
 
 import math
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +18,10 @@ from shardwright.solver.anytime.graph import entries_left
 from shardwright.solver.anytime.reparametrisation import Reparametrisation, reparametrise
 from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
+from shardwright.solver.work import Budget
 
 FIRST_SLICE = 4.0
-"""Least seconds of a run."""
+"""Least seconds of work of a run."""
 
 FIRST_SHARE = 1 / 8
 """Share of the gap that the first run searches; it doubles with every completed run."""
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
     original_costs : bool
         Whether the costs are the original ones, or reparametrised.
     time_share : float
-        Share of the time left.
+        Share of the seconds left.
     """
 
     whole_gap: bool
@@ -58,7 +58,7 @@ KINDS = (Kind(False, False, 0.15), Kind(True, False, 0.5), Kind(True, True, 0.5)
 
 
 def close_gap(search: BoundedSearch, seconds: float = math.inf) -> None:
-    """Search with CP-SAT until the time is over or nothing better exists.
+    """Search with CP-SAT until the budget is spent or nothing better exists.
 
     The closer the cutoff is to the bound, the fewer strategies are possible. So a share of the gap
     comes first: either an assignment is found there, or the bound rises by that share. Where the
@@ -66,7 +66,7 @@ def close_gap(search: BoundedSearch, seconds: float = math.inf) -> None:
     """
     incumbent = search.incumbent
     incumbent.how = "presolve, message passing, cp-sat"
-    GapClosing(search).run(time.monotonic() + min(seconds, max(incumbent.remaining, 0.0)))
+    GapClosing(search).run(incumbent.budget.within(seconds))
 
 
 class GapClosing:
@@ -82,16 +82,15 @@ class GapClosing:
         self.search, self.incumbent = search, search.incumbent
         self.keep = np.ones(len(search.graph.unary), bool)
 
-    def run(self, until: float) -> None:
+    def run(self, budget: Budget) -> None:
         """Take one run after the other."""
         incumbent = self.incumbent
         turn, share, too_large = 0, FIRST_SHARE, 0
-        while time.monotonic() < until - MOMENT and not incumbent.closed:
+        while budget.left > MOMENT and not incumbent.closed:
             kind = KINDS[turn % len(KINDS)]
-            left = until - time.monotonic()
-            slice_end = time.monotonic() + min(left, max(FIRST_SLICE, kind.time_share * left))
+            part = budget.within(max(FIRST_SLICE, kind.time_share * budget.left))
             before = incumbent.cost
-            complete = self.search_gap(kind, 1.0 if kind.whole_gap else share, slice_end, turn)
+            complete = self.search_gap(kind, 1.0 if kind.whole_gap else share, part, turn)
             incumbent.timed = incumbent.timed or not complete
             too_large = too_large + 1 if complete is None else 0
             if too_large == len(KINDS):
@@ -103,7 +102,7 @@ class GapClosing:
             else:
                 turn += 1
 
-    def search_gap(self, kind: Kind, share: float, until: float, turn: int) -> bool | None:
+    def search_gap(self, kind: Kind, share: float, budget: Budget, turn: int) -> bool | None:
         """Search a share of the gap; return whether the search is complete.
 
         Returns None if even building the model would take too long.
@@ -118,15 +117,12 @@ class GapClosing:
             cutoff = math.ceil(target)
         most = costs.scale * (cutoff - 1) - costs.floor
         entries = entries_left(search.graph, self.keep & (costs.unary <= most))
-        if entries * BUILDING > until - time.monotonic():
+        if entries * BUILDING > budget.left:
             return None
+        budget.charge(entries * BUILDING)
         finish = Finish(GraphModel(search.graph, search.rows, costs, self.keep, most), search.offer)
-
-        def remaining() -> float:
-            return min(until - time.monotonic(), incumbent.remaining)
-
-        options = SolveOptions(seed=search.seed + turn, workers=search.workers)
-        proven = finish.run(incumbent.assignment, self._tight_rows(), remaining, options)
+        options = SolveOptions(budget, search.seed + turn, search.workers)
+        proven = finish.run(incumbent.assignment, self._tight_rows(), options)
         if proven:
             # Nothing else costs less than the cutoff; without an incumbent nothing fits at all.
             incumbent.raise_bound(incumbent.target if whole else min(incumbent.target, cutoff))

@@ -19,31 +19,36 @@ The next kind is the one that has gained most for its time so far.
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 
 from shardwright.solver import on_demand
 from shardwright.solver.anytime.background_bound import BackgroundBound
-from shardwright.solver.anytime.bounded_search import BoundedSearch, new_incumbent
+from shardwright.solver.anytime.bounded_search import (
+    SECONDS_OF_SWEEP,
+    BoundedSearch,
+    new_incumbent,
+)
 from shardwright.solver.anytime.dual_ascent import used
 from shardwright.solver.anytime.flat import Flat
 from shardwright.solver.anytime.graph import build_graph, build_rows, carried, entries_left
 from shardwright.solver.anytime.local_search import descend, exchange
+from shardwright.solver.anytime.presolve import SECONDS_OF_PRESOLVE
 from shardwright.solver.anytime.subproblem import Subproblem, presolve_restricted, subproblem_of
 from shardwright.solver.problem import Array
+from shardwright.solver.work import Budget
 
 FIRST_SIZE, LARGEST_SIZE = 2000, 40_000
 """Strategies in a subproblem; it grows while the searches are complete, and shrinks otherwise."""
 
 SECONDS = 2.0
-"""Time limit of a subproblem."""
+"""Seconds of work of a subproblem at most."""
 
 ASCENT_SECONDS = 0.5
 """Largest part of that for the bound."""
 
 LONGER, LONGEST_SHARE = 1.3, 0.1
-"""Growth of the time limit of an incomplete search over all variables, up to this share of all."""
+"""Growth of the seconds of an incomplete search over all variables, up to this share of all."""
 
 PERIOD, ASCENT_AGAIN = 6, 3.0
 """After so many neighbourhoods the bound is raised again, for so many seconds unless in the
@@ -57,6 +62,9 @@ LEAST_RISE = 1 / 4
 
 MOST_LIKELY_ENTRIES = 1_000_000
 """Largest number of table entries between likely strategies; presolve leaves a small part of it."""
+
+SECONDS_OF_EXCHANGE = 1e-5
+"""Seconds of work to exchange the strategy of one variable."""
 
 FORGETTING = 0.6
 """Share of the record of a kind of neighbourhood that stays when it is tried again."""
@@ -88,47 +96,47 @@ class LargeNeighbourhoods:
         self.longest = max(SECONDS, LONGEST_SHARE * search.incumbent.remaining)
 
     def run(self, seconds: float) -> None:
-        """Improve until the time is over."""
+        """Improve until the budget is spent."""
         incumbent = self.search.incumbent
-        until = min(time.monotonic() + seconds, incumbent.deadline)
+        budget = incumbent.budget.within(seconds)
         if incumbent.assignment is None and not self.search.small:
-            self.search.raise_bound(until - time.monotonic())
+            self.search.raise_bound(budget.left)
         if incumbent.assignment is None:
             return
-        incumbent.timed = True  # what is tried next depends on what others took
+        incumbent.timed = True  # the budget ends it
         self.restore()
         if self.search.small or self.search.workers == 1:
-            self.act_until(until, None)
+            self.act_until(budget, None)
             return
         background = BackgroundBound(self.search)
         self.workers = self.search.workers - 1
         try:
-            self.act_until(until, background)
+            self.act_until(budget, background)
         finally:
             background.stop()
 
-    def act_until(self, until: float, background: BackgroundBound | None) -> None:
+    def act_until(self, budget: Budget, background: BackgroundBound | None) -> None:
         """Search one neighbourhood after the other."""
         incumbent = self.search.incumbent
-        while time.monotonic() < until and not incumbent.closed:
+        while not budget.is_spent and not incumbent.closed:
             action = self.choose()
-            before, begun = incumbent.cost - incumbent.bound, time.monotonic()
-            self.act(action, until)
+            before, begun = incumbent.cost - incumbent.bound, budget.spent
+            self.act(action, budget)
             gain, seconds = self.record[action]
             self.record[action] = (
                 FORGETTING * gain + float(before - incumbent.cost + incumbent.bound),
-                FORGETTING * seconds + time.monotonic() - begun,
+                FORGETTING * seconds + budget.spent - begun,
             )
             self.tried += 1
             if self.tried % PERIOD == 0 and not self.search.small:
-                self.raise_bound(until, background)
+                self.raise_bound(budget, background)
 
-    def raise_bound(self, until: float, background: BackgroundBound | None) -> None:
+    def raise_bound(self, budget: Budget, background: BackgroundBound | None) -> None:
         """Raise the bound again, or take over the progress of the background."""
         if background is not None:
             background.hand_over()
         else:
-            self.search.raise_bound(min(ASCENT_AGAIN, until - time.monotonic()), patience=5)
+            self.search.raise_bound(min(ASCENT_AGAIN, budget.left), patience=5)
         self.restore()
 
     def restore(self) -> None:
@@ -152,19 +160,19 @@ class LargeNeighbourhoods:
         rates = {action: gain / seconds for action, (gain, seconds) in self.record.items()}
         return max(self.actions, key=lambda action: rates[action])
 
-    def act(self, action: str, until: float) -> None:
-        """Search one neighbourhood; adapt its size and its time limit."""
+    def act(self, action: str, budget: Budget) -> None:
+        """Search one neighbourhood; adapt its size and its seconds."""
         seconds = self.seconds.get(action, SECONDS)
-        deadline = min(time.monotonic() + seconds, until)
+        part = budget.within(seconds)
         if action == "exchange":
-            self.exchange(deadline)
+            self.exchange(part)
             return
         if action == "fusion":
-            complete = self.fuse(deadline)
+            complete = self.fuse(part)
         elif action == "likely":
-            complete = self.search_likely(deadline)
+            complete = self.search_likely(part)
         else:
-            complete = self.search_subproblem(self.kinds[action](), deadline)
+            complete = self.search_subproblem(self.kinds[action](), part)
         if action in self.seconds and not complete:
             self.seconds[action] = min(LONGER * seconds, self.longest)
         if action in self.size:
@@ -228,11 +236,11 @@ class LargeNeighbourhoods:
         begin = min(max(begin, 0), len(graph.size) - 1)
         return np.arange(begin, min(max(end, begin + 1), len(graph.size)))
 
-    def search_subproblem(self, free: Array, deadline: float) -> bool:
+    def search_subproblem(self, free: Array, budget: Budget) -> bool:
         """Search over some variables; return whether the search is complete or has gained."""
         search, ascent = self.search, self.search.ascent
         part = subproblem_of(search.graph, search.rows, self.state, free, ascent.prices)
-        inner = self.inner_search(part, deadline)
+        inner = self.inner_search(part, budget)
         before = inner.incumbent.cost
         inner.raise_bound(ASCENT_SECONDS, patience=5)
         if inner.small:
@@ -244,9 +252,9 @@ class LargeNeighbourhoods:
             return True
         return inner.incumbent.closed
 
-    def inner_search(self, part: Subproblem, deadline: float) -> BoundedSearch:
+    def inner_search(self, part: Subproblem, budget: Budget) -> BoundedSearch:
         """Return the search of a subproblem, with the current assignment as incumbent."""
-        incumbent = new_incumbent(0, deadline)
+        incumbent = new_incumbent(0, budget)
         inner = BoundedSearch(part.graph, part.rows, incumbent, self.search.seed, self.workers)
         inner.offer(self.state.choice[part.free])
         inner.ascent.prices = part.prices
@@ -260,30 +268,31 @@ class LargeNeighbourhoods:
         if not (self.state.choice == self.best).all():
             self.state = self.search.local.start(self.best)
 
-    def exchange(self, deadline: float) -> None:
+    def exchange(self, budget: Budget) -> None:
         """Try changes with the repairs they need, a few variables at a time."""
         search, local = self.search, self.search.local
         order = self.random.permutation(len(self.best))
         begin, count = 0, 4
-        while begin < len(order) and time.monotonic() < deadline:
-            begun = time.monotonic()
+        while begin < len(order) and not budget.is_spent:
+            begun = budget.spent
             some = order[begin : begin + count]
             exchange(search.graph, search.rows, self.state, local.trail, some, 24)
             begin += count
-            count = max(1, min(2 * count, int(count * 0.2 / (time.monotonic() - begun + 1e-6))))
+            budget.charge(SECONDS_OF_EXCHANGE * count)
+            count = max(1, min(2 * count, int(count * 0.2 / (budget.spent - begun + 1e-6))))
         search.offer(self.state.choice)
 
-    def fuse(self, deadline: float) -> bool:
+    def fuse(self, budget: Budget) -> bool:
         """Combine the incumbent with others; return whether it gained or is optimal among them."""
         keep = np.zeros(len(self.flat.unary), bool)
         for choice in [self.best, *self.others()]:
             keep[self.flat.offset[:-1] + choice] = True
         incumbent = self.search.incumbent
         before = incumbent.cost
-        bound = self.search_restricted(keep, deadline)
+        bound = self.search_restricted(keep, budget)
         return incumbent.cost < before or bound >= before
 
-    def search_likely(self, deadline: float) -> bool:
+    def search_likely(self, budget: Budget) -> bool:
         """Search the strategies with the least marginals; return whether that is complete."""
         incumbent, ascent = self.search.incumbent, self.search.ascent
         marginals = ascent.marginals()
@@ -296,24 +305,25 @@ class LargeNeighbourhoods:
         keep[self.flat.offset[:-1] + self.best] = True
         if entries_left(self.search.graph, keep) > MOST_LIKELY_ENTRIES:
             return False
-        bound = self.search_restricted(keep, deadline)
+        bound = self.search_restricted(keep, budget)
         others_bound = ascent.best + most + incumbent.constant
         incumbent.raise_bound(min(bound, others_bound) - incumbent.constant)
         return bound >= min(others_bound, incumbent.cost)
 
-    def search_restricted(self, keep: Array, deadline: float) -> float:
+    def search_restricted(self, keep: Array, budget: Budget) -> float:
         """Search with only these strategies; return a lower bound on their assignments."""
         search = self.search
+        budget.charge(SECONDS_OF_PRESOLVE * len(self.flat.tables))
         state = presolve_restricted(self.flat, keep)
         if state.infeasible:
             return math.inf
-        incumbent = new_incumbent(state.flat.constant, deadline)
+        incumbent = new_incumbent(state.flat.constant, budget)
         incumbent.cost = search.incumbent.cost
         graph, rows = build_graph(state.flat), build_rows(state.flat)
         inner = BoundedSearch(graph, rows, incumbent, search.seed, self.workers)
         if not inner.solve_trivial():
             inner.ascent.prices = carried(search.ascent.prices, search.rows, rows)
-            inner.raise_bound((deadline - time.monotonic()) / 2, patience=5)
+            inner.raise_bound(budget.left / 2, patience=5)
             if inner.small:
                 close_gap(inner)
         if incumbent.assignment is not None:
@@ -337,6 +347,7 @@ class LargeNeighbourhoods:
         ascent.prices = prices * np.interp(
             np.linspace(0, knots - 1, len(prices)), np.arange(knots), factors
         )
+        search.incumbent.budget.charge(5 * SECONDS_OF_SWEEP * search.entries)
         for _ in range(4):
             ascent.sweep()
         choice = ascent.messages.choice.copy()

@@ -20,6 +20,9 @@ from shardwright.solver.problem import Array
 
 MOST_ROUNDS = 12
 
+SECONDS_OF_PRESOLVE = 1e-7
+"""Seconds of work for an entry of a table."""
+
 WORTHWHILE = 1e-3
 """Another round follows one that dropped at least this share of the strategies."""
 
@@ -97,7 +100,7 @@ def _changed(old: Flat, keep: Array, reduction: Reduction) -> Array:
 
 
 def _settle(state: Presolved, in_time: Callable[[], bool]) -> None:
-    """Drop forbidden strategies and merge decided variables until none or no time is left."""
+    """Drop forbidden strategies and merge decided variables until none is left."""
     while in_time():
         while state.drop(~supported(state.flat), "forbidden strategies dropped"):
             pass

@@ -1,16 +1,15 @@
-"""The anytime search: the best assignment within the time limit, with a bound.
+"""The anytime search: the best assignment within a budget, with a bound.
 
 1. Presolve (`presolve`), then the costs and memory rows of the rest as flat arrays (`graph`).
 2. Prices and messages raise the bound; assignments decoded from them are repaired and improved
    (`dual_ascent`, `message_passing`, `local_search`).
 3. If the rest is small enough, CP-SAT closes the gap (`gap_closing`, `cpsat_finish`).
-4. Otherwise large neighbourhoods are searched until the time is over (`large_neighbourhoods`).
+4. Otherwise large neighbourhoods are searched until the budget is spent (`large_neighbourhoods`).
 """
 
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 
@@ -21,34 +20,34 @@ from shardwright.solver.anytime.graph import build_graph, build_rows
 from shardwright.solver.anytime.large_neighbourhoods import LargeNeighbourhoods, close_gap
 from shardwright.solver.anytime.local_search import LocalSearch, descend, exchange
 from shardwright.solver.anytime.message_passing import diffuse
-from shardwright.solver.anytime.presolve import Presolved, presolve
+from shardwright.solver.anytime.presolve import SECONDS_OF_PRESOLVE, Presolved, presolve
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
 from shardwright.solver.solution import Solution
 
 RESERVE = 0.02
-"""Share of the time that is kept for evaluating the answer."""
+"""Share of the budget that is kept for evaluating the answer."""
 
 ASCENT_SHARE, SHARED_ASCENT_SHARE, SHORT_ASCENT_SHARE = 0.4, 0.2, 0.15
-"""Share of the time for the ascent: with one worker; with several, of which one continues it in the
-background; and where CP-SAT may close the gap."""
+"""Share of the budget for the ascent: with one worker; with several, of which one continues it in
+the background; and where CP-SAT may close the gap."""
 
 FIRST_CLOSING_SHARE, IMPROVING_SHARE, CLOSING_SHARE = 0.05, 0.15, 0.5
-"""Shares of the time for a first run of CP-SAT, for large neighbourhoods, and for the next run."""
+"""Shares of the budget for a first run of CP-SAT, for large neighbourhoods, and the next run."""
 
 MOMENT = 0.05
 """Seconds that are too short for another phase."""
 
 
 def solve_anytime(problem: Problem, options: SolveOptions) -> Solution:
-    """Return the best assignment found within the time limit, and a lower bound."""
-    started = time.monotonic()
-    deadline = started + options.time_limit * (1 - RESERVE)
-    reduced = presolve(flatten(problem), lambda: time.monotonic() < deadline)
+    """Return the best assignment found within the budget, and a lower bound."""
+    budget = options.budget.share(1 - RESERVE)
+    whole = flatten(problem)
+    budget.charge(SECONDS_OF_PRESOLVE * len(whole.tables))
+    reduced = presolve(whole, lambda: not budget.is_spent)
     flat = reduced.flat
-    incumbent = new_incumbent(flat.constant, deadline, options.progress, options.gap)
-    incumbent.started = started
+    incumbent = new_incumbent(flat.constant, budget, options.progress, options.gap)
     incumbent.how = "presolve, message passing"
     if reduced.infeasible:
         incumbent.raise_bound(math.inf)
@@ -56,7 +55,7 @@ def solve_anytime(problem: Problem, options: SolveOptions) -> Solution:
         warm_up()
         graph, rows = build_graph(flat), build_rows(flat)
         search = BoundedSearch(graph, rows, incumbent, options.seed, options.workers)
-        run(search, flat, options.time_limit)
+        run(search, flat, options.budget.seconds)
     assignment = None
     if incumbent.assignment is not None:
         assignment = tuple(reduced.lift(incumbent.assignment).tolist())
@@ -78,24 +77,27 @@ def _statistics(problem: Problem, reduced: Presolved) -> dict[str, float]:
     return statistics
 
 
-def run(search: BoundedSearch, flat: Flat, time_limit: float) -> None:
-    """Search the presolved problem until the gap is closed or the time is over."""
+def run(search: BoundedSearch, flat: Flat, seconds: float) -> None:
+    """Search the presolved problem until the gap is closed or the budget is spent.
+
+    The shares of its phases are of so many seconds.
+    """
     if search.solve_trivial():
         return
     search.start()
     if not search.small:
         share = ASCENT_SHARE if search.workers == 1 else SHARED_ASCENT_SHARE
-        search.raise_bound(share * time_limit)
+        search.raise_bound(share * seconds)
         LargeNeighbourhoods(search, flat).run(math.inf)
         return
-    search.raise_bound(SHORT_ASCENT_SHARE * time_limit)
-    close_gap(search, FIRST_CLOSING_SHARE * time_limit)
+    search.raise_bound(SHORT_ASCENT_SHARE * seconds)
+    close_gap(search, FIRST_CLOSING_SHARE * seconds)
     incumbent = search.incumbent
     while not incumbent.closed and incumbent.remaining > MOMENT:
-        LargeNeighbourhoods(search, flat).run(IMPROVING_SHARE * time_limit)
-        close_gap(search, CLOSING_SHARE * time_limit)
+        LargeNeighbourhoods(search, flat).run(IMPROVING_SHARE * seconds)
+        close_gap(search, CLOSING_SHARE * seconds)
         if incumbent.assignment is None:
-            search.raise_bound(IMPROVING_SHARE * time_limit)
+            search.raise_bound(IMPROVING_SHARE * seconds)
 
 
 def warm_up() -> None:

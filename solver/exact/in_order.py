@@ -16,7 +16,6 @@ specification dependencies", 2001.
 """
 
 import heapq
-import time
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
@@ -30,8 +29,10 @@ from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import build_network
 from shardwright.solver.presolve import drop_forbidden, fold_decided
 from shardwright.solver.problem import Array, Problem
+from shardwright.solver.work import Budget
 
 _ROUNDING = 1e-12  # of a bound, relatively
+_SECONDS_OF_PARTIAL = 1e-4  # of work, for each partial assignment
 
 
 class Ranked(NamedTuple):
@@ -73,7 +74,7 @@ class _Partial(NamedTuple):
     strategies: tuple[int, ...]
 
 
-def in_order(problem: Problem, time_limit: float, most: int) -> Iterator[Ranked]:
+def in_order(problem: Problem, budget: Budget, most: int) -> Iterator[Ranked]:
     """Yield the assignments that fit, the least bound first.
 
     None of a problem that is too wide for exact elimination.
@@ -82,12 +83,11 @@ def in_order(problem: Problem, time_limit: float, most: int) -> Iterator[Ranked]
     ----------
     problem : Problem
         The problem, with its memory limit.
-    time_limit : float
-        Seconds after which the search ends.
+    budget : Budget
+        What the search may spend.
     most : int
         Number of partial assignments after which it ends.
     """
-    deadline = time.monotonic() + time_limit
     network = fold_decided(drop_forbidden(build_network(problem)))
     if network.empty:
         return
@@ -95,12 +95,11 @@ def in_order(problem: Problem, time_limit: float, most: int) -> Iterator[Ranked]
     elimination = Elimination(network.sizes, network.tables)
     if rows.hopeless or not elimination.can_complete:
         return
-    elimination.deadline = deadline
+    elimination.budget = budget
     dual = Dual(network, rows, elimination)
     try:
-        prices = maximise_bound(
-            dual, lambda piece: piece.constant, lambda: time.monotonic() < deadline
-        ).prices
+        state = maximise_bound(dual, lambda piece: piece.constant, lambda: not budget.is_spent)
+        prices = state.prices
         least, _ = dual.evaluate(prices)
     except OutOfTimeError:
         return
@@ -108,7 +107,8 @@ def in_order(problem: Problem, time_limit: float, most: int) -> Iterator[Ranked]
     for found, (bound, choice) in enumerate(_completed(dual, least), start=1):
         if choice is not None:
             yield Ranked(bound - paid - _ROUNDING * abs(bound), network.lift(choice))
-        if found >= most or time.monotonic() > deadline:
+        budget.charge(_SECONDS_OF_PARTIAL)
+        if found >= most or budget.is_spent:
             return
 
 

@@ -11,7 +11,6 @@ search for an assignment that fits at every step.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -24,22 +23,23 @@ from shardwright.solver.exact.search import solve_exact
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.linear_program import highest_weights
 from shardwright.solver.memory_rows import MemoryRows
-from shardwright.solver.methods import SolveOptions
+from shardwright.solver.methods import DEFAULT_SECONDS, SolveOptions
 from shardwright.solver.network import Network, build_network
 from shardwright.solver.presolve import drop_dominated, drop_forbidden, fold_decided
 from shardwright.solver.problem import FORBIDDEN, Array, Identity, Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, Solution
+from shardwright.solver.work import Budget
 
 ROUNDS = 60
 
 COST_SECONDS = 5.0
-"""Time limit for the cost, once the least memory is known."""
+"""Seconds of work for the cost, once the least memory is known."""
 
 
 def minimize_memory(
     problem: Problem,
     *,
-    time_limit: float = 60.0,
+    budget: Budget | None = None,
     seed: int = 0,
     workers: int = 1,
     gap: float = 0.0,
@@ -53,7 +53,8 @@ def minimize_memory(
     memory uses; the memory limit of the problem is ignored. The cost of the assignment is
     ``evaluate(problem, solution.assignment).cost``.
     """
-    options = SolveOptions(time_limit, seed, workers, gap=gap)
+    budget = Budget(DEFAULT_SECONDS) if budget is None else budget
+    options = SolveOptions(budget, seed, workers, gap=gap)
     return _PeakSearch(problem.limited(None), options).run()
 
 
@@ -63,7 +64,7 @@ class _PeakSearch:
     def __init__(self, problem: Problem, options: SolveOptions) -> None:
         self.problem, self.options = problem, options
         self.incumbent: Incumbent[tuple[int, ...]] = Incumbent(
-            deadline=time.monotonic() + options.time_limit,
+            budget=options.budget,
             allowed_gap=options.gap,
             bound=0.0,
             how="variable elimination, memory prices",
@@ -93,6 +94,7 @@ class _PeakSearch:
             return False
         rows = MemoryRows(network, -1.0)
         elimination = Elimination(network.sizes, network.tables)
+        elimination.budget = self.incumbent.budget.beyond()
         weights = np.ones(len(rows)) / max(len(rows), 1)
         cuts: list[Array] = []
         for self.rounds in range(1, ROUNDS + 1):
@@ -124,7 +126,7 @@ class _PeakSearch:
             middle = (incumbent.cost + incumbent.bound) / 2
             if float(incumbent.cost).is_integer() and float(incumbent.bound).is_integer():
                 middle = math.floor(middle)
-            answer = self._solve_within(_any_cost(self.problem), middle, incumbent.remaining)
+            answer = self._solve_within(_any_cost(self.problem), middle, incumbent.budget)
             incumbent.how = "variable elimination, memory prices, bisection"
             if answer.assignment is not None:
                 self.offer(answer.assignment)
@@ -135,18 +137,20 @@ class _PeakSearch:
                 return
 
     def lower_cost(self) -> None:
-        """Replace the assignment by the cheapest one of this peak that is found in time."""
+        """Replace the assignment by the cheapest one of this peak that is found."""
         incumbent = self.incumbent
-        seconds = max(min(incumbent.remaining, COST_SECONDS), 0.0)
-        answer = self._solve_within(self.problem, incumbent.cost, seconds)
+        budget = incumbent.budget.within(COST_SECONDS)
+        answer = self._solve_within(self.problem, incumbent.cost, budget)
         if answer.assignment is not None and (
             answer.cost < evaluate(self.problem, incumbent.assignment or ()).cost
         ):
             incumbent.assignment = answer.assignment
 
-    def _solve_within(self, problem: Problem, limit: float, seconds: float) -> Solution:
+    def _solve_within(self, problem: Problem, limit: float, budget: Budget) -> Solution:
         limited = problem.limited(limit)
-        return solve_exact(limited, replace(self.options, time_limit=seconds, gap=0.0))
+        return solve_exact(
+            limited, replace(self.options, budget=budget.within(budget.left), gap=0.0)
+        )
 
 
 def _relaxed(
@@ -159,8 +163,9 @@ def _relaxed(
             tables = list(network.tables.values())
             return elimination.minimise(unary, tables, keys, network.table_keys), elimination
         except OutOfSpaceError:
-            limit = elimination.message_limit // SMALLER
+            limit, budget = elimination.message_limit // SMALLER, elimination.budget
             elimination = Elimination(network.sizes, network.tables, limit)
+            elimination.budget = budget
 
 
 def _without_costs(network: Network) -> Network:

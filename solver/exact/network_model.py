@@ -97,7 +97,7 @@ class NetworkModel:
         self.model.add_row(amounts, int(np.floor(rows.capacity[row] * scale)))
 
     def solve(self, hint: Sequence[int | None] | None, options: SolveOptions) -> NetworkAnswer:
-        """Search for ``options.time_limit`` seconds."""
+        """Search within the budget of the options."""
         if hint is not None:
             self.model.hint(hint)
         answer = self.model.solve(options)

@@ -19,7 +19,6 @@ reverse elimination order; of equal assignments the first one found stays.
 from __future__ import annotations
 
 import math
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -63,8 +62,11 @@ FIRST_SHARE = 1 / 64
 
 SHARE_GROWTH = 8
 
+SECONDS_OF_NETWORK = 6e-5
+"""Seconds of work for a variable or a pair of a problem, to make the network that is searched."""
+
 PATIENCE, LONG_PATIENCE = 1 / 4, 3 / 4
-"""Shares of the time limit that one elimination may take: where others may follow, or hardly."""
+"""Shares of the budget that one elimination may take: where others may follow, or hardly."""
 
 ROUGH = 2e-3
 """Gap from which prices often do, so that dominated strategies are dropped only where they do not:
@@ -106,7 +108,7 @@ class ExactSearch:
     def __init__(self, problem: Problem, options: SolveOptions) -> None:
         self.problem, self.options = problem, options
         self.incumbent: Incumbent[tuple[int, ...]] = Incumbent(
-            deadline=time.monotonic() + options.time_limit,
+            budget=options.budget,
             progress=options.progress,
             allowed_gap=options.gap,
             whole=_has_whole_costs(problem),
@@ -120,6 +122,8 @@ class ExactSearch:
 
     def run(self) -> Solution:
         """Search until the gap is closed or the time is over."""
+        size = len(self.problem.variables) + len(self.problem.pairs)
+        self.incumbent.budget.charge(SECONDS_OF_NETWORK * size)
         network = fold_decided(drop_forbidden(build_network(self.problem)))
         if network.empty:
             self.incumbent.raise_bound(math.inf)
@@ -170,7 +174,7 @@ class ExactSearch:
         """Raise the bound by prices, from what is known without memory."""
         rows = MemoryRows(network, network.limit)
         if len(rows) and not rows.hopeless:
-            elimination.work, elimination.deadline = math.inf, self.incumbent.deadline
+            elimination.work = math.inf
             self.statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
             with suppress(OutOfTimeError):
                 PricedRound(self, Dual(network, rows, elimination)).price()
@@ -179,7 +183,7 @@ class ExactSearch:
         """Eliminate with messages as large as the time allows; smaller ones give a weaker bound.
 
         Where message passing is fast, it does better than smaller messages: `OutOfTimeError` is
-        raised. Once no time is left, the smallest messages are taken, whatever time they take.
+        raised. Once nothing is left, the smallest messages are taken, whatever they cost.
         """
         share = PATIENCE if self._is_small else LONG_PATIENCE
         while True:
@@ -190,8 +194,10 @@ class ExactSearch:
                 network = drop_dominated(network, respect_memory=False)
                 elimination = Elimination(network.sizes, network.tables, self.message_limit)
             if self.message_limit > LEAST_MESSAGE:
-                elimination.work = _work_in(share * self.options.time_limit)
-                elimination.deadline = self.incumbent.deadline
+                elimination.work = _work_in(share * self.incumbent.budget.seconds)
+                elimination.budget = self.incumbent.budget
+            else:
+                elimination.budget = self.incumbent.budget.beyond()
             dual = Dual(network, MemoryRows(network, np.inf), elimination)
             try:
                 bound, piece = dual.evaluate(FREE)
@@ -210,7 +216,7 @@ class ExactSearch:
                 break
             self.statistics |= {"strategies": sum(network.sizes), "memory_rows": len(rows)}
             elimination = Elimination(network.sizes, network.tables, self.message_limit)
-            elimination.deadline = self.incumbent.deadline
+            elimination.budget = self.incumbent.budget
             if not len(rows) and not elimination.exact:
                 break  # the bound would be the one without memory again
             try:
@@ -243,7 +249,7 @@ class ExactSearch:
         model = on_demand.network_model.NetworkModel(network, rows, incumbent.bound)
         best = incumbent.assignment
         hint = None if best is None else network.position_of(best)
-        answer = model.solve(hint, replace(self.options, time_limit=incumbent.remaining))
+        answer = model.solve(hint, self.options)
         if answer.choice is not None:
             self.offer(network.lift(answer.choice))
         incumbent.raise_bound(answer.lower_bound)
@@ -261,8 +267,8 @@ class ExactSearch:
         """Search problems too wide for elimination and too large for CP-SAT."""
         incumbent = self.incumbent
         incumbent.how = "message passing"
-        limit = max(incumbent.remaining, 0.0)
-        options = replace(self.options, time_limit=limit, progress=None)
+        budget = incumbent.budget.within(incumbent.remaining)
+        options = replace(self.options, budget=budget, progress=None)
         answer = solve_scaled(self.problem, incumbent.cost, options)
         if answer.assignment is not None:
             self.offer(answer.assignment)
@@ -383,6 +389,8 @@ class PricedRound:
 
 def _work_in(seconds: float) -> float:
     """Return the additions in some seconds, as a power of two: moments more or less are equal."""
+    if seconds == math.inf:
+        return math.inf
     return 2.0 ** math.floor(math.log2(max(seconds, 1e-3) * WORK_PER_SECOND))
 
 

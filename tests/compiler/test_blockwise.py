@@ -18,6 +18,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
+from shardwright.solver.work import Budget
 from tests.equivalence import assert_equal, trained
 
 POD = cluster("a100-pod")
@@ -30,7 +31,7 @@ OPTIONS = CompileOptions(micro_batches=2, optimizer=Optimizer("adam"))
 def emitted(memory: float = inf) -> Emitted:
     source = Canonicalize().run(load_model(GPT).graph)
     options = replace(OPTIONS, memory_limit=memory)
-    return BlockwisePlan(source, POD, MESH, options, PassManager(), None).emit()
+    return BlockwisePlan(source, POD, MESH, options, PassManager(), None, Budget(60)).emit()
 
 
 @pytest.mark.parametrize("share", [1.0, 0.85])

@@ -1,6 +1,5 @@
 """Plans within a memory limit: what is claimed of them holds for the limit that was asked for."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -28,6 +27,7 @@ from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.work import Budget
 from tests.extent import first
 from tests.random_graphs import random_graph
 from tests.random_plans import profile_for, random_plan
@@ -202,7 +202,7 @@ def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(
     plans = list(by_rules(graph, 4, "full"))
     limit = min(plan.memory.peak_bytes for plan in plans)
     found = compile_graph(
-        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, time_limit=12.0)
+        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, effort=0.2)
     )
     assert found.result is not None
     assert found.memory.peak_bytes <= limit
@@ -241,7 +241,7 @@ def nothing_fits(_: Attempts, limits: SearchOptions) -> Attempt:
     raise InfeasibleError(f"no plan fits {limits.memory_limit}")
 
 
-def test_where_no_time_is_left_no_tighter_limit_is_searched(
+def test_where_nothing_is_left_no_tighter_limit_is_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits: list[float | None] = []
@@ -249,6 +249,8 @@ def test_where_no_time_is_left_no_tighter_limit_is_searched(
 
     def solve(request: SearchRequest, space: SearchSpace, options: SearchOptions) -> SearchResult:
         limits.append(options.memory_limit)
+        if len(limits) > 1:
+            options.budget.charge(1e3)
         return solved(request, space, options)
 
     graph = zoo.load(SMALL["gpt"]).graph
@@ -256,7 +258,6 @@ def test_where_no_time_is_left_no_tighter_limit_is_searched(
     limit = best.memory.peak_bytes
     monkeypatch.setattr(SearchRequest, "solve", solve)
     monkeypatch.setattr(Attempt, "fits", lambda *_: False)
-    monkeypatch.setattr(Attempts, "_left", lambda _: 0.0 if len(limits) > 1 else 60.0)
     with pytest.raises(NoPlanError):
         compile_graph(
             graph,
@@ -268,49 +269,57 @@ def test_where_no_time_is_left_no_tighter_limit_is_searched(
 
 
 @pytest.mark.parametrize("objective", ["serial", "overlapped"])
-def test_building_the_problem_takes_no_time_from_solving_it(
+def test_building_the_problem_takes_nothing_from_solving_it(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit, build, built = 3.0, SearchRequest.space_with, []
 
     def slow(self: SearchRequest, *arguments: object, **options: object) -> SearchSpace:
         if not built:
-            time.sleep(0.8 * limit)
+            self.budget.charge(0.8 * limit)
         built.append(self.weights)
         return build(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SearchRequest, "space_with", slow)
     source = Canonicalize().run(zoo.load(SMALL["mlp"]).graph)
-    options = CompileOptions(time_limit=limit, objective=objective)
-    found = Partitioning(source, CPU, mesh_for(CPU, 4, (2, 2)), options, PassManager(), None)
+    options = CompileOptions(objective=objective)
+    found = Partitioning(
+        source, CPU, mesh_for(CPU, 4, (2, 2)), options, PassManager(), None, Budget(limit)
+    )
     emitted = found.emit()
-    assert found.deadline - time.perf_counter() > 0.5 * limit
+    assert found.searching.left > 0.5 * limit
     assert built[0] == found._first_weights
     assert (built[0] is None) == (objective == "serial")
     assert emitted.result is not None
-    assert "time limit" not in emitted.result.how
+    assert "budget" not in emitted.result.how
     assert emitted.result.seconds > 0.8 * limit
 
 
-def test_a_problem_that_is_not_built_in_time_has_no_plan_in_time() -> None:
+def test_a_problem_that_is_not_built_within_the_budget_has_no_plan() -> None:
     lowering = LowerRedistributions(CPU, "time", None)
     where = Canonicalize().run(random_graph(1)), CPU, lowering.planner(mesh_for(CPU, 2))
-    request = SearchRequest(*where, CompileOptions(), deadline=time.perf_counter() - 6)
-    late = Attempts(request, lowering, SearchOptions(), request.deadline)
+    request = SearchRequest(*where, CompileOptions(), budget=Budget(0), is_needed=False)
+    late = Attempts(request, lowering, SearchOptions(), request.budget)
     for search in (late.built, late.fit, replace(late, recomputes=True).fit):
-        with pytest.raises(NotFoundError, match="no time is left to build the problem") as caught:
+        with pytest.raises(NotFoundError, match="nothing is left to build the problem") as caught:
             search()
         assert str(caught.value.__cause__) == (
-            "nothing is left of the time limit of 60 s to build the search on mesh x=2; "
-            "allow more time"
+            "nothing is left of effort 1 to build the search on mesh x=2; allow more effort"
         )
 
 
-def test_a_plan_that_does_not_fit_is_known_where_no_time_is_left_for_others(
+def test_a_plan_that_does_not_fit_is_known_where_nothing_is_left_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, build = Canonicalize().run(zoo.load(SMALL["mlp"]).graph), SearchRequest.space_with
-    where = CPU, mesh_for(CPU, 4, (2, 2)), CompileOptions(memory_limit=1e12), PassManager(), None
+    where = (
+        CPU,
+        mesh_for(CPU, 4, (2, 2)),
+        CompileOptions(memory_limit=1e12),
+        PassManager(),
+        None,
+        Budget(60),
+    )
     found = Partitioning(source, *where)
     search = found._overlap_search
     weights = search.as_weights(search._equal_weights(0.5))
@@ -319,7 +328,7 @@ def test_a_plan_that_does_not_fit_is_known_where_no_time_is_left_for_others(
         self: SearchRequest, *arguments: object, recompute: bool = False, **options: object
     ) -> SearchSpace:
         if self.weights == weights and not recompute:
-            raise TimeLimitError("nothing is left of the time limit")
+            raise TimeLimitError("nothing is left of the effort")
         return build(self, *arguments, recompute=recompute, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SearchRequest, "space_with", late)

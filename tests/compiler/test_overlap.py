@@ -213,25 +213,25 @@ def test_a_large_program_is_not_emitted_where_its_loads_refuse_it(
     assert steps[0] == pytest.approx(steps[1], rel=1e-3)
 
 
-def test_a_plan_says_where_the_time_limit_ended_the_search_for_weights(
+def test_a_plan_says_where_the_budget_ended_the_search_for_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = Canonicalize().run(random_graph(3, nodes=5))
     free = compiled(graph, 4, gap=0.0).result
     assert free is not None
-    assert "time limit" not in free.how
+    assert "budget" not in free.how
     first_bound = OverlapSearch._first_bound
 
     def only_first(search: OverlapSearch) -> float:
         bound = first_bound(search)
-        search.deadline = 0.0
+        search.budget = search.budget.within(0.0)
         return bound
 
     monkeypatch.setattr(OverlapSearch, "_first_bound", only_first)
     ended = compiled(graph, 4, gap=0.0).result
     assert ended is not None
-    assert "; a share of the time limit ended the search by weights after 0 s; " in ended.how
-    assert ended.how.endswith(" of 60 s were used")
+    assert "; a share of the budget ended the search by weights after " in ended.how
+    assert ended.how.endswith(" of 60 s of work were spent")
     assert ended.lower_bound <= free.cost * ROUNDING
 
 

@@ -1,7 +1,6 @@
 """Plans built by rule: the answer is never slower than an expert plan on the same mesh."""
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -24,8 +23,9 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
+from shardwright.search.budget_note import says_so
 from shardwright.search.heuristics.expert_plans import expert_walks
-from shardwright.search.time_note import says_so
+from shardwright.solver.work import Budget
 from tests.extent import first
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.zoo_sizes import SMALL
@@ -89,7 +89,7 @@ def built(graph: Graph, **options: object) -> Built:
     given = CompileOptions(**options)  # type: ignore[arg-type]
     mesh = mesh_for(CPU, DEVICES, (2, 2))
     source = Canonicalize().run(graph)
-    found = Partitioning(source, CPU, mesh, given, PassManager(), None)
+    found = Partitioning(source, CPU, mesh, given, PassManager(), None, Budget(60))
     attempts = found._serial
     assert attempts.rules is not None
     return Built(attempts, attempts.rules)
@@ -118,7 +118,7 @@ def test_the_loads_of_a_plan_are_estimated_from_below() -> None:
     by_rule = built(graph)
     partitioning = Partitioning(
         Canonicalize().run(graph),
-        *(CPU, mesh_for(CPU, DEVICES, (2, 2)), CompileOptions(), PassManager(), None),
+        *(CPU, mesh_for(CPU, DEVICES, (2, 2)), CompileOptions(), PassManager(), None, Budget(60)),
     )
     emitted = partitioning.emit()
     assert emitted.result is not None
@@ -199,14 +199,14 @@ def test_axes_of_one_purpose_and_level_are_merged_while_a_plan_is_built() -> Non
     assert shapes["tensor=8,data=1"] == (8,)
 
 
-def test_nothing_is_built_by_rule_after_the_deadline() -> None:
+def test_nothing_is_built_by_rule_once_the_budget_is_spent() -> None:
     request = built(zoo.load(SMALL["gpt"]).graph).attempts.request
-    late = RulePlans(request, time.perf_counter() - 1)
+    late = RulePlans(request, Budget(0))
     assert not list(late.fastest((), lambda: 1e9, with_heuristics=True))
     assert not list(late.cheapest(1e9))
 
 
-def test_no_buckets_are_tried_after_the_deadline() -> None:
+def test_no_buckets_are_tried_once_the_budget_is_spent() -> None:
     graph = multilayer_perceptron(batch=256, width=16, layers=8)
     found = compile_graph(graph, POD, 64, CompileOptions(search="data_parallel"))
     program = found.passes.after("clean_up")
@@ -217,7 +217,7 @@ def test_no_buckets_are_tried_after_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(("share", "passes"), [(None, 1), (1.0, 2)])
-def test_a_plan_is_given_where_the_searches_leave_no_time(
+def test_a_plan_is_given_where_the_searches_leave_nothing(
     share: float | None, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = zoo.load(SMALL["gpt"]).graph
@@ -225,8 +225,9 @@ def test_a_plan_is_given_where_the_searches_leave_no_time(
     sharded = replace(options, search="fully_sharded", recompute="full", objective="serial")
     least = compile_graph(graph, POD, 8, sharded)
     limit = None if share is None else share * peak_memory(least.program).peak_bytes
-    past = property(lambda _: time.perf_counter() - 1.0)
-    monkeypatch.setattr("shardwright.compiler.partitioning.Partitioning.deadline", past)
+    spent = Budget(60)
+    spent.charge(61)
+    monkeypatch.setattr("shardwright.compiler.partitioning.Partitioning.searching", spent)
     monkeypatch.setattr("shardwright.compiler.attempts._LARGE", 0)
     monkeypatch.setattr("shardwright.compiler.partitioning._LARGE", 0)
     found = compile_graph(graph, POD, 8, replace(options, memory_limit=limit))

@@ -1,7 +1,6 @@
 """Choosing options that fit together, also for wide graphs and within little time."""
 
-from itertools import count, pairwise
-from types import SimpleNamespace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from shardwright.search.symmetry import alignment, orbit_search
 from shardwright.search.symmetry.alignment import align
 from shardwright.search.symmetry.orbit_search import search_orbits
 from shardwright.search.symmetry.orbits import orbit_space
+from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 
 POD = cluster("h100-pod")
@@ -107,11 +107,11 @@ def test_options_that_fit_as_they_are_are_the_choice_of_the_elimination(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_time_is_needed_for_an_alignment(seed: int) -> None:
-    """Without time choices are joined; the alignment penalties are honest, and mostly none."""
+def test_no_budget_is_needed_for_an_alignment(seed: int) -> None:
+    """Without a budget choices are joined; the alignment penalties are honest, and mostly none."""
     space, _ = space_of(random_graph(seed, nodes=5))
     assignment = solve_space(space, SearchOptions()).assignment
-    best, quick = align(space, assignment), align(space, assignment, time_limit=0)
+    best, quick = align(space, assignment), align(space, assignment, budget=Budget(0))
     assert quick.alignment_penalty >= best.alignment_penalty - 1e-15
     assert quick.decisions.strategies.keys() == best.decisions.strategies.keys()
 
@@ -134,54 +134,48 @@ def test_whole_tensors_need_no_alignment(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == [0]
 
 
-def test_a_search_of_orbits_hands_down_the_time_that_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By a clock that ticks a second at every look, each stage has less than the one before."""
-    limits: list[float] = []
-    ticks = count()
-    clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
-    monkeypatch.setattr("shardwright.search.options.time", clock)
-    monkeypatch.setattr(orbit_search, "time", clock)
+def test_a_search_of_orbits_hands_down_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage charges a second, and each has less than the one before."""
+    left: list[float] = []
 
-    def limited(name: str) -> None:
+    def charged(name: str) -> None:
         real = getattr(orbit_search, name)
 
         def stage(*arguments: object) -> object:
             last = arguments[-1]
-            limits.append(last.time_limit if isinstance(last, SearchOptions) else float(last))  # type: ignore[arg-type]
+            budget = last.budget if isinstance(last, SearchOptions) else last
+            assert isinstance(budget, Budget)
+            left.append(budget.left)
+            budget.charge(1.0)
             return real(*arguments)
 
         monkeypatch.setattr(orbit_search, name, stage)
 
     for name in ("solve_space", "align", "orbit_space"):
-        limited(name)
+        charged(name)
     space, planner = space_of(random_graph(3, nodes=5))
-    search_orbits(space, planner, SearchOptions(time_limit=100.0))
-    assert limits[0] < 100.0
-    assert limits == sorted(limits, reverse=True)
-    assert len(limits) == len(set(limits)) >= 2
+    search_orbits(space, planner, SearchOptions(budget=Budget(100.0)))
+    assert left[0] == 100.0
+    assert left == sorted(left, reverse=True)
+    assert len(left) == len(set(left)) >= 2
 
 
-def test_elements_are_given_up_when_time_is_up() -> None:
+def test_elements_are_given_up_when_the_budget_is_spent() -> None:
     space, planner = space_of(random_graph(0, nodes=4))
     orbits = [np.arange(size) for size in space.problem.sizes]
-    assert orbit_space(space, orbits, planner, time_limit=0.0) is None
+    assert orbit_space(space, orbits, planner, Budget(0)) is None
     assert orbit_space(space, orbits, planner) is not None
 
 
-def test_building_the_problem_looks_at_the_time_at_every_edge(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Time runs out after the last operator; the edges are not all priced."""
+def test_building_the_problem_ends_at_any_edge() -> None:
+    """The budget is spent after the last operator; the edges are not all priced."""
     profile = TimeProfile(MESH, POD, UpdateRule(Optimizer("sgd", {})), by_orbit=True)
-    graph = random_graph(1, nodes=5)
-    module = "shardwright.search.space.context"
-    ticks = count()
-    clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
-    monkeypatch.setattr(f"{module}.time", clock)
-    with pytest.raises(StrategyError, match="longer than the time limit"):
-        build_search_space(graph, profile, time_limit=len(graph.nodes) + 2)
+    graph, whole = random_graph(1, nodes=5), Budget()
+    build_search_space(graph, profile, budget=whole)
+    for share in (0.3, 0.6, 0.9, 0.99):
+        with pytest.raises(StrategyError, match="building the search takes more than"):
+            build_search_space(graph, profile, budget=Budget(share * whole.spent))
+    assert build_search_space(graph, profile, budget=Budget(1.01 * whole.spent))
 
 
 def test_of_many_equal_axes_some_are_permuted() -> None:

@@ -1,5 +1,4 @@
 import math
-import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,6 +34,7 @@ from shardwright.search.space.saved.tensors import SavedTensors
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
+from shardwright.solver.work import Budget
 from tests.extent import first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
@@ -170,25 +170,28 @@ def test_wrong_pins_are_refused() -> None:
         compile_graph(graph, CPU, 8, CompileOptions(pins={node.name: ((3, 1), (1, 1))}))
 
 
-def test_a_mesh_too_fine_for_the_time_is_refused_and_an_operator_named() -> None:
+def test_a_mesh_too_fine_for_the_effort_is_refused_and_an_operator_named() -> None:
     with pytest.raises(StrategyError) as caught:
-        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
-    assert "takes longer than the time limit of 1e-09 s: `matmul_0` alone has" in str(caught.value)
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(effort=1e-9))
+    assert str(caught.value).startswith(
+        "building the search takes more than the 6e-08 s of work that effort 1e-09 leaves for it: "
+        "`matmul_0` alone has "
+    )
     assert "strategies on mesh x=2 x y=2 x z=2; merge axes of the mesh" in str(caught.value)
 
 
-def test_building_in_no_time_is_refused_by_the_limit_of_the_user() -> None:
+def test_building_with_nothing_left_is_refused_by_the_effort_of_the_user() -> None:
     profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule(Optimizer("sgd", {})))
-    build = partial(build_search_space, multilayer_perceptron(), profile, asked_seconds=60)
+    build = partial(build_search_space, multilayer_perceptron(), profile, effort=2.0)
     with pytest.raises(TimeLimitError) as caught:
-        build(time_limit=0.0)
+        build(budget=Budget(0.0))
     assert str(caught.value) == (
-        "nothing is left of the time limit of 60 s to build the search on mesh x=2; allow more time"
+        "nothing is left of effort 2 to build the search on mesh x=2; allow more effort"
     )
     with pytest.raises(TimeLimitError) as caught:
-        build(time_limit=1e-9)
+        build(budget=Budget(1e-9))
     assert str(caught.value).startswith(
-        "building the search takes longer than the 1e-09 s that are left of the time limit of 60 s:"
+        "building the search takes more than the 1e-09 s of work that effort 2 leaves for it: "
     )
 
 
@@ -206,7 +209,7 @@ def test_tables_that_take_too_much_memory_are_refused(monkeypatch: pytest.Monkey
     ("part", "step"),
     [(SavedTensors, "hold"), (ParameterChoices, "add"), (Offloading, "with_choice")],
 )
-def test_every_part_of_building_ends_when_time_is_up(
+def test_every_part_of_building_ends_when_its_budget_is_spent(
     part: type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, calls = getattr(part, step), 0
@@ -215,13 +218,13 @@ def test_every_part_of_building_ends_when_time_is_up(
         nonlocal calls
         calls += 1
         context = getattr(self, "context", None) or self.saved.context
-        context.started -= 3600
+        context.budget.charge(3600)
         return own(self, *arguments, **named)
 
     monkeypatch.setattr(part, step, late)
     profile = TimeProfile(mesh_for(CPU, 2), CPU, UpdateRule(Optimizer("sgd", {})))
-    with pytest.raises(TimeLimitError, match="longer than the time limit of 60 s"):
-        build_search_space(multilayer_perceptron(), profile, time_limit=60)
+    with pytest.raises(TimeLimitError, match="more than the 60 s of work that effort 1"):
+        build_search_space(multilayer_perceptron(), profile, budget=Budget(60))
     assert calls == 1
 
 
@@ -236,27 +239,20 @@ def test_unknown_modes_are_refused() -> None:
         compile_graph(random_graph(1), CPU, 2, CompileOptions(mode="magic"))  # type: ignore[arg-type]
 
 
-def test_no_plan_in_time_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plan_in_the_budget_is_told_from_no_plan_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = Solution(None, math.inf, 0.0, "unknown", "nothing")
     monkeypatch.setattr(solving, "solve", lambda *_, **__: unknown)
-    with pytest.raises(NotFoundError, match="no plan was found within the time limit of 7 s"):
-        search(space_of(multilayer_perceptron(), 2), options=SearchOptions(time_limit=7))
-    left = SearchOptions(time_limit=0.0, asked_seconds=60.0)
-    with pytest.raises(NotFoundError, match="no plan was found within the time limit of 60 s"):
-        search(space_of(multilayer_perceptron(), 2), options=left)
+    for budget in (Budget(7), Budget(0)):
+        options = SearchOptions(budget=budget, effort=0.5)
+        with pytest.raises(NotFoundError, match=r"no plan was found with effort 0\.5"):
+            search(space_of(multilayer_perceptron(), 2), options=options)
 
 
-def test_the_time_limit_of_the_user_is_told_whatever_is_left_of_it() -> None:
-    limits = CompileOptions(time_limit=60).limits_on(CPU, None)
-    assert limits.since(time.perf_counter() - 59.5).time_limit < 1
-    assert limits.since(time.perf_counter() - 59.5).time_text == "the time limit of 60 s"
-
-
-def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_says_where_the_budget_ended_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = multilayer_perceptron()
     free = compile_graph(graph, CPU, 8).result
     assert free is not None
-    assert "time limit" not in free.how
+    assert "budget" not in free.how
 
     def late(*arguments: Any) -> SearchResult:
         return replace(search(*arguments), seconds=1e6)
@@ -264,7 +260,7 @@ def test_a_plan_says_where_the_time_limit_ended_its_search(monkeypatch: pytest.M
     monkeypatch.setattr("shardwright.planner.search_request.search", late)
     ended = compile_graph(graph, CPU, 8, CompileOptions(search="dynamic_programming")).result
     assert ended is not None
-    assert "; a share of the time limit ended a search of the solver after 45 s; " in ended.how
+    assert "; a share of the budget ended a search of the solver after 45 s; " in ended.how
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from shardwright.search.space.space import Choice, Option, RecomputedStrategy, S
 from shardwright.solver import minimize_memory, solve
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN, Problem
+from shardwright.solver.work import Budget
 from shardwright.zoo.loading import load
 
 CPU = cluster("cpu")
@@ -52,7 +53,7 @@ def random_assignment(space: SearchSpace, random: np.random.Generator, much: flo
     pairs = tuple(
         replace(p, table=np.where(p.table < FORBIDDEN, 0.0, np.inf)) for p in space.problem.pairs
     )
-    found = solve(Problem(tuple(variables), pairs), time_limit=3600).assignment
+    found = solve(Problem(tuple(variables), pairs), budget=Budget(3600)).assignment
     assert found is not None
     return list(found)
 

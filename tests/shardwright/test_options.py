@@ -34,6 +34,8 @@ WRONG = [
     ({"memory_limit": nan}, "`memory_limit` is nan, expected a number above 0"),
     ({"memory_limt": 3}, "has no option `memory_limt`; did you mean `memory_limit`?"),
     ({"time_limit": 0}, "`time_limit` is 0, expected a number above 0"),
+    ({"effort": 0}, "`effort` is 0, expected a number above 0"),
+    ({"effort": None}, "`effort` is None, expected a number above 0"),
     ({"optimizer_parallel": "yes"}, "has no setting `yes`; expected shard_size"),
     ({"pins": 3}, "`pins` is 3, expected a mapping from names"),
     ({"pins": {"matmul_0": 3}}, f"`strategy of matmul_0` is 3, expected {SLICES}"),
@@ -72,6 +74,9 @@ UNUSED = [
 EVERYWHERE = [
     ("--cost-model", "cost_model", "foo"),
     ("--cost-model", "cost_model", "tme"),
+    ("--effort", "effort", 0),
+    ("--effort", "effort", inf),
+    ("--effort", "effort", "much"),
     ("--fusion", "fusion", -1),
     ("--fusion", "fusion", "64M"),
     ("--gap", "gap", -1),
@@ -200,6 +205,7 @@ def test_auto_parallel_takes_the_options_of_the_compiler():
     options = {
         "memory_limit": 3e9,
         "gap": 0.0,
+        "effort": 0.1,
         "time_limit": 5.0,
         "cost_model": "mindspore",
         "fusion": 32.0,

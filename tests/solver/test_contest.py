@@ -13,6 +13,7 @@ from shardwright.solver.formats.contest import (
     read_contest,
     write_contest,
 )
+from shardwright.solver.work import Budget
 
 # In the contest's format; what is done to it below makes it wrong in one way each.
 EXAMPLE = {
@@ -55,7 +56,7 @@ BIG = 2**63 - 1
 def test_the_published_example_is_proven_optimal(method):
     problem = parse_contest(PUBLISHED, "example")
     assert evaluate(problem, PUBLISHED_ANSWER).cost == PUBLISHED_COST
-    answer = solve(problem, method=method, time_limit=300)  # the first run compiles
+    answer = solve(problem, method=method, budget=Budget(300))  # the first run compiles
     assert answer.status == "optimal"
     assert answer.assignment == PUBLISHED_ANSWER
     assert answer.cost == answer.lower_bound == PUBLISHED_COST

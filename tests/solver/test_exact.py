@@ -21,6 +21,7 @@ from shardwright.solver import (
 from shardwright.solver.elimination import Elimination, Relaxed
 from shardwright.solver.exact.search import LEAST_MESSAGE
 from shardwright.solver.network import build_network
+from shardwright.solver.work import Budget
 
 ProblemMaker = Callable[[int], Problem]
 LayerMaker = Callable[[int, int], Problem]
@@ -127,7 +128,7 @@ def wide_problem() -> Problem:
 
 
 def test_wide_problem_is_solved_by_what_remains():
-    solution = solve(wide_problem(), time_limit=2.0)
+    solution = solve(wide_problem(), budget=Budget(2.0))
     assert solution.status in ("optimal", "feasible")
     assert 0 < solution.lower_bound <= solution.cost
 
@@ -162,7 +163,7 @@ def test_progress_is_told_of_every_improvement(repeated_layers: LayerMaker):
 def test_many_equal_layers_with_binding_memory_are_proven(repeated_layers: LayerMaker):
     problem = repeated_layers(48, 8)
     most = evaluate(problem, solve(problem).assignment or ()).peak_usage
-    solution = solve(replace(problem, memory_limit=np.floor(most * 0.6)), time_limit=30)
+    solution = solve(replace(problem, memory_limit=np.floor(most * 0.6)), budget=Budget(30))
     assert solution.status == "optimal"
     assert solution.how == "variable elimination, memory prices, fronts"
 
@@ -183,7 +184,7 @@ def test_without_time_an_answer_takes_one_elimination(
         return minimise(elimination, *arguments)
 
     monkeypatch.setattr(Elimination, "minimise", counted)
-    answer = solve(problem, time_limit=0.0)
+    answer = solve(problem, budget=Budget(0.0))
     assert len(calls) == 1
     assert answer.how == "variable elimination"
     assert answer.lower_bound <= best.cost * (1 + 1e-9)
@@ -192,7 +193,7 @@ def test_without_time_an_answer_takes_one_elimination(
 
 def test_without_time_a_wide_problem_takes_small_messages_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("shardwright.solver.exact.search.solve_scaled", None)
-    answer = solve(wide_problem(), time_limit=0.0)
+    answer = solve(wide_problem(), budget=Budget(0.0))
     assert 0 < answer.lower_bound <= answer.cost < math.inf
     assert answer.statistics["largest_message"] <= LEAST_MESSAGE
 

@@ -8,6 +8,7 @@ import pytest
 
 from shardwright.solver import Problem, Variable, evaluate
 from shardwright.solver.exact.in_order import in_order
+from shardwright.solver.work import Budget
 
 ProblemMaker = Callable[[int], Problem]
 _ALL = 10**6
@@ -19,7 +20,7 @@ def test_every_assignment_that_fits_comes_once(random_problem: ProblemMaker, blo
         problem = random_problem(seed)
         choices = product(*map(range, problem.sizes))
         fitting = [choice for choice in choices if evaluate(problem, choice).feasible]
-        found = list(in_order(problem, 60.0, _ALL))
+        found = list(in_order(problem, Budget(60), _ALL))
         assert sorted(one.assignment for one in found) == fitting, seed
         assert all(one.lower_bound <= other.lower_bound + 1e-9 for one, other in pairwise(found))
         for bound, choice in found:
@@ -29,15 +30,15 @@ def test_every_assignment_that_fits_comes_once(random_problem: ProblemMaker, blo
 def test_without_a_limit_the_bound_is_the_cost(random_problem: ProblemMaker) -> None:
     for seed in range(20):
         problem = random_problem(seed).limited(None)
-        for bound, choice in in_order(problem, 60.0, _ALL):
+        for bound, choice in in_order(problem, Budget(60), _ALL):
             assert bound == pytest.approx(evaluate(problem, choice).cost)
 
 
 def test_the_search_ends_early_with_the_cheapest() -> None:
     costs = np.arange(3.0)
     problem = Problem(tuple(Variable(name, costs) for name in "abcd"))
-    found = list(in_order(problem, 60.0, _ALL))
-    some = list(in_order(problem, 60.0, 40))
+    found = list(in_order(problem, Budget(60), _ALL))
+    some = list(in_order(problem, Budget(60), 40))
     assert 0 < len(some) < len(found) == 3**4
     assert some == found[: len(some)]
-    assert not list(in_order(problem, 0.0, _ALL))
+    assert not list(in_order(problem, Budget(0), _ALL))

@@ -1,15 +1,15 @@
 """The incumbent keeps the best assignment and the best bound, and says when to stop."""
 
 import math
-import time
 
 import pytest
 
 from shardwright.solver.incumbent import Incumbent
+from shardwright.solver.work import Budget
 
 
 def new_incumbent(**fields: object) -> Incumbent[str]:
-    return Incumbent(time.monotonic() + 60, **fields)  # type: ignore[arg-type]
+    return Incumbent(Budget(60), **fields)  # type: ignore[arg-type]
 
 
 def test_only_better_assignments_are_kept() -> None:

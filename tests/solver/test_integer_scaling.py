@@ -9,6 +9,7 @@ from shardwright.solver import Pair, Problem, Variable, brute_force, evaluate, s
 from shardwright.solver.exact import search as exact_search
 from shardwright.solver.exact.integer_scaling import solve_scaled
 from shardwright.solver.methods import SolveOptions
+from shardwright.solver.work import Budget
 
 ProblemMaker = Callable[[int], Problem]
 
@@ -18,7 +19,7 @@ def test_agrees_with_brute_force(random_problem: ProblemMaker, block: int) -> No
     for seed in range(15 * block, 15 * (block + 1)):
         problem = random_problem(seed)
         truth = brute_force(problem)
-        found = solve_scaled(problem, truth.cost, SolveOptions(time_limit=10.0))
+        found = solve_scaled(problem, truth.cost, SolveOptions(budget=Budget(10.0)))
         assert (found.status == "infeasible") == (truth.status == "infeasible"), seed
         if found.assignment is None:
             continue
@@ -40,7 +41,7 @@ def test_what_is_too_wide_for_elimination_is_solved(monkeypatch: pytest.MonkeyPa
     assert truth.status == "optimal"
     monkeypatch.setattr(exact_search, "WORK_PER_SECOND", 1)
     monkeypatch.setattr(exact_search, "IS_FAST", True)
-    found = solve(problem, time_limit=20.0)
+    found = solve(problem, budget=Budget(20.0))
     assert found.how == "message passing"
     assert found.cost == pytest.approx(truth.cost, rel=1e-9)
     assert found.lower_bound <= truth.cost * (1 + 1e-12)
@@ -56,7 +57,7 @@ def test_costs_of_any_size_where_the_magnitude_is_unknown(magnitude: float, unit
     variables = tuple(Variable(str(i), cost * unit) for i, cost in enumerate(costs))
     problem = Problem(variables, (Pair(0, 1, apart), Pair(1, 2, apart)))
     truth = brute_force(problem)
-    found = solve_scaled(problem, magnitude, SolveOptions(time_limit=10.0))
+    found = solve_scaled(problem, magnitude, SolveOptions(budget=Budget(10.0)))
     assert found.assignment == truth.assignment
     assert found.cost == pytest.approx(truth.cost, rel=1e-9)
     assert found.lower_bound <= truth.cost
@@ -64,12 +65,12 @@ def test_costs_of_any_size_where_the_magnitude_is_unknown(magnitude: float, unit
 
 def test_costs_that_are_all_zero() -> None:
     problem = Problem((Variable("a", np.zeros(3)), Variable("b", np.array([np.inf, 0.0]))))
-    found = solve_scaled(problem, 0.0, SolveOptions(time_limit=10.0))
+    found = solve_scaled(problem, 0.0, SolveOptions(budget=Budget(10.0)))
     assert (found.status, found.cost, (found.assignment or ())[1]) == ("optimal", 0.0, 1)
 
 
 def test_costs_far_above_the_known_cost_do_not_overflow() -> None:
     costs = tuple(Variable(str(i), np.array([0.025, 9e4])) for i in range(40))
-    found = solve_scaled(Problem(costs), 1.0, SolveOptions(time_limit=10.0))
+    found = solve_scaled(Problem(costs), 1.0, SolveOptions(budget=Budget(10.0)))
     assert (found.status, found.assignment) == ("optimal", (0,) * 40)
     assert found.cost == pytest.approx(1.0)

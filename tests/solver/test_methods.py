@@ -9,6 +9,7 @@ from shardwright.ir.errors import SolverError
 from shardwright.solver import Problem, Solution, Variable, brute_force, register_method, solve
 from shardwright.solver.linear_program import Job, path_mixture
 from shardwright.solver.methods import METHODS, SolveOptions
+from shardwright.solver.work import Budget
 
 PROBLEM = Problem((Variable("a", np.array([2.0, 1.0])),))
 
@@ -29,9 +30,10 @@ def test_a_method_from_outside() -> None:
         options.append(limits)
         return brute_force(problem)
 
-    solution = solve(PROBLEM, method="enumeration of this test", time_limit=3.0, gap=0.1)
+    budget = Budget(3.0)
+    solution = solve(PROBLEM, method="enumeration of this test", budget=budget, gap=0.1)
     assert (solution.assignment, solution.how) == ((1,), "brute force")
-    assert options == [SolveOptions(time_limit=3.0, gap=0.1)]
+    assert options == [SolveOptions(budget=budget, gap=0.1)]
 
 
 def test_a_registered_name_is_taken() -> None:

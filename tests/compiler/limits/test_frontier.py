@@ -1,7 +1,6 @@
 """Plans of tighter memory limits: the front of weighted cost and memory, and what it is for."""
 
 import math
-import time
 from itertools import product
 
 import pytest
@@ -18,6 +17,7 @@ from shardwright.planner.search_request import SearchRequest
 from shardwright.search.options import SearchOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
+from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 
 CPU = cluster("cpu")
@@ -31,8 +31,7 @@ def attempts(request: pytest.FixtureRequest) -> Attempts:
     planner = lowering.planner(mesh_for(CPU, 2))
     options = CompileOptions(recompute="none", gap=0.0)
     search = SearchRequest(graph, CPU, planner, options, weights)
-    deadline = time.perf_counter() + 1e3
-    return Attempts(search, lowering, SearchOptions(math.inf), deadline)
+    return Attempts(search, lowering, SearchOptions(math.inf), Budget(1e3))
 
 
 def test_the_front_has_the_least_cost_within_every_memory(attempts: Attempts) -> None:

@@ -14,6 +14,7 @@ from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, make_schedule
+from shardwright.solver.work import Budget
 
 SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved")
 ON_POD = {"cluster": "a100-pod", "optimizer": "adam"}
@@ -132,7 +133,7 @@ def judge_of(
 def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
     """Return the floor of a model on four devices."""
     judge = judge_of(gpt, 4, monkeypatch, micro_batches="search", stages="search")
-    return judge.floor({1, 2, 4})
+    return judge.floor({1, 2, 4}, Budget(60))
 
 
 def test_one_stage_of_a_model_is_no_faster_than_its_launches(
@@ -151,8 +152,8 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = "resnet18-cifar:batch=32,side=8,width=4"
-    assert not judge_of(model, 16, monkeypatch, micro_batches=2).floor({1}).step_seconds
-    floor = judge_of(model, 16, monkeypatch).floor({1})
+    assert not judge_of(model, 16, monkeypatch, micro_batches=2).floor({1}, Budget(60)).step_seconds
+    floor = judge_of(model, 16, monkeypatch).floor({1}, Budget(60))
     found = sw.compile(model, 16, mode="data_parallel", **ON_POD)
     assert 0 < floor.of(Configuration(None, 1)) <= found.compiled.cost
 

@@ -8,6 +8,7 @@ from shardwright.compiler.outer import configuration
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.cost_model.cluster import cluster
+from shardwright.solver.work import Budget
 from tests.extent import first
 
 CLUSTER = cluster("a100-pod")
@@ -22,9 +23,9 @@ def family(
     """Return the named plans that a search of everything begins with."""
     found: list[NamedSeed] = []
 
-    def noted(self: ProgramJudge, configurations: list, seconds: float) -> list[NamedSeed]:
+    def noted(self: ProgramJudge, configurations: list, budget: Budget) -> list[NamedSeed]:
         assert self.names_plans
-        found.extend(original(self, configurations, seconds))
+        found.extend(original(self, configurations, budget))
         raise KeyboardInterrupt
 
     original = ProgramJudge.named_seeds
@@ -68,14 +69,15 @@ def test_experts_are_divided_between_data_ranks_and_a_plan_is_no_slower_than_a_u
 
 
 @pytest.mark.parametrize("workers", first(1, [2, 1]))
-def test_where_a_named_plan_fits_no_time_limit_ends_the_search_without_a_plan(workers):
+@pytest.mark.parametrize("limit", [{"effort": 1e-3}, {"time_limit": 0.2}])
+def test_where_a_named_plan_fits_no_limit_ends_the_search_without_a_plan(workers, limit):
     model, devices = "gpt3-175b:layers=2,vocabulary=512", 8
-    searched = {"mesh": "search", "micro_batches": "search", "time_limit": 0.2}
+    searched = {"mesh": "search", "micro_batches": "search", **limit}
     found = compile(model, devices, workers=workers, **{**WHERE, "batch": 24}, **searched)
     plan = "data=8,micro_batch=3,zero=3"  # not the fastest
     usual = compile(model, devices, plan=plan, **{**WHERE, "batch": 24})
     assert found.plan.document.objective <= usual.plan.document.objective * (1 + 1e-9)
-    assert "time limit" in found.plan.document.how
+    assert "the budget ended the search" in found.plan.document.how
 
 
 def test_in_one_stage_every_number_of_micro_batches_has_named_plans(monkeypatch):

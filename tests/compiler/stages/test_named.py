@@ -13,6 +13,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
+from shardwright.solver.work import Budget
 from tests.extent import first
 from tests.zoo_sizes import SMALL
 
@@ -36,7 +37,7 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
     options = CompileOptions(stages=2, micro_batches=passes, optimizer=Optimizer("adam"))
     source = given.compiled.source
     mesh = plan.mesh(POD, 8)
-    search = PipelinePartitioning(source, POD, mesh, options, PassManager(), None, 0)
+    search = PipelinePartitioning(source, POD, mesh, options, PassManager(), None, Budget(60), 0)
     (plans,) = [
         stages
         for degrees in search.named[0].plans(mesh)

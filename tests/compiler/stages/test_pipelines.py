@@ -24,6 +24,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
 from shardwright.proof import prove
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.work import Budget
 from shardwright.verification.comparison import verify_plan
 from tests.extent import first
 from tests.random_graphs import random_graph
@@ -46,7 +47,7 @@ def searched(
         gap=1e-9,
     )
     source = Canonicalize().run(graph)
-    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
+    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, Budget(60), 0)
 
 
 def random_pipelines(
@@ -156,7 +157,7 @@ def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> N
         schedule=schedule,
         micro_batches=4,
         optimizer="adam",
-        time_limit=4.0,
+        effort=0.1,
     )
     assert found.plan.program.stages == stages * chunks
     assert prove(found.plan).proven
@@ -217,20 +218,20 @@ def test_many_cuts_are_no_worse_than_even_ones() -> None:
     assert found.plan.document.objective <= even.plan.document.objective
 
 
-def test_a_pipeline_says_where_the_time_limit_ended_the_search_for_its_bound(
+def test_a_pipeline_says_where_the_budget_ended_the_search_for_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = zoo.load(SMALL["mlp"]).graph
     free = searched(graph, 2, 2, None, "overlapped").emit().result
     assert free is not None
-    assert "time limit" not in free.how
+    assert "budget" not in free.how
     for share, said in (
-        ("_SHARE_OF_BOUND", "; a share of the time limit ended .*the search for a bound"),
-        ("_SHARE_OF_WEIGHTS", "; a share of the time limit ended the search by weights"),
+        ("_SHARE_OF_BOUND", "; a share of the budget ended .*the search for a bound"),
+        ("_SHARE_OF_WEIGHTS", "; a share of the budget ended the search by weights"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(f"shardwright.compiler.stages.partitioning.{share}", 0.0)
             ended = searched(graph, 2, 2, None, "overlapped").emit().result
         assert ended is not None
-        assert re.search(said + r" after \S+ s; \S+ of 60 s were used$", ended.how)
+        assert re.search(said + r" after \S+ s; \S+ of 60 s of work were spent$", ended.how)
         assert ended.lower_bound <= free.cost

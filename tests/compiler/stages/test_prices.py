@@ -29,6 +29,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 from tests.random_micro_batches import random_assignment
 
@@ -46,7 +47,7 @@ def _searched(graph: Graph) -> PipelinePartitioning:
         objective="serial",
     )
     source = Canonicalize().run(graph)
-    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
+    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, Budget(60), 0)
 
 
 def _pass_seconds(request: SearchRequest, assignment: tuple[int, ...]) -> float:

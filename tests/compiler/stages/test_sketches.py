@@ -18,6 +18,7 @@ from shardwright.planner.fronts.narrow import NarrowPlans, narrowed
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
+from shardwright.solver.work import Budget
 from tests.extent import first
 
 POD = cluster("a100-pod")
@@ -39,7 +40,7 @@ def pipeline(
         "gpt:layers=8,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512,dtype=float32"
     )
     source = Canonicalize().run(gpt.graph)
-    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, 0)
+    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, Budget(60), 0)
 
 
 @pytest.mark.parametrize("chunks", first(1, [2, 1]))

@@ -35,6 +35,7 @@ from shardwright.planner.plan.blocks import most_between
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import Problem, Variable
 from shardwright.solver.solve import solve
+from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 
 POD = cluster("a100-pod")
@@ -50,7 +51,7 @@ def searched(graph: Graph, ranks: int, passes: int) -> PipelinePartitioning:
     options = CompileOptions(stages=2, micro_batches=passes, optimizer=Optimizer("adam"), gap=0.0)
     source = Canonicalize().run(graph)
     mesh = Mesh((MeshAxis("x", ranks),))
-    return PipelinePartitioning(source, POD, mesh, options, PassManager(), None, 0)
+    return PipelinePartitioning(source, POD, mesh, options, PassManager(), None, Budget(60), 0)
 
 
 def drawn_plan(problem: Problem, seconds: float, draw: np.random.Generator) -> tuple[int, ...]:
@@ -71,7 +72,7 @@ def check_stage(search: PipelinePartitioning, draw: np.random.Generator) -> int:
     problems = draw.choice([search.problems[0], search._by_weights(weights, search.groups.of(0))])
     assert can_price_memory(search.source, search.options)
     blocks, in_flight = len(search.blocks), int(draw.choice([1, 1, 2, 5]))
-    priced = PricedBlocks(problems, search.options.passes, 60.0)
+    priced = PricedBlocks(problems, search.options.passes, Budget(60))
     request = problems.request_of(0, blocks, in_flight)
     space = request.recompute_space
     free = request.solve(space, search.limits)
@@ -132,9 +133,9 @@ def test_a_layer_saves_what_it_receives_in_some_layout(model: str, passes: int) 
 
 def test_what_layers_receive_raises_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searched(load_model(MODELS[0]).graph, 2, 1)
-    total = PricedBlocks(search.problems[0], 1, 60.0).total(1e-9, 2)
+    total = PricedBlocks(search.problems[0], 1, Budget(60)).total(1e-9, 2)
     monkeypatch.setattr(PassedBytes, "of", lambda *_: 0.0)
-    without = PricedBlocks(search.problems[0], 1, 60.0).total(1e-9, 2)
+    without = PricedBlocks(search.problems[0], 1, Budget(60)).total(1e-9, 2)
     received = 2 * 3 * 16 * 32 * 64 * 4 / 2  # of two micro-batches in flight, on two devices
     assert total.nbytes - without.nbytes == received
     assert total.seconds - without.seconds == pytest.approx(1e-9 * received)
@@ -153,15 +154,16 @@ def test_what_the_user_recomputes_has_no_price() -> None:
     for search in (plain, recomputing):
         options = replace(search.options, stages=1, memory_limit=100_000.0)
         pricing = BlockPricing(partial(again, search), 2, True, True)
-        prices = pricing.prices(Configuration(search.mesh, 4), options, 60.0, np.inf)
+        prices = pricing.prices(Configuration(search.mesh, 4), options, Budget(60), np.inf, {})
         free.append(prices.step_seconds)
         limited.append(prices.limited_seconds)
     assert limited[0] > free[0]
     assert limited[1] == free[1]
 
 
-def again(search: PipelinePartitioning, options: CompileOptions, mesh: Mesh) -> Any:
-    return PipelinePartitioning(search.source, POD, mesh, options, PassManager(), None, 0)
+def again(search: PipelinePartitioning, options: CompileOptions, mesh: Mesh, budget: Budget) -> Any:
+    where = (search.source, POD, mesh, options, PassManager(), None, budget, 0)
+    return PipelinePartitioning(*where)
 
 
 def test_the_best_price_of_drawn_plans() -> None:
@@ -195,7 +197,7 @@ def check_pipeline(search: PipelinePartitioning, draw: np.random.Generator) -> t
     blocks = len(search.blocks)
     if most_between(search.blocks) < 2:
         return 0, 0
-    priced = PricedBlocks(search.problems[0], MANY, 60.0)
+    priced = PricedBlocks(search.problems[0], MANY, Budget(60))
     free = priced.total(0.0, 1).seconds / MANY
     options = replace(search.options, stages=1, recompute="search", objective="serial")
     where = Configuration(search.mesh, search.options.passes, 2)
@@ -218,7 +220,7 @@ def check_pipeline(search: PipelinePartitioning, draw: np.random.Generator) -> t
             continue
         pricing = BlockPricing(partial(again, search), 2, False, True)
         within = replace(options, memory_limit=share * most)
-        limited = pricing.prices(where, within, 60.0, 1e9).limited_seconds
+        limited = pricing.prices(where, within, Budget(60), 1e9, {}).limited_seconds
         assert free <= limited * EXACT
         assert limited <= sum(costs) / MANY * EXACT
         count += 1
@@ -243,9 +245,11 @@ def test_a_finer_mesh_is_priced_as_is_best_on_the_one_with_an_axis_for_each_leve
 
     def limited() -> float:
         pricing = BlockPricing(partial(again, search), len(POD.levels), True, True)
-        return pricing.prices(Configuration(mesh, passes), options, 60.0, inf).limited_seconds
+        return pricing.prices(
+            Configuration(mesh, passes), options, Budget(60), inf, {}
+        ).limited_seconds
 
     one = limited()
-    monkeypatch.setattr(BlockPricing, "_on_merged_axes", lambda *_: None)
+    monkeypatch.setattr(BlockPricing, "_on_merged_axes", lambda *_: (None, {}))
     # Of so small a model the backward pass of the last block takes much, and its price is another.
     assert one == pytest.approx(limited(), rel=5e-2)

@@ -19,6 +19,7 @@ from shardwright.planner.fronts.priced_block import at_turn
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.evaluate import evaluate
+from shardwright.solver.work import Budget
 
 POD = cluster("a100-pod")
 MESHES = {
@@ -38,7 +39,7 @@ def site(model: str, mesh: str, passes: int, memory: float = inf) -> Site:
         micro_batches=passes, optimizer=Optimizer("adam"), memory_limit=memory, gap=0.0
     )
     source = Canonicalize().run(load_model(MODELS[model]).graph)
-    return Site.of(source, POD, MESHES[mesh], options)
+    return Site.of(source, POD, MESHES[mesh], options, Budget())
 
 
 @cache

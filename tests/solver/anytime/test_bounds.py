@@ -1,6 +1,5 @@
 """Bounds, local search, subproblems: compared with plain sums over the flat problem."""
 
-import time
 from itertools import product
 
 import numpy as np
@@ -17,6 +16,7 @@ from shardwright.solver.anytime.local_search import LocalSearch, change, descend
 from shardwright.solver.anytime.reductions import normalised, restricted
 from shardwright.solver.anytime.reparametrisation import REACH, reparametrise
 from shardwright.solver.anytime.subproblem import presolve_restricted, subproblem_of
+from shardwright.solver.work import Budget
 
 
 class Case:
@@ -107,8 +107,7 @@ def test_strategies_that_are_too_large_are_in_no_assignment(cases):
 def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(cases):
     raised = 0
     for case in cases:
-        deadline = time.monotonic() + 60
-        incumbent = new_incumbent(case.flat.constant, deadline)
+        incumbent = new_incumbent(case.flat.constant, Budget(60))
         search = BoundedSearch(case.graph, case.rows, incumbent, 0, 1)
         if search.solve_trivial():
             continue
@@ -120,7 +119,7 @@ def test_a_search_of_the_likely_strategies_raises_the_bound_and_keeps_it_valid(c
         before = incumbent.bound
         for extra in (1, 2, 4):
             neighbourhoods.size["likely"] = extra
-            assert neighbourhoods.search_likely(deadline)
+            assert neighbourhoods.search_likely(incumbent.budget)
             assert incumbent.bound <= case.known.cost <= incumbent.cost
         raised += incumbent.bound > before
     assert raised >= 3
@@ -145,7 +144,7 @@ def check_neighbourhoods(neighbourhoods, case):
 def test_the_background_bound_is_handed_over(cases):
     raised = 0
     for case in cases:
-        incumbent = new_incumbent(case.flat.constant, time.monotonic() + 60)
+        incumbent = new_incumbent(case.flat.constant, Budget(60))
         search = BoundedSearch(case.graph, case.rows, incumbent, 0, 2)
         if search.solve_trivial():
             continue

@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.solver import MemoryUse, Pair, Problem, Variable, evaluate, solve
 from shardwright.solver.formats.contest import read_contest
+from shardwright.solver.work import Budget, Clock, Work
 from tests.extent import first
 
 ROOT = Path(__file__).parents[3]
@@ -46,11 +47,13 @@ def grid(side, strategies, seed=0):
 def test_bounds_stay_below_the_best_known_cost(letter):
     problem = instance(letter)
     bounds = []
-    solve(grid(4, 4), method="anytime", time_limit=1)  # compiles, outside the limit below
+    solve(
+        grid(4, 4), method="anytime", budget=Budget(1, Clock())
+    )  # compiles, outside the limit below
     answer = solve(
         problem,
         method="anytime",
-        time_limit=2,
+        budget=Budget(2, Clock()),
         workers=2,
         progress=lambda _, cost, bound: bounds.append(bound),
     )
@@ -61,25 +64,26 @@ def test_bounds_stay_below_the_best_known_cost(letter):
     assert evaluate(problem, answer.assignment).cost == answer.cost
 
 
-def test_the_time_limit_ends_the_search():
+@pytest.mark.parametrize("work", [Work, Clock])
+def test_the_budget_ends_the_search(work):
     problem = grid(24, 12)
     for limit in (0.5, 1.0):
-        answer = solve(problem, method="anytime", time_limit=limit)
+        answer = solve(problem, method="anytime", budget=Budget(limit, work()))
         assert answer.status == "feasible"
         assert answer.lower_bound < answer.cost
         assert evaluate(problem, answer.assignment).cost == answer.cost
 
 
-def test_however_short_the_time_there_is_an_answer():
+def test_however_small_the_budget_there_is_an_answer():
     problem = grid(6, 4)
-    answer = solve(problem, method="anytime", time_limit=0.001)
+    answer = solve(problem, method="anytime", budget=Budget(0.001))
     assert answer.status in ("feasible", "optimal")
     assert answer.lower_bound <= answer.cost
 
 
 def test_the_same_answer_twice():
     problem = grid(5, 5)
-    one, other = (solve(problem, method="anytime", time_limit=60) for _ in range(2))
+    one, other = (solve(problem, method="anytime", budget=Budget(60)) for _ in range(2))
     assert one.status == "optimal"
     assert one.assignment == other.assignment
 
@@ -88,8 +92,8 @@ def test_without_a_compiler_the_answer_is_the_same():
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "import test_limits\n"
-        "from shardwright.solver import solve\n"
-        "answer = solve(test_limits.grid(4, 4), method='anytime', time_limit=60)\n"
+        "from shardwright.solver import Budget, solve\n"
+        "answer = solve(test_limits.grid(4, 4), method='anytime', budget=Budget(60))\n"
         "print(answer.status, int(answer.cost))\n"
     )
     here = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
@@ -97,7 +101,7 @@ def test_without_a_compiler_the_answer_is_the_same():
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
-    expected = solve(grid(4, 4), method="anytime", time_limit=60)
+    expected = solve(grid(4, 4), method="anytime", budget=Budget(60))
     assert found.stdout.split() == [expected.status, str(int(expected.cost))]
 
 

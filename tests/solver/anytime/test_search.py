@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright.solver import MemoryUse, Problem, Variable, brute_force, evaluate, solve
+from shardwright.solver.work import Budget
 
 
 def followed(problem):
@@ -12,7 +13,7 @@ def followed(problem):
     answer = solve(
         problem,
         method="anytime",
-        time_limit=20,
+        budget=Budget(20),
         progress=lambda _, cost, bound: bounds.append(bound),
     )
     return answer, bounds

@@ -1,0 +1,31 @@
+"""Garbage collection during a compilation."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import ge
+
+_COLLECTIONS = (500_000, 20, 100)  # thresholds of garbage collection during a compilation
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let garbage collection run seldom, and skip the objects that exist already.
+
+    A compilation makes many objects, keeps most of them and makes few cycles; collections would
+    visit them, and imported modules, again and again.
+    """
+    before = gc.get_threshold()
+    if not before[0] or all(map(ge, before, _COLLECTIONS)):  # off, or rare already
+        yield
+        return
+    is_frozen = bool(gc.get_freeze_count())
+    gc.set_threshold(*map(max, before, _COLLECTIONS))
+    if not is_frozen:  # the user's own freeze is kept
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if not is_frozen:
+            gc.unfreeze()

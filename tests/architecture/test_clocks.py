@@ -1,0 +1,31 @@
+"""Plans depend on their input alone: what decides about them reads no clock."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DECIDING = ("compiler", "planner", "search", "solver")
+# Work that is stopped by a clock where the user asks for it, and the seconds of a report.
+READING = {"solver/work.py", "compiler/driver.py"}
+CLOCKS = {"time", "datetime", "timeit"}
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules outside of the package that a module imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_no_module_that_decides_about_plans_reads_a_clock():
+    reading = {
+        str(path.relative_to(ROOT))
+        for folder in DECIDING
+        for path in (ROOT / folder).rglob("*.py")
+        if imported(path) & CLOCKS
+    }
+    assert reading == READING

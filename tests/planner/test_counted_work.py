@@ -1,0 +1,97 @@
+"""The same plan everywhere: no clock decides, nor how many processes search, nor what they know."""
+
+import time
+
+import pytest
+
+import shardwright
+from shardwright.compiler.outer import processes
+from shardwright.ir.errors import ShardwrightWarning
+from shardwright.planner import effort
+
+GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
+WIDE = {"mesh": "search", "micro_batches": "search"}
+PIPELINES = {**WIDE, "stages": "search"}
+# Each with the seconds of effort 1: small ones are spent before the search is done.
+RUNS = {
+    "one mesh": ("mlp", 8, {}, 60.0),
+    "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.3),
+    "meshes": ("mlp", 8, {"mesh": "search"}, 0.1),
+    "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 4}, 0.2),
+    "pipelines": (GPT, 4, PIPELINES, 1.0),
+    "convolutions": ("lenet5", 4, WIDE, 0.3),
+}
+
+
+def plan(run: str, tmp_path, **options) -> bytes:
+    """Return the bytes of `plan.json` of a run."""
+    model, devices, own, _ = RUNS[run]
+    found = shardwright.compile(model, devices, cluster="h100-pod", **own, **options)
+    name = "-".join(map(str, options.values()))
+    return (found.write(tmp_path / f"plan {name}") / "plan.json").read_bytes()
+
+
+def hurry(monkeypatch):
+    """Let every look at a clock be an hour after the one before, as on a very busy machine."""
+    begin = time.time()
+    seen = [begin]
+
+    def later() -> float:
+        seen[0] += 3600
+        return seen[0]
+
+    for clock in ("monotonic", "perf_counter", "process_time"):
+        monkeypatch.setattr(time, clock, later)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_plan_has_the_same_bytes_by_another_clock_and_with_more_workers(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
+    alone = plan(run, tmp_path, workers=1)
+    assert plan(run, tmp_path, workers=3) == alone
+    hurry(monkeypatch)
+    assert plan(run, tmp_path, workers=2) == alone
+
+
+def test_what_a_process_keeps_of_other_tasks_changes_no_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
+    kept = plan("pipelines", tmp_path, workers=2)
+    monkeypatch.setattr(processes.Processes, "_worker_for", lambda _, __, idle: idle[-1])
+    assert plan("pipelines", tmp_path, workers=3) == kept
+
+
+def test_a_process_that_dies_changes_no_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
+    kept, begun = plan("pipelines", tmp_path, workers=2), []
+    started = processes.Processes._started
+
+    def mortal(self):
+        worker = started(self)
+        begun.append(worker)
+        if len(begun) == 1:
+            worker.process.kill()
+        return worker
+
+    monkeypatch.setattr(processes.Processes, "_started", mortal)
+    with pytest.warns(
+        ShardwrightWarning, match=r"the process of the search of .*; it is done again"
+    ):
+        assert plan("pipelines", tmp_path, workers=3) == kept
+
+
+def test_less_effort_spends_less():
+    seconds = []
+    for some in (0.001, 0.02):
+        found = shardwright.compile(GPT, 4, cluster="h100-pod", effort=some, **PIPELINES)
+        seconds.append(found.compiled.result.seconds)
+    assert seconds[0] < seconds[1]
+
+
+def test_a_plan_that_the_clock_stopped_says_so():
+    found = shardwright.compile(GPT, 4, cluster="h100-pod", time_limit=1e-3, **PIPELINES)
+    assert found.plan.document.how.endswith(
+        "the budget ended the search; the time limit of 0.001 s stopped it: for the same plan in "
+        "each run, use less effort instead"
+    )
