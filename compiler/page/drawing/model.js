@@ -77,6 +77,8 @@ function drawModel(state) {
   const collect = (boxes) => boxes.forEach((box) => isScope(box) ? collect(box.children) : operators.set(box.content.id, box));
   collect(state.tree);
   const total = sumSeconds(state.tree) + state.report.model.other_seconds;
+  state.place.style.setProperty("--row", `${ROW}px`);
+  state.place.style.setProperty("--gutter", `${GUTTER}px`);
   const elements = rows.map(({ box, depth }) => rowElement(state, box, depth, total));
   state.place.replaceChildren(edgesElement(edgesOf(operators), rows.length), ...elements);
 }
@@ -94,7 +96,7 @@ function rowElement(state, box, depth, total) {
   const share = total ? content.seconds / total : 0;
   const element = make("div", {
     class: `row${state.chosen === box ? " chosen" : ""}`,
-    style: `padding-left: ${GUTTER + 18 * depth}px`,
+    style: `--depth: ${depth}`,
     onclick: () => {
       if (scope) box.open = !box.open;
       else { state.chosen = box; showDetail(state, box); }
