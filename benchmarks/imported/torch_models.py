@@ -1,11 +1,11 @@
-"""Imports models of transformers, torchvision and our own writing, and compares them with PyTorch.
+"""Imports networks of torchvision and of our own writing, and compares them with PyTorch.
 
     python benchmarks/imported/torch_models.py [MODEL ...]
 
 Small models with random weights. For each: all outputs in float32, loss and every gradient in
 float64 against autograd, the same of a plan for four ranks, and what is trained. Writes the rows of
-the models that were asked for, or all, into the table of `docs/torch.md`. Needs `torch`,
-`torchvision` and `transformers`.
+the models that were asked for, or all, into the table of `docs/torch.md`. Needs `torch` and
+`torchvision`. Those of transformers are compared by `architectures.py`.
 """
 
 import logging
@@ -20,13 +20,10 @@ from pathlib import Path
 import torch
 from documents import put_rows
 from torch_compare import Gradients, Wide, first_of, gradients_differ, on_ranks, outputs_differ
-from torch_zoo import MODELS as FIRST
-from torch_zoo import Made
-from torch_zoo_more import MODELS as MORE
+from torch_zoo import MODELS, Made
 
 from shardwright.ir.errors import ShardwrightError
 
-MODELS = {**FIRST, **MORE}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "torch.md"
 RANKS = 4
 _HEAD = """| model | trained | outputs, float32 | loss | gradients | 4 ranks: loss, gradients | \

@@ -1,147 +1,20 @@
-"""Small modules with random weights, for `torch_models.py`: transformers, torchvision, our own."""
+"""Small modules with random weights, for `torch_models.py`: networks of torchvision, our own."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torchvision
-import transformers
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 BATCH, LENGTH, VOCABULARY = 4, 8, 64
-SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
-HEADS = {"num_attention_heads": 4}
-WIDE = {"intermediate_size": 64}
-GROUPED = {"num_key_value_heads": 2}
 
 
 def random_tokens(length: int = LENGTH) -> torch.Tensor:
     """Return random tokens of a batch."""
     return torch.randint(3, VOCABULARY, (BATCH, length))
-
-
-def small_config(kind: str, **options: Any) -> Any:
-    """Return a small configuration of an architecture."""
-    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **HEADS, **WIDE, **options})
-    config.use_cache = False
-    return config
-
-
-def decoder(kind: str, experts: str | None = None, **options: Any) -> Callable[[], Made]:
-    """Return what makes a language model with labels."""
-
-    def make() -> Made:
-        config = small_config(kind, **options)
-        chosen = {"experts_implementation": experts} if experts else {}
-        network = transformers.AutoModelForCausalLM.from_config(config, **chosen)
-        return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens()}
-
-    return make
-
-
-def encoder(kind: str, labelled: bool = True, **options: Any) -> Callable[[], Made]:
-    """Return what makes a classifier of sequences."""
-
-    def make() -> Made:
-        config = small_config(kind, **{"max_position_embeddings": 16, **options})
-        network = transformers.AutoModelForSequenceClassification.from_config(config)
-        mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
-        mask[1, -2:] = 0
-        tokens = {"input_ids": random_tokens(), "attention_mask": mask}
-        if labelled:
-            tokens["labels"] = torch.randint(0, 2, (BATCH,))
-        return network.eval(), tokens
-
-    return make
-
-
-def _t5() -> Made:
-    config = transformers.T5Config(
-        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4
-    )
-    config.use_cache = False
-    config.decoder_start_token_id = 0
-    network = transformers.T5ForConditionalGeneration(config)
-    return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens(6)}
-
-
-def _bart() -> Made:
-    config = transformers.BartConfig(
-        vocab_size=VOCABULARY,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        max_position_embeddings=16,
-    )
-    config.use_cache = False
-    network = transformers.BartForConditionalGeneration(config)
-    return network.eval(), {"input_ids": random_tokens(), "labels": random_tokens(6)}
-
-
-def _whisper() -> Made:
-    config = transformers.WhisperConfig(
-        vocab_size=VOCABULARY,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        num_mel_bins=8,
-        max_source_positions=8,
-        max_target_positions=16,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=1,
-    )
-    config.use_cache = False
-    network = transformers.WhisperForConditionalGeneration(config)
-    return network.eval(), {"input_features": torch.randn(BATCH, 8, 16), "labels": random_tokens(6)}
-
-
-def _clip() -> Made:
-    shared = {"hidden_size": 32, "num_hidden_layers": 2, **HEADS, **WIDE}
-    config = transformers.CLIPConfig(
-        text_config={**shared, "vocab_size": VOCABULARY, "max_position_embeddings": 16},
-        vision_config={**shared, "image_size": 16, "patch_size": 4},
-        projection_dim=24,
-    )
-    network = transformers.CLIPModel(config)
-    inputs = {"input_ids": random_tokens(), "pixel_values": torch.randn(BATCH, 3, 16, 16)}
-    return network.eval(), inputs
-
-
-def image_classifier(kind: str, **options: Any) -> Callable[[], Made]:
-    """Return what makes a classifier of images of transformers."""
-
-    def make() -> Made:
-        config = transformers.AutoConfig.for_model(kind, **{"num_labels": 5, **options})
-        network = transformers.AutoModelForImageClassification.from_config(config)
-        side = options.get("image_size", 32)
-        labels = torch.randint(0, 5, (BATCH,))
-        return network.eval(), {"pixel_values": torch.randn(BATCH, 3, side, side), "labels": labels}
-
-    return make
-
-
-def _segformer() -> Made:
-    config = transformers.SegformerConfig(
-        hidden_sizes=[8, 16, 24, 32],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 3, 4],
-        decoder_hidden_size=16,
-        num_labels=5,
-    )
-    network = transformers.SegformerForSemanticSegmentation(config)
-    return network.eval(), {"pixel_values": torch.randn(BATCH, 3, 64, 64)}
 
 
 def vision_network(make: Callable[..., nn.Module], training: bool = False) -> Callable[[], Made]:
@@ -157,10 +30,22 @@ def vision_network(make: Callable[..., nn.Module], training: bool = False) -> Ca
     return build
 
 
-def _segmentation() -> Made:
-    made = torchvision.models.segmentation.deeplabv3_mobilenet_v3_large
-    network = made(weights=None, weights_backbone=None, num_classes=5)
-    return Output(network).eval(), {"x": torch.randn(BATCH, 3, 64, 64)}
+def _swin(**options: Any) -> Callable[[], Made]:
+    def make() -> Made:
+        sizes = ([4, 4], 24, [2, 2], [2, 4], [4, 4])
+        network = torchvision.models.SwinTransformer(*sizes, num_classes=5, **options)
+        return network.eval(), {"x": torch.randn(BATCH, 3, 64, 64)}
+
+    return make
+
+
+def _segmentation(name: str) -> Callable[[], Made]:
+    def make() -> Made:
+        network = getattr(torchvision.models.segmentation, name)
+        made = network(weights=None, weights_backbone=None, num_classes=5)
+        return Output(made).eval(), {"x": torch.randn(BATCH, 3, 64, 64)}
+
+    return make
 
 
 class Output(nn.Module):
@@ -274,68 +159,87 @@ class Recurrent(nn.Module):
         return self.head(self.recurrent(x)[0][:, -1])
 
 
+class GraphAttention(nn.Module):
+    """Attention along edges: a softmax over those that enter a vertex."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.score = nn.Linear(4, 8), nn.Linear(16, 1)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        """Return scores of every vertex."""
+        source, target = edges.unbind(1)
+        h = self.values(x)
+        score = F.leaky_relu(self.score(torch.cat([h[source], h[target]], 1)))[:, 0]
+        lowest = score.new_full((x.shape[0],), -1e9)
+        peak = lowest.scatter_reduce(0, target, score.detach(), "amax")
+        weight = (score - peak[target]).exp()
+        total = weight.new_zeros(x.shape[0]).scatter_add(0, target, weight)
+        share = (weight / total[target])[:, None]
+        return self.out(h.new_zeros(h.shape).index_add(0, target, share * h[source]))
+
+
+class FourierOperator(nn.Module):
+    """A layer of a Fourier neural operator: weights of the lowest frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Conv1d(2, 8, 1), nn.Conv1d(8, 1, 1)
+        self.real, self.imaginary = (nn.Parameter(torch.randn(8, 5) / 8) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a signal."""
+        h = self.up(x)
+        modes = torch.fft.rfft(h, norm="ortho")[..., :5]
+        turned = modes * torch.complex(self.real, self.imaginary)
+        mixed = torch.fft.irfft(turned, n=x.shape[-1], norm="ortho")
+        return self.down(F.gelu(mixed + h))
+
+
+class SpatialTransformer(nn.Module):
+    """A network that turns its images before it looks at them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = nn.Linear(3 * 64, 6)
+        self.look = nn.Conv2d(3, 8, 3)
+        self.out = nn.Linear(8 * 4 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores of classes."""
+        turns = self.where(F.adaptive_max_pool2d(x, 8).flatten(1)).view(-1, 2, 3)
+        grid = F.affine_grid(turns, list(x.shape), align_corners=False)
+        turned = F.grid_sample(x, grid, align_corners=False)
+        return self.out(F.adaptive_avg_pool2d(F.relu(self.look(turned)), 4).flatten(1))
+
+
+class Translator(nn.Module):
+    """A bidirectional LSTM with a projection, a GRU, and attention between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, 16, padding_idx=0)
+        self.read = nn.LSTM(16, 12, bidirectional=True, proj_size=8, batch_first=True)
+        self.write = nn.GRU(16, 16, batch_first=True)
+        self.look = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.out = nn.Linear(16, VOCABULARY)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the loss, with smoothed labels; padding does not count."""
+        memory = self.read(self.table(source))[0]
+        h = self.write(self.table(target))[0]
+        h = h + self.look(h, memory, memory, key_padding_mask=source == 0)[0]
+        scores = self.out(h).transpose(1, 2)
+        return F.cross_entropy(scores, target.roll(-1, 1), ignore_index=0, label_smoothing=0.1)
+
+
 MODELS: Mapping[str, Callable[[], Made]] = {
     "mlp": lambda: (Mlp(), {"x": torch.randn(8, 16), "labels": torch.randint(0, 4, (8,))}),
-    "gpt2": decoder("gpt2", n_embd=32, n_layer=2, n_head=4, n_positions=16),
-    "gpt_neox": decoder("gpt_neox"),
-    "opt": decoder("opt", ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=16),
-    "bloom": decoder("bloom", n_head=4),
-    "llama": decoder("llama", **GROUPED),
-    "mistral": decoder("mistral", **GROUPED, sliding_window=4),
-    "qwen2": decoder("qwen2", **GROUPED),
-    "qwen3": decoder("qwen3", **GROUPED, head_dim=8),
-    "gemma": decoder("gemma", num_key_value_heads=1, head_dim=8),
-    "gemma2": decoder("gemma2", **GROUPED, head_dim=8, sliding_window=4),
-    "gemma3": decoder("gemma3_text", **GROUPED, head_dim=8, sliding_window=4),
-    "phi": decoder("phi"),
-    "phi3": decoder("phi3", pad_token_id=0, **GROUPED),
-    "olmo2": decoder("olmo2", **GROUPED),
-    "falcon": decoder("falcon", num_kv_heads=2, new_decoder_architecture=True),
-    "stablelm": decoder("stablelm", **GROUPED),
-    "mixtral": decoder("mixtral", "batched_mm", **GROUPED, num_local_experts=4),
-    "qwen3_moe": decoder(
-        "qwen3_moe",
-        "batched_mm",
-        **GROUPED,
-        head_dim=8,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=16,
-    ),
-    "mamba": decoder("mamba", state_size=4, time_step_rank=4),
-    "bert": encoder("bert"),
-    "roberta": encoder("roberta"),
-    "deberta_v2": encoder(
-        "deberta-v2", labelled=False, relative_attention=True, pos_att_type=["p2c", "c2p"]
-    ),
-    "distilbert": encoder("distilbert", dim=32, n_layers=2, n_heads=4, hidden_dim=64),
-    "electra": encoder("electra", embedding_size=32),
-    "albert": encoder("albert", embedding_size=16),
-    "t5": _t5,
-    "bart": _bart,
-    "whisper": _whisper,
-    "clip": _clip,
-    "vit": image_classifier(
-        "vit", hidden_size=32, num_hidden_layers=2, image_size=16, patch_size=4, **HEADS, **WIDE
-    ),
-    "dinov2": image_classifier(
-        "dinov2", hidden_size=32, num_hidden_layers=2, image_size=16, patch_size=4, **HEADS
-    ),
-    "swin": image_classifier(
-        "swin",
-        image_size=32,
-        patch_size=2,
-        embed_dim=16,
-        depths=[2, 2],
-        num_heads=[2, 4],
-        window_size=4,
-    ),
-    "convnext": image_classifier("convnext", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1]),
-    "segformer": _segformer,
     "resnet18": vision_network(torchvision.models.resnet18, training=True),
     "mobilenet_v3": vision_network(torchvision.models.mobilenet_v3_small, training=True),
     "efficientnet_b0": vision_network(torchvision.models.efficientnet_b0),
-    "deeplab_v3": _segmentation,
+    "deeplab_v3": _segmentation("deeplabv3_mobilenet_v3_large"),
     "unet": lambda: (Unet(), {"x": torch.randn(BATCH, 3, 16, 16)}),
     "dlrm": lambda: (
         Dlrm(),
@@ -351,4 +255,18 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     ),
     "lstm": lambda: (Recurrent(nn.LSTM), {"x": torch.randn(BATCH, 5, 6)}),
     "gru": lambda: (Recurrent(nn.GRU), {"x": torch.randn(BATCH, 5, 6)}),
+    "alexnet": vision_network(torchvision.models.alexnet),
+    "squeezenet": vision_network(torchvision.models.squeezenet1_1),
+    "mnasnet": vision_network(torchvision.models.mnasnet0_5),
+    "shufflenet_v2": vision_network(torchvision.models.shufflenet_v2_x0_5, training=True),
+    "regnet_y": vision_network(torchvision.models.regnet_y_400mf),
+    "swin_v1": _swin(),
+    "lraspp": _segmentation("lraspp_mobilenet_v3_large"),
+    "graph_attention": lambda: (
+        GraphAttention(),
+        {"x": torch.randn(32, 4), "edges": torch.randint(0, 32, (120, 2))},
+    ),
+    "fourier": lambda: (FourierOperator(), {"x": torch.randn(BATCH, 2, 20)}),
+    "spatial": lambda: (SpatialTransformer(), {"x": torch.randn(BATCH, 3, 12, 12)}),
+    "translator": lambda: (Translator(), {"source": random_tokens(), "target": random_tokens(6)}),
 }
