@@ -130,7 +130,7 @@ def made(kind: str, name: str, head: str) -> tuple[nn.Module, Inputs]:
     module: nn.Module = chosen(config)
     module.eval()
     count = sum(p.numel() for p in module.parameters())
-    if count > 3e7:
+    if count > 5e7:
         raise ValueError(f"{count:.1e} parameters")
     with torch.no_grad():
         for parameter in module.parameters():
