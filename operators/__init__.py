@@ -23,7 +23,7 @@ from shardwright.operators.elementwise import (
     special,
 )
 from shardwright.operators.indexing import gather, scatter, shape, slicing
-from shardwright.operators.linear import einsum, matmul, matrices, triangular
+from shardwright.operators.linear import decompositions, einsum, matmul, matrices, triangular
 from shardwright.operators.models import (
     attention,
     balanced_attention,
@@ -57,6 +57,7 @@ __all__ = [
     "comparison",
     "conversion",
     "convolution",
+    "decompositions",
     "dropout",
     "eight_bit",
     "einsum",

@@ -35,7 +35,7 @@ from shardwright.frontends.torch.private import tree_map_only
 from shardwright.frontends.torch.tracing import plain_modes
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
-from shardwright.ir.graph import Value
+from shardwright.ir.graph import Graph, Value
 
 # What converters raise on arguments that they do not expect.
 _UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
@@ -302,11 +302,28 @@ def _warnings(
         yield "dropout draws other random numbers than PyTorch; `module.eval()` leaves it out"
     if "random_uniform" in operators:
         yield "the program draws other random numbers than PyTorch"
+    if _reads_vectors(imported.graph):
+        yield (
+            "the signs of singular vectors and eigenvectors may be others than PyTorch's: a loss "
+            "that depends on them differs"
+        )
     if absent := imported.absent:
         yield (
             f"the elements of {len(absent)} parameters are missing (they are on the device "
             "`meta`): it can be planned, but not run"
         )
+
+
+def _reads_vectors(graph: Graph) -> bool:
+    """Return whether vectors of decompositions are read, whose signs are open."""
+    read = {*graph.outputs, *(name for node in graph.nodes for name in node.operands)}
+    return any(
+        result.name in read
+        for node in graph.nodes
+        if node.operator in ("eigh", "svd")
+        for result in node.results
+        if result.type.rank == node.results[-1].type.rank
+    )
 
 
 def is_module(item: object) -> bool:

@@ -96,6 +96,50 @@ class CumulativeProductGradient(AlongAxisGradient):
         return np.moveaxis(result, 0, self.axes[0])
 
 
+@register
+class CumulativeLogSumExp(AlongAxis):
+    """The logarithm of the sum of the exponentials of all elements up to each along ``axis``."""
+
+    name = "cumlogsumexp"
+    of_reals = True
+    flops_per_point = 20.0
+    examples = (Example(("f64[4, 6]",)), Example(("f64[4, 3, 2]",), {"axis": 1}))
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Add one after the other."""
+        return np.logaddexp.accumulate(operands[0], axis=self.axes[0])
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Save only the operand for backward."""
+        dy, x = at.cotangents[0], at.operands[0]
+        return [build.emit("cumlogsumexp_gradient", dy, x, axis=self.axes[0])]
+
+
+@register
+class CumulativeLogSumExpGradient(AlongAxisGradient):
+    """The gradient of `cumlogsumexp`, from the cotangent and the operand."""
+
+    name = "cumlogsumexp_gradient"
+    flops_per_point = 40.0
+    examples = (
+        Example(("f64[4, 6]", "f64[4, 6]")),
+        Example(("f64[4, 3, 2]", "f64[4, 3, 2]"), {"axis": 1}),
+    )
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Go back from the end; no factor is over one."""
+        dy, x = (np.moveaxis(operand, self.axes[0], 0) for operand in operands)
+        sums = np.logaddexp.accumulate(x, axis=0)
+        floor = np.where(np.isneginf(sums), 0, sums)  # there, all elements so far have no share
+        result = np.exp(x - floor)
+        total = dy[-1]
+        for i in reversed(range(len(x))):
+            result[i] *= total
+            if i:
+                total = dy[i - 1] + np.exp(sums[i - 1] - floor[i]) * total
+        return np.moveaxis(result, 0, self.axes[0])
+
+
 class CumulativeExtremum(AlongAxis):
     """The extremum of all elements up to each along ``axis``, and its last position."""
 

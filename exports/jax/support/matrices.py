@@ -1,4 +1,4 @@
-"""Operators of a plan on square matrices, and on products of reflections."""
+"""Operators of a plan on matrices: equations, factors, decompositions, products of reflections."""
 
 import jax
 import jax.numpy as jnp
@@ -75,3 +75,21 @@ def _reflected(a: Array, factors: Array) -> Array:
     first = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
     columns = (jnp.moveaxis(x, -1, 0) for x in (a[..., :count], factors))
     return lax.scan(step, first, (jnp.arange(count), *columns), reverse=True)[0]
+
+
+@widened
+def determinant(a: Array) -> Array:
+    return jnp.linalg.det(a)
+
+
+@widened
+def qr(a: Array) -> tuple[Array, ...]:
+    return tuple(jnp.linalg.qr(a))
+
+
+@widened
+def pseudo_inverse(a: Array, *, relative: float = 0.0, absolute: float = 0.0) -> Array:
+    u, s, vh = jnp.linalg.svd(a, full_matrices=False)
+    kept = s > jnp.maximum(relative * s.max(-1, keepdims=True), absolute)
+    inverse = jnp.where(kept, 1 / jnp.where(kept, s, 1), 0)
+    return vh.mT @ (inverse[..., None] * u.mT)

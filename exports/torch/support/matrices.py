@@ -1,4 +1,4 @@
-"""Operators of a plan on square matrices, and on products of reflections."""
+"""Operators of a plan on matrices: equations, factors, decompositions, products of reflections."""
 
 import torch
 from torch import Tensor
@@ -60,3 +60,18 @@ def householder_product_gradient(g: Tensor, a: Tensor, factors: Tensor) -> tuple
         own = [x.detach().requires_grad_() for x in (a, factors)]
         found = torch.linalg.householder_product(*own)
     return torch.autograd.grad(found, own, g)
+
+
+@widened
+def determinant(a: Tensor) -> Tensor:
+    return torch.linalg.det(a)
+
+
+@widened
+def qr(a: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.linalg.qr(a))
+
+
+@widened
+def pseudo_inverse(a: Tensor, *, relative: float = 0.0, absolute: float = 0.0) -> Tensor:
+    return torch.linalg.pinv(a, atol=absolute, rtol=relative)

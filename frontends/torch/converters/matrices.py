@@ -1,9 +1,10 @@
-"""Linear algebra on square matrices, the last two dimensions: equations, factors, exponentials."""
+"""Linear algebra on matrices, the last two dimensions: equations, factors, decompositions."""
 
 from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -127,3 +128,95 @@ def _reflections(
     factors = input2 if tau is None else tau
     assert factors is not None
     return call.emit("householder_product", x, factors)
+
+
+# Decompositions
+
+
+@converts("aten.linalg_det", "aten.det", "aten._linalg_det")
+def _determinant(
+    call: Call, x: Value | None = None, a: Value | None = None
+) -> Value | list[Value | None]:
+    matrix = x if a is None else a
+    assert matrix is not None
+    return _alone(call, call.emit("determinant", matrix))
+
+
+@converts("aten.linalg_qr")
+def _orthogonal(call: Call, a: Value, mode: str = "reduced") -> list[Value]:
+    m, n = a.type.shape[-2:]
+    if mode == "r" or (mode == "complete" and m > n):
+        raise UnsupportedError(f"`qr` with mode={mode!r}, which has no gradient in PyTorch,")
+    if m >= n:
+        return list(call.emit_all("qr", a))
+    axis = a.type.rank - 1  # the first columns make the factor, the others are projected
+    q, r = call.emit_all("qr", call.part(a, axis, 0, m))
+    rest = call.emit("matmul", q, call.part(a, axis, m, n - m), transpose_a=True)
+    return [q, call.emit("concat", r, rest, axis=-1)]
+
+
+@converts("aten.linalg_eigh", "aten._linalg_eigh", "aten.linalg_eigvalsh")
+def _symmetric(
+    call: Call,
+    x: Value | None = None,
+    a: Value | None = None,
+    uplo: str = "L",
+    compute_v: bool = True,
+) -> Any:
+    matrix = x if a is None else a
+    assert matrix is not None
+    values, vectors = call.emit_all("eigh", matrix, upper=uplo.upper() == "U")
+    return values if len(call.results) == 1 else [values, vectors]
+
+
+@converts("aten.linalg_svd", "aten._linalg_svd")
+def _singular(
+    call: Call,
+    a: Value,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    driver: str | None = None,
+) -> list[Value | None]:
+    m, n = a.type.shape[-2:]
+    if full_matrices and compute_uv and m != n:
+        raise UnsupportedError(
+            f"`svd` of {m} by {n} matrices with `full_matrices`, whose added vectors may be any,"
+        )
+    u, s, vh = call.emit_all("svd", a)
+    return [u, s, vh] if compute_uv else [None, s, None]
+
+
+@converts("aten.svd")
+def _old_singular(
+    call: Call, x: Value, some: bool = True, compute_uv: bool = True
+) -> list[Value | None]:
+    u, s, vh = _singular(call, x, not some, compute_uv)
+    return [u, s, None if vh is None else _turned(call, vh)]
+
+
+@converts("aten.linalg_svdvals")
+def _singular_values(call: Call, a: Value, driver: str | None = None) -> Value:
+    return call.emit_all("svd", a)[1]
+
+
+@converts("aten.linalg_pinv", "aten.pinverse")
+def _pseudo_inverse(
+    call: Call,
+    x: Value | None = None,
+    a: Value | None = None,
+    rcond: float | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    hermitian: bool = False,
+) -> Value:
+    matrix = a if x is None else x
+    assert matrix is not None
+    bounds = (rcond if rtol is None else rtol, atol)
+    if hermitian or any(isinstance(bound, Value) for bound in bounds):
+        raise UnsupportedError("`pinv` with `hermitian`, or with tolerances that are tensors,")
+    relative, absolute = bounds
+    if relative is None:
+        least = float(np.finfo(matrix.type.dtype).eps) * max(matrix.type.shape[-2:])
+        relative = 0.0 if absolute else least
+    how = {"relative": float(relative), "absolute": float(absolute or 0)}
+    return call.emit("pseudo_inverse", matrix, **how)

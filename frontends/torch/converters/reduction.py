@@ -237,6 +237,13 @@ def _scan(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
     return call.emit(call.operator.split(".")[1], x, axis=dim % x.type.rank)
 
 
+@converts("aten.logcumsumexp")
+def _running_logarithm(call: Call, x: Value, dim: int) -> Value:
+    if not x.type.rank:
+        return x
+    return call.emit("cumlogsumexp", x, axis=dim % x.type.rank)
+
+
 @converts("aten.cummax", "aten.cummin")
 def _running(call: Call, x: Value, dim: int) -> list[Value | None]:
     return list(call.emit_all(call.operator.split(".")[1], x, axis=dim % x.type.rank))
