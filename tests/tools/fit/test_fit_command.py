@@ -117,7 +117,7 @@ def test_the_memory_is_told_as_the_software_keeps_tensors(capsys):
 def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(memory):
     found = asked(2, memory, "--software", "megatron-core")
     assert found.built is not None
-    assert found.kept <= found.model.limit_bytes
+    assert found.kept.report.peak_bytes <= found.model.limit_bytes
     assert found.built[1].plan.document.memory.peak_bytes <= found.model.limit_bytes
 
 
