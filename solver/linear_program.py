@@ -18,6 +18,7 @@ Cut = Mapping[Term, float]
 
 PRICE_RANGE = 1e4
 """Largest price, in units of the cost of the dearest assignment for all that a row can exceed."""
+_LEAST = 1e-12  # of the sum of all loads: less is a rounding error
 
 
 class _HeightProgram:
@@ -209,7 +210,9 @@ def least_mixture(
     solver = pywraplp.Solver.CreateSolver("GLOP")
     most = solver.infinity()
     top = max(float(load.max()) for load in loads) * sum(counts) or 1.0
-    scale = np.where((limits > 0) & (limits < np.inf), limits, 1.0)
+    binds = limits < np.inf
+    held, limits = [sizes[:, binds] for sizes in held], limits[binds]
+    scale = np.where(limits > 0, limits, 1.0)
     height = solver.NumVar(0.0, most, "height")
     resources = [solver.Constraint(0.0, most) for _ in range(loads[0].shape[1])]
     for resource in resources:
@@ -219,7 +222,8 @@ def least_mixture(
     for count, load, bytes_held in zip(counts, loads, held, strict=True):
         every = solver.Constraint(float(count), float(count))
         taken.append([solver.NumVar(0.0, most, "") for _ in load])
-        for variable, seconds, sizes in zip(taken[-1], load / top, bytes_held / scale, strict=True):
+        shares = np.where(load > _LEAST * top, load / top, 0.0)  # GLOP fails by tiny ones
+        for variable, seconds, sizes in zip(taken[-1], shares, bytes_held / scale, strict=True):
             every.SetCoefficient(variable, 1.0)
             for resource, each in zip(resources, seconds, strict=True):
                 resource.SetCoefficient(variable, -float(each))
@@ -228,5 +232,5 @@ def least_mixture(
     solver.Minimize(height)
     if solver.Solve() != pywraplp.Solver.OPTIMAL:
         return np.inf, [np.zeros(len(load)) for load in loads]
-    shares = [np.array([one.solution_value() for one in group]) for group in taken]
-    return top * height.solution_value(), shares
+    numbers = [np.array([one.solution_value() for one in group]) for group in taken]
+    return top * height.solution_value(), numbers

@@ -1,6 +1,7 @@
 """Counts of plans of equal blocks, against all counts of small random fronts."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import inf
 
@@ -88,6 +89,17 @@ def test_equal_layers_have_one_plan_where_another_gains_little(seed: int) -> Non
     choice, uniform = counts.best(AHEAD), least_of_all(counts, 1)
     if choice is not None and uniform <= 1.001 * least_of_all(counts, 4):
         assert len(choice.runs[1]) == 1
+
+
+def test_with_plenty_of_memory_the_fastest_plans_are_taken() -> None:
+    counts = drawn(0)
+    tiny = np.array([1.0, 1e-20])  # of links that a plan does not use
+    fronts = [[replace(plan, seconds=plan.seconds * tiny) for plan in f] for f in counts.fronts]
+    choice = Counts(counts.counts, fronts, SPANS, inf).best(AHEAD)
+    assert choice is not None
+    least = [min(plan.seconds[0] for plan in front) for front in fronts]
+    assert choice.seconds == pytest.approx(np.dot(least, counts.counts))
+    assert not choice.links_bind
 
 
 def test_where_nothing_fits_there_is_no_choice() -> None:

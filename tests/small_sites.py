@@ -1,0 +1,42 @@
+"""Small models of repeated layers on a mesh of two levels, and the plans of their blocks."""
+
+from functools import cache
+from math import inf
+
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.models import load_model
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.passes.canonicalize import Canonicalize
+from shardwright.planner.choice.one_stage import OneStage
+from shardwright.planner.fronts.site import Site
+from shardwright.planner.options import CompileOptions
+from shardwright.solver.work import Budget
+
+POD = cluster("a100-pod")
+MESH = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2, 0)))
+SIZES = "layers=3,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64,dtype=float32"
+MODELS = {
+    "gpt": f"gpt:{SIZES}",  # its head reads the table of the embedding
+    "llama": f"llama:{SIZES},kv_heads=2,inner=64",
+    "mixtral": f"mixtral:{SIZES},kv_heads=2,inner=64,experts=4",
+}
+CASES = (("gpt", 1), ("llama", 2), ("mixtral", 1))  # with their micro-batches
+SHORT = 0.9  # of the memory of the fastest plan
+
+
+@cache
+def site(model: str, passes: int, memory: float = inf) -> Site:
+    """Return the blocks of a model within some memory."""
+    options = CompileOptions(micro_batches=passes, optimizer=Optimizer("adam"), memory_limit=memory)
+    source = Canonicalize().run(load_model(MODELS[model]).graph)
+    return Site.of(source, POD, MESH, options, Budget())
+
+
+@cache
+def planned(model: str, passes: int, share: float = 1.0) -> OneStage:
+    """Return the plans that were made within a share of the memory of the fastest one."""
+    memory = inf if share == 1.0 else share * planned(model, passes).best().timeline.peak_bytes
+    found = OneStage(site(model, passes, memory))
+    found.best()
+    return found
