@@ -23,7 +23,9 @@ gradient in PyTorch, under their own names; where the column *4 ranks* has numbe
 plan that splits the batch, too. *Not tried*: no small configuration and inputs were found with
 which PyTorch itself runs the module and computes its gradients. *Not finished*: more than
 {seconds} s of processor time, or {gigabytes} GiB. Shares are of the architectures that were
-tried.
+tried, and of all. The table of those that were not tried says what PyTorch says of the best inputs
+that were found: most are sizes that do not fit each other, some need a package that is not
+installed, or have no `forward`.
 
 {counts}
 {rest}
@@ -92,11 +94,11 @@ def _counts(rows: Sequence[Any]) -> str:
         "others": [row for row in rows if row.head != _CAUSAL],
         "all": rows,
     }
-    lines = [f"| | {' | '.join(_STATUSES)} | right of those tried |", "|---" * 7 + "|"]
+    lines = [f"| | {' | '.join(_STATUSES)} | right of those tried | of all |", "|---" * 8 + "|"]
     for name, group in groups.items():
         counts = [sum(row.status == status for row in group) for status in _STATUSES]
-        share = 100 * counts[0] / max(sum(counts[:-1]), 1)
-        lines.append(f"| {name} | {' | '.join(map(str, counts))} | {share:.1f} % |")
+        tried, every = (100 * counts[0] / max(sum(part), 1) for part in (counts[:-1], counts))
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} | {tried:.1f} % | {every:.1f} % |")
     return "\n".join(lines) + "\n"
 
 
