@@ -71,6 +71,8 @@ class Call(Emitting):
         Whether its result is complex.
     complex_arguments : frozenset of str
         Names of the arguments that are complex.
+    memory : tuple of (tuple of int, int)
+        Strides of the first argument in PyTorch, and where it begins in its memory, in elements.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Call(Emitting):
         self.operator = operator
         self.is_complex = False
         self.complex_arguments: frozenset[str] = frozenset()
+        self.memory: tuple[tuple[int, ...], int] = ((), 0)
 
     def is_trained(self, value: Value) -> bool:
         """Return whether a value depends on a trained parameter."""

@@ -264,6 +264,7 @@ class Importer:
         if prefix:
             call.is_complex = _holds_complex(node)
             call.complex_arguments = _complex_arguments(node, target)
+        call.memory = _memory(node)
         bound = self._bound(call, converter, target, arguments, keywords)
         call.results = results = _types(sample)
         mark = len(self.emission.build.nodes)
@@ -350,6 +351,15 @@ def _holds_complex(node: fx.Node) -> bool:
 
 def _holds_complex_node(item: Any) -> bool:
     return isinstance(item, fx.Node) and _holds_complex(item)
+
+
+def _memory(node: fx.Node) -> tuple[tuple[int, ...], int]:
+    """Return strides and beginning of the first argument of a node, none where it is no tensor."""
+    first = node.args[0] if node.args else None
+    value = first.meta.get("val") if isinstance(first, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return (), 0
+    return tuple(value.stride()), value.storage_offset()
 
 
 def _complex_arguments(node: fx.Node, target: Any) -> frozenset[str]:

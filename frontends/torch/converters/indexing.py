@@ -97,6 +97,36 @@ def _of_several(call: Call, x: Value, places: list[Any], used: list[int]) -> Val
     return call.transpose(found, back)
 
 
+@converts("aten.as_strided")
+def _as_strided(
+    call: Call, x: Value, size: Any, stride: Any, storage_offset: int | None = None
+) -> Value:
+    """Look up elements by their places in memory; dimensions that stay in front are kept."""
+    strides, begin = call.memory
+    shape, first = x.type.shape, 0 if storage_offset is None else storage_offset - begin
+    pairs = zip(zip(size, stride, strict=True), zip(shape, strides, strict=True), strict=False)
+    kept = next(
+        (d for d, (new, old) in enumerate(pairs) if new != old), min(len(size), x.type.rank)
+    )
+    for front in range(kept, -1, -1):
+        held = _places(shape[front:], strides[front:]).reshape(-1)
+        wanted = first + _places(size[front:], stride[front:])
+        order = np.argsort(held)
+        found = order[np.searchsorted(held[order], wanted).clip(0, held.size - 1)]
+        if (held[found] == wanted).all():
+            flat = call.reshape(x, (*shape[:front], held.size))
+            return call.emit("gather", flat, call.constant(found, "int64"), axis=front)
+    raise UnsupportedError("`as_strided` of elements of memory that its tensor does not have")
+
+
+def _places(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return the places in memory of all elements."""
+    place = np.zeros(tuple(sizes), np.int64)
+    for d, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        place += (np.arange(size) * stride).reshape(size, *(1,) * (len(sizes) - d - 1))
+    return place
+
+
 # Writes
 
 

@@ -133,6 +133,15 @@ def positions(w: Any, x: Any) -> Many:
     between[[1, 0], :, [1, 3]] = x[:2, :3]
     yield from (later_rows, between)
     yield w.masked_scatter(x > 0.3, w.exp().flatten())
+    copies = cube * x[0, 0]
+    yield from (
+        copies.as_strided((2, 3, 2, 4), (12, 2, 4, 1)),
+        copies.as_strided((3, 3), (4, 5), 3),
+    )
+    yield from (
+        copies.transpose(1, 2).as_strided((2, 4, 3), (12, 1, 4)),
+        copies[1].as_strided((2, 2), (5, 1)),
+    )
     by_row, by_element = cube.clone(), cube.clone()
     by_row[x[:2, :3] > 0], by_element[x[:2, :3] > 0.5] = x[0, :4].cos(), w[:1, :1]
     yield from (by_row, by_element, cube.index_put((x[:2, 0] < 0,), w[0, :4], accumulate=True))
