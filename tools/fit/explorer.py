@@ -92,7 +92,7 @@ def _built(answers: Answers, told: Told) -> dict[str, Any]:
         "plan": document.how,
         "step_seconds": told.step_seconds,
         "memory_bytes": document.memory.peak_bytes,
-        "software_memory_bytes": answers.kept,
+        "software_memory_bytes": answers.kept and answers.kept.report.peak_bytes,
         "model_flops_utilization": told.rates.utilization,
     }
 

@@ -23,7 +23,7 @@ from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.fit.advice import advice, verdict
-from shardwright.tools.fit.answers import Answers
+from shardwright.tools.fit.answers import SIMULATED, Answers
 from shardwright.tools.fit.document import FAMILY
 from shardwright.tools.fit.robust import print_robust
 from shardwright.tools.tables import print_table, width
@@ -94,6 +94,8 @@ def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:
     """Yield the first lines: the plan that was built, its figures, and the training."""
     best = "of the least regret" if answers.robust is not None else "the fastest"
     compared = f"{best} of {len(answers.plans)} plans of Megatron's family, by estimates"
+    if answers.simulates:
+        compared += f" and, of the best {SIMULATED}, by simulation"
     divided, figures, trained, *rest = told.sentences(chosen, compared)
     yield from (divided, figures)
     yield f"{trained}; the plan is `{told.planned.plan.document.how}`"
