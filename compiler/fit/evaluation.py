@@ -20,6 +20,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked, canonical_form, marking, partitioned
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.named_plan import NamedPlan
+from shardwright.search.options import SearchOptions
 
 
 @dataclass
@@ -94,8 +95,7 @@ class Evaluator:
         lowering = LowerRedistributions(self.cluster, options.cost_model)
         planner = lowering.planner(plan.mesh(self.cluster, self.devices))
         request = SearchRequest(model, self.cluster, planner, options)
-        limits = replace(options.limits_on(self.cluster, None), memory_limit=None)
-        decisions = request.decisions(request.solve(request.space, limits))
+        decisions = request.decisions(request.solve(request.space, SearchOptions()))
         pipeline = partitioned(options, decisions, lowering)
         until = pipeline.index(CleanUp()) + 1
         return PassManager(verify_later=True).run_all(pipeline[:until], model)
