@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("processes.py")
 def test_exported_packages_train_as_the_module_does(tmp_path):
     for name in CASES:
         module, inputs, options = made(name)
-        more = {"optimizer": "sgd", "time_limit": 10.0}
+        more = {"optimizer": "sgd", "effort": 1 / 6}
         compilation = sw.compile(module, 4, example_inputs=inputs, **more, **options)
         write_export(tmp_path / f"package_{name}", export(compilation.plan, "torch"))
         volumes = compilation.plan.document.communication
