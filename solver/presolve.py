@@ -22,6 +22,9 @@ import numpy as np
 
 from shardwright.solver.network import Interner, Network, add, restrict
 from shardwright.solver.problem import Array, Identity, distinct
+from shardwright.solver.work import Budget
+
+_SECONDS_OF_DIFFERENCE = 1e-9  # of work, for an entry of a table and a strategy
 
 DOMINANCE_WORK = 10**8
 """A table whose dominance test needs more subtractions than this is not tested."""
@@ -90,7 +93,7 @@ def _vector(arrays: Interner, table: Array) -> Array:
     return arrays.derive("ravel", (table,), lambda: table.ravel())
 
 
-def drop_dominated(network: Network, respect_memory: bool) -> Network:
+def drop_dominated(network: Network, respect_memory: bool, budget: Budget | None = None) -> Network:
     """Drop strategies that another strategy of the same variable dominates, to a fixed point.
 
     Parameters
@@ -98,19 +101,22 @@ def drop_dominated(network: Network, respect_memory: bool) -> Network:
     network : Network
     respect_memory : bool
         Whether a dominating strategy must not use more memory either.
+    budget : Budget, optional
+        Pays for the comparisons.
     """
+    budget = budget or Budget()
     for _ in range(DOMINANCE_ROUNDS):
         network = fold_decided(drop_forbidden(network))
         if network.empty:
             break
-        keep = _undominated(network, respect_memory)
+        keep = _undominated(network, respect_memory, budget)
         if not keep:
             break
         network = restrict(network, keep)
     return fold_decided(drop_forbidden(network))
 
 
-def _undominated(network: Network, respect_memory: bool) -> dict[int, Array]:
+def _undominated(network: Network, respect_memory: bool, budget: Budget) -> dict[int, Array]:
     """Return masks of the undominated strategies, for the variables that have dominated ones.
 
     Removals in different variables are independent: a neighbour with fewer strategies only makes
@@ -125,23 +131,28 @@ def _undominated(network: Network, respect_memory: bool) -> dict[int, Array]:
         if len(unary) == 1:
             continue
         usages = [use.usage for use in network.memory[index]] if respect_memory else []
-        mask = _undominated_mask(network.arrays, unary, incident[index], usages)
+        mask = _undominated_mask(network.arrays, unary, incident[index], usages, budget)
         if not mask.all():
             keep[index] = mask
     return keep
 
 
 def _undominated_mask(
-    arrays: Interner, unary: Array, incident: list[tuple[Array, int]], usages: list[Array]
+    arrays: Interner,
+    unary: Array,
+    incident: list[tuple[Array, int]],
+    usages: list[Array],
+    budget: Budget,
 ) -> Array:
     sides = [operand for side in incident for operand in side]
 
     def compute() -> Array:
-        if not all(_is_tested(table, axis) for table, axis in incident):
+        tested = all(_is_tested(table, axis) for table, axis in incident)
+        if not tested or budget.is_spent:
             return np.ones(len(unary), dtype=bool)
         worst = unary[:, None] - unary[None, :]
         for table, axis in incident:
-            worst = worst + _worst_difference(arrays, table, axis)
+            worst = worst + _worst_difference(arrays, table, axis, budget)
         dominates = worst <= 0
         for usage in usages:
             dominates &= usage[:, None] <= usage[None, :]
@@ -165,12 +176,13 @@ def _is_tested(table: Array, axis: int) -> bool:
     return table.size * table.shape[axis] <= DOMINANCE_WORK
 
 
-def _worst_difference(arrays: Interner, table: Array, axis: int) -> Array:
+def _worst_difference(arrays: Interner, table: Array, axis: int, budget: Budget) -> Array:
     """Return D with ``D[b, a] = max_y (T(b, y) - T(a, y))`` over one side of a table."""
     side = table if axis == 0 else table.T
     count = len(side)
 
     def compute() -> Array:
+        budget.charge(_SECONDS_OF_DIFFERENCE * count * side.size)
         worst = np.empty((count, count))
         with np.errstate(invalid="ignore"):
             for strategy in range(count):

@@ -88,7 +88,8 @@ class _PeakSearch:
     def improve_weights(self) -> bool:
         """Raise the bound by weights on the rows; return whether any assignment is allowed."""
         network = _without_costs(build_network(self.problem))
-        network = drop_dominated(fold_decided(drop_forbidden(network)), respect_memory=True)
+        network = fold_decided(drop_forbidden(network))
+        network = drop_dominated(network, True, self.incumbent.budget)
         if network.empty:
             self.incumbent.raise_bound(math.inf)
             return False

@@ -143,7 +143,7 @@ class ExactSearch:
         if self.options.gap >= ROUGH and elimination.sizes == network.sizes:
             self._by_prices(network, elimination)
         if not self._is_over:
-            self._with_memory(drop_dominated(network, respect_memory=True))
+            self._with_memory(drop_dominated(network, True, self.incumbent.budget))
 
     @property
     def _is_over(self) -> bool:
@@ -191,7 +191,7 @@ class ExactSearch:
                 self.message_limit = LEAST_MESSAGE
             elimination = Elimination(network.sizes, network.tables, self.message_limit)
             if not elimination.exact:
-                network = drop_dominated(network, respect_memory=False)
+                network = drop_dominated(network, False, self.incumbent.budget)
                 elimination = Elimination(network.sizes, network.tables, self.message_limit)
             if self.message_limit > LEAST_MESSAGE:
                 elimination.work = _work_in(share * self.incumbent.budget.seconds)
@@ -354,7 +354,7 @@ class PricedRound:
         error = abs(value) * 1e-12
         masks = (marginal < margin + error for marginal in elimination.marginals())
         keep = {index: mask for index, mask in enumerate(masks) if not mask.all()}
-        return drop_dominated(restrict(network, keep), respect_memory=True)
+        return drop_dominated(restrict(network, keep), True, self.incumbent.budget)
 
     def _search_fronts(self, state: DualState, width: int) -> None:
         """Search with Pareto fronts on the rows with a price, and on those found violated.
