@@ -25,6 +25,15 @@ from shardwright.ir.errors import ModelError
 _ROUNDS = 4  # of decomposition
 # Operators that write to statistics, which their schemas do not say.
 _WRITING = ("aten.batch_norm", "aten._batch_norm_impl_index", "aten.instance_norm")
+# Operators that return their argument itself where they have nothing to do.
+_ITSELF = {
+    f"aten.{name}"
+    for name in (
+        "to", "type_as", "contiguous", "flatten", "dropout", "feature_dropout", "alpha_dropout",
+        "feature_alpha_dropout", "positive", "resolve_conj", "resolve_neg", "conj", "real",
+        "atleast_1d", "atleast_2d", "atleast_3d",
+    )
+}  # fmt: skip
 # Composed operators whose results may be their arguments, and whose converters take all forms.
 _PLAIN = {
     f"aten.{name}"
@@ -47,6 +56,8 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     ModelError
         If its gradient is not that of a program without writes.
     """
+    for graph in _graphs(program):
+        _pass_through(graph)
     if all(_is_plain(node) for graph in _graphs(program) for node in graph.nodes):
         return program
     trained = program.graph_signature.inputs_to_parameters
@@ -129,6 +140,44 @@ def _inner_traces(program: ExportedProgram) -> dict[str, str]:
 
 def _stops_gradients(node: fx.Node) -> bool:
     return node.op == "call_function" and _is_mode(node) and not node.args[0]
+
+
+def _pass_through(graph: fx.Graph) -> None:
+    """Let what reads a tensor that a function without gradients returns as it is read the tensor.
+
+    `x.to(x.dtype)` is `x` itself, so an export lets all that reads `x` later read the result.
+    """
+    for mode in [node for node in graph.nodes if _stops_gradients(node)]:
+        function: Any = mode.args[1]
+        body: fx.Graph = getattr(graph.owning_module, str(function.target)).graph
+        inner = [node for node in body.nodes if node.op == "placeholder"]
+        given = dict(zip(inner, mode.args[2:], strict=True))
+        returned: Any = next(node for node in body.nodes if node.op == "output").args[0]
+        for user in [one for one in mode.users if one.target is getitem]:
+            item = user.args[1]
+            outer = given.get(_itself(returned[item])) if isinstance(item, int) else None
+            if isinstance(outer, fx.Node):
+                user.replace_all_uses_with(outer)
+
+
+def _itself(node: Any) -> Any:
+    """Return the tensor that a node returns as it is, or the node."""
+    while isinstance(node, fx.Node) and str(node.target).rpartition(".")[0] in _ITSELF:
+        argument, value = node.args[0], node.meta.get("val")
+        before = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+        if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
+            break
+        kept = [(t.dtype, t.device, t.layout, t.shape, t.stride()) for t in (value, before)]
+        if kept[0] != kept[1] or _argument(node, "copy") or _argument(node, "train"):
+            break
+        node = argument
+    return node
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """Return an argument of an operator by its name, None where it is left out."""
+    names = [argument.name for argument in schema_of(node.target).arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get(name)
 
 
 def _detach(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:

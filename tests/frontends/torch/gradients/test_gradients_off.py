@@ -160,3 +160,39 @@ class WrittenBesides(nn.Linear):
 def test_a_tensor_that_is_written_to_besides_its_detached_one_is_refused() -> None:
     with pytest.raises(ModelError, match=r"`exp` is written to through `detach`.*add_.*; write"):
         import_module(WrittenBesides(4, 4), torch.randn(3, 4))
+
+
+class Routed(nn.Linear):
+    """A layer whose result is looked at without gradients, as it is, and read afterwards."""
+
+    def __init__(self, look: Any, writes: bool) -> None:
+        super().__init__(4, 4)
+        self.look, self.writes = look, writes
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        with torch.no_grad():
+            seen = self.look(y)
+            chosen = super().forward(seen)
+        if self.writes:
+            chosen[:, 0] = 1.0
+        return (y.tanh() * chosen + seen.exp()).square().mean()
+
+
+_LOOKS = {
+    "to": lambda y: y.to(y.dtype),
+    "double": lambda y: y.double(),
+    "type_as": lambda y: y.type_as(y).contiguous(),
+    "dropout": lambda y: nn.functional.dropout(y, 0.5, training=False),
+    "copy": lambda y: y.to(y.dtype, copy=True),
+    "view": lambda y: y.view(3, 4),
+    "turned": lambda y: y.t().contiguous().t(),
+}
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("look", _LOOKS)
+def test_what_is_looked_at_without_gradients_keeps_its_own(look: str, writes: bool) -> None:
+    x = torch.randn(3, 4, dtype=torch.float64)
+    found = compare.gradients_differ(Routed(_LOOKS[look], writes).double(), (x,))
+    assert max(found.loss, found.gradient) < 1e-12
