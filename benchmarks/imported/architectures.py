@@ -149,6 +149,8 @@ def compared(row: Row, ranks: int) -> None:
         loss = wide(**doubled)
         if not loss.requires_grad or not loss.isfinite():
             raise ValueError(f"the loss is {loss.item():.1e}, with gradients: {loss.requires_grad}")
+        if not torch.equal(loss, wide(**doubled)):
+            raise ValueError("the module draws random numbers: two losses differ")
     except Exception as error:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
@@ -159,6 +161,8 @@ def compared(row: Row, ranks: int) -> None:
         step = gradients_differ(wide, doubled)
         row.seconds = time.process_time() - start
         note(row, step, sum(p.grad is not None for p in wide.parameters()))
+        if row.loss >= MOST_LOSS and _export_differs(wide, doubled):
+            row.said = "PyTorch's own export of the module has another loss than the module, too"
         if row.status == "right" and ranks > 1:
             options = {"dataset_strategy": "data_parallel", "effort": 1 / 6}
             row.ranks = list(on_ranks(wide, doubled, ranks, **options))
@@ -172,6 +176,14 @@ def compared(row: Row, ranks: int) -> None:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
         row.status, row.said = "wrong", f"error: {_sentence(error)}"
+
+
+def _export_differs(module: nn.Module, inputs: Inputs) -> bool:
+    """Return whether a module that PyTorch exports has another loss than the module."""
+    exported = torch.export.export(module, (), dict(inputs), strict=False).module()
+    with torch.no_grad():
+        difference = exported(**inputs) - module(**inputs)
+    return bool(difference.abs() > MOST_LOSS)
 
 
 def _refusal(module: nn.Module, inputs: Inputs, error: ShardwrightError) -> str:

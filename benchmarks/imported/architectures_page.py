@@ -109,8 +109,9 @@ def _right(row: Any) -> str:
 
 
 def _why(row: Any) -> str:
-    if row.status == "wrong" and not row.said:
-        return f"loss differs by {row.loss:.0e}, gradients by {row.gradient:.0e}"
+    if row.status == "wrong" and row.loss + row.gradient:
+        differs = f"loss differs by {row.loss:.0e}, gradients by {row.gradient:.0e}"
+        return f"{differs}; {row.said}" if row.said else differs
     return str(row.said)
 
 

@@ -263,6 +263,7 @@ def _list(name: str, value: Sequence[Any], shape: Shape) -> Any:
         return [min(v, 1) for v in value]
     if _DEPTHS.search(name) and not _NUMBERS.search(name):
         return [min(v, 1) for v in value]
-    if _DIVIDED.search(name) and min(value) >= 3 and max(value) >= 16:
+    least = 3 if name == "stem_channels" else 16  # that begins with the channels of an image
+    if _DIVIDED.search(name) and min(value) >= least:
         return [max(v // _DIVISOR, 4) if v >= 16 else v for v in value]
     return None

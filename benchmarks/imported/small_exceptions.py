@@ -218,6 +218,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "maskformer": {"backbone_config": _SWIN, **_PIXEL_FEATURES, "fpn_feature_size": 32},
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
     "neomme": {"head_dim": 16},
+    "pp_lcnet_v4": {"stem_channels": KEEP},
     "qwen4_exp": {"text_config": _INDEXED},
     "qwen4_exp_text": _INDEXED,
     "speech-encoder-decoder": {
