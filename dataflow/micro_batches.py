@@ -257,11 +257,34 @@ def micro_batches(graph: Graph, passes: int) -> MicroBatches:
     Raises
     ------
     OptionError
-        If the batch cannot be divided, or an operator in the loop needs the whole batch.
+        If the batch cannot be divided, an operator in the loop needs the whole batch, or state
+        that is read moves with every pass.
     """
+    _refuse_moving_state(graph)
     found = _followed(graph, passes)
     _ = found.graph  # refuses what has no program of one micro-batch
     return found
+
+
+def _refuse_moving_state(graph: Graph) -> None:
+    """Refuse state that is read after an update that no sample enters.
+
+    The loop has the update once. Other frameworks accumulate gradients over forward passes that
+    each have one, such as a step of the power iteration of a spectral norm.
+    """
+    sampled = {value.name for value in graph.inputs}
+    read = set(graph.outputs)
+    for node in graph.nodes:
+        read.update(node.operands)
+        if not sampled.isdisjoint(node.operands):
+            sampled.update(result.name for result in node.results)
+    for state, following in graph.updates:
+        if following in read and following not in sampled:
+            raise OptionError(
+                f"the state `{state}` moves once in a step, and once for each micro-batch where "
+                "gradients are accumulated",
+                hint="train with one micro-batch",
+            )
 
 
 def _followed(graph: Graph, passes: int, *, allows_statistics: bool = False) -> MicroBatches:

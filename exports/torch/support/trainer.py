@@ -223,14 +223,18 @@ def device_mesh_of(device: torch.device, sizes: Mapping[str, int]) -> DeviceMesh
 
 
 def _tensor_of(module: nn.Module | Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Return a tensor of a module; a complex one as a view of its real and imaginary parts."""
     if isinstance(module, Mapping):
-        return module.get(name)
-    owner, _, last = name.rpartition(".")
-    try:
-        found = getattr(module.get_submodule(owner), last, None)
-    except AttributeError:
+        found = module.get(name)
+    else:
+        owner, _, last = name.rpartition(".")
+        try:
+            found = getattr(module.get_submodule(owner), last, None)
+        except AttributeError:
+            return None
+    if not isinstance(found, Tensor):
         return None
-    return found if isinstance(found, Tensor) else None
+    return torch.view_as_real(found.detach()) if found.is_complex() else found
 
 
 def _number(initial: str) -> float:

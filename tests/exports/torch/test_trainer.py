@@ -1,6 +1,7 @@
 """What an exported trainer is given wrongly is refused, before anything is changed."""
 
 import sys
+from copy import deepcopy
 from importlib import import_module
 
 import pytest
@@ -19,26 +20,71 @@ WEIGHT = "blocks.0.layernorm1.gamma"
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """Yield a package for one process, its weights and its inputs."""
-    root = tmp_path_factory.mktemp("refusals")
-    plan = sw.compile(MODEL, 1, optimizer="adam").plan
-    folder = root / "refusing_package"
-    folder.mkdir()
-    for name, content in export(plan).files.items():
-        data = content if isinstance(content, bytes) else content.encode()
-        (folder / name).write_bytes(data)
+def written(tmp_path_factory):
+    """Yield a function that writes a plan as a package of one process, and imports it."""
+    root, names = tmp_path_factory.mktemp("packages"), []
+
+    def write(name, plan):
+        folder = root / name
+        folder.mkdir()
+        names.append(name)
+        for file, content in export(plan).files.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            (folder / file).write_bytes(data)
+        return import_module(name)
+
     sys.path.insert(0, str(root))
     dist.init_process_group("gloo", init_method=f"file://{root}/meeting", rank=0, world_size=1)
+    yield write
+    dist.destroy_process_group()
+    sys.path.remove(str(root))
+    for name in [name for name in sys.modules if name.startswith(tuple(names))]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def package(written):
+    """Return a package for one process, its weights and its inputs."""
+    plan = sw.compile(MODEL, 1, optimizer="adam").plan
     weights, inputs = (
         {v.name: torch.zeros(v.type.shape, dtype=getattr(torch, v.type.dtype)) for v in values}
         for values in ([p.value for p in plan.program.parameters], plan.program.inputs)
     )
-    yield import_module("refusing_package"), weights, inputs
-    dist.destroy_process_group()
-    sys.path.remove(str(root))
-    for name in [name for name in sys.modules if name.startswith("refusing_package")]:
-        del sys.modules[name]
+    return written("refusing_package", plan), weights, inputs
+
+
+class Spectral(torch.nn.Module):
+    """A complex parameter, and a real one."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(6, 4, dtype=torch.complex128))
+        self.scale = torch.nn.Parameter(torch.randn(4, dtype=torch.float64))
+
+    def forward(self, x):
+        return ((x.to(torch.complex128) @ self.weight).abs() * self.scale).mean()
+
+
+def test_complex_parameters_are_trained_and_written_back(written):
+    torch.manual_seed(0)
+    module, x = Spectral(), torch.randn(8, 6, dtype=torch.float64)
+    plan = sw.compile(module, 1, example_inputs={"x": x}, optimizer="sgd").plan
+    trainer = written("complex_package", plan).Trainer(module)
+    alone = deepcopy(module)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.01)
+    for _ in range(2):
+        loss = trainer.step(x=x)
+        optimizer.zero_grad()
+        right = alone(x)
+        right.backward()
+        optimizer.step()
+        assert abs(loss.item() - right.item()) < 1e-12
+    trainer.write_back()
+    for name, parameter in alone.named_parameters():
+        assert torch.allclose(module.get_parameter(name), parameter, rtol=0, atol=1e-12)
+    held = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
+    assert held["weight"].shape == (6, 4, 2)
+    trainer.load_state_dict(held)
 
 
 def test_weights_of_other_names_shapes_and_types_are_refused(package):

@@ -10,7 +10,9 @@ import torch_compare as compare  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, spectral_norm  # noqa: E402
 
+import shardwright  # noqa: E402
 from shardwright.frontends.torch import import_module  # noqa: E402
+from shardwright.ir.errors import OptionError  # noqa: E402
 
 
 class Critic(nn.Module):
@@ -114,3 +116,17 @@ def test_linear_algebra_is_pytorchs() -> None:
     found = compare.gradients_differ(Algebra(), inputs)
     assert max(found.loss, found.gradient) < 1e-11
     assert max(compare.on_ranks(Algebra(), inputs, 4)) < 1e-11
+
+
+def test_a_spectral_norm_that_moves_has_no_micro_batches() -> None:
+    torch.manual_seed(0)
+    module = parametrizations.spectral_norm(nn.Linear(6, 3).double())
+    inputs = (torch.randn(8, 6, dtype=torch.float64),)
+    options = {"example_inputs": inputs, "loss": "mean", "micro_batches": 2}
+    with pytest.raises(OptionError) as refused:
+        shardwright.compile(module, 2, **options)
+    assert str(refused.value) == (
+        "the state `parametrizations.weight.0._u` moves once in a step, and once for each "
+        "micro-batch where gradients are accumulated; train with one micro-batch"
+    )
+    shardwright.compile(module.eval(), 2, **options)
