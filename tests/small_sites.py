@@ -18,6 +18,7 @@ MESH = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2, 0)))
 SIZES = "layers=3,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64,dtype=float32"
 MODELS = {
     "gpt": f"gpt:{SIZES}",  # its head reads the table of the embedding
+    "dropout": f"gpt:{SIZES},dropout=0.1",
     "llama": f"llama:{SIZES},kv_heads=2,inner=64",
     "mixtral": f"mixtral:{SIZES},kv_heads=2,inner=64,experts=4",
 }

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.provenance import Provenance
-from shardwright.planner.evaluation.repeats import RANDOM, Layers, constants
+from shardwright.planner.evaluation.repeats import Layers
+from shardwright.planner.plan.equality import RANDOM, constants
 
 T = TypeVar("T")
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwright.dataflow.segments import block_of
-from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.attributes import Attribute
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Node, Parameter
+from shardwright.planner.plan.equality import constants
 
 Overrides = Mapping[str, Mapping[str, Attribute]]
 Layers = tuple[tuple[str, ...], ...]
-RANDOM = "key"
-"""The attribute that tells the random numbers of one operator from those of another."""
 _KEPT = 2  # places that stay at both ends of equal ones: one has other neighbours, one is copied
 _FEWEST = 2 * _KEPT + 1  # periods of a run of which one can be left out
 _LENGTHS = 16  # lengths of a period that are tried at an operator
@@ -44,11 +43,6 @@ def equal_layers(graph: Graph, decisions: Decisions, overrides: Overrides) -> tu
         neighbours reads what they make, and each stores its own parameters.
     """
     return _Places(graph, decisions, overrides).stretches()
-
-
-def constants(attributes: Attributes) -> Attributes:
-    """Return the attributes of an operator that are equal where operators are."""
-    return {name: value for name, value in attributes.items() if name != RANDOM}
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ A numbered cell (``blocks/0``) is a block; what is before, between and after is 
 model has too few of them for the stages, cuts are considered where the fewest bytes pass: between
 any two operators of a small program.
 
-Two stretches are equal if their operators, what passes between their blocks, and what they receive
-and send are. They then have the same plans, so one search serves all of them.
+Two stretches are equal if their operators (but for the random numbers that they draw), what passes
+between their blocks, and what they receive and send are. They then have the same plans, so one
+search serves all of them.
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.views import buffer_roots
+from shardwright.planner.plan.equality import constants
 
 _MOST_POINTS = 64  # where cuts are considered by the bytes that pass
 _FEWEST = 2  # blocks for each stage, where numbered cells are blocks
@@ -253,7 +255,7 @@ class Blocks:
                 node.operator,
                 tuple(of(name) for name in node.operands),
                 tuple((of(r.name), r.type, self._passing(r.name)) for r in node.results),
-                _text(node.attributes),
+                _text(constants(node.attributes)),
                 self.loop.is_repeated(node.name),
                 part.flow.operands[node.name],
                 node.name in graph.recomputed,

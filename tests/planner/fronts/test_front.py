@@ -10,7 +10,7 @@ from shardwright.solver.evaluate import evaluate
 from tests.small_sites import CASES, POD, SHORT, planned, site
 
 
-@pytest.mark.parametrize(("model", "passes"), CASES)
+@pytest.mark.parametrize(("model", "passes"), [*CASES, ("dropout", 1)])
 def test_blocks_are_the_layers_and_what_is_around_them(model: str, passes: int) -> None:
     where = site(model, passes)
     assert len(where.most_frequent.places) == 3
