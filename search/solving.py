@@ -125,11 +125,12 @@ def _no_assignment_by(solver: Solver, options: SearchOptions, solution: Solution
 
 def no_assignment(options: SearchOptions, *, proven: bool) -> NoPlanError:
     """Return the error of an exact search without an assignment."""
+    if not proven and options.budget.work.is_stopped:
+        what = "no plan was found before the time limit"
+        return NotFoundError(what, hint="allow more time, or more memory")
     if not proven:
-        return NotFoundError(
-            f"no plan was found with effort {options.effort:g}",
-            hint="allow more effort, or more memory",
-        )
+        what = f"no plan was found with effort {options.effort:g}"
+        return NotFoundError(what, hint="allow more effort, or more memory")
     return InfeasibleError(f"no plan connects every tensor with its readers{_within(options)}")
 
 

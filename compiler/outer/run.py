@@ -106,13 +106,13 @@ class OuterRun:
         errors = [_placed(entry, several) for entry in entries if entry.error is not None]
         left = sum(entry.outcome in (None, "left") for entry in entries)
         if left:
-            errors.append(
-                NotFoundError(
-                    f"no plan was found with effort {self.judge.options.effort:g}, which left "
-                    f"{left} of {len(entries)} configurations out",
-                    hint="allow more effort, or give the mesh, stages or micro-batches",
-                )
-            )
+            options = self.judge.options
+            spent, more = f"with effort {options.effort:g}", "effort"
+            if self.budget.work.is_stopped:
+                spent, more = f"before the time limit of {options.time_limit:g} s", "time"
+            what = f"no plan was found {spent}, which left {left} of {len(entries)} configurations"
+            hint = f"allow more {more}, or give the mesh, stages or micro-batches"
+            errors.append(NotFoundError(f"{what} out", hint=hint))
         return combined(errors)
 
 

@@ -110,6 +110,7 @@ class BuildContext:
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # of pinned operators
 
     def __post_init__(self) -> None:
+        self._check_clock()
         if self.budget.is_spent:  # by earlier searches
             raise TimeLimitError(
                 f"nothing is left of effort {self.effort:g} to build the search on mesh "
@@ -229,6 +230,14 @@ class BuildContext:
             self._charged.add(Identity(array))
             self.budget.charge(seconds)
 
+    def _check_clock(self) -> None:
+        """Refuse to go on once the safety stop has fired."""
+        if self.budget.work.is_stopped:
+            raise TimeLimitError(
+                f"the time limit ended building the search on mesh {self.profile.mesh}",
+                hint="allow more time",
+            )
+
     def check_budget(self) -> None:
         """Refuse to go on once the budget is spent; name the operator with the most strategies.
 
@@ -239,6 +248,7 @@ class BuildContext:
         """
         if not self.budget.is_spent:
             return
+        self._check_clock()
         name, table = max(self.tables.items(), key=lambda item: len(item[1].strategies))
         raise TimeLimitError(
             f"building the search takes more than the {self.budget.seconds:.3g} s of work that "

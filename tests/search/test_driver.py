@@ -195,6 +195,14 @@ def test_building_with_nothing_left_is_refused_by_the_effort_of_the_user() -> No
     )
 
 
+def test_a_safety_stop_is_told_from_a_budget_that_is_spent() -> None:
+    with pytest.raises(TimeLimitError) as caught:
+        compile_graph(multilayer_perceptron(), CPU, 8, CompileOptions(time_limit=1e-9))
+    assert str(caught.value) == (
+        "the time limit ended building the search on mesh x=2 x y=2 x z=2; allow more time"
+    )
+
+
 def test_tables_that_take_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "TABLE_LIMIT", 1_000)
     with pytest.raises(TableLimitError) as caught:
