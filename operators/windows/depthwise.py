@@ -173,7 +173,7 @@ def _rows(places: Array) -> tuple[Array, int]:
     If rows are not contiguous, or too short to pay, each position is a row.
     """
     rows = places.reshape(-1, places.shape[-1]).astype(np.int32)
-    if rows.shape[1] >= _SHORT_ROW and (rows[:, -1] - rows[:, 0] == rows.shape[1] - 1).all():
+    if rows.shape[1] >= _SHORT_ROW and (np.diff(rows, axis=1) == 1).all():
         return np.ascontiguousarray(rows[:, 0]), rows.shape[1]
     return rows.ravel(), 1
 
