@@ -240,11 +240,14 @@ def _tensors(
 
 
 def _first_reader(program: ExportedProgram, constant: str) -> fx.Node | None:
-    """Return the node that reads a constant first."""
+    """Return the first node with a line that depends on a constant."""
     inputs = program.graph_signature.inputs_to_lifted_tensor_constants
+    reached = {name for name, tensor in inputs.items() if tensor == constant}
     for node in program.graph.nodes:
-        if any(inputs.get(one.name) == constant for one in node.all_input_nodes):
-            return node
+        if not reached.isdisjoint(one.name for one in node.all_input_nodes):
+            reached.add(node.name)
+            if place(node):
+                return node
     return None
 
 
