@@ -39,7 +39,7 @@ from shardwright.ir.errors import ShardwrightError
 
 HERE = Path(__file__).parent
 ROWS = HERE / "architectures.jsonl"
-SECONDS, GIGABYTES, RANKS = 300, 6, 4
+SECONDS, GIGABYTES, RANKS = 60, 6, 4
 # A result counts as right up to these differences in float64.
 MOST_LOSS, MOST_GRADIENT = 1e-9, 1e-7
 # Heads of auto classes, in the order in which one is chosen.
