@@ -64,6 +64,8 @@ from shardwright.search.budget_note import says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
+_SECONDS_OF_BLOCKS = 5e-5  # of work, for an operator of a program that is cut into blocks
+
 
 @dataclass(frozen=True)
 class _Prepared:
@@ -191,10 +193,9 @@ def _searched(
     shared = SharedParts()
 
     def pipeline_of(options: CompileOptions, mesh: Mesh, budget: Budget) -> PipelinePartitioning:
-        level, source = (
-            level_of_stages(cluster, devices, options.groups),
-            program_of(options.passes),
-        )
+        level = level_of_stages(cluster, devices, options.groups)
+        source = program_of(options.passes)
+        budget.charge(_SECONDS_OF_BLOCKS * len(source))
         where = (source, cluster, mesh, options, PassManager(), None, budget, level)
         return PipelinePartitioning(*where, shared=shared)
 

@@ -168,10 +168,12 @@ class OuterSearch(Generic[T]):
             self._take_of(first_taken(self.running), tasks)
 
     def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
-        """Take the plans that are on their way; without one, build named plans until one fits."""
+        """Take the plan that is next on its way; without one, build named plans until one fits."""
         finding = BUILDING, DRAFTING, len(self.judge.tiers)
         for chosen in [one for one in self.running if one.tier in finding]:
             self._take_of(chosen, tasks)
+            if self.best is not None:
+                break
         if self.best is None:
             self._build_named(tasks)
 
