@@ -82,7 +82,7 @@ def operator_seconds(
     mesh, cluster
         The mesh and the cluster.
     """
-    if info.is_view or _adds_nothing(info, operands, results, mesh):
+    if takes_nothing(info, operands, results, mesh):
         return 0.0
     if isinstance(info, RingOperator):
         return ring_seconds(ring_work(info, operands, mesh), mesh, cluster)
@@ -94,15 +94,20 @@ def operator_seconds(
     return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
 
 
-def _adds_nothing(
+def takes_nothing(
     info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout], mesh: Mesh
 ) -> bool:
-    """Return whether a rank has one element of all dimensions that a sum is over.
+    """Return whether an operator takes no time on a rank: a view, or a sum of single elements.
 
     In a micro-batch of one sample the gradient of what is broadcast over samples is no sum.
+
+    Parameters
+    ----------
+    info, operands, results, mesh
+        As of `operator_seconds`.
     """
-    if not isinstance(info, ReduceSum):
-        return False
+    if info.is_view or not isinstance(info, ReduceSum):
+        return info.is_view
     taken = prod(operands[0].slice_shape(info.operand_types[0].shape, mesh))
     return taken == prod(results[0].slice_shape(info.result_types[0].shape, mesh))
 

@@ -29,6 +29,7 @@ from shardwright.cost_model.roofline import (
     ring_computing,
     ring_seconds,
     ring_work,
+    takes_nothing,
 )
 from shardwright.cost_model.streams import Placement, Task, placements
 from shardwright.dataflow.schedule_paths import Path, chain_transfers, simulate_schedule
@@ -377,7 +378,7 @@ class _Recorder:
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
     ) -> float:
         """Record the work of an operator."""
-        if not info.is_view:
+        if not takes_nothing(info, operands, results, self.mesh):
             self.calls.append(
                 ring_work(info, operands, self.mesh)
                 if isinstance(info, RingOperator)
