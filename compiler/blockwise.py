@@ -9,7 +9,6 @@ from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.cost_model.cluster import Cluster
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager
 from shardwright.planner.choice.one_stage import OneStage
 from shardwright.planner.effort import limits_on
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
@@ -58,10 +57,7 @@ class BlockwisePlan(Partitioned):
         step = in_least_memory(program, self.cluster, bucketed.timeline, tolerance)
         charge_emission(self.budget, bucketed.attempt.records)
         charge_simulation(self.budget, program)
-        emitting = PassManager(records=list(bucketed.attempt.records))
-        if not self.options.extra_passes:
-            emitting.verify()
-        self.passes.records += emitting.records
+        self.take(bucketed.attempt.records)
         return Emitted(
             program,
             program.mesh or self.mesh,

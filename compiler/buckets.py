@@ -27,7 +27,7 @@ from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
-from shardwright.planner.evaluation.programs import of_all_layers
+from shardwright.planner.evaluation.programs import EmittedPlan, of_all_layers
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.solution import relative_gap
 
@@ -245,12 +245,13 @@ class Bucketed:
         self, source: Graph, options: CompileOptions, decisions: Decisions, cluster: Cluster
     ) -> "Bucketed":
         """Return the plan with the program that passes make of the whole model."""
-        attempt = self.attempt
-        program, records = of_all_layers(source, options, decisions, attempt.records)
-        if program is attempt.program:
+        attempt, timeline = self.attempt, self.timeline
+        known = EmittedPlan(decisions, attempt.program, attempt.memory, attempt.records)
+        whole = of_all_layers(source, options, known)
+        if whole is known:
             return self
-        attempt = replace(attempt, program=program, records=records, memory=peak_memory(program))
-        timeline = self.timeline
+        program, memory = whole.program, whole.memory
+        attempt = replace(attempt, program=program, memory=memory, records=whole.records)
         if timeline is not None:
             timeline = with_window(program, cluster, timeline.window_bytes)
         return replace(self, attempt=attempt, timeline=timeline)

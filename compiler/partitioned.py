@@ -1,6 +1,6 @@
 """A program that is partitioned: what the search for its plan is given, and what it returns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.manager import PassManager
+from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.planner.options import CompileOptions
 from shardwright.search.budget_note import BudgetNote
 from shardwright.search.method import SearchResult
@@ -77,6 +77,13 @@ class Partitioned:
     passes: PassManager
     progress: Progress | None
     budget: Budget
+
+    def take(self, records: Iterable[PassRecord]) -> None:
+        """Take the records of the plan that is emitted, and verify what was not verified yet."""
+        emitting = PassManager(records=list(records))
+        if not self.options.extra_passes:  # with them, every program was verified at once
+            emitting.verify()
+        self.passes.records += emitting.records
 
     @cached_property
     def budget_note(self) -> BudgetNote:

@@ -32,7 +32,6 @@ from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager
 from shardwright.planner.effort import limits_on
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
@@ -397,10 +396,7 @@ class Partitioning(Partitioned):
         attempt = bucketed.attempt
         result = self.budget_note.noted_in(attempt.result)
         result = replace(result, seconds=result.seconds + self._seconds_of_building)
-        emitting = PassManager(records=list(attempt.records))
-        if not self.options.extra_passes:
-            emitting.verify()
-        self.passes.records += emitting.records
+        self.take(attempt.records)
         return Emitted(
             attempt.program,
             attempt.program.mesh or self.mesh,

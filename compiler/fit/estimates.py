@@ -146,18 +146,20 @@ class Estimate:
     @cached_property
     def seconds(self) -> float:
         """About how long the step takes, by the formula."""
-        plan, groups = self.plan, self.plan.pipeline
+        return self._with_data(sum(self._passes_and_bubble))
+
+    @property
+    def _passes_and_bubble(self) -> tuple[float, float]:
+        """Seconds of the passes of the busiest device group, and in which a group waits."""
+        groups = self.plan.pipeline
         loads = [sum(self.durations[group::groups]) for group in range(groups)]
-        bubble = (groups - 1) / plan.chunks * sum(loads) / groups
-        return self._with_data(self.passes * max(loads) + bubble)
+        bubble = (groups - 1) / self.plan.chunks * sum(loads) / groups
+        return self.passes * max(loads), bubble
 
     @property
     def seconds_by_part(self) -> Mapping[str, float]:
         """What the formula's step is made of."""
-        plan, groups = self.plan, self.plan.pipeline
-        loads = [sum(self.durations[group::groups]) for group in range(groups)]
-        passes = self.passes * max(loads)
-        bubble = (groups - 1) / plan.chunks * sum(loads) / groups
+        passes, bubble = self._passes_and_bubble
         return {
             "passes of the busiest devices": passes,
             "pipeline fills and drains": bubble,

@@ -13,14 +13,11 @@ from shardwright.ir.files import begins, check_file, write_file
 _WHAT = "the page"
 _MARK = "<!doctype html>\n<!-- a page of shardwright -->\n"
 _LIBRARY = "echarts.min.js"
-_PAGE = "page.html"
 _SCRIPTS = ("units.js", "tables.js", "model.js", "timeline.js", "memory.js", "search.js", "main.js")
 _is_page = begins(_MARK.encode())
 
 
-def page_text(
-    document: dict[str, Any], scripts: Sequence[str] = _SCRIPTS, frame: str = _PAGE
-) -> str:
+def page_text(document: dict[str, Any], scripts: Sequence[str] = _SCRIPTS) -> str:
     """Return a page that holds a document and all that draws it.
 
     Parameters
@@ -29,8 +26,6 @@ def page_text(
         The document; see `page_document`.
     scripts : sequence of str
         What draws it: files of `drawing`.
-    frame : str
-        The HTML around it.
     """
     drawing = files("shardwright.compiler.page") / "drawing"
     parts = {
@@ -39,7 +34,7 @@ def page_text(
         "script": "\n".join((drawing / name).read_text("utf-8") for name in scripts),
         "document": embedded(document),
     }
-    text = _MARK + (drawing / frame).read_text("utf-8")
+    text = _MARK + (drawing / "page.html").read_text("utf-8")
     for name, content in parts.items():
         text = text.replace(f"<!--{name}-->", content, 1)
     return text

@@ -36,7 +36,6 @@ from shardwright.dataflow.stretches import Line
 from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager
 from shardwright.planner.effort import limits_on
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
@@ -396,10 +395,7 @@ class PipelinePartitioning(Partitioned):
     # The answer
 
     def _emitted(self, best: Candidate, result: SearchResult) -> Emitted:
-        emitting = PassManager(records=list(best.records))
-        if not self.options.extra_passes:
-            emitting.verify()
-        self.passes.records += emitting.records
+        self.take(best.records)
         assert best.program.mesh is not None
         return Emitted(
             best.program,

@@ -5,7 +5,6 @@ once for equal decisions, and what comes after once for equal paths. Of a model 
 layers few go through the passes (`tiles`), and all of them for the plan that is taken.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isclose
@@ -105,7 +104,7 @@ class Programs:
         model, plan = source, decisions
         if few is not None:
             model, plan = few.graph, few.decisions
-            options = replace(options, optimizer=rules_within(options.optimizer, model))
+        options = replace(options, optimizer=rules_within(options.optimizer, model))
         pipeline = partitioned(options, plan, lowering)
         at, end = pipeline.index(lowering), pipeline.index(CleanUp()) + 1
         equal = [] if options.extra_passes else self._of(decisions)
@@ -134,10 +133,8 @@ class Programs:
         return [plan for plan in self.known if plan.decisions == decisions]
 
 
-def of_all_layers(
-    source: Graph, options: CompileOptions, decisions: Decisions, records: Sequence[PassRecord]
-) -> tuple[Graph, tuple[PassRecord, ...]]:
-    """Return the program that the passes of some records make of a whole model, and their records.
+def of_all_layers(source: Graph, options: CompileOptions, known: EmittedPlan) -> EmittedPlan:
+    """Return a plan with the program that the passes of its records make of the whole model.
 
     Parameters
     ----------
@@ -145,19 +142,17 @@ def of_all_layers(
         The whole program, in canonical form.
     options : CompileOptions
         How to compile.
-    decisions : Decisions
-        The plan.
-    records : sequence of PassRecord
-        The records of a program of the same plan, maybe of a model with few layers.
+    known : EmittedPlan
+        The plan, with a program maybe of a model with few layers.
 
     Raises
     ------
     PassError
         If the two programs take other memory, or have other operators.
     """
-    if records[0].before is source:
-        return records[-1].graph, tuple(records)
-    first, *others = (record.work for record in records)
+    if known.records[0].before is source:
+        return known
+    first, *others = (record.work for record in known.records)
     assert isinstance(first, Annotate)
     works = (
         AppendOptimizer.of(options.optimizer, options.loss_scale)
@@ -166,12 +161,12 @@ def of_all_layers(
         for work in others
     )
     passes = PassManager(verify_later=not options.extra_passes)
-    program = passes.run_all((Annotate(decisions), *works), source)
-    known = records[-1].graph
-    here, there = peak_memory(program).peak_bytes, peak_memory(known).peak_bytes
-    if len(program) != len(known) or not isclose(here, there):
+    program = passes.run_all((Annotate(known.decisions), *works), source)
+    memory = peak_memory(program)
+    here, there = memory.peak_bytes, known.memory.peak_bytes
+    if len(program) != len(known.program) or not isclose(here, there):
         raise PassError(
             f"the program of all layers has {len(program)} operators and takes {here:.0f} bytes, "
-            f"that of few layers with copies {len(known)} and {there:.0f}"
+            f"that of few layers with copies {len(known.program)} and {there:.0f}"
         )
-    return program, tuple(passes.records)
+    return EmittedPlan(known.decisions, program, memory, tuple(passes.records))

@@ -67,7 +67,7 @@ class Answers:
         self.model: FitModel = subject.model()
         self.model.tells_links = errors is not None
         self.plans = family(self.model, devices)
-        self.fastest = fastest(self.plans, _TRIED)
+        self.fastest = fastest(self.plans, SIMULATED)
 
     @cached_property
     def robust(self) -> Robust | None:
@@ -105,7 +105,7 @@ class Answers:
             except ShardwrightError:
                 return inf
 
-        return sorted(fastest(self.plans, SIMULATED), key=seconds)
+        return sorted(self.fastest, key=seconds)
 
     @property
     def _smallest(self) -> list[Estimate]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from shardwright.compiler.fit.estimates import SPARE, Estimate
 from shardwright.compiler.fit.family import family, fastest
-from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.questions import BELOW, device_counts, may_fit, on_devices
 from shardwright.compiler.page.page import page_text, write_text
 from shardwright.ir.errors import ShardwrightError
@@ -15,7 +14,6 @@ from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit.answers import Answers
 
 _SCRIPTS = ("units.js", "tables.js", "explorer.js")
-_FRAME = "explorer.html"
 _FIELDS = ("tensor", "pipeline", "data", "chunks", "order", "recompute", "zero", "micro_batch")
 _DEVICES = 8  # numbers of devices of the curve, from the least on which all is stored
 _TIMES = (1 / 2, 1, 2, 4)  # of the batch, and of the sequence
@@ -36,7 +34,7 @@ def write_explorer(path: Path, answers: Answers, asked: Asked, sentences: Sequen
         What the page begins with.
     """
     document = explorer_document(answers, asked, sentences)
-    write_text(path, page_text(document, _SCRIPTS, _FRAME))
+    write_text(path, page_text(document, _SCRIPTS))
 
 
 def explorer_document(
@@ -121,16 +119,14 @@ def _of_sizes(
     """Yield for some values of a size the fastest plan, and the tokens of a step."""
     for size in (int(many * own) for many in _TIMES if many * own >= 1):
         try:
-            given: dict[str, Any] = {name: size}
-            model = answers.model if size == own else answers.subject.model(**given)
-            yield size, _fastest(model, answers.devices), others and others * size
+            best = answers.fastest if size == own else _fastest_of(answers, {name: size})
         except ShardwrightError:  # the model has no such size
             continue
+        yield size, best[0] if best else None, others and others * size
 
 
-def _fastest(model: FitModel, devices: int) -> Estimate | None:
-    found = fastest(family(model, devices))
-    return found[0] if found else None
+def _fastest_of(answers: Answers, sizes: Mapping[str, Any]) -> list[Estimate]:
+    return fastest(family(answers.subject.model(**sizes), answers.devices))
 
 
 def _curve(

@@ -158,15 +158,14 @@ function explorerFacts(report) {
     ["MFU", percent(built.model_flops_utilization), ""],
     ["memory", bytesText(built.memory_bytes), `of ${bytesText(report.limit_bytes)}`],
   ] : [["plans that fit", "0", "of those built"]];
-  return facts.filter(Boolean).map(([label, value, note]) => make("div", {}, make("dt", {}, label), make("dd", {}, value, note ? make("small", {}, ` ${note}`) : "")));
+  return factElements(facts);
 }
 
 function start() {
   const report = JSON.parse(document.getElementById("document").textContent), plans = plansOf(report);
-  const sentence = (text) => make("p", {}, ...text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part)));
   document.title = `${report.model}: fit, shardwright`;
   document.getElementById("title").textContent = report.model;
-  document.getElementById("said").replaceChildren(...report.said.map(sentence));
+  document.getElementById("said").replaceChildren(...report.said.map(sentenceElement));
   document.getElementById("subtitle").textContent = `${report.devices} device${report.devices > 1 ? "s" : ""} of ${report.cluster}, batch ${report.batch}${report.sequence ? ` of ${report.sequence.toLocaleString("en")} tokens` : ""}, precision ${report.precision}, optimizer ${report.optimizer}`;
   document.getElementById("facts").replaceChildren(...explorerFacts(report));
   const view = document.getElementById("view");

@@ -6,7 +6,7 @@ const VIEWS = {
   communication: ["Communication", communicationView], strategies: ["Strategies", strategiesView], search: ["Search", searchView],
 };
 
-function factElements(report) {
+function planFacts(report) {
   const plan = report.plan, search = report.search, memory = report.memory, fullest = fullestGroup(memory);
   const facts = [
     ["step", secondsText(plan.overlapped_step_seconds), plan.software ? `as ${plan.software} runs it` : "overlapped"],
@@ -19,12 +19,7 @@ function factElements(report) {
     plan.stages > 1 ? ["bubble", secondsText(report.timeline.bubble_seconds), ""] : null,
     ["plan", search.certificate, ""],
   ];
-  return facts.filter(Boolean).map(([label, value, note]) => make("div", {}, make("dt", {}, label), make("dd", {}, value, note ? make("small", {}, ` ${note}`) : "")));
-}
-
-// What stands between backticks in a sentence is code.
-function sentenceElement(sentence) {
-  return make("p", {}, ...sentence.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part)));
+  return factElements(facts);
 }
 
 function subtitle(plan) {
@@ -51,7 +46,7 @@ function start() {
   document.getElementById("title").textContent = report.plan.model;
   document.getElementById("said").replaceChildren(...report.said.map(sentenceElement));
   document.getElementById("subtitle").textContent = subtitle(report.plan);
-  document.getElementById("facts").replaceChildren(...factElements(report));
+  document.getElementById("facts").replaceChildren(...planFacts(report));
   document.getElementById("views").replaceChildren(...Object.entries(VIEWS).map(([name, [title]]) => make("a", { href: `#${name}` }, title)));
   window.addEventListener("hashchange", () => showView(report));
   showView(report);

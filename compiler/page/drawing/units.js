@@ -62,6 +62,16 @@ function section(title, text, ...children) {
   return make("section", {}, make("h2", {}, title), text ? make("p", {}, text) : null, ...children);
 }
 
+// What stands between backticks in a sentence is code.
+function sentenceElement(sentence) {
+  return make("p", {}, ...sentence.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part)));
+}
+
+// Facts are [label, value, note]; those that are null are left out.
+function factElements(facts) {
+  return facts.filter(Boolean).map(([label, value, note]) => make("div", {}, make("dt", {}, label), make("dd", {}, value, note ? make("small", {}, ` ${note}`) : "")));
+}
+
 // Returns an element that draws a chart once it is in the page.
 function chart(height, options, follow) {
   const place = make("div", { class: "chart", style: `height: ${height}px` });
