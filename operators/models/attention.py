@@ -30,24 +30,41 @@ from shardwright.operators.rule import Form, Rule, ShardView
 SCORES_AT_ONCE = 1 << 21  # elements
 
 
-def visible_pairs(queries: int, keys: int, causal: bool) -> int:
+# What an attention may be besides causal and scaled. The defaults are left out of the text.
+_RESTRICTIONS: dict[str, Any] = {"window": 0, "chunk": 0, "soft_cap": 0.0, "sinks": False}
+
+
+def visible_pairs(queries: int, keys: int, causal: bool, window: int = 0, chunk: int = 0) -> int:
     """Return the number of pairs of a key and one of the first queries that reads it.
 
-    >>> visible_pairs(3, 2, True)
-    5
+    >>> visible_pairs(3, 2, True), visible_pairs(5, 5, True, 2), visible_pairs(5, 5, True, 0, 2)
+    (5, 9, 7)
     """
     if not causal:
         return queries * keys
     growing = min(queries, keys)
-    return growing * (growing + 1) // 2 + (queries - growing) * keys
+    pairs = growing * (growing + 1) // 2 + (queries - growing) * keys
+    if window:  # the query at i does not read what that at i - window does
+        pairs -= visible_pairs(max(0, queries - window), keys, True)
+    if chunk:
+        starts = range(0, queries, chunk)
+        pairs -= sum(min(chunk, queries - start) * min(start, keys) for start in starts)
+    return pairs
 
 
-def _weights(scores: Array) -> Array:
-    """Return the softmax of each row; zeros in a fully masked row."""
+def _weights(scores: Array, sinks: Array | None) -> tuple[Array, Array | None]:
+    """Return the softmax of each row, zeros in a fully masked row; and the weights of sinks."""
     peak = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+    if sinks is not None:
+        peak = np.maximum(peak, sinks)
+    shift = np.where(np.isfinite(peak), peak, 0)
+    e = np.exp(scores - shift)
     total = e.sum(axis=-1, keepdims=True)
-    return np.asarray(e / np.where(total == 0, 1, total), scores.dtype)
+    if sinks is not None:
+        rest = np.exp(sinks - shift)
+        total = total + rest
+        return np.asarray(e / total, scores.dtype), np.asarray(rest / total, scores.dtype)
+    return np.asarray(e / np.where(total == 0, 1, total), scores.dtype), None
 
 
 class Attention(OperatorInfo):
@@ -62,19 +79,62 @@ class Attention(OperatorInfo):
     one. A key is ignored where it is false; a floating-point mask is added to the scores. A query
     without keys gives zero.
 
-    With ``causal`` the query at position i reads the keys up to position i. ``scale`` multiplies
-    the scores; None means 1 / sqrt(d).
+    With ``causal`` the query at position i reads the keys up to position i; of these, with a
+    ``window``, the last ``window``, and with a ``chunk`` those of its own chunk of so many
+    positions. 0 means neither. ``scale`` multiplies the scores; None means 1 / sqrt(d). A
+    ``soft_cap`` c bounds the scaled scores s by c tanh(s / c); 0 means none. With ``sinks`` the
+    last operand has a score for every head of queries that takes part in each softmax and has no
+    value; then there is no mask.
     """
 
-    defaults: ClassVar = {"causal": False, "scale": None}
+    defaults: ClassVar = {"causal": False, "scale": None, **_RESTRICTIONS}
     first: ClassVar[int]  # the operand with the queries
     keys: ClassVar[str] = "t"  # the factor of the keys
     passes: ClassVar[tuple[int, int]]  # products over d, and over e, for every score
 
     @property
+    def written(self) -> dict[str, Any]:
+        """The attributes, without restrictions that do not apply."""
+        return {n: v for n, v in self.attributes.items() if _RESTRICTIONS.get(n, ()) != v}
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether the last operand has the scores of sinks."""
+        return bool(self.attributes["sinks"])
+
+    @property
     def has_mask(self) -> bool:
         """Whether there is a mask."""
-        return len(self.operand_types) > self.first + 3
+        return len(self.operand_types) > self.first + 3 and not self.has_sinks
+
+    @property
+    def span(self) -> int:
+        """The number of keys that a query reads at most."""
+        keys: int = self.rule.sizes[self.keys]
+        bounds = (self.attributes["window"], self.attributes["chunk"])
+        return min([keys, *(bound for bound in bounds if bound)])
+
+    def check_restrictions(self) -> None:
+        """Refuse restrictions that contradict each other or the operands.
+
+        Raises
+        ------
+        IRError
+            If they do.
+        """
+        window, chunk = self.attributes["window"], self.attributes["chunk"]
+        if min(window, chunk, self.attributes["soft_cap"]) < 0:
+            raise IRError("a window, chunk or soft cap is negative, expected 0 or more")
+        if (window or chunk) and not self.attributes["causal"]:
+            raise IRError("a window or chunk needs `causal`, which is False")
+        if window and chunk:
+            raise IRError(f"it has a window ({window}) and a chunk ({chunk}), not one")
+        if self.has_sinks and len(self.operand_types) != self.first + 4:
+            count = len(self.operand_types)
+            raise IRError(
+                f"with sinks there are {self.first + 4} operands, the last of them "
+                f"scores of heads, and no mask; found {count}"
+            )
 
     @property
     def adds_mask(self) -> bool:
@@ -89,6 +149,7 @@ class Attention(OperatorInfo):
         IRError
             If the heads of keys cannot be shared evenly.
         """
+        self.check_restrictions()
         shapes = [operand.shape for operand in self.operand_types]
         read = shapes[: self.first + 3 + self.has_mask]
         if len(shapes) < self.first + 3 or any(len(shape) != 4 for shape in read):
@@ -104,8 +165,13 @@ class Attention(OperatorInfo):
         sizes = {"b": shapes[self.first][0], "h": keys, "g": several}
         return resolve(notation.replace("H", "(h g)"), shapes, sizes)
 
-    def mask_notation(self) -> str:
-        """Return the dimensions of the mask; a broadcast dimension has no factor."""
+    @property
+    def last_notation(self) -> str:
+        """The dimensions of sinks or a mask; a broadcast dimension has no factor."""
+        if self.has_sinks:
+            return "H"
+        if not self.has_mask:
+            return ""
         sides = zip(self.operand_types[-1].shape, ("b", "H", "s"), strict=False)
         return " ".join(["1" if n == 1 else name for n, name in sides] + ["t^"])
 
@@ -129,9 +195,10 @@ class Attention(OperatorInfo):
     def product_flops(self) -> float:
         """Count the products of all queries with all keys, whatever is masked.
 
-        Model flops are counted so by convention (Chowdhery et al., "PaLM", 2022, appendix B).
+        Model flops are counted so by convention (Chowdhery et al., "PaLM", 2022, appendix B). Of a
+        window or a chunk, as many keys count as it has.
         """
-        scores = self._rows * self.rule.sizes["s"] * self.rule.sizes[self.keys]
+        scores = self._rows * self.rule.sizes["s"] * self.span
         return scores * self._product_flops_per_score
 
     @property
@@ -151,9 +218,8 @@ class Attention(OperatorInfo):
     def visible(self, start: int, stop: int) -> int:
         """Return the number of pairs of a query of an interval and a key that it reads."""
         keys = self.rule.sizes[self.keys]
-        return visible_pairs(stop, keys, self.attributes["causal"]) - visible_pairs(
-            start, keys, self.attributes["causal"]
-        )
+        read = [self.attributes[name] for name in ("causal", "window", "chunk")]
+        return visible_pairs(stop, keys, *read) - visible_pairs(start, keys, *read)
 
     def imbalance(self, operands: Sequence[Layout], mesh: Mesh) -> float:
         """Return the work of the rank with the last queries over its share, where causal."""
@@ -172,13 +238,23 @@ class Attention(OperatorInfo):
         return tuple(s for s in super().generate_strategies(mesh, kinds) if "e" not in s.axes)
 
     def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
-        """Yield blocks of local queries, each with its keys."""
+        """Yield blocks of local queries, each with the interval of the keys that it reads."""
         b, h, g, s, t = (view.sizes.get(factor, 1) for factor in "bhgst")
         count = max(1, SCORES_AT_ONCE // (b * h * g * t))
+        if self.span < t:
+            count = min(count, self.span)
         for start in range(0, s, count):
             stop = min(start + count, s)
-            seen = min(view.starts["s"] + stop, t) if self.attributes["causal"] else t
-            yield slice(start, stop), slice(0, seen)
+            end = min(view.starts["s"] + stop, t) if self.attributes["causal"] else t
+            begin = min(int(self.first_keys(np.asarray(view.starts["s"] + start))), end)
+            yield slice(start, stop), slice(begin, end)
+
+    def first_keys(self, positions: Array) -> Array:
+        """Return the first key that each query reads, by the positions of queries."""
+        window, chunk = self.attributes["window"], self.attributes["chunk"]
+        if window:
+            return np.maximum(positions - window + 1, 0)
+        return positions // chunk * chunk if chunk else np.zeros_like(positions)
 
     @staticmethod
     def by_head(x: Array, view: ShardView) -> Array:
@@ -191,15 +267,32 @@ class Attention(OperatorInfo):
         scale: Any = self.attributes["scale"]
         return scores * (self.rule.sizes["d"] ** -0.5 if scale is None else scale)
 
-    def probabilities(self, q: Array, k: Array, first: int, mask: Array | None) -> Array:
-        """Return the weights of the keys for a block of queries, the first at position `first`."""
-        scores = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)[:, :, None]))
+    def block_scores(self, q: Array, k: Array) -> Array:
+        """Return the scores of a block, before anything is masked."""
+        found, cap = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)[:, :, None])), self.soft_cap
+        return cap * np.tanh(found / cap) if cap else found
+
+    @property
+    def soft_cap(self) -> float:
+        """The bound of the scores; 0 for none."""
+        return float(self.attributes["soft_cap"])
+
+    def masked(self, scores: Array, first: int, seen: slice, mask: Array | None) -> Array:
+        """Return the scores of a block, whose first query and keys are given, as they are read."""
         if self.attributes["causal"]:
-            queries, keys = np.arange(first, first + q.shape[3]), np.arange(k.shape[2])
-            scores = np.where(keys <= queries[:, None], scores, -np.inf)
+            queries = np.arange(first, first + scores.shape[3])[:, None]
+            keys = np.arange(seen.start, seen.stop)
+            read = (keys <= queries) & (keys >= self.first_keys(queries))
+            scores = np.where(read, scores, -np.inf)
         if mask is not None:
             scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-        return _weights(scores)
+        return scores
+
+    def sinks_by_head(self, operands: Sequence[Array], view: ShardView) -> Array | None:
+        """Return the scores of the sinks as ``[1, h, g, 1, 1]``, if there are any."""
+        if not self.has_sinks:
+            return None
+        return operands[-1].reshape(1, view.sizes["h"], view.sizes.get("g", 1), 1, 1)
 
 
 def _of_block(mask: Array | None, block: slice, seen: slice) -> Array | None:
@@ -227,19 +320,27 @@ class ScaledDotProductAttention(Attention):
         Example(("f64[1, 4, 3, 2]", "f64[1, 2, 4, 2]", "f64[1, 2, 4, 3]")),
         Example(("f64[2, 2, 4, 2]", "f64[2, 1, 3, 2]", "f64[2, 1, 3, 2]", "bool[2, 1, 4, 3]")),
         Example(("f64[2, 4, 3, 2]", "f64[2, 2, 4, 2]", "f64[2, 2, 4, 2]", "f64[1, 4, 1, 4]")),
+        Example(
+            ("f64[1, 2, 6, 2]", "f64[1, 2, 6, 2]", "f64[1, 2, 6, 3]"),
+            {"causal": True, "window": 2, "soft_cap": 0.5},
+        ),
+        Example(
+            ("f64[1, 4, 6, 2]", "f64[1, 2, 6, 2]", "f64[1, 2, 6, 2]", "f64[4]"),
+            {"causal": True, "chunk": 4, "sinks": True},
+        ),
     )
 
     def make_rule(self) -> Rule:
-        """Keep the keys whole, or pass them round, but with a mask, which has all keys.
+        """Keep the keys whole, or pass them round, where all scores and keys are read as they are.
 
         The mark ``halves`` balances the queries where the keys are whole.
         """
-        mask = f", {self.mask_notation()}" if self.has_mask else ""
-        rule = self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{mask} -> b H s e")
-        if self.has_mask:
+        last = f", {self.last_notation}" if self.last_notation else ""
+        rule = self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{last} -> b H s e")
+        if self.has_mask or any(self.attributes[n] for n in _RESTRICTIONS):
             return rule
         balanced = self.attributes["causal"] and rule.sizes["s"] == rule.sizes["t"]
-        attributes = {**self.attributes, "balanced": balanced}
+        attributes = {**self.written, "balanced": balanced}
         forms = [Form("t", "s", "ring_attention", attributes, ("logsumexp",))]
         forms += [Form("halves", "s", "balanced_attention", attributes)] if balanced else []
         return replace(rule, forms=tuple(forms))
@@ -249,18 +350,20 @@ class ScaledDotProductAttention(Attention):
         q, k, v = operands[:3]
         q = self.by_head(q, view)
         mask = self.by_head(operands[3], view) if self.has_mask else None
+        sinks = self.sinks_by_head(operands, view)
         out = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
         for block, seen in self.blocks(view):
             first = view.starts["s"] + block.start
-            of_block = _of_block(mask, block, seen)
-            weights = self.probabilities(q[:, :, :, block], k[:, :, seen], first, of_block)
+            scores = self.block_scores(q[:, :, :, block], k[:, :, seen])
+            masked = self.masked(scores, first, seen, _of_block(mask, block, seen))
+            weights, _ = _weights(masked, sinks)
             out[:, :, :, block] = np.matmul(weights, v[:, :, None, seen])
         return out.reshape(view.result_shapes[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save only the operands for backward."""
         operator = "scaled_dot_product_attention_gradient"
-        found = build.emit_all(operator, at.cotangents[0], *at.operands, **self.attributes)
+        found = build.emit_all(operator, at.cotangents[0], *at.operands, **self.written)
         return [*found, *(None,) * (len(at.operands) - len(found))]
 
 
@@ -287,12 +390,26 @@ class ScaledDotProductAttentionGradient(Attention):
                 "f64[1, 1, 3, 4]",
             )
         ),
+        Example(
+            ("f64[1, 2, 6, 3]", "f64[1, 2, 6, 2]", "f64[1, 2, 6, 2]", "f64[1, 2, 6, 3]"),
+            {"causal": True, "window": 2, "soft_cap": 0.5},
+        ),
+        Example(
+            (
+                "f64[1, 4, 6, 2]",
+                "f64[1, 4, 6, 2]",
+                "f64[1, 2, 6, 2]",
+                "f64[1, 2, 6, 2]",
+                "f64[4]",
+            ),
+            {"causal": True, "chunk": 4, "sinks": True},
+        ),
     )
 
     def make_rule(self) -> Rule:
         """Contract the factors that a result lacks."""
-        mask = self.mask_notation() if self.has_mask else ""
-        taken, left = f", {mask}" * bool(mask), f", {mask}" * self.adds_mask
+        last = self.last_notation
+        taken, left = f", {last}" * bool(last), f", {last}" * (self.adds_mask or self.has_sinks)
         notation = f"b H s e, b H s d^, b h t^ d^, b h t^ e{taken} -> b H s d, b h t d, b h t e"
         rule = self.resolve_with_heads(notation + left.replace("^", ""))
         sums = dict.fromkeys((f for f in rule.kinds if f not in "td"), "sum")
@@ -305,21 +422,28 @@ class ScaledDotProductAttentionGradient(Attention):
         mask = self.by_head(operands[4], view) if self.has_mask else None
         dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
         dmask = np.zeros_like(mask) if self.adds_mask and mask is not None else None
+        sinks = self.sinks_by_head(operands, view)
+        dsinks = None if sinks is None else np.zeros_like(sinks)
         for block, seen in self.blocks(view):
             first = view.starts["s"] + block.start
-            of_block = _of_block(mask, block, seen)
             rows = (q[:, :, :, block], dy[:, :, :, block])
-            weights = self.probabilities(rows[0], k[:, :, seen], first, of_block)
+            scores = self.block_scores(rows[0], k[:, :, seen])
+            masked = self.masked(scores, first, seen, _of_block(mask, block, seen))
+            weights, of_sinks = _weights(masked, sinks)
             dv[:, :, seen] += summed(weights, rows[1])
             slope = np.matmul(rows[1], np.swapaxes(v[:, :, None, seen], -1, -2))
             mean = (slope * weights).sum(axis=-1, keepdims=True)
             change = weights * (slope - mean)
             if dmask is not None:
                 _add_summed(dmask[..., block if dmask.shape[3] > 1 else slice(None), seen], change)
+            if dsinks is not None:
+                _add_summed(dsinks, -mean * of_sinks)
+            if self.soft_cap:
+                change = change * (1 - (scores / self.soft_cap) ** 2)
             dscores = self.scaled(change)
             dq[:, :, :, block] = np.matmul(dscores, k[:, :, None, seen])
             dk[:, :, seen] += summed(dscores, rows[0])
-        found = [dq, dk, dv] if dmask is None else [dq, dk, dv, dmask]
+        found = [dq, dk, dv, *(x for x in (dmask, dsinks) if x is not None)]
         return tuple(x.reshape(s) for x, s in zip(found, view.result_shapes, strict=True))
 
 

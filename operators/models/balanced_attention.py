@@ -102,7 +102,7 @@ class BalancedAttention(_WithAllKeys):
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save only the operands for backward."""
         operands = (at.cotangents[0], *at.operands)
-        return build.emit_all("balanced_attention_gradient", *operands, **self.attributes)
+        return build.emit_all("balanced_attention_gradient", *operands, **self.written)
 
 
 @register

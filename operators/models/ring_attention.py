@@ -381,7 +381,7 @@ class RingAttention(OverRing):
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save the operands and both results for backward."""
         operands = (at.cotangents[0], *at.operands, *at.results)
-        return build.emit_all("ring_attention_gradient", *operands, **self.attributes)
+        return build.emit_all("ring_attention_gradient", *operands, **self.written)
 
 
 @register

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
@@ -128,3 +129,79 @@ def test_what_is_masked_is_not_read() -> None:
     np.testing.assert_allclose(found[1], few[1], rtol=1e-12)
     by_sum = operator_info(name, [*kinds, TensorType("float64", added.shape)], {})
     np.testing.assert_array_equal(whole_kernel(by_sum, q, k, v, added)[0], found)
+
+
+def restricted(
+    arrays: list[Array], window: int, chunk: int, cap: float, sinks: Array | None
+) -> Array:
+    """Attention with a window, a chunk, capped scores or sinks, one query at a time."""
+    q, k, v = arrays
+    shared = q.shape[1] // k.shape[1]
+    out = np.zeros((*q.shape[:3], v.shape[3]))
+    for b, h, s in np.ndindex(q.shape[:3]):
+        first = max(0, s - window + 1) if window else s // chunk * chunk if chunk else 0
+        scores = k[b, h // shared, first : s + 1] @ q[b, h, s] / q.shape[3] ** 0.5
+        weights = np.exp(cap * np.tanh(scores / cap) if cap else scores)
+        total = weights.sum() + (0 if sinks is None else np.exp(sinks[h]))
+        out[b, h, s] = weights @ v[b, h // shared, first : s + 1] / total
+    return out
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("cap", [0.0, 0.7])
+@pytest.mark.parametrize(("window", "chunk"), [(0, 0), (1, 0), (3, 0), (20, 0), (0, 3), (0, 8)])
+def test_windows_chunks_caps_and_sinks_one_query_at_a_time(
+    window: int,
+    chunk: int,
+    cap: float,
+    with_sinks: bool,
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
+    random = np.random.default_rng(3)
+    arrays = [random.standard_normal(s) for s in ((B, 4, S, D), (B, 2, S, D), (B, 2, S, E))]
+    sinks = [random.standard_normal(4)] * with_sinks
+    attributes = {"window": window, "chunk": chunk, "soft_cap": cap, "sinks": with_sinks}
+    info = operator_info(
+        "scaled_dot_product_attention", types([*arrays, *sinks]), {"causal": True, **attributes}
+    )
+    (found,) = whole_kernel(info, *arrays, *sinks)
+    right = restricted(arrays, window, chunk, cap, sinks[0] if sinks else None)
+    np.testing.assert_allclose(found, right, rtol=1e-12)
+
+
+@pytest.mark.parametrize("keys", [3, 8, 11])
+@pytest.mark.parametrize(("window", "chunk"), [(0, 0), (1, 0), (3, 0), (20, 0), (0, 3), (0, 20)])
+def test_operations_are_those_of_the_pairs_that_are_read(
+    keys: int, window: int, chunk: int
+) -> None:
+    for queries in range(12):
+        pairs = sum(
+            j <= i and (not window or j > i - window) and (not chunk or j >= i // chunk * chunk)
+            for i in range(queries)
+            for j in range(keys)
+        )
+        assert attention.visible_pairs(queries, keys, True, window, chunk) == pairs
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"window": 2}, "a window or chunk needs `causal`, which is False"),
+        ({"causal": True, "window": 2, "chunk": 2}, "it has a window (2) and a chunk (2), not one"),
+        ({"window": -1}, "a window, chunk or soft cap is negative, expected 0 or more"),
+        (
+            {"sinks": True},
+            "with sinks there are 4 operands, the last of them scores of heads, and no mask; "
+            "found 3",
+        ),
+    ],
+)
+def test_restrictions_that_contradict_each_other_are_refused(
+    attributes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(IRError) as caught:
+        operator_info("scaled_dot_product_attention", types(operands()), attributes)
+    assert caught.value.what == f"scaled_dot_product_attention: {message}"

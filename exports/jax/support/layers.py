@@ -295,9 +295,16 @@ def binary_cross_entropy_gradient(dy: Array, x: Array, labels: Array) -> Array:
 
 
 def scaled_dot_product_attention(
-    *tensors: Array, causal: bool = False, scale: float | None = None, start_s: Any = 0
+    *tensors: Array,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
+    sinks: bool = False,
+    start_s: Any = 0,
 ) -> Array:
-    """Attention of queries that begin at the position `start_s`; a mask may follow the values."""
+    """Attention of queries that begin at the position `start_s`; a mask or sinks may follow."""
     q, k, v = tensors[:3]
     (samples, heads, queries, size), groups = q.shape, k.shape[1]
     wide = jnp.promote_types(q.dtype, jnp.float32)
@@ -305,22 +312,40 @@ def scaled_dot_product_attention(
     scores = jnp.einsum("bghsd,bgtd->bghst", apart, k, preferred_element_type=wide)
     scores = scores.reshape(samples, heads, queries, k.shape[2])
     scores = scores * (size**-0.5 if scale is None else scale)
-    if len(tensors) > 3:
+    if soft_cap:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    if len(tensors) > 3 and not sinks:
         mask = tensors[3]
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
     if causal:
-        seen = jnp.arange(k.shape[2]) <= jnp.arange(queries)[:, None] + start_s
+        keys, rows = jnp.arange(k.shape[2]), jnp.arange(queries)[:, None] + start_s
+        seen = keys <= rows
+        if window:
+            seen &= keys > rows - window
+        if chunk:
+            seen &= keys >= rows // chunk * chunk
         scores = jnp.where(seen, scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, -1).astype(q.dtype)
+    if sinks:
+        rest = jnp.broadcast_to(tensors[3][:, None, None], (*scores.shape[:3], 1))
+        scores = jnp.concatenate((scores, rest.astype(scores.dtype)), -1)
+    weights = jax.nn.softmax(scores, -1)[..., : k.shape[2]].astype(q.dtype)
     weights = weights.reshape(samples, groups, heads // groups, queries, k.shape[2])
     y = jnp.einsum("bghst,bgtd->bghsd", weights, v)
     return y.reshape(samples, heads, queries, v.shape[3])
 
 
 def scaled_dot_product_attention_gradient(
-    dy: Array, *tensors: Array, causal: bool = False, scale: float | None = None, start_s: Any = 0
+    dy: Array,
+    *tensors: Array,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
+    sinks: bool = False,
+    start_s: Any = 0,
 ) -> tuple[Array, ...]:
-    """Compute the attention again, and its gradients by queries, keys, values and added mask."""
+    """Compute the attention again, and its gradients by all operands that are floats."""
     trained = [i for i, t in enumerate(tensors) if jnp.issubdtype(t.dtype, jnp.floating)]
 
     def attention(*own: Array) -> Array:
@@ -328,7 +353,14 @@ def scaled_dot_product_attention_gradient(
         for i, tensor in zip(trained, own, strict=True):
             all_tensors[i] = tensor
         return scaled_dot_product_attention(
-            *all_tensors, causal=causal, scale=scale, start_s=start_s
+            *all_tensors,
+            causal=causal,
+            scale=scale,
+            window=window,
+            chunk=chunk,
+            soft_cap=soft_cap,
+            sinks=sinks,
+            start_s=start_s,
         )
 
     found: tuple[Array, ...] = jax.vjp(attention, *(tensors[i] for i in trained))[1](dy)

@@ -313,14 +313,20 @@ def binary_cross_entropy_gradient(dy: Tensor, x: Tensor, labels: Tensor) -> Tens
 
 
 def scaled_dot_product_attention(
-    *tensors: Tensor, causal: bool = False, scale: float | None = None, start_s: int = 0
+    *tensors: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
+    sinks: bool = False,
+    start_s: int = 0,
 ) -> Tensor:
-    """Attention of queries that begin at the position `start_s`; a mask may follow the values."""
+    """Attention of queries that begin at the position `start_s`; a mask or sinks may follow."""
     q, k, v = tensors[:3]
-    mask = tensors[3] if len(tensors) > 3 else None
-    if causal and (start_s or mask is not None):
-        queries = torch.arange(start_s, start_s + q.shape[2], device=q.device)
-        seen = torch.arange(k.shape[2], device=q.device) <= queries[:, None]
+    mask = tensors[3] if len(tensors) > 3 and not sinks else None
+    if causal and (start_s or mask is not None or window or chunk or soft_cap or sinks):
+        seen = _seen(q, k, window, chunk, start_s)
         if mask is None:
             mask = seen
         elif mask.dtype == torch.bool:
@@ -330,18 +336,72 @@ def scaled_dot_product_attention(
         causal = False
     if mask is not None and mask.stride(-1) != 1:  # PyTorch has no fast kernel for these
         mask = mask.contiguous()
+    if soft_cap or sinks:
+        return _by_scores(q, k, v, mask, scale, soft_cap, tensors[3] if sinks else None)
     return functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
+def _seen(q: Tensor, k: Tensor, window: int, chunk: int, start_s: int) -> Tensor:
+    """Return which keys each query reads, of a window or of its own chunk."""
+    queries = torch.arange(start_s, start_s + q.shape[2], device=q.device)[:, None]
+    keys = torch.arange(k.shape[2], device=k.device)
+    seen = keys <= queries
+    if window:
+        seen = seen & (keys > queries - window)
+    return seen & (keys >= queries // chunk * chunk) if chunk else seen
+
+
+def _by_scores(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float | None,
+    soft_cap: float,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with capped scores or sinks, for which PyTorch has no kernel."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = (q @ k.mT).float() if q.element_size() < 4 else q @ k.mT
+    scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    if mask is not None:
+        own = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask, float("-inf")) if own else scores + mask
+    if sinks is not None:
+        rows = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, rows), -1)
+    weights = scores.softmax(-1)[..., : k.shape[2]]
+    return weights.to(v.dtype) @ v
+
+
 def scaled_dot_product_attention_gradient(
-    dy: Tensor, *tensors: Tensor, causal: bool = False, scale: float | None = None, start_s: int = 0
+    dy: Tensor,
+    *tensors: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
+    sinks: bool = False,
+    start_s: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Compute the attention again, and its gradients by queries, keys, values and added mask."""
+    """Compute the attention again, and its gradients by all operands that are floats."""
     with torch.enable_grad():
         own = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
-        y = scaled_dot_product_attention(*own, causal=causal, scale=scale, start_s=start_s)
+        y = scaled_dot_product_attention(
+            *own,
+            causal=causal,
+            scale=scale,
+            window=window,
+            chunk=chunk,
+            soft_cap=soft_cap,
+            sinks=sinks,
+            start_s=start_s,
+        )
     found: tuple[Tensor, ...] = torch.autograd.grad(y, [t for t in own if t.requires_grad], dy)
     return found
 
