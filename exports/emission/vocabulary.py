@@ -22,6 +22,7 @@ MODULES: Final = (
     "pointwise",
     "tensors",
     "layers",
+    "attention",
     "recurrent",
     "matrices",
     "windows",

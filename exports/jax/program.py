@@ -30,7 +30,17 @@ from collections.abc import Mapping
 
 from jax import Array
 
-from . import layers, matrices, pointwise, recurrent, routing, tensors, updates, windows
+from . import (
+    attention,
+    layers,
+    matrices,
+    pointwise,
+    recurrent,
+    routing,
+    tensors,
+    updates,
+    windows,
+)
 from .mesh import Mesh, Totals, again
 '''
 

@@ -37,7 +37,18 @@ from torch.distributed.tensor.placement_types import (
     _StridedShard,
 )
 
-from . import layers, matrices, pointwise, recurrent, rings, routing, tensors, updates, windows
+from . import (
+    attention,
+    layers,
+    matrices,
+    pointwise,
+    recurrent,
+    rings,
+    routing,
+    tensors,
+    updates,
+    windows,
+)
 from .mesh import Mesh, Totals
 '''
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .layers import scaled_dot_product_attention, scaled_dot_product_attention_gradient
+from .attention import scaled_dot_product_attention, scaled_dot_product_attention_gradient
 from .mesh import Axes, Mesh, pieces
 
 Interval = tuple[int, int]  # first position, and length

@@ -1,0 +1,110 @@
+"""Attention, and the rotation of its queries and keys by their positions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .pointwise import widened
+
+
+def scaled_dot_product_attention(
+    *tensors: Array,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
+    sinks: bool = False,
+    start_s: Any = 0,
+) -> Array:
+    """Attention of queries that begin at the position `start_s`; a mask or sinks may follow."""
+    q, k, v = tensors[:3]
+    (samples, heads, queries, size), groups = q.shape, k.shape[1]
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    apart = q.reshape(samples, groups, heads // groups, queries, size)
+    scores = jnp.einsum("bghsd,bgtd->bghst", apart, k, preferred_element_type=wide)
+    scores = scores.reshape(samples, heads, queries, k.shape[2])
+    scores = scores * (size**-0.5 if scale is None else scale)
+    if soft_cap:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    if len(tensors) > 3 and not sinks:
+        mask = tensors[3]
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
+    if causal:
+        keys, rows = jnp.arange(k.shape[2]), jnp.arange(queries)[:, None] + start_s
+        seen = keys <= rows
+        if window:
+            seen &= keys > rows - window
+        if chunk:
+            seen &= keys >= rows // chunk * chunk
+        scores = jnp.where(seen, scores, -jnp.inf)
+    if sinks:
+        rest = jnp.broadcast_to(tensors[3][:, None, None], (*scores.shape[:3], 1))
+        scores = jnp.concatenate((scores, rest.astype(scores.dtype)), -1)
+    weights = jax.nn.softmax(scores, -1)[..., : k.shape[2]].astype(q.dtype)
+    weights = weights.reshape(samples, groups, heads // groups, queries, k.shape[2])
+    y = jnp.einsum("bghst,bgtd->bghsd", weights, v)
+    return y.reshape(samples, heads, queries, v.shape[3])
+
+
+def scaled_dot_product_attention_gradient(
+    dy: Array,
+    *tensors: Array,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int = 0,
+    chunk: int = 0,
+    soft_cap: float = 0.0,
+    sinks: bool = False,
+    start_s: Any = 0,
+) -> tuple[Array, ...]:
+    """Compute the attention again, and its gradients by all operands that are floats."""
+    trained = [i for i, t in enumerate(tensors) if jnp.issubdtype(t.dtype, jnp.floating)]
+
+    def attention(*own: Array) -> Array:
+        all_tensors = [*tensors]
+        for i, tensor in zip(trained, own, strict=True):
+            all_tensors[i] = tensor
+        return scaled_dot_product_attention(
+            *all_tensors,
+            causal=causal,
+            scale=scale,
+            window=window,
+            chunk=chunk,
+            soft_cap=soft_cap,
+            sinks=sinks,
+            start_s=start_s,
+        )
+
+    found: tuple[Array, ...] = jax.vjp(attention, *(tensors[i] for i in trained))[1](dy)
+    return found
+
+
+@widened
+def rotary_embedding(
+    x: Array,
+    *,
+    base: float = 10000.0,
+    interleaved: bool = False,
+    start: int = 0,
+    reverse: bool = False,
+    start_s: Any = 0,
+    start_d: Any = 0,
+    whole_d: int,
+) -> Array:
+    features, half = whole_d * 2 if interleaved else whole_d, x.shape[-1] // 2
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    pairs = jnp.arange(half, dtype=wide) + (start_d if interleaved else 0)
+    positions = jnp.arange(x.shape[-2], dtype=wide) + (start + start_s)
+    angles = positions[:, None] * base ** (-2.0 * pairs / features)
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    if reverse:
+        sin = -sin
+    if interleaved:
+        first, second = x[..., ::2], x[..., 1::2]
+        turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], -1)
+        return turned.reshape(x.shape)
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
