@@ -7,8 +7,8 @@ from math import inf
 from typing import Any
 
 from shardwright.compilation import Compilation
+from shardwright.compiler.evaluation.evaluator import Evaluator
 from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.evaluation import Evaluator
 from shardwright.compiler.fit.family import family, fastest, front, least_memory
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.questions import (
@@ -95,15 +95,16 @@ class Answers:
 
     @cached_property
     def _simulated(self) -> list[Estimate]:
-        """The plans of the least estimates, by their simulated steps; pipelines by estimates."""
+        """The plans of the least estimates, by their evaluated steps."""
         model, cluster = self.model, self.model.cluster.used_by(self.devices)
         evaluator = Evaluator(model.graph, cluster, self.devices, model.options)
 
         def seconds(one: Estimate) -> float:
             try:
-                return one.refined_seconds if one.plan.pipeline > 1 else evaluator.seconds(one.plan)
+                found = evaluator.evaluation(one.plan)
             except ShardwrightError:
                 return inf
+            return found.seconds if found.fits else inf
 
         return sorted(self.fastest, key=seconds)
 

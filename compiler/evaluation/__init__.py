@@ -1,0 +1,1 @@
+"""What plans take, without compiling them."""

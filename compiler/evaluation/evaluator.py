@@ -1,0 +1,269 @@
+"""What a named plan takes: the numbers of its compiled program, without most of its equal layers.
+
+A compilation partitions all layers, and writes them; here of equal layers few go through the passes
+(`planner.evaluation.tiles`) and copies stand for the others, so that the step, the memory and the
+communication are those of the compiled program. Everything that tells what a plan takes, and writes
+none, asks here.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
+from shardwright.compiler.given_stages import given_stages
+from shardwright.compiler.stages.evaluation import (
+    SimulatedStep,
+    in_least_memory,
+    simulated_step,
+    tolerance_of,
+)
+from shardwright.cost_model.buffers import MemoryUseReport
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
+from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.timeline import seconds_in_any_memory, simulate, with_window
+from shardwright.dataflow.placement import in_stages, stages_of
+from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.update_rules import rules_within, with_rules
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.errors import OptionError
+from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
+from shardwright.passes.base import Pass
+from shardwright.passes.clean_up import CleanUp
+from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.passes.manager import PassManager
+from shardwright.passes.pipeline import Pipeline
+from shardwright.planner.evaluation.lengthening import NotRepeatedError
+from shardwright.planner.evaluation.tiles import Shortened, shortened
+from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import as_asked, canonical_form, fused, marking, partitioned
+from shardwright.planner.search_request import SearchRequest
+from shardwright.search.named_plan import NamedPlan
+from shardwright.search.options import SearchOptions
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a named plan takes.
+
+    Parameters
+    ----------
+    program : Graph
+        Its program, in which copies stand for most of the equal layers.
+    step : SimulatedStep
+        Its step and its memory, as a compilation states them. Of a plan that does not fit, the step
+        is the fastest in any memory, and the memory that of the program in its order.
+    fits : bool
+        Whether it fits the memory limit.
+    as_run : SimulatedStep or None
+        The same as a training software runs the program and keeps its tensors; the memory is that
+        of the program where nothing is known of the software's. None without a software.
+    """
+
+    program: Graph
+    step: SimulatedStep
+    fits: bool
+    as_run: SimulatedStep | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The step, as the training software runs it if there is one."""
+        return (self.as_run or self.step).seconds
+
+    @property
+    def memory(self) -> MemoryUseReport:
+        """The memory of the program or as the software keeps tensors, whichever is more."""
+        steps = (self.step, self.as_run or self.step)
+        return max((one.memory for one in steps), key=lambda memory: memory.peak_bytes)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model in canonical form, and with few of its equal layers where it has many."""
+
+    whole: Graph
+    few: Shortened | None
+
+    @staticmethod
+    def of(whole: Graph, options: CompileOptions) -> "_Model":
+        nothing = Decisions(Mesh(()), {}, {}, stages=stages_of(whole))
+        return _Model(whole, shortened(whole, nothing, options.optimizer.overrides))
+
+
+@dataclass
+class Evaluator:
+    """Named plans of a model, on a number of devices.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program; its first output is the loss.
+    cluster : Cluster
+        The devices.
+    devices : int
+        Number of devices.
+    options : CompileOptions
+        How it is trained.
+    software : Software, optional
+        The training software that runs the program.
+
+    Raises
+    ------
+    OptionError
+        If the options ask for another objective or another cost model than the overlapped step.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    devices: int
+    options: CompileOptions
+    software: Software | None = None
+    _ran: list[tuple[Pass, Graph, Graph]] = field(default_factory=list)
+    _models: list[tuple[Graph, tuple[str, ...], _Model]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        if (options.cost_model, options.objective) != ("time", "overlapped"):
+            raise OptionError(
+                "plans are evaluated by the overlapped step of the cost model `time`, and "
+                f"`cost_model` is `{options.cost_model}`, `objective` `{options.objective}`",
+                hint="compile the plan instead",
+            )
+        self.options = replace(options, optimizer=with_rules(options.optimizer, self.graph))
+
+    def evaluation(self, plan: NamedPlan) -> Evaluation:
+        """Return what a plan takes.
+
+        Raises
+        ------
+        ShardwrightError
+            If the model has no such plan.
+        """
+        options = self._options_of(plan)
+        program = self._program(plan, options)
+        if plan.pipeline > 1:
+            program = PassManager(verify_later=True).run_all(fused(options), program)
+            step = self._simulated(program, options)
+        else:
+            program, step = self._in_buckets(program, options)
+        fits = step.memory.peak_bytes <= self.limit_bytes
+        if not fits:
+            seconds = seconds_in_any_memory(program, self._cluster)
+            step = SimulatedStep(seconds, peak_memory(program))
+        return self._as_run(Evaluation(program, step, fits))
+
+    @property
+    def limit_bytes(self) -> float:
+        """The memory limit of a device."""
+        return self.options.memory_on(self.cluster)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        """The devices by which programs are made."""
+        return self.cluster.without_host().for_programs_of(self.software)
+
+    def _options_of(self, plan: NamedPlan) -> CompileOptions:
+        passes = plan.passes(samples_of(self.graph) or 1, self.devices)
+        options = replace(self.options, plan=plan, recompute=plan.recompute, micro_batches=passes)
+        if any(parameter.attributes.get("fusion") for parameter in self.graph.parameters):
+            return replace(options, gather_fusion=replace(options.gather_fusion, by_layer=True))
+        return options
+
+    # The step
+
+    def _in_buckets(self, alone: Graph, options: CompileOptions) -> tuple[Graph, SimulatedStep]:
+        """Return the program of one stage in its fastest buckets, and its step."""
+        limit, fusion, plain = self.limit_bytes, options.fusion, peak_memory(alone)
+        if plain.peak_bytes > limit:
+            return alone, SimulatedStep(inf, plain)
+        timeline = None
+        if fusion == NO_BUCKETS:
+            fusion, timeline = fastest_fusion(alone, self._cluster, limit, options.gap)
+        pipeline = fused(replace(options, fusion=fusion))
+        program = PassManager(verify_later=True).run_all(pipeline, alone)
+        if timeline is None or options.rewrites_programs:
+            timeline = simulate(program, self._cluster, limit)
+        tolerance = tolerance_of(options.gap)
+        return program, in_least_memory(program, self._cluster, timeline, tolerance)
+
+    def _simulated(self, program: Graph, options: CompileOptions) -> SimulatedStep:
+        """Return the step of a program in stages."""
+        return simulated_step(
+            *(program, self._cluster, self.limit_bytes),
+            overlaps=True,
+            tolerance=tolerance_of(options.gap),
+        )
+
+    def _as_run(self, found: Evaluation) -> Evaluation:
+        """Return an evaluation with what the training software takes, if there is one."""
+        software, memory = self.software, found.step.memory
+        if software is None:
+            return found
+        cluster = self.cluster.without_host().run_by(software)
+        timeline = with_window(found.program, cluster, memory.window_bytes or 0.0)
+        fits = found.fits
+        if software.memory is not None:
+            memory = memory_as_run(found.program, software, cluster.device)
+            given = self.options.memory_limit
+            limit = cluster.device.memory_bytes if given is None else given
+            fits = fits and memory.peak_bytes <= limit
+        return replace(found, fits=fits, as_run=SimulatedStep(timeline.step_seconds, memory))
+
+    # The program
+
+    def _program(self, plan: NamedPlan, options: CompileOptions) -> Graph:
+        """Return the program of a plan, before gradients are fused."""
+        model = self._model(options)
+        if model.few is not None:
+            with suppress(NotRepeatedError):
+                few = model.few
+                stages = few.decisions.stages
+                return few.lengthened(self._emitted(few.graph, stages, plan, options))
+        return self._emitted(model.whole, stages_of(model.whole), plan, options)
+
+    def _emitted(
+        self, model: Graph, stages: Mapping[str, int], plan: NamedPlan, options: CompileOptions
+    ) -> Graph:
+        """Return the program that the passes make of a model, before gradients are fused."""
+        model = replace(model, cuts=())
+        options = replace(options, optimizer=rules_within(options.optimizer, model))
+        lowering = LowerRedistributions(self._cluster, options.cost_model)
+        planner = lowering.planner(plan.mesh(self._cluster, self.devices))
+        request = SearchRequest(model, self._cluster, planner, options)
+        decisions = request.decisions(request.solve(request.space, SearchOptions()))
+        if stages:
+            level = plan.stage_level(self._cluster, self.devices)
+            decisions = in_stages(decisions, plan.pipeline, stages, plan.order, level)
+        pipeline = partitioned(options, decisions, lowering)
+        until = pipeline.index(CleanUp()) + 1
+        return PassManager(verify_later=True).run_all(pipeline[:until], model)
+
+    # The model
+
+    def _model(self, options: CompileOptions) -> _Model:
+        """Return the model in canonical form, in the stages of a plan."""
+        source = self._left_by(as_asked(options, options.passes), self.graph)
+        source = self._left_by((canonical_form(options), *marking(options)), source)
+        given = given_stages(source, self._cluster, self.devices, options)
+        cuts = () if given is None else given.cuts
+        for known, at, model in self._models:
+            if known is source and at == cuts:
+                return model
+        model = _Model.of(replace(source, cuts=cuts), options)
+        self._models.append((source, cuts, model))
+        return model
+
+    def _left_by(self, pipeline: Pipeline, graph: Graph) -> Graph:
+        """Return the graph that passes leave; the same one for the same passes."""
+        for work in pipeline:
+            left = next((a for w, b, a in self._ran if w == work and b is graph), None)
+            if left is None:
+                left = PassManager().run(work, graph)
+                self._ran.append((work, graph, left))
+            graph = left
+        return graph

@@ -1,0 +1,67 @@
+"""The evaluation of a named plan: the numbers of its compiled program."""
+
+import re
+from math import inf
+from typing import Any
+
+import pytest
+
+from shardwright.api import compile
+from shardwright.compiler.accounting import traffic
+from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator
+from shardwright.cost_model.cluster import cluster
+from shardwright.ir.errors import ShardwrightError
+from shardwright.models import load_model
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
+from shardwright.search.named_plan import NamedPlan
+
+POD = cluster("h100-pod")
+SMALL = "hidden=64,heads=4,sequence=32,vocabulary=100,batch=16"
+LLAMA = f"llama:layers=16,kv_heads=4,inner=128,{SMALL}"
+CASES = [
+    (LLAMA, "data=8,zero=3,micro_batch=1,recompute=full"),
+    (LLAMA, "tensor=2,data=4,zero=1,sequence_parallel"),
+    (LLAMA, "pipeline=2,data=4,zero=1,micro_batch=1"),
+    (LLAMA, "pipeline=2,tensor=2,data=2,micro_batch=2,chunks=2,schedule=interleaved"),
+    (f"gpt:layers=16,dropout=0.1,{SMALL}", "data=8"),
+    (f"mixtral:layers=12,kv_heads=4,inner=128,experts=8,{SMALL}", "data=8,expert=4,zero=1"),
+    (f"gpt:layers=2,{SMALL}", "data=4,tensor=2,zero=2,sequence_parallel,micro_batch=2"),
+]
+
+
+def evaluated(model: str, plan: str, **options: Any) -> Evaluation:
+    asked = CompileOptions(optimizer=Optimizer("adam"), precision="bfloat16", **options)
+    evaluator = Evaluator(load_model(model).graph, POD.used_by(8), 8, asked)
+    return evaluator.evaluation(NamedPlan.parse(plan))
+
+
+@pytest.mark.parametrize(("model", "plan"), CASES)
+def test_numbers_are_those_of_the_compiled_program(model: str, plan: str) -> None:
+    found = evaluated(model, plan)
+    built = compile(model, 8, cluster=POD, plan=plan, optimizer="adam", precision="bfloat16")
+    memory = built.plan.document.memory
+    assert found.fits
+    assert found.seconds == pytest.approx(built.plan.document.objective, rel=1e-6)
+    assert found.memory.peak_bytes == pytest.approx(memory.peak_bytes, rel=1e-6)
+    assert found.memory.by_kind == pytest.approx(dict(memory.by_kind), rel=1e-6)
+    assert found.memory.by_group == pytest.approx(memory.by_group, rel=1e-6)
+    assert traffic(found.program) == traffic(built.plan.program)
+
+
+def test_plan_that_does_not_fit_takes_what_it_takes_without_a_limit() -> None:
+    plan = "data=8,zero=1,micro_batch=1"
+    found = evaluated(LLAMA, plan, memory_limit=1e4)
+    given: dict[str, Any] = {"optimizer": "adam", "precision": "bfloat16", "plan": plan}
+    built = compile(LLAMA, 8, cluster=POD, memory_limit=inf, objective="serial", **given)
+    assert not found.fits
+    assert found.memory.peak_bytes == built.plan.document.memory.peak_bytes
+    assert found.seconds == pytest.approx(built.timeline_within(inf).step_seconds, rel=1e-9)
+
+
+def test_plans_that_the_model_has_not_are_refused_as_by_the_compiler() -> None:
+    for plan in ("tensor=3,data=2", "data=8,expert=2", "pipeline=8,micro_batch=2,chunks=4"):
+        with pytest.raises(ShardwrightError) as refused:
+            compile(LLAMA, 8, cluster=POD, plan=plan)
+        with pytest.raises(type(refused.value), match=f"^{re.escape(str(refused.value))}$"):
+            evaluated(LLAMA, plan)
