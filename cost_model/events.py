@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.streams import Placement
 from shardwright.ir.graph import Node
 
@@ -143,6 +144,8 @@ class Timeline:
         Time in which a device group waits for other stages.
     group_peak_bytes : tuple of float
         Peak memory of each device group of a pipeline.
+    make_memory : callable, optional
+        Returns the peak memory by kind of tensor; not of a pipeline.
     """
 
     step_seconds: float
@@ -154,6 +157,9 @@ class Timeline:
     make_record: Callable[[], Record] = field(repr=False, compare=False)
     bubble_seconds: float = 0.0
     group_peak_bytes: tuple[float, ...] = ()
+    make_memory: Callable[[], MemoryUseReport] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @cached_property
     def record(self) -> Record:

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds, buffers
+from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
@@ -55,6 +55,7 @@ class LiveRanges:
 
     def __init__(self, graph: Graph, held: Buffers, positions: Sequence[int]) -> None:
         self.present = sum(held.sizes[name] for name in present_names(graph))
+        self._sizes, self._positions = held.sizes, positions
         runs = _runs(len(graph), positions)
         made = [*_allocations(graph, held, positions, runs)]
         freed = [*_releases(graph, held, positions, runs)]
@@ -96,6 +97,21 @@ class LiveRanges:
     def totals(self, changes: LiveChanges) -> Floats:
         """Return the live bytes before all changes, and after each."""
         return np.cumsum(np.concatenate([[self.present], changes.nbytes]))
+
+    def memory(self, graph: Graph, starts: Floats, ends: Floats) -> MemoryUseReport:
+        """Return the most bytes that are live at once, by kind of tensor."""
+        kinds, changes = buffer_kinds(graph), self.changes(starts, ends)
+        totals = self.totals(changes)
+        last = int(totals.argmax())
+        sums = np.bincount(changes.buffers[:last], changes.nbytes[:last], len(self.names))
+        now = dict.fromkeys(KINDS, 0.0)
+        for name in present_names(graph):
+            now[kinds[name]] += self._sizes[name]
+        for name, nbytes in zip(self.names, sums.tolist(), strict=True):
+            now[kinds[name]] += nbytes
+        at = self._positions[changes.executions[last - 1]] if last else None
+        where = "the start" if at is None else graph.nodes[at].name
+        return MemoryUseReport(float(totals[last]), now, where)
 
     def _last_uses(self, ends: Floats) -> tuple[Floats, NDArray[np.intp]]:
         """Return when the last use of each buffer ends, and which it is."""
@@ -149,25 +165,10 @@ def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:
     timeline : Timeline
         The timeline of its nodes.
     """
-    window = timeline.window_bytes
-    if not window:  # nodes are in program order
-        return replace(peak_memory(graph), window_bytes=window)
-    held, kinds = buffers(graph), buffer_kinds(graph)
-    now = dict.fromkeys(KINDS, 0.0)
-    for name in present_names(graph):
-        now[kinds[name]] += held.sizes[name]
-    events = timeline.record.simulated or timeline.events
-    ranges = LiveRanges(graph, held, _positions(graph, events))
-    starts = np.array([event.start for event in events])
-    changes = ranges.changes(starts, np.array([event.end for event in events]))
-    totals = ranges.totals(changes)
-    last = int(totals.argmax())
-    for buffer, nbytes in zip(changes.buffers[:last], changes.nbytes[:last].tolist(), strict=True):
-        now[kinds[ranges.names[buffer]]] += nbytes
-    at = events[changes.executions[last - 1]].node.name if last else "the start"
-    hosted = host_peak(graph, held, events)
-    peak = float(totals[last])
-    return MemoryUseReport(peak, now, at, host_bytes=hosted, window_bytes=window)
+    if not timeline.window_bytes:  # nodes are in program order
+        return replace(peak_memory(graph), window_bytes=timeline.window_bytes)
+    assert timeline.make_memory is not None
+    return timeline.make_memory()
 
 
 def host_peak(graph: Graph, held: Buffers, events: Sequence[Event]) -> float:

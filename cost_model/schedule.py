@@ -1,186 +1,19 @@
 """Greedy schedules of tasks on the resources of a rank: one node at a time on each, uninterrupted.
 
-Knows tasks, resources and bytes, and how tasks follow from a program; see `timeline` for the rules.
+Knows tasks, resources and bytes; see `timeline` for the rules.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardwright.cost_model.buffers import Buffers, buffers, deferrable_bytes, written_in_place
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.as_run import (
     in_line,
-    launch_seconds,
-    run_by,
-    seconds_as_run,
 )
-from shardwright.cost_model.efficiency.unread import unread_recomputation
-from shardwright.cost_model.roofline import computing_seconds
-from shardwright.cost_model.streams import COMPUTE, Placement, Task, placements
-from shardwright.ir.graph import Graph
-from shardwright.ir.liveness import Loop, execution_order
-from shardwright.operators.views import buffers_of
-
-
-@dataclass(frozen=True)
-class Tasks:
-    """The tasks of a program, in program order.
-
-    Parameters
-    ----------
-    tasks : tuple of Task
-        One for each node, and for each pass over micro-batches that runs it.
-    buffers : Buffers
-        The buffers of the program.
-    order : tuple of (int, int)
-        The position of the node of each task, and its pass.
-    loop : Loop or None
-        The loop over micro-batches.
-    """
-
-    tasks: tuple[Task, ...]
-    buffers: Buffers
-    order: tuple[tuple[int, int], ...]
-    loop: Loop | None = None
-
-    @cached_property
-    def scheduler(self) -> "Scheduler":
-        """Schedules them."""
-        return Scheduler(self.tasks)
-
-    @cached_property
-    def seconds(self) -> NDArray[np.float64]:
-        """The duration of each."""
-        return np.array([task.seconds for task in self.tasks])
-
-    @cached_property
-    def deferrable_bytes(self) -> float:
-        """Bytes that would be early or late if everything were, in one pass over micro-batches."""
-        pairs = zip(self.tasks, self.order, strict=True)
-        return sum(task.nbytes for task, (_, number) in pairs if number == 0)
-
-
-class TaskMaker:
-    """Makes the tasks of nodes of a program, lowered to collectives.
-
-    Parameters
-    ----------
-    graph : Graph
-        The program.
-    cluster : Cluster
-        Its devices and links.
-    """
-
-    def __init__(self, graph: Graph, cluster: Cluster) -> None:
-        self.graph, self.buffers = graph, buffers(graph)
-        self.placed, self.software = placements(graph, cluster), cluster.software
-        self.written = written_in_place(graph, self.buffers)
-        self.seconds = seconds_as_run(graph, cluster, self.placed)
-        self.computing = [
-            computing_seconds(node, graph, cluster) if where.levels else 0.0
-            for node, where in zip(graph.nodes, self.placed, strict=True)
-        ]
-        recomputes = self.software is not None and self.software.recompute == "blocks"
-        self.unread = unread_recomputation(graph) if recomputes else {}
-        self._uses: dict[int, _Uses] = {}
-
-    def in_passes(self, passes: int) -> Tasks:
-        """Return the tasks of so many passes over micro-batches."""
-        order = tuple(execution_order(self.graph, passes))
-        return Tasks(self.tasks(order), self.buffers, order, self.buffers.live.loop)
-
-    def tasks(self, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
-        """Return the tasks of nodes that run in an order, each with its pass."""
-        producer: dict[str, int] = {}  # the task that makes a value, the last so far
-        readers: dict[str, list[int]] = {}  # of buffers
-        tasks: list[Task] = []
-        line = -1
-        for i, (position, _) in enumerate(order):
-            uses = self._uses_of(position)
-            after = [producer[name] for name in uses.waits_for if name in producer]
-            for name in uses.written:
-                after += readers.get(name, ())
-            producer.update(dict.fromkeys(uses.made, i))
-            if uses.is_update and line >= 0:
-                after.append(line)
-            for name in uses.buffers:
-                readers.setdefault(name, []).append(i)
-            tasks.append(uses.task_after(tuple(dict.fromkeys(after))))
-            line = i if uses.task.in_line else line
-        return tuple(tasks)
-
-    def _uses_of(self, position: int) -> "_Uses":
-        if position not in self._uses:
-            self._uses[position] = self._make_uses(position)
-        return self._uses[position]
-
-    def _in_loop(self, position: int) -> bool:
-        loop = self.buffers.live.loop
-        return loop is not None and loop.start <= position < loop.stop
-
-    def _make_uses(self, position: int) -> "_Uses":
-        node, where, held = self.graph.nodes[position], self.placed[position], self.buffers
-        made = tuple(result.name for result in node.results)
-        accumulates = any(map(held.live.is_accumulator, made))
-        nbytes = deferrable_bytes(node, where.queue, self.graph, held)
-        in_loop = self._in_loop(position)
-        task = self._task(position, in_loop, nbytes)
-        if self.software is not None:
-            unread = [self._task(i, in_loop) for i in self.unread.get(position, ())]
-            task = run_by(self.software, [task, *unread], held.live.loop is not None)
-        return _Uses(
-            task,
-            (*node.operands, *((node.name,) if accumulates else ())),
-            tuple(self.written.get(position, ())),
-            made,
-            tuple(buffers_of(node, held.live.roots)),
-            node.provenance.role == "update",
-        )
-
-    def _task(self, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
-        seconds, where = self.seconds[position], self.placed[position]
-        busy = self.computing[position] if where.levels else seconds
-        host = launch_seconds(self.graph.nodes[position], self.graph, self.software)
-        return Task(where, seconds, (), nbytes, busy, in_loop, host)
-
-
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """What the task of a node waits for, and what later tasks wait for.
-
-    Parameters
-    ----------
-    task : Task
-        The task, which waits for nothing yet.
-    waits_for : tuple of str
-        Values that it reads; an accumulator also waits for itself of the pass before.
-    written : tuple of str
-        Parameters that it overwrites.
-    made : tuple of str
-        Values that it makes.
-    buffers : tuple of str
-        The buffers that it touches.
-    is_update : bool
-        Whether it updates a parameter.
-    """
-
-    task: Task
-    waits_for: tuple[str, ...]
-    written: tuple[str, ...]
-    made: tuple[str, ...]
-    buffers: tuple[str, ...]
-    is_update: bool
-
-    def task_after(self, after: tuple[int, ...]) -> Task:
-        """Return the task, that waits for others."""
-        return replace(self.task, after=after)
+from shardwright.cost_model.streams import COMPUTE, Placement, Task
 
 
 def schedule(tasks: Sequence[Task], window: float) -> list[float]:
@@ -208,6 +41,14 @@ class Scheduler:
         early = (task.nbytes if task.placement.queue == "gathers" else 0.0 for task in tasks)
         self.bytes_until = list(accumulate(early, initial=0.0))  # of gathers before each task
         self.late = [t.nbytes if t.placement.queue == "reductions" else 0.0 for t in tasks]
+
+    def lasting(self, seconds: Sequence[float]) -> "Scheduler":
+        """Return what schedules the same tasks with other durations."""
+        found = copy(self)
+        found.seconds = list(seconds)
+        for name in ("seconds_before", "least_seconds"):
+            vars(found).pop(name, None)
+        return found
 
     @cached_property
     def seconds_before(self) -> list[float]:

@@ -29,16 +29,17 @@ Then it is no result of a search, and bounds of the search do not speak of it.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from shardwright.cost_model.buffers import Buffers
+from shardwright.cost_model.buffers import Buffers, MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Event, Record, Timeline, in_least_window
-from shardwright.cost_model.live_bytes import Floats, LiveRanges
+from shardwright.cost_model.live_bytes import Floats, LiveRanges, host_peak
 from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.pipelines.step import (
     MemoryLimit,
@@ -48,10 +49,9 @@ from shardwright.cost_model.pipelines.step import (
     pipeline_timeline,
     pipeline_with_window,
 )
-from shardwright.cost_model.repetition import Repeated, repeated_pass
 from shardwright.cost_model.roofline import program_seconds
-from shardwright.cost_model.schedule import TaskMaker, Tasks
 from shardwright.cost_model.streams import COMPUTE
+from shardwright.cost_model.tasks import Repeated, TaskMaker, Tasks, repeated_pass
 from shardwright.cost_model.weighted.loads import seconds_in_buckets
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
@@ -188,10 +188,10 @@ def seconds_in_best_buckets(graph: Graph, cluster: AnyCluster, window: float) ->
     """
     if cluster.software is not None or pipeline_of(graph) is not None:
         return 0.0
-    program = _Program(graph, of_one_kind(cluster, _ONE_STAGE))
-    program.maker.seconds = seconds_in_buckets(graph, program.cluster, program.maker.seconds)
-    timeline = program.timeline(window)
-    return 0.0 if timeline is None else timeline.step_seconds
+    program = _alone(graph, cluster)
+    seconds = seconds_in_buckets(graph, program.cluster, program.maker.seconds)
+    found = program.executed(window, seconds)
+    return 0.0 if found is None else found.step_seconds
 
 
 def serial_timeline(graph: Graph, cluster: AnyCluster) -> Timeline:
@@ -244,15 +244,31 @@ class _Program:
 
     def timeline(self, window: float) -> Timeline | None:
         """Return the timeline with a window, of all passes; None if they do not repeat."""
+        found = self.executed(window)
+        return None if found is None else found.timeline()
+
+    def executed(
+        self, window: float, seconds: Sequence[float] | None = None
+    ) -> "_Execution | None":
+        """Return when all passes run; None if they do not repeat.
+
+        Parameters
+        ----------
+        window : float
+            The bytes that may be early, and late.
+        seconds : sequence of float, optional
+            Other durations of the nodes.
+        """
         most = max(self.fewest, min(self.passes, _MOST_PASSES))
         passes = self.fewest
         while True:
             tasks = self._tasks_of(passes)
+            tasks = tasks if seconds is None else tasks.lasting(seconds)
             starts = np.array(tasks.scheduler.starts(window))
             skipped = self._skipped(passes, tasks, starts)
             if skipped is not None:
-                live = self._live_ranges(passes)
-                return _Execution(self.graph, tasks, live, starts, window).timeline(skipped)
+                live = partial(self._live_ranges, passes)
+                return _Execution(self.graph, tasks, live, starts, window, skipped)
             if passes == most:
                 return None
             passes = min(2 * passes, most)
@@ -321,38 +337,54 @@ class _Execution:
         The program.
     tasks : Tasks
         Its tasks.
-    live : LiveRanges
-        Its buffers.
+    live : callable
+        Returns its buffers.
     starts : array
         When each task starts, in seconds.
     window : float
         The bytes that may be early, and late.
+    skipped : _Skipped
+        Further passes over micro-batches.
     """
 
     graph: Graph
     tasks: Tasks
-    live: LiveRanges
+    live: Callable[[], LiveRanges]
     starts: Floats
     window: float
+    skipped: _Skipped
 
     @property
     def ends(self) -> Floats:
         """When each task ends, in seconds."""
         return self.starts + self.tasks.seconds
 
-    def timeline(self, skipped: _Skipped) -> Timeline:
-        """Return the timeline, with further passes over micro-batches."""
-        step = float(self.ends.max(initial=0.0)) + skipped.seconds
-        compute, total = self._busy(skipped)
+    @property
+    def step_seconds(self) -> float:
+        """When the last task of the last pass ends, in seconds."""
+        return float(self.ends.max(initial=0.0)) + self.skipped.seconds
+
+    def timeline(self) -> Timeline:
+        """Return the timeline."""
+        step, (compute, total) = self.step_seconds, self._busy(self.skipped)
         return Timeline(
             step_seconds=step,
             compute_seconds=compute,
             communication_seconds=total - compute,
             exposed_communication_seconds=max(0.0, step - compute),
-            peak_bytes=self.live.peak_bytes(self.starts, self.ends),
+            peak_bytes=self.live().peak_bytes(self.starts, self.ends),
             window_bytes=self.window,
-            make_record=lambda: self._record(skipped),
+            make_record=lambda: self._record(self.skipped),
+            make_memory=self._memory,
         )
+
+    def _memory(self) -> MemoryUseReport:
+        """Return the peak memory by kind of tensor."""
+        found = self.live().memory(self.graph, self.starts, self.ends)
+        if self.tasks.buffers.hosted:
+            hosted = host_peak(self.graph, self.tasks.buffers, [*self._events()])
+            found = replace(found, host_bytes=hosted)
+        return replace(found, window_bytes=self.window)
 
     def _busy(self, skipped: _Skipped) -> tuple[float, float]:
         """Return the seconds of computation, and of all nodes."""
@@ -385,9 +417,9 @@ class _Execution:
 
     def _live_bytes(self) -> list[tuple[float, float]]:
         """Return the changes of the live bytes over time, and the bytes from then on."""
-        changes = self.live.changes(self.starts, self.ends)
+        changes = self.live().changes(self.starts, self.ends)
         moments = [0.0, *changes.moments.tolist()]
-        return list(zip(moments, self.live.totals(changes).tolist(), strict=True))
+        return list(zip(moments, self.live().totals(changes).tolist(), strict=True))
 
 
 def _allocated(node: Node, held: Buffers) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import node_text
 
 _ACCUMULATING = ("all_reduce", "all_gather")
@@ -52,6 +53,10 @@ def loop_of(graph: Graph) -> Loop | None:
     mesh = graph.mesh
     if mesh is None or not mesh.in_time:
         return None
+    return graph.analysed("loop", lambda: _loop_of(graph, mesh))
+
+
+def _loop_of(graph: Graph, mesh: Mesh) -> Loop | None:
     axes = mesh.in_time
     split = {
         name

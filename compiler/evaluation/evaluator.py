@@ -13,6 +13,7 @@ from functools import cached_property
 from math import inf
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
+from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages
 from shardwright.compiler.stages.evaluation import (
     SimulatedStep,
@@ -144,6 +145,10 @@ class Evaluator:
         ShardwrightError
             If the model has no such plan.
         """
+        with rare_collections():
+            return self._evaluation(plan)
+
+    def _evaluation(self, plan: NamedPlan) -> Evaluation:
         options = self._options_of(plan)
         program = self._program(plan, options)
         if plan.pipeline > 1:

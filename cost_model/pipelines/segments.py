@@ -17,8 +17,9 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import value_bytes
-from shardwright.cost_model.schedule import TaskMaker, schedule
+from shardwright.cost_model.schedule import schedule
 from shardwright.cost_model.streams import Task
+from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.schedules import Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
 from shardwright.ir.graph import Graph, Node, Value

@@ -71,14 +71,24 @@ def _runs(keys: Sequence[int]) -> Iterator[_Run]:
         begin = begin + 1 if found is None else found.end
 
 
-def _aligned(run: _Run, scopes: Sequence[str]) -> _Run:
+def _aligned(run: _Run, graph: Graph, scopes: Sequence[str]) -> _Run:
     """Return a run whose periods begin where numbered cells do, if they can.
 
     Passes treat a cell as a whole: recomputation puts what it repeats before the cell's gradient.
+    Without cells, periods begin where the fewest values pass to the next: then a layer has what is
+    made of its own parameters, and passes name what they make of these alike in all layers.
     """
     inner = range(run.begin, run.begin + run.length)
-    begin = next((i for i in inner if i and scopes[i] != scopes[i - 1]), run.begin)
+    begin = next((i for i in inner if i and scopes[i] != scopes[i - 1]), None)
+    if begin is None:
+        begin = min(inner, key=lambda i: _passed(graph.nodes, i, run.length))
     return _Run(begin, run.length, (run.end - begin) // run.length)
+
+
+def _passed(nodes: Sequence[Node], at: int, length: int) -> int:
+    """Return how many values of a stretch before an operator one as long from it on reads."""
+    made = {result.name for node in nodes[max(at - length, 0) : at] for result in node.results}
+    return len(made.intersection(name for n in nodes[at : at + length] for name in n.operands))
 
 
 def _run_at(keys: Sequence[int], begin: int, equal: Sequence[int]) -> _Run | None:
@@ -130,7 +140,7 @@ class _Places:
     def __init__(self, graph: Graph, decisions: Decisions, overrides: Overrides) -> None:
         self.graph, self.decisions, self.overrides = graph, decisions, overrides
         scopes = [block_of(node.scope) for node in graph.nodes]
-        self.runs = [_aligned(run, scopes) for run in _runs(self._keys())]
+        self.runs = [_aligned(run, graph, scopes) for run in _runs(self._keys())]
         self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
         self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
         for number, run in enumerate(self.runs):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import Cluster, cluster, mesh_for
-from shardwright.cost_model.schedule import TaskMaker, Tasks, schedule
+from shardwright.cost_model.schedule import schedule
+from shardwright.cost_model.tasks import TaskMaker, Tasks
 from shardwright.cost_model.weighted.intervals import (
     Kind,
     ResourceWeights,

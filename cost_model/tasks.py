@@ -1,0 +1,293 @@
+"""The tasks of a program: what is scheduled, made of its nodes; and passes that repeat.
+
+Of passes over micro-batches that repeat one stands for all that follow it, until the last ones.
+A schedule is greedy, so what follows a moment depends on the work that is left then. Where the same
+work is left when two passes in a row begin, the second is like the first, and further passes
+between them are like both. The last passes must not be felt yet: nothing of the last pass may be
+ahead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwright.cost_model.buffers import Buffers, buffers, deferrable_bytes, written_in_place
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.as_run import launch_seconds, run_by, seconds_as_run
+from shardwright.cost_model.efficiency.unread import unread_recomputation
+from shardwright.cost_model.roofline import computing_seconds
+from shardwright.cost_model.schedule import Scheduler
+from shardwright.cost_model.streams import Task, placements
+from shardwright.ir.graph import Graph
+from shardwright.ir.liveness import Loop, execution_order
+from shardwright.operators.views import buffers_of
+
+Floats = NDArray[np.float64]
+_ROUNDING = 1e-9  # relative difference of moments that are equal
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of a program, in program order.
+
+    Parameters
+    ----------
+    tasks : tuple of Task
+        One for each node, and for each pass over micro-batches that runs it.
+    buffers : Buffers
+        The buffers of the program.
+    order : tuple of (int, int)
+        The position of the node of each task, and its pass.
+    loop : Loop or None
+        The loop over micro-batches.
+    durations : sequence of float, optional
+        Other durations than those of the tasks.
+    """
+
+    tasks: tuple[Task, ...]
+    buffers: Buffers
+    order: tuple[tuple[int, int], ...]
+    loop: Loop | None = None
+    durations: Sequence[float] | None = None
+
+    @cached_property
+    def scheduler(self) -> "Scheduler":
+        """Schedules them."""
+        return Scheduler(self.tasks)
+
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """The duration of each."""
+        found = self.durations or [task.seconds for task in self.tasks]
+        return np.array(found, np.float64)
+
+    def lasting(self, seconds: Sequence[float]) -> "Tasks":
+        """Return the tasks with other durations, those of the nodes of the program."""
+        durations = [seconds[position] for position, _ in self.order]
+        found = replace(self, durations=durations)
+        vars(found)["scheduler"] = self.scheduler.lasting(durations)
+        return found
+
+    @cached_property
+    def deferrable_bytes(self) -> float:
+        """Bytes that would be early or late if everything were, in one pass over micro-batches."""
+        pairs = zip(self.tasks, self.order, strict=True)
+        return sum(task.nbytes for task, (_, number) in pairs if number == 0)
+
+
+class TaskMaker:
+    """Makes the tasks of nodes of a program, lowered to collectives.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    cluster : Cluster
+        Its devices and links.
+    """
+
+    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+        self.graph, self.buffers = graph, buffers(graph)
+        self.placed, self.software = placements(graph, cluster), cluster.software
+        self.written = written_in_place(graph, self.buffers)
+        self.seconds = seconds_as_run(graph, cluster, self.placed)
+        self.computing = [
+            computing_seconds(node, graph, cluster) if where.levels else 0.0
+            for node, where in zip(graph.nodes, self.placed, strict=True)
+        ]
+        recomputes = self.software is not None and self.software.recompute == "blocks"
+        self.unread = unread_recomputation(graph) if recomputes else {}
+        self._uses: dict[int, _Uses] = {}
+
+    def in_passes(self, passes: int) -> Tasks:
+        """Return the tasks of so many passes over micro-batches."""
+        order, loop = tuple(execution_order(self.graph, passes)), self.buffers.live.loop
+        return Tasks(self.tasks(order), self.buffers, order, loop)
+
+    def tasks(self, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
+        """Return the tasks of nodes that run in an order, each with its pass."""
+        producer: dict[str, int] = {}  # the task that makes a value, the last so far
+        readers: dict[str, list[int]] = {}  # of buffers
+        tasks: list[Task] = []
+        line = -1
+        for i, (position, _) in enumerate(order):
+            uses = self._uses_of(position)
+            after = [producer[name] for name in uses.waits_for if name in producer]
+            for name in uses.written:
+                after += readers.get(name, ())
+            producer.update(dict.fromkeys(uses.made, i))
+            if uses.is_update and line >= 0:
+                after.append(line)
+            for name in uses.buffers:
+                readers.setdefault(name, []).append(i)
+            tasks.append(uses.task_after(tuple(dict.fromkeys(after))))
+            line = i if uses.task.in_line else line
+        return tuple(tasks)
+
+    def _uses_of(self, position: int) -> "_Uses":
+        if position not in self._uses:
+            self._uses[position] = self._make_uses(position)
+        return self._uses[position]
+
+    def _in_loop(self, position: int) -> bool:
+        loop = self.buffers.live.loop
+        return loop is not None and loop.start <= position < loop.stop
+
+    def _make_uses(self, position: int) -> "_Uses":
+        node, where, held = self.graph.nodes[position], self.placed[position], self.buffers
+        made = tuple(result.name for result in node.results)
+        accumulates = any(map(held.live.is_accumulator, made))
+        nbytes = deferrable_bytes(node, where.queue, self.graph, held)
+        in_loop = self._in_loop(position)
+        task = self._task(position, in_loop, nbytes)
+        if self.software is not None:
+            unread = [self._task(i, in_loop) for i in self.unread.get(position, ())]
+            task = run_by(self.software, [task, *unread], held.live.loop is not None)
+        return _Uses(
+            task,
+            (*node.operands, *((node.name,) if accumulates else ())),
+            tuple(self.written.get(position, ())),
+            made,
+            tuple(buffers_of(node, held.live.roots)),
+            node.provenance.role == "update",
+        )
+
+    def _task(self, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
+        seconds, where = self.seconds[position], self.placed[position]
+        busy = self.computing[position] if where.levels else seconds
+        host = launch_seconds(self.graph.nodes[position], self.graph, self.software)
+        return Task(where, seconds, (), nbytes, busy, in_loop, host)
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What the task of a node waits for, and what later tasks wait for.
+
+    Parameters
+    ----------
+    task : Task
+        The task, which waits for nothing yet.
+    waits_for : tuple of str
+        Values that it reads; an accumulator also waits for itself of the pass before.
+    written : tuple of str
+        Parameters that it overwrites.
+    made : tuple of str
+        Values that it makes.
+    buffers : tuple of str
+        The buffers that it touches.
+    is_update : bool
+        Whether it updates a parameter.
+    """
+
+    task: Task
+    waits_for: tuple[str, ...]
+    written: tuple[str, ...]
+    made: tuple[str, ...]
+    buffers: tuple[str, ...]
+    is_update: bool
+
+    def task_after(self, after: tuple[int, ...]) -> Task:
+        """Return the task, that waits for others; there are many of them."""
+        own = self.task
+        return Task(
+            *(own.placement, own.seconds, after, own.nbytes),
+            *(own.computing, own.in_loop, own.host, own.exposed),
+        )
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A pass that repeats the one before.
+
+    Parameters
+    ----------
+    number : int
+        The pass.
+    start : float
+        The moment at which it begins, in seconds.
+    seconds : float
+        By how much it is later than the pass before.
+    """
+
+    number: int
+    start: float
+    seconds: float
+
+
+def repeated_pass(tasks: Tasks, starts: Floats) -> Repeated | None:
+    """Return the first pass that repeats the one before; None if there is none.
+
+    Parameters
+    ----------
+    tasks : Tasks
+        The tasks of a program with a loop over micro-batches.
+    starts : array
+        When they start, in seconds.
+    """
+    loop = tasks.loop
+    if loop is None:
+        return None
+    moments = _Moments.of(tasks, starts, loop)
+    for number in range(2, len(moments.begins) - 1):
+        if moments.repeats(number):
+            begin = moments.begins[number]
+            return Repeated(number, begin, begin - moments.begins[number - 1])
+    return None
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """When the tasks of a program start and end.
+
+    Parameters
+    ----------
+    before_end, after_start : float
+        The end of all work before the loop, and the start of the first after it.
+    starts, ends : array
+        The starts and ends of the nodes of each pass.
+    begins : list of float
+        The start of the first computation of each pass.
+    """
+
+    before_end: float
+    after_start: float
+    starts: Floats
+    ends: Floats
+    begins: list[float]
+
+    @classmethod
+    def of(cls, tasks: Tasks, starts: Floats, loop: Loop) -> "_Moments":
+        """Divide the tasks into those of each pass, before and after the loop."""
+        length = loop.stop - loop.start
+        start, end = starts, starts + tasks.seconds
+        passes = 1 + max(number for _, number in tasks.order)
+        stop = loop.start + passes * length
+        of_passes = start[loop.start : stop].reshape(passes, length)
+        body = tasks.tasks[loop.start : loop.start + length]
+        first = next((i for i, task in enumerate(body) if task.in_line), 0)
+        return cls(
+            float(end[: loop.start].max(initial=0.0)),
+            float(start[stop:].min(initial=np.inf)),
+            of_passes,
+            end[loop.start : stop].reshape(passes, length),
+            of_passes[:, first].tolist(),
+        )
+
+    def repeats(self, number: int) -> bool:
+        """Return whether the same work is left when a pass begins as when the one before began."""
+        last, now = self.begins[number - 1], self.begins[number]
+        if self.before_end > last or self.after_start < now:
+            return False
+        earlier, later = self._left(last), self._left(now)
+        is_done, is_left = not later[0].any(), bool(np.isinf(earlier[-1]).all())
+        close = np.isclose(earlier[:-1], later[1:], rtol=0.0, atol=_ROUNDING * now)
+        return is_done and is_left and bool(close.all())
+
+    def _left(self, moment: float) -> Floats:
+        """Return the seconds that are left of each task; infinity if it has not started."""
+        rounding = _ROUNDING * moment
+        left = np.where(self.starts < moment - rounding, self.ends - moment, np.inf)
+        return np.where(self.ends <= moment + rounding, 0.0, left)
