@@ -1,6 +1,6 @@
 """Rotary embedding: positions as rotations of pairs of features (Su et al., 2021)."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from shardwright.operators.info import (
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
+# The angles of longer sequences; defaults are left out of the text.
+_STRETCH: dict[str, Any] = {"factor": 1.0, "ramp": (), "by_frequency": False, "amplitude": 1.0}
+
 
 @register
 class RotaryEmbedding(OperatorInfo):
@@ -25,16 +28,34 @@ class RotaryEmbedding(OperatorInfo):
     The operand is ``[..., position, feature]``; positions count from ``start``. The pairs are
     features ``i`` and ``i + features / 2``, or with ``interleaved`` the features ``2 i`` and
     ``2 i + 1``. ``reverse`` rotates backwards.
+
+    For sequences that are longer than those of the first training, frequencies are divided by
+    ``factor``. With a ``ramp``, a share r of each stays as it is: r grows from 0 to 1 between its
+    two numbers, which are indices of pairs (Peng et al., "YaRN", 2023), or ``by_frequency``
+    frequencies (Llama 3.1). ``amplitude`` multiplies the result.
     """
 
     name = "rotary_embedding"
     of_reals = True
-    defaults: ClassVar = {"base": 10000.0, "interleaved": False, "start": 0, "reverse": False}
+    defaults: ClassVar = {
+        "base": 10000.0,
+        "interleaved": False,
+        "start": 0,
+        "reverse": False,
+        **_STRETCH,
+    }
     linear = ((0,),)
     flops_per_point = 3.0
     examples = (
         Example(("f64[2, 4, 6]",), {"base": 100.0}),
         Example(("f64[2, 3, 4]",), {"base": 10.0, "interleaved": True, "start": 5}),
+        Example(
+            ("f64[2, 3, 8]",), {"base": 10.0, "factor": 4.0, "ramp": (3.0, 0.5), "amplitude": 1.2}
+        ),
+        Example(
+            ("f64[2, 3, 8]",),
+            {"base": 10.0, "factor": 4.0, "ramp": (0.1, 0.6), "by_frequency": True},
+        ),
     )
 
     def make_rule(self) -> Rule:
@@ -56,8 +77,9 @@ class RotaryEmbedding(OperatorInfo):
         interleaved = self.attributes["interleaved"]
         pairs = np.arange(x.shape[-1] // 2) + (view.starts["d"] if interleaved else 0)
         positions = np.arange(x.shape[-2]) + view.starts["s"] + self.attributes["start"]
-        angles = positions[:, None] * self.attributes["base"] ** (-2.0 * pairs / features)
-        cos, sin = (np.asarray(turn(angles), x.dtype) for turn in (np.cos, np.sin))
+        angles = positions[:, None] * self._frequencies(pairs, features)
+        amplitude = self.attributes["amplitude"]
+        cos, sin = (np.asarray(amplitude * turn(angles), x.dtype) for turn in (np.cos, np.sin))
         if self.attributes["reverse"]:
             sin = -sin
         half = x.shape[-1] // 2
@@ -71,7 +93,20 @@ class RotaryEmbedding(OperatorInfo):
         result[second] = x[second] * cos + x[first] * sin
         return result
 
+    def _frequencies(self, pairs: Array, features: int) -> Array:
+        """Return the angle of a position at each pair."""
+        frequencies = np.asarray(self.attributes["base"] ** (-2.0 * pairs / features))
+        factor, ramp = self.attributes["factor"], self.attributes["ramp"]
+        if factor == 1:
+            return frequencies
+        kept: Array | float = 0.0
+        if ramp:
+            place = frequencies if self.attributes["by_frequency"] else pairs
+            kept = np.clip((place - ramp[0]) / (ramp[1] - ramp[0]), 0, 1)
+        return frequencies * (kept + (1 - kept) / factor)
+
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Rotate the cotangent backwards."""
-        attributes = {**self.attributes, "reverse": not self.attributes["reverse"]}
+        own = {n: v for n, v in self.attributes.items() if _STRETCH.get(n) != v}
+        attributes = {**own, "reverse": not self.attributes["reverse"]}
         return [build.emit("rotary_embedding", at.cotangents[0], **attributes)]

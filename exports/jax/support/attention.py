@@ -90,6 +90,10 @@ def rotary_embedding(
     interleaved: bool = False,
     start: int = 0,
     reverse: bool = False,
+    factor: float = 1.0,
+    ramp: tuple[float, ...] = (),
+    by_frequency: bool = False,
+    amplitude: float = 1.0,
     start_s: Any = 0,
     start_d: Any = 0,
     whole_d: int,
@@ -98,8 +102,15 @@ def rotary_embedding(
     wide = jnp.promote_types(x.dtype, jnp.float32)
     pairs = jnp.arange(half, dtype=wide) + (start_d if interleaved else 0)
     positions = jnp.arange(x.shape[-2], dtype=wide) + (start + start_s)
-    angles = positions[:, None] * base ** (-2.0 * pairs / features)
-    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    frequencies = base ** (-2.0 * pairs / features)
+    if factor != 1:
+        kept = jnp.zeros_like(pairs)
+        if ramp:
+            place = frequencies if by_frequency else pairs
+            kept = jnp.clip((place - ramp[0]) / (ramp[1] - ramp[0]), 0, 1)
+        frequencies = frequencies * (kept + (1 - kept) / factor)
+    angles = positions[:, None] * frequencies
+    cos, sin = (amplitude * turn(angles).astype(x.dtype) for turn in (jnp.cos, jnp.sin))
     if reverse:
         sin = -sin
     if interleaved:

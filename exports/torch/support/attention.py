@@ -108,6 +108,10 @@ def rotary_embedding(
     interleaved: bool = False,
     start: int = 0,
     reverse: bool = False,
+    factor: float = 1.0,
+    ramp: tuple[float, ...] = (),
+    by_frequency: bool = False,
+    amplitude: float = 1.0,
     start_s: int = 0,
     start_d: int = 0,
     whole_d: int,
@@ -116,7 +120,8 @@ def rotary_embedding(
     pairs = (start_d if interleaved else 0, x.shape[-1] // 2)
     positions = (start + start_s, x.shape[-2])
     wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits are turned in float32
-    cos, sin = _turns(base, features, pairs, positions, wide, x.device)
+    stretch = (factor, ramp, by_frequency, amplitude)
+    cos, sin = _turns(base, features, pairs, positions, stretch, wide, x.device)
     if reverse:
         sin = -sin
     if interleaved:
@@ -134,6 +139,7 @@ def _turns(
     features: int,
     pairs: tuple[int, int],
     positions: tuple[int, int],
+    stretch: tuple[float, tuple[float, ...], bool, float],
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
@@ -142,5 +148,11 @@ def _turns(
         torch.arange(first, first + count, dtype=torch.float64, device=device)
         for first, count in (pairs, positions)
     )
-    angles = position[:, None] * base ** (-2.0 * pair / features)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    frequencies = base ** (-2.0 * pair / features)
+    factor, ramp, by_frequency, amplitude = stretch
+    kept = torch.zeros_like(pair)
+    if ramp:
+        place = frequencies if by_frequency else pair
+        kept = ((place - ramp[0]) / (ramp[1] - ramp[0])).clamp(0, 1)
+    angles = position[:, None] * frequencies * (kept + (1 - kept) / factor)
+    return (amplitude * angles.cos()).to(dtype), (amplitude * angles.sin()).to(dtype)
