@@ -2,7 +2,7 @@
 
 from shardwright.gradients import DistributedGradReducer
 from shardwright.nn.accumulation import GradAccumulation, PipelineCell
-from shardwright.nn.attention import GroupedQueryAttention
+from shardwright.nn.attention import GroupedQueryAttention, LatentAttention, Reach, Rotation
 from shardwright.nn.cell import Cell, CellList, SequentialCell
 from shardwright.nn.convolution import (
     AvgPool2d,
@@ -34,6 +34,7 @@ from shardwright.nn.layers import (
     SiLU,
     Softmax,
     Softplus,
+    SquaredReLU,
     Tanh,
     get_activation,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "InstanceNorm2d",
     "InstanceNorm3d",
     "InverseDecayLR",
+    "LatentAttention",
     "LayerNorm",
     "LazyAdam",
     "LeakyReLU",
@@ -149,12 +151,15 @@ __all__ = [
     "RMSProp",
     "ReLU",
     "ReLU6",
+    "Reach",
+    "Rotation",
     "SequentialCell",
     "SiLU",
     "Sigmoid",
     "Softmax",
     "SoftmaxCrossEntropyWithLogits",
     "Softplus",
+    "SquaredReLU",
     "Tanh",
     "TransformerLayer",
     "WarmUpLR",

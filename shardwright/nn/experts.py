@@ -23,6 +23,8 @@ class GatedFeedForward(Cell):
         How the weights of the first products and of the last begin.
     dtype : str
         Element type of the parameters.
+    has_bias : bool
+        Whether the products have biases.
     """
 
     def __init__(
@@ -33,9 +35,12 @@ class GatedFeedForward(Cell):
         weight_init: str | None = None,
         out_init: str | None = None,
         dtype: str = "float32",
+        *,
+        has_bias: bool = False,
     ) -> None:
         def dense(inputs: int, outputs: int, init: str | None) -> Dense:
-            return Dense(inputs, outputs, init, has_bias=False, dtype=dtype)
+            zeros = "zeros" if has_bias and init is not None else None
+            return Dense(inputs, outputs, init, zeros, has_bias=has_bias, dtype=dtype)
 
         self.gate = dense(hidden_size, ffn_hidden_size, weight_init)
         self.up = dense(hidden_size, ffn_hidden_size, weight_init)

@@ -5,6 +5,7 @@ strategies: ``dense.matmul.shard(((4, 1), (2, 1)))``.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod, sqrt
 
 import numpy as np
@@ -187,10 +188,28 @@ class ReLU(Activation):
 
 
 class GELU(Activation):
-    """``x`` times the normal distribution function of ``x``."""
+    """``x`` times the normal distribution function of ``x``.
+
+    Parameters
+    ----------
+    approximate : bool
+        Whether the function is approximated by tanh.
+    """
+
+    def __init__(self, approximate: bool = True) -> None:
+        super().__init__(ops.GeLU() if approximate else ops.GeLU(approximate=False))
+
+
+class SquaredReLU(Cell):
+    """The square of the positive part (So et al., 2021)."""
 
     def __init__(self) -> None:
-        super().__init__(ops.GeLU())
+        self.relu = ops.ReLU()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Apply the function."""
+        positive = self.relu(x)
+        return positive * positive
 
 
 class SiLU(Activation):
@@ -300,6 +319,8 @@ class PReLU(Cell):
 _ACTIVATIONS: dict[str, Callable[[], Cell]] = {
     "relu": ReLU,
     "gelu": GELU,
+    "gelu_exact": partial(GELU, approximate=False),
+    "relu2": SquaredReLU,
     "silu": SiLU,
     "tanh": Tanh,
     "sigmoid": Sigmoid,

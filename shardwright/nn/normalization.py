@@ -1,5 +1,7 @@
 """Normalizations: of rows, and of channels over a batch."""
 
+import numpy as np
+
 from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
@@ -21,6 +23,10 @@ class LayerNorm(Cell):
         Added to the variance.
     dtype : str
         Element type of the parameters.
+    has_bias : bool
+        Whether there is a shift.
+    from_one : bool
+        Whether the scale is ``1 + gamma``, and ``gamma`` begins with zeros.
     """
 
     def __init__(
@@ -28,32 +34,59 @@ class LayerNorm(Cell):
         normalized_shape: int | tuple[int, ...] | list[int],
         epsilon: float = 1e-5,
         dtype: str = "float32",
+        *,
+        has_bias: bool = True,
+        from_one: bool = False,
     ) -> None:
         size = _last(normalized_shape)
-        self.gamma = Parameter("ones", shape=size, dtype=dtype)
-        self.beta = Parameter("zeros", shape=size, dtype=dtype)
+        self.from_one = from_one
+        self.gamma = Parameter("zeros" if from_one else "ones", shape=size, dtype=dtype)
+        self.beta = Parameter("zeros", shape=size, dtype=dtype) if has_bias else None
         self.layer_norm = ops.LayerNorm(epsilon=epsilon)
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize."""
-        return self.layer_norm(x, self.gamma, self.beta)
+        gamma = self.gamma + 1.0 if self.from_one else self.gamma
+        shift = Tensor(np.zeros(x.shape[-1:]), x.dtype) if self.beta is None else self.beta
+        return self.layer_norm(x, gamma, shift)
 
 
 class RMSNorm(Cell):
-    """Division of the last dimension by its root mean square, then a scale ``gamma``."""
+    """Division of the last dimension by its root mean square, then a scale ``gamma``.
+
+    Parameters
+    ----------
+    normalized_shape : int or sequence of one int
+        Size of the last dimension.
+    epsilon : float
+        Added to the mean square.
+    dtype : str
+        Element type of the parameter.
+    from_one : bool
+        Whether the scale is ``1 + gamma``, and ``gamma`` begins with zeros (Gemma).
+    has_scale : bool
+        Whether there is a scale.
+    """
 
     def __init__(
         self,
         normalized_shape: int | tuple[int, ...] | list[int],
         epsilon: float = 1e-6,
         dtype: str = "float32",
+        *,
+        from_one: bool = False,
+        has_scale: bool = True,
     ) -> None:
-        self.gamma = Parameter("ones", shape=_last(normalized_shape), dtype=dtype)
+        size, start = _last(normalized_shape), "zeros" if from_one else "ones"
+        self.from_one = from_one
+        self.gamma = Parameter(start, shape=size, dtype=dtype) if has_scale else None
         self.rms_norm = ops.RMSNorm(epsilon=epsilon)
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize."""
-        return self.rms_norm(x, self.gamma)
+        if self.gamma is None:
+            return self.rms_norm(x, Tensor(np.ones(x.shape[-1:]), x.dtype))
+        return self.rms_norm(x, self.gamma + 1.0 if self.from_one else self.gamma)
 
 
 def _last(shape: int | tuple[int, ...] | list[int]) -> int:

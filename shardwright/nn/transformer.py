@@ -81,6 +81,8 @@ class FeedForward(Cell):
         How the weights of the two products begin.
     dtype : str
         Element type of the parameters.
+    has_bias : bool
+        Whether the products have biases.
     """
 
     def __init__(
@@ -92,12 +94,13 @@ class FeedForward(Cell):
         weight_init: str | None = None,
         out_init: str | None = None,
         dtype: str = "float32",
+        *,
+        has_bias: bool = True,
     ) -> None:
         zeros = None if weight_init is None else "zeros"
-        self.mapping = Dense(
-            hidden_size, ffn_hidden_size, weight_init, zeros, activation=activation, dtype=dtype
-        )
-        self.projection = Dense(ffn_hidden_size, hidden_size, out_init, zeros, dtype=dtype)
+        sizes = (hidden_size, ffn_hidden_size)
+        self.mapping = Dense(*sizes, weight_init, zeros, has_bias, activation, dtype)
+        self.projection = Dense(*sizes[::-1], out_init, zeros, has_bias, dtype=dtype)
         self.dropout = Dropout(dropout)
 
     def construct(self, x: Tensor) -> Tensor:
