@@ -2,8 +2,10 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shardwright.frontends.configs import deepspeed, huggingface, megatron, torchtitan
@@ -13,12 +15,16 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import given_once
 
 _MODELS = (".json", ".toml", ".sh", ".args")
+CONFIG = "config.json"
 _PLANS = (".json", ".toml", ".sh", ".args")
 
 
 def is_model(name: str) -> bool:
-    """Return whether a name is a file that may describe a model."""
-    return name.endswith(_MODELS)
+    """Return whether a name is a file that may describe a model, or a folder that holds one.
+
+    The name of a folder has a separator, so that it is no name of a model: ``./qwen3``.
+    """
+    return name.endswith(_MODELS) or ("/" in name and (Path(name) / CONFIG).is_file())
 
 
 def is_plan(name: str) -> bool:
@@ -26,15 +32,22 @@ def is_plan(name: str) -> bool:
     return name.endswith(_PLANS)
 
 
-def read_model(name: str) -> Reading:
+def read_model(name: str, sizes: Mapping[str, str] = MappingProxyType({})) -> Reading:
     """Return what a file says of a model.
+
+    Parameters
+    ----------
+    name : str
+        The file, or the folder with its ``config.json``.
+    sizes : mapping of str to str
+        Fields of a decoder that the user sets.
 
     Raises
     ------
     ModelError
         If it describes none, or says something that is not supported.
     """
-    found = _read(name, with_model=True)
+    found = _read(name, with_model=True, sizes=sizes)
     if not found.model:
         raise found.error("it describes no model", "name the model, and give the file as the plan")
     return found
@@ -69,8 +82,12 @@ def read_plan(name: str, *, with_model: bool) -> Reading:
     return found
 
 
-def _read(name: str, *, with_model: bool) -> Reading:
+def _read(
+    name: str, *, with_model: bool, sizes: Mapping[str, str] = MappingProxyType({})
+) -> Reading:
     path = Path(name)
+    if path.is_dir() and (path / CONFIG).is_file():
+        path = path / CONFIG
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -80,7 +97,7 @@ def _read(name: str, *, with_model: bool) -> Reading:
         table = _table(name, text, _from_json, "JSON")
         if deepspeed.is_config(table):
             return deepspeed.read(name, table)
-        return huggingface.read(name, table)
+        return huggingface.read(name, table, sizes)
     if path.suffix == ".toml":
         return torchtitan.read(
             name, _table(name, text, tomllib.loads, "TOML"), with_model=with_model

@@ -4,9 +4,13 @@ The names of fields are those of the configuration classes of `transformers`. A 
 zoo has no form is refused, unless it has the value by which it changes nothing.
 """
 
+import difflib
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shardwright.frontends.configs import decoders
+from shardwright.frontends.configs.kinds import KINDS
 from shardwright.frontends.configs.reading import Fields, Reading
 
 _NO_EFFECT = (
@@ -17,56 +21,92 @@ _NO_EFFECT = (
     *("_flash_attn_2_enabled", "output_attentions", "output_hidden_states", "return_dict"),
     *("id2label", "label2id", "problem_type", "task_specific_params", "summary_activation"),
     *("summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
-    *("scale_attn_weights", "n_ctx", "max_window_layers"),
-    *("output_router_logits", "router_jitter_noise", "finetuning_task", "directionality"),
+    *("scale_attn_weights", "n_ctx", "classifier_dropout", "cache_implementation"),
+    *("ep_size", "aux_loss_alpha", "seq_aux", "initial_context_length"),
+    *("max_window_layers", "experts_implementation"),
+    "original_max_position_embeddings",  # beside that of `rope_scaling`, which is read
+    *("finetuning_task", "directionality"),
     *("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
     *("pooler_size_per_head", "pooler_type", "num_labels", "torchscript", "output_past"),
     *("max_length", "min_length", "do_sample", "temperature", "top_k", "top_p", "num_beams"),
     *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "tokenizer_class"),
 )
+_USUAL = 8192  # tokens of a sample, where a model allows more: of most published pretraining
 _PRECISIONS = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
 _DROPOUT = "the model has no dropout there, expected 0"
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM")  # endings of classes with the zoo's heads
 
 
-def read(where: str, values: Mapping[str, Any]) -> Reading:
+def read(where: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Reading:
     """Return what a ``config.json`` says.
+
+    Parameters
+    ----------
+    where : str
+        The file.
+    values : mapping
+        Its fields.
+    sizes : mapping of str to str
+        Fields of a decoder that the user sets.
 
     Raises
     ------
     ModelError
         If the architecture is none of the zoo's, or a field is not supported.
     """
+    kind = values.get("model_type")
     reading = Reading(where)
-    fields = Fields(reading, values)
-    kind = fields.take("model_type")
-    if str(kind) not in _ARCHITECTURES:
-        known = ", ".join(_ARCHITECTURES)
-        for name, why in _OTHERS.items():
-            if str(kind) in name.split():
-                raise reading.error(
-                    f"`model_type` is `{kind}`: {why}, of which no model of the zoo is made",
-                    f"there are {known}; or write the model in Python, or export it to ONNX",
-                )
+    if isinstance(kind, str) and kind in _WRAPPERS:
+        return _inner(where, kind, values, sizes)
+    if isinstance(kind, str) and kind in KINDS:
+        return _decoder(kind, where, values, sizes)
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
+        known = ", ".join(sorted({*KINDS, *_WRAPPERS, *_ARCHITECTURES}))
         raise reading.error(
             f"`model_type` is `{kind}`, which is no model of the zoo",
-            f"there are {known}; or write the model in Python, or export it to ONNX",
+            f"there are {known}; or build the module in Python with transformers, and compile it "
+            "(`docs/pytorch.md`)",
         )
+    fields = Fields(reading, values)
+    fields.take("model_type")
     _ARCHITECTURES[kind](fields)
-    _classes(fields)
+    return _finished(fields, f"the model `{reading.model}`")
+
+
+def _finished(fields: Fields, what: str) -> Reading:
+    """Read what all models have, and refuse fields that are left."""
+    reading = fields.reading
+    _classes(fields, what)
     reading.options["precision"] = _precision(fields)
     fields.drop(_NO_EFFECT)
-    fields.end(f"the model `{reading.model}` of the zoo has no such part")
+    fields.end(f"{what} of the zoo has no such part")
     return reading
 
 
-def _classes(fields: Fields) -> None:
+def _inner(where: str, kind: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Reading:
+    """Return what a file says of the decoder within a model of images and text."""
+    text = values.get("text_config")
+    if not isinstance(text, dict):
+        raise Reading(where).error(
+            f"`model_type` is `{kind}` and there is no `text_config`",
+            "give the file of the whole model",
+        )
+    shared = {name: values[name] for name in ("torch_dtype", "dtype") if name in values}
+    own = {"model_type": _WRAPPERS[kind], **shared, **text}
+    found = read(where, own, sizes)
+    others = sorted(set(values) - {*shared, "model_type", "text_config", "architectures"})
+    found.notes.append(
+        f"only the decoder of text (`text_config`) is the model; not read: {', '.join(others)}"
+    )
+    return found
+
+
+def _classes(fields: Fields, what: str) -> None:
     """Refuse a class of another head than the zoo's, such as a classifier's."""
     for name in fields.names("architectures"):
         if not name.endswith(_HEADS):
             raise fields.reading.error(
-                f"`architectures` has `{name}`: the model `{fields.reading.model}` of the zoo "
-                "has a head for words",
+                f"`architectures` has `{name}`: {what} of the zoo has a head for words",
                 "remove it to plan the model with that head",
             )
 
@@ -86,139 +126,70 @@ def _precision(fields: Fields) -> str:
     return _PRECISIONS[types.pop()] if types else "bfloat16"
 
 
-def _length(fields: Fields, name: str) -> int:
-    """Return the sequence: the longest that the model is made for."""
-    length = fields.count(name)
+def _length(fields: Fields, name: str, default: int) -> int:
+    """Return the sequence: the longest that the model is made for, or the usual one."""
+    longest = fields.count(name, default)
+    length = min(longest, _USUAL)
+    known = "the longest" if length == longest else f"of at most {longest} (`{name}`)"
     fields.reading.assumed["sequence"] = (
-        f"the sequence is `{name}`, {length} tokens, the longest; `sequence=...` sets another"
+        f"the sequence has {length} tokens, {known}; `sequence=...` sets another"
     )
     return length
 
 
-def _decoder(fields: Fields) -> None:
-    """Read what llama, mistral and qwen have in common."""
-    reading = fields.reading
-    heads = fields.count("num_attention_heads")
-    reading.model = "llama"
-    reading.sizes = {
-        "layers": fields.count("num_hidden_layers"),
-        "hidden": fields.count("hidden_size"),
-        "heads": heads,
-        "kv_heads": fields.count("num_key_value_heads", heads),
-        "inner": fields.count("intermediate_size"),
-        "vocabulary": fields.count("vocab_size"),
-        "sequence": _length(fields, "max_position_embeddings"),
-        "base": fields.number("rope_theta", 10_000.0),
-        "epsilon": fields.number("rms_norm_eps", 1e-6),
-    }
-    _head(fields)
-    _window(fields)
-    _rotation(fields)
-    fields.only("hidden_act", ("silu",), "the gate goes through silu", "silu")
-    fields.only("attention_dropout", (0, None), _DROPOUT, 0)
-    fields.only("mlp_bias", (False, None), "the feed-forward has no biases", False)
-    fields.only("pretraining_tp", (1,), "products are not cut in parts", 1)
+def _decoder(kind: str, where: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Reading:
+    """Return what a file says of a decoder, with fields that the user sets."""
+    reading = Reading(where, model="decoder")
+    known = {**decoders.defaults(kind), **values}
+    fields = Fields(reading, {**known, **_set(reading, known, sizes)})
+    fields.take("model_type")
+    longest = fields.left.get("max_position_embeddings", 2048)
+    reading.sizes["sequence"] = _length(fields, "max_position_embeddings", 2048)
+    fields.left["max_position_embeddings"] = longest
+    reading.architecture = decoders.architecture(kind, fields)
+    _stored(fields)
+    return _finished(fields, "the decoder")
 
 
-def _head(fields: Fields) -> None:
-    sizes = fields.reading.sizes
-    if fields.left.get("head_dim") is None:
-        return
-    head = fields.count("head_dim")
-    if head * sizes["heads"] != sizes["hidden"]:
-        sizes["head"] = head
-
-
-def _window(fields: Fields) -> None:
-    """Read the window of attention, which the sequence may not exceed."""
-    used = fields.flag("use_sliding_window", True)
-    if fields.left.get("sliding_window") is not None:
-        window = fields.count("sliding_window")
-        fields.reading.window = window if used else None
-    kinds = set(fields.names("layer_types"))
-    if kinds - {"full_attention"}:
-        raise fields.reading.refused("layer_types", sorted(kinds), "all layers attend to all")
-
-
-def _rotation(fields: Fields) -> None:
-    scaling = fields.take("rope_scaling", fields.take("rope_parameters"))
-    if scaling is None:
-        return
-    if isinstance(scaling, dict) and "rope_theta" in scaling:
-        own = Fields(fields.reading, scaling)
-        fields.reading.sizes["base"] = own.number("rope_theta", 10_000.0)
-    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else scaling
-    if kind not in (None, "default"):
+def _stored(fields: Fields) -> None:
+    """Read how a checkpoint is stored, and heads that predict further tokens: both are told."""
+    found = fields.left.get("quantization_config")
+    method = found.get("quant_method") if isinstance(found, dict) else None
+    if method in ("fp8", "mxfp4"):
+        fields.take("quantization_config")
         fields.reading.notes.append(
-            f"`rope_scaling` ({kind}) changes the angles of positions, neither step nor memory; "
-            "the model turns by plain angles"
+            f"the checkpoint is stored in {method} (`quantization_config`); the model is planned "
+            "with the types of its training"
         )
+    for name in ("num_nextn_predict_layers", "num_mtp_layers"):
+        if fields.whole(name, 0):
+            fields.reading.notes.append(
+                f"`{name}`: heads that predict further tokens are left out, as transformers does"
+            )
 
 
-def _llama(fields: Fields) -> None:
-    _decoder(fields)
-    fields.only("attention_bias", (False,), "products of attention have no biases", False)
-    fields.reading.sizes["tied"] = fields.flag("tie_word_embeddings")
-
-
-def _qwen2(fields: Fields) -> None:
-    fields.left.setdefault("use_sliding_window", False)
-    _decoder(fields)
-    fields.reading.sizes |= {"qkv_bias": True, "tied": fields.flag("tie_word_embeddings")}
-
-
-def _qwen3(fields: Fields) -> None:
-    fields.left.setdefault("use_sliding_window", False)
-    fields.left.setdefault("head_dim", 128)
-    _decoder(fields)
-    fields.only("attention_bias", (False,), "products of attention have no biases", False)
-    fields.reading.sizes |= {"qk_norm": True, "tied": fields.flag("tie_word_embeddings")}
-
-
-def _phi3(fields: Fields) -> None:
-    _decoder(fields)
-    fields.only("attention_bias", (False,), "products of attention have no biases", False)
-    fields.only("partial_rotary_factor", (1, None), "all features of a head are turned", 1)
-    for name in ("resid_pdrop", "embd_pdrop"):
-        fields.only(name, (0, None), _DROPOUT, 0)
-    fields.drop(("original_max_position_embeddings",))
-    sizes = fields.reading.sizes
-    sizes["tied"] = fields.flag("tie_word_embeddings")
-    fields.reading.notes.append(
-        "queries, keys and values are products of their own, and so are gate and feed-forward; in "
-        "the original one product each"
-    )
-
-
-def _gemma(fields: Fields) -> None:
-    """Read the first Gemma: its weights of norms are written as one plus what it stores."""
-    fields.left.setdefault("head_dim", 256)
-    fields.left.setdefault("tie_word_embeddings", True)
-    gelus = ("gelu", "gelu_pytorch_tanh")
-    for name in ("hidden_activation", "hidden_act"):
-        fields.only(name, (*gelus, None), "the gate goes through gelu", gelus[0])
-    _decoder(fields)
-    fields.only("attention_bias", (False,), "products of attention have no biases", False)
-    fields.reading.sizes |= {
-        "tied": fields.flag("tie_word_embeddings"),
-        "gate": "gelu",
-        "scaled": True,
-    }
-
-
-def _mixtral(fields: Fields) -> None:
-    _decoder(fields)
-    reading, sizes = fields.reading, fields.reading.sizes
-    reading.model = "mixtral"
-    if "head" in sizes or sizes.pop("epsilon") != 1e-5:
-        reading.notes.append("norms have an epsilon of 1e-5, which changes neither step nor memory")
-    if "head" in sizes:
-        raise reading.refused("head_dim", sizes["head"], "heads share the hidden size")
-    sizes["experts"] = fields.count("num_local_experts", 8)
-    sizes["balance"] = fields.number("router_aux_loss_coef", 0.001)
-    fields.only("num_experts_per_tok", (2,), "every token goes through two experts", 2)
-    fields.only("tie_word_embeddings", (False,), "the head has its own table", False)
-    reading.notes.append("experts have slots for 1.25 times their share; `capacity=...` sets it")
+def _set(reading: Reading, known: Mapping[str, Any], sizes: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields that the user sets, by their own names or by the zoo's."""
+    found: dict[str, Any] = {}
+    for name, text in sizes.items():
+        field = decoders.SIZES.get(name, name)
+        if field not in known and name not in decoders.SIZES:
+            names = [*decoders.SIZES, *known]
+            near = difflib.get_close_matches(name, names, 1)
+            raise reading.error(
+                f"the model has no size `{name}`",
+                f"did you mean `{near[0]}`?" if near else f"there are {', '.join(decoders.SIZES)}",
+            )
+        try:
+            found[field] = json.loads(text)
+        except ValueError:
+            found[field] = text
+    count = found.get("num_hidden_layers")
+    if isinstance(count, int) and count > 0:
+        for name in decoders.PER_LAYER:
+            if isinstance(known.get(name), list) and len(known[name]) > count:
+                found.setdefault(name, known[name][:count])
+    return found
 
 
 def _gpt2(fields: Fields) -> None:
@@ -277,22 +248,13 @@ def _no_dropout_of_scores(fields: Fields, name: str, default: float) -> None:
         )
 
 
+# Models of several parts, of which the decoder of text is one.
+_WRAPPERS: Mapping[str, str] = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+}
 _ARCHITECTURES: Mapping[str, Callable[[Fields], None]] = {
-    "llama": _llama,
-    "mistral": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "phi3": _phi3,
-    "gemma": _gemma,
-    "mixtral": _mixtral,
     "gpt2": _gpt2,
     "bert": _bert,
-}
-# What architectures have that the zoo does not.
-_OTHERS: Mapping[str, str] = {
-    "qwen2_moe qwen3_moe olmoe": "its tokens go through more than two small experts",
-    "deepseek_v2 deepseek_v3": "it has latent attention, and tokens go through many small experts",
-    "gemma2 gemma3 gemma3_text": "it normalizes after each part too, and attends to windows",
-    "gpt_neox gptj phi": "attention and feed-forward are side by side, and turn a part of a head",
-    "falcon": "attention and feed-forward are side by side",
 }

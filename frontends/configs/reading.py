@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwright.frontends.configs.architecture import Architecture
 from shardwright.ir.errors import ModelError
 
 _SHOWN = 60  # names of fields in a note
@@ -33,8 +34,8 @@ class Reading:
         What else has to be said.
     assumed : dict of str to str
         What has to be said of a size that the user does not give.
-    window : int or None
-        Positions that attention reads at most; None for all earlier ones.
+    architecture : Architecture or None
+        The decoder that the file describes, where it is no model of the zoo with sizes.
     profile : str
         The software profile of the system that the file is of; empty where there are several.
     """
@@ -49,23 +50,8 @@ class Reading:
     software: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     assumed: dict[str, str] = field(default_factory=dict)
-    window: int | None = None
+    architecture: Architecture | None = None
     profile: str = ""
-
-    def check_window(self, sequence: int) -> None:
-        """Refuse a sequence that is longer than the window of attention.
-
-        Raises
-        ------
-        ModelError
-            If it is.
-        """
-        if self.window is not None and sequence > self.window:
-            raise self.error(
-                f"`sliding_window` is {self.window} and the sequence has {sequence} tokens, but "
-                "attention of the zoo reads all earlier positions",
-                f"give `sequence={self.window}` or less",
-            )
 
     @property
     def sizes_text(self) -> str:

@@ -5,6 +5,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, trace
 from shardwright.user_files import guarded, imported
 from shardwright.zoo.bert import bert
+from shardwright.zoo.decoder import decoder
 from shardwright.zoo.gpt import gpt
 from shardwright.zoo.imported import (
     from_jax,
@@ -81,6 +83,7 @@ LANGUAGE_MODELS = (
 )
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
 _MOST_LAYERS = 10_000  # every one is traced
+_OF_DECODERS = ("batch", "sequence", "dtype")  # sizes that no file of a decoder has as a field
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -169,22 +172,25 @@ def assumed_batch(model: str, devices: int) -> int | None:
     if configs.is_model(name):
         found = configs.read_model(name)
         base, given = found.model, [*given, *found.sizes]
-    if base not in _LANGUAGE or "batch" in given:
+    if base not in (*_LANGUAGE, "decoder") or "batch" in given:
         return None
-    own: int = inspect.signature(MODELS[base]).parameters["batch"].default
+    function = MODELS.get(base, decoder)
+    own: int = inspect.signature(function).parameters["batch"].default
     return -(-own // devices) * devices if own % devices else None
 
 
 def _from_config(name: str, sizes: str) -> Definition:
     """Return the model that a file of another system describes."""
-    found = configs.read_model(name)
-    given = [item.partition("=")[0].strip() for item in sizes.split(",")]
+    given = _items(name, sizes)
+    fields = {key: text for key, text in given.items() if key not in _OF_DECODERS}
+    found = configs.read_model(name, fields)
     for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
-    function = MODELS[found.model]
-    if found.window is not None:
-        own = _read_sizes(inspect.signature(function).parameters, name, sizes)
-        found.check_window(own.get("sequence", found.sizes["sequence"]))
+    if found.architecture is None:
+        function: Callable[..., Definition] = MODELS[found.model]
+    else:
+        function = partial(decoder, found.architecture)
+        sizes = ",".join(f"{key}={text}" for key, text in given.items() if key in _OF_DECODERS)
     definition: Definition = _called(function, name, sizes, found.sizes_text)
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])
 
@@ -213,16 +219,24 @@ def _called(function: Callable[..., Any], name: str, sizes: str, own: str = "") 
 
 def _read_sizes(known: Mapping[str, inspect.Parameter], name: str, sizes: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    for key, text in _items(name, sizes).items():
+        if key not in known:
+            raise ModelError(f"`{name}` has no size `{key}`", hint=_nearest(key, known))
+        values[key] = _value(name, key, text, known[key].default)
+    return values
+
+
+def _items(name: str, sizes: str) -> dict[str, str]:
+    """Return sizes as text, by their names."""
+    found: dict[str, str] = {}
     for item in sizes.split(",") if sizes else ():
         key, equals, text = (part.strip() for part in item.partition("="))
         if not equals:
             raise ModelError(f"`{item}` is not a size of `{name}`", hint="write `size=value`")
-        if key not in known:
-            raise ModelError(f"`{name}` has no size `{key}`", hint=_nearest(key, known))
-        if key in values:
+        if key in found:
             raise ModelError(f"the size `{key}` of `{name}` is given twice", hint="give it once")
-        values[key] = _value(name, key, text, known[key].default)
-    return values
+        found[key] = text
+    return found
 
 
 def _value(name: str, key: str, text: str, default: object) -> Any:

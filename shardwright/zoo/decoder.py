@@ -1,0 +1,237 @@
+"""Decoders of text, built from a description: attention and feed-forward of every layer."""
+
+from collections.abc import Iterator
+
+from shardwright import nn, ops
+from shardwright.frontends.configs.architecture import (
+    Architecture,
+    Experts,
+    FeedForward,
+    GroupedQuery,
+    Latent,
+    Layer,
+    Norm,
+    Rotary,
+)
+from shardwright.ir.types import TensorType
+from shardwright.parameter import Parameter, initializer
+from shardwright.tensor import Tensor
+from shardwright.tracing import Definition, InputSpec, trace
+
+_INIT = "normal(0.02)"
+
+
+class SharedExperts(nn.Cell):
+    """Routed experts, and a feed-forward through which every token goes."""
+
+    def __init__(self, experts: nn.MixtureOfExperts, shared: nn.Cell, gate: nn.Cell | None) -> None:
+        self.experts, self.shared, self.gate = experts, shared, gate
+        self.sigmoid = None if gate is None else nn.Sigmoid()
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Add what both make of a token."""
+        shared = self.shared(x)
+        if self.gate is not None and self.sigmoid is not None:
+            shared = shared * self.sigmoid(self.gate(x))
+        return self.experts(x) + shared
+
+
+class Block(nn.Cell):
+    """Attention and a feed-forward, each with normalizations and a residual connection."""
+
+    def __init__(
+        self, architecture: Architecture, attention: nn.Cell, feed_forward: nn.Cell, dtype: str
+    ) -> None:
+        def norm(present: bool) -> nn.Cell | None:
+            return norm_of(architecture.norm, architecture.hidden, dtype) if present else None
+
+        before, after = (architecture.norms in (at, "both") for at in ("before", "after"))
+        self.norm1 = norm(before)
+        self.attention = attention
+        self.norm1_after = norm(after)
+        self.norm2 = norm(before and architecture.parallel != 1)
+        self.feed_forward = feed_forward
+        self.norm2_after = norm(after)
+        self.parallel, self.scale = architecture.parallel, architecture.residual_scale
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Attend, then feed forward; or both of the same sum."""
+        read = self._normalized(x, self.norm1)
+        attended = self._scaled(self._normalized(self.attention(read), self.norm1_after))
+        if self.parallel:
+            if self.norm2 is not None:
+                read = self.norm2(x)
+            return x + attended + self._scaled(self.feed_forward(read))
+        x = x + attended
+        made = self.feed_forward(self._normalized(x, self.norm2))
+        return x + self._scaled(self._normalized(made, self.norm2_after))
+
+    def _normalized(self, x: Tensor, norm: nn.Cell | None) -> Tensor:
+        return x if norm is None else norm(x)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.scale == 1 else x * self.scale
+
+
+class Decoder(nn.Cell):
+    """A decoder of text; experts have names of their own, ``experts/0``, in front of the layers."""
+
+    def __init__(self, architecture: Architecture, dtype: str) -> None:
+        own, hidden = architecture, architecture.hidden
+        routed = [x for x in (one.feed_forward for one in own.layers) if isinstance(x, Experts)]
+        self.experts = [_experts(hidden, one, dtype) for one in routed]
+        waiting = iter(self.experts)
+
+        def block(layer: Layer) -> Block:
+            attention = _attention(hidden, layer.attention, dtype)
+            return Block(own, attention, _feed_forward(hidden, layer, waiting, dtype), dtype)
+
+        self.embedding = nn.Embedding(own.vocabulary, hidden, _INIT, dtype)
+        self.blocks = nn.SequentialCell([block(layer) for layer in own.layers])
+        self.norm = norm_of(own.norm, hidden, dtype)
+        table = (own.vocabulary, hidden)
+        self.head = None if own.tied else Parameter(initializer(_INIT, table, dtype))
+        bias = initializer("zeros", (own.vocabulary,), dtype)
+        self.head_bias = Parameter(bias) if own.head_bias else None
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.factor, self.logit_scale = own.embedding_scale, own.logit_scale
+        self.logit_cap = own.logit_cap
+        self.tanh = ops.Tanh() if own.logit_cap else None
+
+    def construct(self, tokens: Tensor) -> Tensor:
+        """Return the scores of the next token at every position."""
+        table = self.embedding.embedding_table if self.head is None else self.head
+        words = self.embedding(tokens)
+        if self.factor != 1:
+            words = words * self.factor
+        scores = self.matmul(self.norm(self.blocks(words)), table)
+        if self.head_bias is not None:
+            scores = scores + self.head_bias
+        if self.logit_scale != 1:
+            scores = scores * self.logit_scale
+        if self.tanh is not None:
+            scores = self.tanh(scores / self.logit_cap) * self.logit_cap
+        return scores
+
+
+class BalancedLoss(nn.Cell):
+    """Cross entropy plus a load-balancing loss of the experts."""
+
+    def __init__(self, decoder: Decoder, balance: float) -> None:
+        self.decoder = decoder
+        self.loss = nn.CrossEntropyLoss()
+        self.share = balance / len(decoder.experts)
+
+    def construct(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        loss = self.loss(self.decoder(tokens), labels)
+        for experts in self.decoder.experts:
+            if experts.balance is not None:
+                loss = loss + experts.balance * self.share
+        return loss
+
+
+def norm_of(norm: Norm, size: int, dtype: str) -> nn.Cell:
+    """Return the cell of a normalization."""
+    options = {"from_one": True} if norm.from_one else {}
+    if norm.kind == "rms":
+        return nn.RMSNorm(size, norm.epsilon, dtype, **options)
+    has_bias = norm.kind == "layer"
+    return nn.LayerNorm(size, norm.epsilon, dtype, has_bias=has_bias, **options)
+
+
+def _rotation(rotary: Rotary) -> nn.Rotation:
+    return nn.Rotation(**vars(rotary))
+
+
+def _attention(hidden: int, kind: GroupedQuery | Latent, dtype: str) -> nn.Cell:
+    if isinstance(kind, Latent):
+        return nn.LatentAttention(
+            hidden,
+            kind.heads,
+            (kind.query_rank, kind.kv_rank),
+            (kind.plain, kind.turned, kind.value),
+            _rotation(kind.rotary),
+            scale=kind.scale,
+            has_bias=kind.bias,
+            epsilon=kind.epsilon,
+            weight_init=_INIT,
+            dtype=dtype,
+        )
+    reach = nn.Reach(kind.window, kind.chunk, kind.soft_cap, kind.sinks, kind.scale)
+    return nn.GroupedQueryAttention(
+        hidden,
+        kind.heads,
+        kind.kv_heads,
+        kind.head,
+        rotary_base=None,
+        weight_init=_INIT,
+        dtype=dtype,
+        has_bias=kind.bias,
+        out_bias=kind.out_bias,
+        rotation=None if kind.rotary is None else _rotation(kind.rotary),
+        reach=reach,
+        norms=_query_key_norms(kind, dtype),
+        norms_at=kind.norms_at,
+        temperature=kind.temperature,
+    )
+
+
+def _query_key_norms(kind: GroupedQuery, dtype: str) -> tuple[nn.Cell, nn.Cell] | None:
+    if kind.norm is None:
+        return None
+    if kind.norms_at == "turned":
+        epsilon = kind.norm.epsilon
+        first, second = (nn.RMSNorm(kind.head, epsilon, dtype, has_scale=False) for _ in range(2))
+        return first, second
+    whole = kind.norms_at == "all"
+    sizes = [kind.head * (heads if whole else 1) for heads in (kind.heads, kind.kv_heads)]
+    return norm_of(kind.norm, sizes[0], dtype), norm_of(kind.norm, sizes[1], dtype)
+
+
+def _dense(hidden: int, kind: FeedForward, dtype: str) -> nn.Cell:
+    if kind.gated:
+        return nn.GatedFeedForward(
+            hidden, kind.inner, kind.activation, _INIT, dtype=dtype, has_bias=kind.bias
+        )
+    sizes = (hidden, kind.inner)
+    return nn.FeedForward(*sizes, 0.0, kind.activation, _INIT, _INIT, dtype, has_bias=kind.bias)
+
+
+def _feed_forward(
+    hidden: int, layer: Layer, routed: Iterator[nn.MixtureOfExperts], dtype: str
+) -> nn.Cell:
+    kind = layer.feed_forward
+    if isinstance(kind, FeedForward):
+        return _dense(hidden, kind, dtype)
+    experts = next(routed)
+    if kind.shared is None:
+        return experts
+    gate = nn.Dense(hidden, 1, _INIT, has_bias=False, dtype=dtype) if kind.shared_gate else None
+    return SharedExperts(experts, _dense(hidden, kind.shared, dtype), gate)
+
+
+def _experts(hidden: int, kind: Experts, dtype: str) -> nn.MixtureOfExperts:
+    sizes = (hidden, kind.each.inner, kind.count, kind.top_k, kind.capacity or 1.25)
+    return nn.MixtureOfExperts(*sizes, kind.each.activation, _INIT, dtype)
+
+
+def decoder(
+    architecture: Architecture,
+    batch: int = 8,
+    sequence: int = 4096,
+    dtype: str = "float32",
+) -> Definition:
+    """Return the training step of a decoder: cross entropy, and the balance of its experts."""
+    network = Decoder(architecture, dtype)
+    tokens = TensorType("int32", (batch, sequence))
+    high = architecture.vocabulary
+    specs = (InputSpec("tokens", tokens, high), InputSpec("labels", tokens, high))
+    balance = max(
+        one.feed_forward.balance if isinstance(one.feed_forward, Experts) else 0.0
+        for one in architecture.layers
+    )
+    name = architecture.name
+    if balance:
+        return trace(BalancedLoss(network, balance), specs, name=name)
+    return trace(network, specs, loss_fn=nn.CrossEntropyLoss(), name=name)

@@ -1,0 +1,158 @@
+"""The weights of modules of transformers by the names of the zoo's decoder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shardwright.frontends.configs.architecture import Architecture, Experts, GroupedQuery, Latent
+
+Array = np.ndarray
+# By part of a layer: what modules of transformers call it, the first that is there.
+_NORMS = {
+    "before": {
+        "norm1": ("input_layernorm", "ln_attn"),
+        "norm2": ("post_attention_layernorm", "ln_mlp"),
+    },
+    "after": {
+        "norm1_after": ("post_attention_layernorm",),
+        "norm2_after": ("post_feedforward_layernorm",),
+    },
+    "both": {
+        "norm1": ("input_layernorm",),
+        "norm1_after": ("post_self_attn_layernorm", "post_attention_layernorm"),
+        "norm2": ("pre_feedforward_layernorm", "post_attention_layernorm"),
+        "norm2_after": ("post_feedforward_layernorm", "post_mlp_layernorm"),
+    },
+}
+_PARTS = {
+    "query": ("q_proj", "q_b_proj"),
+    "query_down": ("q_a_proj",),
+    "key": ("k_proj",),
+    "value": ("v_proj",),
+    "down": ("kv_a_proj_with_mqa",),
+    "key_value": ("kv_b_proj",),
+    "projection": ("o_proj", "dense"),
+    "query_norm": ("q_norm", "q_a_layernorm"),
+    "key_norm": ("k_norm",),
+    "norm": ("kv_a_layernorm",),
+}
+_GATED = {"gate": ("gate_proj",), "up": ("up_proj",), "down": ("down_proj",)}
+_PLAIN = {
+    "mapping": ("up_proj", "fc1", "c_fc", "dense_h_to_4h"),
+    "projection": ("down_proj", "fc2", "c_proj", "dense_4h_to_h"),
+}
+
+
+class Weights:
+    """Takes arrays by the names of transformers, and keeps them by those of the zoo."""
+
+    def __init__(self, arrays: Mapping[str, Array], architecture: Architecture) -> None:
+        self.arrays, self.own = dict(arrays), architecture
+        self.found: dict[str, Array] = {}
+        self._take(
+            "embedding.embedding_table", _one(arrays, "embed_tokens", "word_embeddings", "embed_in")
+        )
+        self._norm(
+            "norm", _one(arrays, "model.norm", "final_layernorm", "final_layer_norm", "ln_f")
+        )
+        if not architecture.tied:
+            head = _one(arrays, "lm_head", "embed_out")
+            self.found["head"] = self.arrays.pop(f"{head}.weight")
+            if architecture.head_bias:
+                self.found["head_bias"] = self.arrays.pop(f"{head}.bias")
+        self.arrays.pop("lm_head.weight", None)
+        routed = 0
+        for i, layer in enumerate(architecture.layers):
+            place = next(n for n in arrays if (f".{i}." in n and "layers." in n) or f".h.{i}." in n)
+            root = place[: place.index(f".{i}.") + len(f".{i}.")]
+            for name, others in _NORMS[architecture.norms].items():
+                self._norm(f"blocks.{i}.{name}", self._first(root, others))
+            self._attention(f"blocks.{i}.attention", root, layer.attention)
+            if isinstance(layer.feed_forward, Experts):
+                self._experts(routed, i, root, layer.feed_forward)
+                routed += 1
+            else:
+                self._dense(f"blocks.{i}.feed_forward", root, layer.feed_forward.gated)
+
+    def _first(self, root: str, names: tuple[str, ...]) -> str | None:
+        places = ("", "self_attn.", "attention.", "self_attention.", "mlp.", "feed_forward.")
+        for name in names:
+            for place in places:
+                if f"{root}{place}{name}.weight" in self.arrays:
+                    return f"{root}{place}{name}"
+        return None
+
+    def _take(self, name: str, other: str | None) -> None:
+        if other is not None:
+            self.found[name] = self.arrays.pop(f"{other}.weight")
+
+    def _norm(self, name: str, other: str | None) -> None:
+        if other is None:
+            return
+        self.found[f"{name}.gamma"] = self.arrays.pop(f"{other}.weight")
+        if f"{other}.bias" in self.arrays:
+            self.found[f"{name}.beta"] = self.arrays.pop(f"{other}.bias")
+
+    def _product(self, name: str, other: str) -> None:
+        for kind in ("weight", "bias"):
+            if f"{other}.{kind}" in self.arrays:
+                self.found[f"{name}.{kind}"] = self.arrays.pop(f"{other}.{kind}")
+
+    def _attention(self, name: str, root: str, kind: GroupedQuery | Latent) -> None:
+        for part, others in _PARTS.items():
+            other = self._first(root, others)
+            if other is not None:
+                both = self._norm if "norm" in part else self._product
+                both(f"{name}.{part}", other)
+        fused = self._first(root, ("qkv_proj", "query_key_value"))
+        if fused is not None and isinstance(kind, GroupedQuery):
+            self._fused(name, fused, kind)
+        if f"{root}self_attn.sinks" in self.arrays:
+            self.found[f"{name}.sinks"] = self.arrays.pop(f"{root}self_attn.sinks")
+        if f"{root}self_attn.q_proj.weight" in self.arrays:
+            self._product(f"{name}.query", f"{root}self_attn.q_proj")
+
+    def _fused(self, name: str, other: str, kind: GroupedQuery) -> None:
+        """Take one product of queries, keys and values, in the order that each module has."""
+        heads, few, head = kind.heads, kind.kv_heads, kind.head
+        for part in ("weight", "bias"):
+            if f"{other}.{part}" not in self.arrays:
+                continue
+            whole = self.arrays.pop(f"{other}.{part}")
+            rest = whole.shape[1:]
+            if other.endswith("qkv_proj"):
+                q, k, v = np.split(whole, [heads * head, (heads + few) * head])
+            else:  # by groups of heads that share keys
+                by_group = whole.reshape(few, heads // few + 2, head, *rest)
+                q, k, v = by_group[:, :-2], by_group[:, -2], by_group[:, -1]
+            for own, x in (("query", q), ("key", k), ("value", v)):
+                self.found[f"{name}.{own}.{part}"] = x.reshape(-1, *rest)
+
+    def _dense(self, name: str, root: str, gated: bool) -> None:
+        fused = self._first(root, ("gate_up_proj",))
+        if fused is not None:
+            gate, up = np.split(self.arrays.pop(f"{fused}.weight"), 2)
+            self.found |= {f"{name}.gate.weight": gate, f"{name}.up.weight": up}
+        for part, others in (_GATED if gated else _PLAIN).items():
+            other = self._first(root, others)
+            if other is not None:
+                self._product(f"{name}.{part}", other)
+
+    def _experts(self, routed: int, i: int, root: str, kind: Experts) -> None:
+        raise NotImplementedError
+
+
+def _one(arrays: Mapping[str, Any], *names: str) -> str | None:
+    for name in names:
+        for other in arrays:
+            if f".{name}.weight" in f".{other}" and ".layers." not in other and ".h." not in other:
+                return other.removesuffix(".weight")
+    return None
+
+
+def weights(arrays: Mapping[str, Array], architecture: Architecture) -> dict[str, Array]:
+    """Return arrays by the names of the zoo; every one of them has to have a place."""
+    found = Weights(arrays, architecture)
+    assert not found.arrays, sorted(found.arrays)
+    return found.found
