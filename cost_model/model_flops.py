@@ -7,7 +7,7 @@ Counted are the matrix products (convolutions and attention too) of the whole fo
 times: once forward, twice backward, for the gradients by both operands. Element-wise operators are
 not counted, nor is work that a plan repeats: recomputation, and what several ranks compute alike.
 Attention counts every pair of a query and a key, whatever a causal mask hides. Experts count the
-slots that the choices of tokens can fill; hardware flops have all slots, which devices compute.
+rows of the choices of tokens.
 
 References
 ----------
@@ -57,40 +57,35 @@ class ModelFlops:
         return ideal / (devices * step_seconds) if step_seconds > 0 else 0.0
 
 
-def model_flops(graph: Graph, *, slots: bool = False) -> ModelFlops:
+def model_flops(graph: Graph) -> ModelFlops:
     """Return the model flops of a training step.
 
     Parameters
     ----------
     graph : Graph
         The whole forward program.
-    slots : bool
-        Whether experts count all of their slots, as devices compute them, filled or not.
     """
     by_dtype: dict[str, float] = {}
-    filled: dict[str, float] = {}  # of values behind a dispatch, the share of slots with a token
     for node in graph.nodes:
-        info = info_of(graph, node)
-        share = _filled(info, min((filled.get(one, 1.0) for one in node.operands), default=1.0))
-        filled |= {value.name: share for value in node.results}
-        if flops := info.product_flops:
-            dtype = info.operand_types[0].dtype
-            by_dtype[dtype] = by_dtype.get(dtype, 0.0) + PASSES * flops * (1 if slots else share)
+        _count(by_dtype, info_of(graph, node), PASSES)
     return ModelFlops(by_dtype)
 
 
-def _filled(info: OperatorInfo, of_operands: float) -> float:
-    """Return the largest share of the slots of a value that hold a token; 1 for other values."""
-    if info.name == "combine":
-        return 1.0
-    if info.name != "dispatch":
-        return of_operands
-    sizes = info.rule.sizes
-    return min(1.0, sizes["s"] * sizes["k"] / (sizes["e"] * sizes["c"]))
+def _count(by_dtype: dict[str, float], info: OperatorInfo, times: int) -> None:
+    """Add the products of an operator, on the rows that experts have."""
+    if flops := info.product_flops:
+        dtype = info.operand_types[0].dtype
+        by_dtype[dtype] = by_dtype.get(dtype, 0.0) + times * flops * filled_share(info)
+
+
+def filled_share(info: OperatorInfo) -> float:
+    """Return the share of the work of a whole operator that is on filled entries."""
+    shares = (t.filled_elements(t.shape) / t.elements for t in info.operand_types if t.ragged)
+    return next(shares, 1.0)
 
 
 def hardware_flops(graph: Graph, program: Graph, *, blocks: bool = False) -> ModelFlops:
-    """Return the flops of all slots of experts, and of products that are computed again.
+    """Return the model flops, and those of products that are computed again.
 
     Parameters
     ----------
@@ -102,16 +97,13 @@ def hardware_flops(graph: Graph, program: Graph, *, blocks: bool = False) -> Mod
         Whether whole blocks are computed again, as training software does, also what no gradient
         reads.
     """
-    by_dtype = dict(model_flops(graph, slots=True).by_dtype)
+    by_dtype = dict(model_flops(graph).by_dtype)
     again = [node for node in program.nodes if node.provenance.role == "recompute"]
     if blocks:
         unread = unread_recomputation(program).values()
         again += [program.nodes[position] for positions in unread for position in positions]
     for node in again:
-        info = info_of(program, node)
-        if flops := info.product_flops:
-            dtype = info.operand_types[0].dtype
-            by_dtype[dtype] = by_dtype.get(dtype, 0.0) + flops
+        _count(by_dtype, info_of(program, node), 1)
     return ModelFlops(by_dtype)
 
 

@@ -40,8 +40,9 @@ Floats = NDArray[np.float64]
 
 @lru_cache(maxsize=2**16)  # an operator and its gradient ask repeatedly for few layouts
 def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
-    """Return the bytes of the largest slice that a rank holds of a tensor."""
-    return prod(layout.slice_shape(tensor.shape, mesh)) * item_bytes(tensor.dtype)
+    """Return the bytes of the largest slice that a rank holds of a tensor, where it is filled."""
+    shape = layout.slice_shape(tensor.shape, mesh)
+    return tensor.filled_elements(shape) * item_bytes(tensor.dtype)
 
 
 def value_bytes(value: Value, mesh: Mesh) -> float:
@@ -57,7 +58,16 @@ def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> 
             if axes:  # a space and its windows may have different shares
                 share = -(-size // mesh.extent(axes)) / size
                 shares[axes] = max(share, shares.get(axes, 0.0))
-    return prod(shares.values())
+    return prod(shares.values()) * _filled_share(tensors, mesh)
+
+
+def _filled_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
+    """Return the share of a rank's part of the work that is on filled entries."""
+    for tensor, layout in tensors:
+        if tensor.ragged is not None:
+            shape = layout.slice_shape(tensor.shape, mesh)
+            return tensor.filled_elements(shape) / prod(shape)
+    return 1.0
 
 
 def operator_seconds(

@@ -22,7 +22,8 @@ declared by its role: ``parameter`` for a weight, ``buffer``, or ``state w.m of 
 tensor; ``recompute h`` says that an operator is computed again for backward, ``regather h`` that
 its result is saved as it is made and redistributed again, ``offload h`` that it is saved in host
 memory, ``cut h`` that it is the first of a pipeline stage; ``schedule 1f1b`` names the schedule.
-``f32[32, 512] in host`` is the type of a tensor in host memory. ``#`` begins a comment.
+``f32[32, 512] in host`` is the type of a tensor in host memory; in ``f32[2/8*1.5, 16~, 64]`` two of
+eight entries are filled for each of 16 rows (`Ragged`). ``#`` begins a comment.
 """
 
 import ast
@@ -39,6 +40,7 @@ from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
+from shardwright.ir.ragged import Ragged
 from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
 
 _NAME = r"\w[\w./-]*"
@@ -66,7 +68,8 @@ def type_text(value: Value) -> str:
     dtype, layout = short_dtype(value.type.dtype), value.layout
     if layout is None:
         return str(value.type)
-    dims = ("@".join((str(n), *a)) for n, a in zip(value.type.shape, layout.splits, strict=True))
+    sizes = value.type.size_texts
+    dims = ("@".join((n, *axes)) for n, axes in zip(sizes, layout.splits, strict=True))
     mark = "" if layout.split_axes or layout.partial else "*"
     text = f"{dtype}[{', '.join(dims)}]{mark}{layout.partial_text}{layout.stage_text}"
     return text + value.type.memory_text
@@ -189,10 +192,10 @@ def parse_type(text: str) -> tuple[TensorType, Layout | None]:
         raise IRError(f"`{text}` is not a type", hint="a type reads `f32[32@axis, 128] +axis`")
     dims = [dim.strip().split("@") for dim in match[2].split(",")] if match[2].strip() else []
     try:
-        shape = tuple(int(dim[0]) for dim in dims)
+        shape, ragged = _parse_sizes([dim[0] for dim in dims])
     except ValueError:
         raise IRError(f"`{text}` has a size that is not a number") from None
-    tensor = TensorType(dtype_from_short(match[1]), shape, in_host=match[5] is not None)
+    tensor = TensorType(dtype_from_short(match[1]), shape, match[5] is not None, ragged)
     splits = tuple(tuple(dim[1:]) for dim in dims)
     if match[3] is None and match[4] is None and not any(splits):
         return tensor, None
@@ -200,6 +203,19 @@ def parse_type(text: str) -> tuple[TensorType, Layout | None]:
     partial = tuple(axes.split("+")[1:])
     stage = None if match[4] is None else int(match[4])
     return tensor, Layout(splits, partial, reduction or "sum", stage)
+
+
+def _parse_sizes(texts: list[str]) -> tuple[tuple[int, ...], Ragged | None]:
+    """Return the sizes that texts spell, and which entries are filled where not all are."""
+    ragged, shape = None, []
+    rows = tuple(i for i, text in enumerate(texts) if text.endswith("~"))
+    for dimension, text in enumerate(texts):
+        filled, slash, size = text.rpartition("/")
+        size, _, imbalance = size.removesuffix("~").partition("*")
+        shape.append(int(size))
+        if slash:
+            ragged = Ragged(dimension, rows, int(filled), float(imbalance or 1.0))
+    return tuple(shape), ragged
 
 
 def _parse_binder(text: str) -> Value:

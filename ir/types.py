@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.ragged import Ragged
 
 # Element types with their short spelling in text and their size in bytes.
 _DTYPES = {
@@ -41,22 +42,27 @@ class TensorType:
         Sizes of the dimensions; ``()`` is a scalar.
     in_host : bool
         Whether the tensor is in host memory; by default it is in the memory of the devices.
+    ragged : Ragged, optional
+        Which entries are filled, where not all are.
 
     Examples
     --------
     >>> str(TensorType("float32", (2, 3))), str(TensorType("float32", (2, 3), in_host=True))
     ('f32[2, 3]', 'f32[2, 3] in host')
+    >>> str(TensorType("float32", (8, 16, 4), ragged=Ragged(0, (1,), 2)))
+    'f32[2/8, 16~, 4]'
     """
 
     dtype: str
     shape: tuple[int, ...]
     in_host: bool = False
+    ragged: Ragged | None = None
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
         # Types are hashed often, as layouts are.
-        object.__setattr__(self, "_hash", hash((self.dtype, self.shape, self.in_host)))
+        object.__setattr__(self, "_hash", hash((self.dtype, self.shape, self.in_host, self.ragged)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -71,10 +77,11 @@ class TensorType:
             self.dtype == other.dtype
             and self.shape == other.shape
             and self.in_host == other.in_host
+            and self.ragged == other.ragged
         )
 
-    def __reduce__(self) -> tuple[type["TensorType"], tuple[str, tuple[int, ...], bool]]:
-        return TensorType, (self.dtype, self.shape, self.in_host)  # another process hashes anew
+    def __reduce__(self) -> tuple[type["TensorType"], tuple[object, ...]]:
+        return TensorType, (self.dtype, self.shape, self.in_host, self.ragged)  # hashes anew
 
     def _check(self) -> None:
         if not isinstance(self.dtype, str) or self.dtype not in _DTYPES:
@@ -117,12 +124,32 @@ class TensorType:
         """The text of the memory, after a layout: `` in host``; empty for that of the devices."""
         return " in host" if self.in_host else ""
 
+    @property
+    def dense(self) -> "TensorType":
+        """The type with all entries filled."""
+        return TensorType(self.dtype, self.shape, self.in_host) if self.ragged else self
+
     def with_shape(self, shape: tuple[int, ...]) -> "TensorType":
         """Return the type with another shape."""
         return TensorType(self.dtype, shape)
 
+    @property
+    def size_texts(self) -> tuple[str, ...]:
+        """The text of every size; see `Ragged.size_text`."""
+        if self.ragged is None:
+            return tuple(map(str, self.shape))
+        return tuple(map(self.ragged.size_text, range(self.rank), self.shape))
+
+    def filled_elements(self, slice_shape: tuple[int, ...]) -> float:
+        """Return how many elements of the largest slice are filled, of a slice of some shape."""
+        if self.ragged is None:
+            return prod(slice_shape)
+        at = self.ragged.dimension
+        filled = self.ragged.expected(self.shape[at], slice_shape[at])
+        return prod(slice_shape) / slice_shape[at] * filled
+
     def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}[{', '.join(map(str, self.shape))}]{self.memory_text}"
+        return f"{short_dtype(self.dtype)}[{', '.join(self.size_texts)}]{self.memory_text}"
 
 
 def item_bytes(dtype: str) -> int:

@@ -16,12 +16,13 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy, stage_of_results
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.ragged import Ragged
 from shardwright.ir.registry import Registry
 from shardwright.ir.types import TensorType
 from shardwright.operators.halo import Halo
 from shardwright.operators.notation import resolve
-from shardwright.operators.operands import check_operands
-from shardwright.operators.rule import Rule, ShardView, base
+from shardwright.operators.operands import check_operands, check_windows, ragged_results
+from shardwright.operators.rule import Rule, ShardView
 
 Array = NDArray[Any]
 SplitCounts = tuple[tuple[int, ...], ...]
@@ -196,22 +197,15 @@ class OperatorInfo:
             raise self._malformed() from error
         self._check_windows()
 
+    def _check_windows(self) -> None:
+        check_windows(self.name, self.rule, {*self.halos, *self.runs})
+
     def _malformed(self) -> IRError:
         """Return the error for operands and attributes that do not fit the operator."""
         types = ", ".join(map(str, self.operand_types)) or "none"
         attributes = ", ".join(f"{key}={value!r}" for key, value in self.stated.items())
         types += f" with {attributes}" if attributes else ""
         return IRError(f"`{self.name}` cannot take the operands: {types}")
-
-    def _check_windows(self) -> None:
-        """Refuse factors ``h~`` without windows: their halos could not be exchanged."""
-        for factor, kind in self.rule.kinds.items():
-            if kind == "halo" and base(factor) not in {*self.halos, *self.runs}:
-                raise IRError(
-                    f"the rule of `{self.name}` has the factor `{factor}`, and `halos` does not "
-                    f"tell the windows of `{base(factor)}`",
-                    hint="derive the operator from `operators.windows.windowed.Windowed`",
-                )
 
     # Defined by subclasses
 
@@ -222,6 +216,12 @@ class OperatorInfo:
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the element types of the results; by default the type of the first operand."""
         return (self.operand_types[0].dtype,) * len(self.rule.results)
+
+    def make_ragged(self) -> tuple[Ragged | None, ...]:
+        """Return which entries of the results are filled: by default as the rule carries it."""
+        if self.keeps_tensor:
+            return (self.operand_types[0].ragged,)
+        return ragged_results(self.rule, self.operand_types)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
         """Compute the part of the results that one rank holds; `view` locates it."""
@@ -294,8 +294,8 @@ class OperatorInfo:
     def result_types(self) -> tuple[TensorType, ...]:
         """Types of the results."""
         try:
-            dtypes, shapes = self.make_dtypes(), self.rule.result_shapes
-            return tuple(TensorType(d, s) for d, s in zip(dtypes, shapes, strict=True))
+            each = zip(self.make_dtypes(), self.rule.result_shapes, self.make_ragged(), strict=True)
+            return tuple(TensorType(dtype, shape, ragged=ragged) for dtype, shape, ragged in each)
         except MALFORMED as error:
             raise self._malformed() from error
 

@@ -1,10 +1,13 @@
-"""What the operands of an operator may be, whatever its rule."""
+"""What the operands of an operator may be, and what its results have of them by its rule."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.ragged import Ragged
 from shardwright.ir.types import TensorType
+from shardwright.operators.rule import Dims, Rule, base
 
 
 def check_operands(
@@ -63,3 +66,56 @@ def check_whole(name: str, attribute: str, number: Any, dtype: str) -> None:
         f"`{name}`: `{attribute}` is {number:g}, which no element of {dtype} is",
         hint="cast the tensor to float32 first",
     )
+
+
+def check_windows(name: str, rule: Rule, known: Collection[str]) -> None:
+    """Refuse factors ``h~`` without windows: their halos could not be exchanged.
+
+    Parameters
+    ----------
+    name, rule
+        The operator and its rule.
+    known : collection of str
+        The factors whose windows or runs the operator tells.
+
+    Raises
+    ------
+    IRError
+        If one is not among them.
+    """
+    for factor, kind in rule.kinds.items():
+        if kind == "halo" and base(factor) not in known:
+            raise IRError(
+                f"the rule of `{name}` has the factor `{factor}`, and `halos` does not tell the "
+                f"windows of `{base(factor)}`",
+                hint="derive the operator from `operators.windows.windowed.Windowed`",
+            )
+
+
+def ragged_results(rule: Rule, operands: Sequence[TensorType]) -> tuple[Ragged | None, ...]:
+    """Return which entries of each result are filled, where some operand is ragged.
+
+    A result with a row for each row of the operand, and with the dimension of which few entries are
+    filled, has the same few; one that lacks a factor of either is a sum over the rows or the
+    entries, all of whose entries are filled. So are all where another operand with these rows and
+    entries has all of them.
+    """
+    for operand, dims in zip(operands, rule.operands, strict=True):
+        if operand.ragged is not None:
+            marked = operand.ragged
+            entry = dims[marked.dimension]
+            rows = {f for d in marked.rows for f in dims[d] if rule.sizes[f] > 1}
+            others = [d for t, d in zip(operands, rule.operands, strict=True) if t.ragged is None]
+            if not any(_carried(marked, entry, rows, other) for other in others):
+                return tuple(_carried(marked, entry, rows, result) for result in rule.results)
+            break
+    return (None,) * len(rule.results)
+
+
+def _carried(marked: Ragged, entry: tuple[str, ...], rows: set[str], dims: Dims) -> Ragged | None:
+    """Return which entries of a result of some factors are filled, if not all."""
+    places = [place for place, factors in enumerate(dims) if factors == entry]
+    held = [place for place, factors in enumerate(dims) if factors and rows.issuperset(factors)]
+    if len(places) != 1 or {f for place in held for f in dims[place]} != rows:
+        return None
+    return replace(marked, dimension=places[0], rows=tuple(held))

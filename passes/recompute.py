@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = ("selective", "operators", "full")
 """The rules, the one that marks least first."""
 _SEARCHED: tuple[Rule, ...] = ("selective", "full")
 Neighbours = Callable[[Graph, Node], Iterator[Node]]
-_PRODUCTS = frozenset({"matmul", "einsum"})
+_PRODUCTS = frozenset({"matmul", "einsum", "grouped_matmul"})
 _FUSED = "scaled_dot_product_attention"
 
 

@@ -10,7 +10,7 @@ from shardwright.cost_model.streams import parameter_tensors
 from shardwright.ir.graph import Graph, Node
 
 _DEPTH = 2  # parts of the scope of a block: `blocks/0`
-PRODUCTS = ("matmul", "einsum", "contract_leading")
+PRODUCTS = ("matmul", "einsum", "contract_leading", "grouped_matmul", "grouped_outer")
 """Operators that are matrix products."""
 
 

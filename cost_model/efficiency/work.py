@@ -37,6 +37,7 @@ from shardwright.operators.info import OperatorInfo
 from shardwright.operators.linear.matmul import ContractLeading, MatMul
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.models.optimizer import Update
+from shardwright.operators.models.routing import Grouped, GroupedOuter
 from shardwright.operators.recurrent.layers import OverSteps
 from shardwright.operators.windows.convolution import ConvolutionFamily
 
@@ -169,6 +170,8 @@ def products_of(
         return _attention_products(info, shapes)
     if isinstance(info, OverSteps):
         return _recurrent_products(info, shapes)
+    if isinstance(info, Grouped):
+        return _grouped_products(info, flops, shapes)
     result = shapes[len(info.operand_types)]
     size = max(prod(result), 1)
     k = flops / (2.0 * size)
@@ -189,6 +192,17 @@ def _attention_products(info: Attention, shapes: Sequence[tuple[int, ...]]) -> t
     of_keys, of_values = Product(keys, d, queries, count), Product(keys, e, queries, count)
     slope, of_queries = Product(queries, keys, e, count), Product(queries, d, keys, count)
     return scores, of_values, slope, of_queries, of_keys
+
+
+def _grouped_products(
+    info: Grouped, flops: float, shapes: Sequence[tuple[int, ...]]
+) -> tuple[Product, ...]:
+    """Return a product of each expert, of as many rows as experts have in the mean."""
+    (experts, *_, first), (*_, last) = shapes[0], shapes[2]
+    rows = flops / (2.0 * first * last * experts)
+    if isinstance(info, GroupedOuter):
+        return (Product(first, last, rows, experts),)
+    return (Product(rows, last, first, experts),)
 
 
 def _recurrent_products(info: OverSteps, shapes: Sequence[tuple[int, ...]]) -> tuple[Product, ...]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count, takewhile
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,8 +161,8 @@ class RedistributionPlanner:
             packing_costs = partial(packing_seconds, mesh=mesh, cluster=cluster)
         self._packing_costs = packing_costs
         self.axis_permutations = tuple(few_axis_permutations(mesh))
-        self._paths: dict[tuple[tuple[int, ...], int], _Paths] = {}
-        self._orbits: dict[tuple[tuple[int, ...], int], OrbitPaths] = {}
+        self._paths: dict[object, _Paths] = {}
+        self._orbits: dict[object, OrbitPaths] = {}
 
     # Planners of other prices
 
@@ -274,7 +273,7 @@ class RedistributionPlanner:
         return cost
 
     def _move_cost(self, tensor: TensorType, here: Layout, move: Move) -> float:
-        elements = prod(here.slice_shape(tensor.shape, self.mesh))
+        elements = tensor.filled_elements(here.slice_shape(tensor.shape, self.mesh))
         size = np.array([elements * item_bytes(tensor.dtype)])
         return float(self._costs_of(move, size)[0])
 
@@ -328,14 +327,14 @@ class RedistributionPlanner:
         return found
 
     def _orbit_paths(self, tensor: TensorType) -> OrbitPaths:
-        key = (tensor.shape, tensor.nbytes)
+        key = (tensor.shape, tensor.nbytes, tensor.ragged)
         if key not in self._orbits:
             graph = layout_graph(self.mesh, tensor.rank, by_orbit=True)
             self._orbits[key] = OrbitPaths(graph, self._weights(graph, tensor))
         return self._orbits[key]
 
     def _shortest(self, tensor: TensorType) -> _Paths:
-        key = (tensor.shape, tensor.nbytes)
+        key = (tensor.shape, tensor.nbytes, tensor.ragged)
         if key not in self._paths:
             self._paths[key] = self._find_paths(tensor)
         return self._paths[key]
@@ -348,7 +347,12 @@ class RedistributionPlanner:
 
     def _weights(self, graph: LayoutGraph, tensor: TensorType) -> Floats:
         shape = np.array(tensor.shape, dtype=np.int64)
-        local = (-(-shape // graph.counts)).prod(axis=1) * float(item_bytes(tensor.dtype))
+        parts = -(-shape // graph.counts)
+        local = parts.prod(axis=1) * float(item_bytes(tensor.dtype))
+        if tensor.ragged is not None:
+            filled = {tuple(part): tensor.filled_elements(tuple(part)) for part in parts.tolist()}
+            local = np.array([filled[tuple(part)] for part in parts.tolist()])
+            local *= float(item_bytes(tensor.dtype))
         starts, ends = graph.edges[:, 0], graph.edges[:, 1]
         weights = np.zeros(len(graph.edges))
         for move, positions in graph.groups:

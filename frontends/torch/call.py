@@ -38,16 +38,12 @@ class Notes:
         The tensors that reshaped ones are made of.
     causal : dict of int to (Constant, bool)
         Masks that were compared with the causal one, by their identity.
-    slots : dict of str to Value
-        The slots of tokens, by the name of the experts that they choose; None where every expert
-        has a slot for every token.
     differentiates : bool
         Whether the module computes gradients itself, which may be differentiated again.
     """
 
     views: dict[str, Value] = field(default_factory=dict)
     causal: dict[int, tuple[Constant, bool]] = field(default_factory=dict)
-    slots: dict[str, Value | None] = field(default_factory=dict)
     differentiates: bool = False
 
 

@@ -1,8 +1,8 @@
-"""Experts of transformers, exported as slots of experts.
+"""Experts of transformers, exported as rows of experts.
 
 Modules of experts in transformers choose among implementations of one function. Those that it has
-sort tokens by their expert, so that sizes depend on data. This one moves tokens to slots of experts
-and back, as `operators.models.routing` does; with a slot for every token it drops none.
+sort tokens by their expert, so that sizes depend on data. This one makes rows of experts and sums
+them, as `operators.models.routing` does.
 """
 
 import sys
@@ -24,7 +24,10 @@ torch.library.define(
     "shardwright::dispatch", "(Tensor tokens, Tensor chosen, int experts) -> Tensor"
 )
 torch.library.define(
-    "shardwright::combine", "(Tensor slots, Tensor chosen, Tensor weights) -> Tensor"
+    "shardwright::grouped_matmul", "(Tensor rows, Tensor matrices, bool transposed) -> Tensor"
+)
+torch.library.define(
+    "shardwright::combine", "(Tensor rows, Tensor chosen, Tensor weights) -> Tensor"
 )
 
 
@@ -32,17 +35,22 @@ def _dispatched(tokens: torch.Tensor, chosen: torch.Tensor, experts: int) -> tor
     return tokens.new_empty(experts, *tokens.shape)
 
 
-def _combined(slots: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    return slots.new_empty(slots.shape[1:])
+def _multiplied(rows: torch.Tensor, matrices: torch.Tensor, transposed: bool) -> torch.Tensor:
+    return rows.new_empty(*rows.shape[:-1], matrices.shape[1 if transposed else 2])
+
+
+def _combined(rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return rows.new_empty(rows.shape[1:])
 
 
 torch.library.register_fake("shardwright::dispatch", _dispatched)
+torch.library.register_fake("shardwright::grouped_matmul", _multiplied)
 torch.library.register_fake("shardwright::combine", _combined)
 
 
 @contextmanager
-def experts_in_slots(module: torch.nn.Module) -> Iterator[None]:
-    """Let the experts of a module move tokens to slots, until the end of the context.
+def experts_in_rows(module: torch.nn.Module) -> Iterator[None]:
+    """Let the experts of a module compute on rows of experts, until the end of the context.
 
     Experts for which the user has chosen the implementation `batched_mm` keep it.
     """
@@ -68,7 +76,7 @@ def experts_in_slots(module: torch.nn.Module) -> Iterator[None]:
 def _forward(
     self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
-    """Compute all experts of a module of transformers on their slots."""
+    """Compute all experts of a module of transformers on their rows."""
     if self._is_expert_parallel:
         raise UnsupportedError("a module whose experts are split over devices already")
     held = torch.ops.shardwright.dispatch(hidden_states, top_k_index, self.num_experts)
@@ -87,7 +95,7 @@ def _forward(
 
 
 def _product(experts: Any, x: torch.Tensor, name: str) -> torch.Tensor:
-    """Return ``[expert, slot, feature]`` times the weights of each expert, plus its bias."""
+    """Return ``[expert, token, feature]`` times the weights of each expert, plus its bias."""
     weight = getattr(experts, name)
-    found = torch.matmul(x, weight if experts.is_transposed else weight.transpose(1, 2))
+    found = torch.ops.shardwright.grouped_matmul(x, weight, not experts.is_transposed)
     return found + getattr(experts, f"{name}_bias").unsqueeze(1) if experts.has_bias else found

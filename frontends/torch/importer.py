@@ -429,7 +429,7 @@ def _check_types(target: Any, found: Any, expected: Sequence[Any]) -> None:
     """Require the shapes and element types that PyTorch has."""
     results = found if isinstance(found, (list, tuple)) else [found]
     for result, kind in zip(results, expected, strict=False):
-        if isinstance(result, Value) and result.type != kind:
+        if isinstance(result, Value) and result.type.dense != kind:
             raise UnsupportedError(f"the operator {target} as {kind} (it would be {result.type})")
 
 

@@ -24,7 +24,7 @@ from shardwright.frontends.torch.autograd.marks import Gradients
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
-from shardwright.frontends.torch.experts import experts_in_slots
+from shardwright.frontends.torch.experts import experts_in_rows
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer
@@ -120,7 +120,7 @@ def exported(
         with warnings.catch_warnings(), redirect_stderr(StringIO()):  # where PyTorch prints graphs
             warnings.simplefilter("ignore")
             with (
-                experts_in_slots(module),
+                experts_in_rows(module),
                 experts_without_loops(module),
                 whole_traces(),
                 plain_modes(),

@@ -8,6 +8,7 @@ import numpy as np
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.ragged import Ragged
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
 from shardwright.operators.rule import Rule
@@ -82,6 +83,10 @@ class Redistribute(Communication):
     def axes(self) -> tuple[str, ...]:
         """No axes."""
         return ()
+
+    def make_ragged(self) -> tuple[Ragged | None, ...]:
+        """Return which entries are filled: as of the operand."""
+        return (self.operand_types[0].ragged,)
 
     def infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None] = ()

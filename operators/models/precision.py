@@ -69,6 +69,7 @@ LOWERED: Final = (
     "convolution",
     "dispatch",
     "einsum",
+    "grouped_matmul",
     "matmul",
     "recurrent_layer",
     "scaled_dot_product_attention",

@@ -1,11 +1,17 @@
-"""Routing of tokens to experts of limited capacity (Shazeer et al., 2017; Lepikhin et al., 2020).
+"""Experts between which tokens choose: their rows, and their products (Shazeer et al., 2017).
 
-Tokens ``[group, token, feature]`` choose experts; each expert has ``capacity`` slots for the tokens
-of a group. `expert_slots` assigns the slots, `dispatch` moves tokens to their slots ``[expert,
-(group slot), feature]``, `combine` moves them back: each is the transpose of the other.
+Tokens ``[token..., feature]`` choose experts ``[token..., choice]``. `dispatch` makes the row of
+every expert and token, ``[expert, token..., feature]``, of which only those of chosen experts are
+filled (`Ragged`); `grouped_matmul` multiplies the rows of each expert by its weights; `combine`
+sums the rows of a token's choices. A choice of -1 is of no expert: `within_capacity` makes it of
+choices whose expert is full.
 
-Groups may be split, and so may experts. The all-to-all between tokens split by group and experts
-that are split follows from the layouts and has no code here.
+Tokens may be split, and so may experts. Between tokens that are split and experts that are split
+the all-to-all follows from the layouts and has no code here, nor has the sum over split experts.
+
+References
+----------
+Lepikhin et al., "GShard", 2020; Gale et al., "MegaBlocks", 2022.
 """
 
 from typing import Any, ClassVar
@@ -14,7 +20,8 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.indexing.gather import require_integers, segment_sums
+from shardwright.ir.ragged import Ragged
+from shardwright.operators.indexing.gather import require_integers
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -29,14 +36,14 @@ from shardwright.operators.rule import Rule, ShardView
 
 
 @register
-class ExpertSlots(OperatorInfo):
-    """The slot of each choice of an expert, ``[group, token, choice]``; -1 if the expert is full.
+class WithinCapacity(OperatorInfo):
+    """The experts that tokens chose, ``[group, token, choice]``; -1 of a choice that found it full.
 
-    Slot ``j`` of expert ``i`` is ``i capacity + j``. First choices are served before second
+    An expert takes at most ``capacity`` choices of a group. First choices are served before second
     choices, and tokens in order.
     """
 
-    name = "expert_slots"
+    name = "within_capacity"
     notation = "g s^ k^ -> g s k"
     defaults: ClassVar = {"experts": 1, "capacity": 1}
     flops_per_point = 10.0
@@ -46,7 +53,7 @@ class ExpertSlots(OperatorInfo):
     )
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of positions."""
+        """Return the type of the choices."""
         require_integers(self, 0)
         return (self.operand_types[0].dtype,)
 
@@ -62,43 +69,43 @@ class ExpertSlots(OperatorInfo):
         place = np.empty_like(expert)
         np.put_along_axis(place, order, count - np.maximum.accumulate(begins, axis=1), 1)
         kept = (place < capacity) & (expert >= 0) & (expert < experts)
-        slots = np.where(kept, expert * capacity + place, -1)
-        return slots.reshape(groups, choices, tokens).transpose(0, 2, 1)
+        return np.where(kept, expert, -1).reshape(groups, choices, tokens).transpose(0, 2, 1)
 
 
 class Routed(OperatorInfo):
-    """The base of operators between tokens and slots, with the slots of each token's choices.
+    """The base of operators between tokens and rows of experts, with the choices of each token.
 
-    The slots, ``[group, token, choice]``, may be followed by a weight for each.
+    The choices, ``[token..., choice]``, may be followed by a weight for each. Without weights a
+    row counts once, however often the token chose the expert.
     """
 
-    defaults: ClassVar = {"capacity": 1}
-    slots_at: ClassVar[int] = 1
+    chosen_at: ClassVar[int] = 1
 
     @property
     def is_weighted(self) -> bool:
         """Whether each choice has a weight."""
-        return len(self.operand_types) > self.slots_at + 1
+        return len(self.operand_types) > self.chosen_at + 1
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
         """The first operand; the weights."""
-        others = tuple((i,) for i in range(self.slots_at))
-        return (*others, (self.slots_at + 1,)) if self.is_weighted else others
+        others = tuple((i,) for i in range(self.chosen_at))
+        return (*others, (self.chosen_at + 1,)) if self.is_weighted else others
 
     @property
     def flops(self) -> float:
-        """Count a product and a sum for each feature of each choice."""
-        sizes = self.rule.sizes
-        return 2.0 * sizes["g"] * sizes["s"] * sizes["k"] * sizes["d"]
+        """Count a product and a sum for each feature of each row, filled or not."""
+        return 2.0 * self.rule.points / self.rule.sizes["k"]
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of the first operand."""
-        require_integers(self, self.slots_at)
+        require_integers(self, self.chosen_at)
         return (self.operand_types[0].dtype,)
 
     def resolve_routed(self, notation: str, experts: int | None = None) -> Rule:
-        """Return the rule of a notation, in which ``W`` stands for the weights, if there are any.
+        """Return the rule of a notation with ``T`` for tokens and ``K`` for what choices have.
+
+        A choice has its expert, and a weight if there are weights.
 
         Raises
         ------
@@ -106,139 +113,231 @@ class Routed(OperatorInfo):
             If the operands have other numbers of dimensions.
         """
         shapes = [operand.shape for operand in self.operand_types]
-        if len(shapes) <= self.slots_at or any(len(shape) != 3 for shape in shapes):
-            raise IRError(f"the operands have the shapes {shapes}, expected three dimensions")
-        sizes = {"g": shapes[self.slots_at][0], "c": self.attributes["capacity"]}
-        if experts is not None:
-            sizes = {"e": experts, **sizes}
-        weight = f", {self.weight}" if self.is_weighted else ""
-        return resolve(notation.replace("W", weight), shapes, sizes)
+        if len(shapes) <= self.chosen_at or len(shapes[self.chosen_at]) < 2:
+            raise IRError(f"the operands have the shapes {shapes}, expected choices of tokens")
+        tokens = " ".join(f"t{i}" for i in range(len(shapes[self.chosen_at]) - 1))
+        notation = notation.replace("K", "T k+, T k+" if self.is_weighted else "T k^")
+        sizes = {} if experts is None else {"e": experts}
+        return resolve(notation.replace("T", tokens), shapes, sizes)
 
-    weight: ClassVar[str] = ""
+    def taken(self, chosen: Array, view: ShardView) -> Array:
+        """Return which choices ``[token..., choice]`` are of each local expert, experts first."""
+        local = np.arange(view.starts["e"], view.starts["e"] + view.sizes["e"])
+        return np.asarray(chosen == local.reshape(-1, *(1,) * chosen.ndim))
 
-    def own_slots(self, slots: Array, view: ShardView) -> tuple[Array, Array]:
-        """Return slots as positions in the local ``[expert, group, slot]``, and which are local."""
-        capacity = self.attributes["capacity"]
-        expert = slots // capacity - view.starts["e"]
-        place = slots % capacity - view.starts["c"]
-        experts, groups, places = (view.sizes[factor] for factor in "egc")
-        inside = (slots >= 0) & (expert >= 0) & (expert < experts) & (place >= 0)
-        inside &= place < places
-        group = np.arange(groups)[:, None, None]
-        return np.where(inside, (expert * groups + group) * places + place, 0), inside
+    def shares(self, operands: tuple[Array, ...], view: ShardView) -> Array:
+        """Return the weight of each row ``[expert, token...]``: 0 where it is not filled."""
+        taken = self.taken(operands[self.chosen_at], view)
+        if not self.is_weighted:
+            return np.asarray(taken.any(axis=-1))
+        return np.asarray((taken * operands[self.chosen_at + 1]).sum(axis=-1))
 
 
 @register
 class Dispatch(Routed):
-    """Move tokens to the slots of ``experts`` experts; each slot holds the sum of its tokens."""
+    """The rows of ``experts`` experts: a token, times its weight, for those that it chose, else 0.
+
+    ``imbalance`` is the rows of the rank that has most over the mean, where ranks divide the
+    experts. With ``ragged=False`` rows that are not filled are computed and held, too. Both are
+    priced, and change no value.
+    """
 
     name = "dispatch"
-    defaults: ClassVar = {"experts": 1, "capacity": 1}
-    weight = "g s+ k+"
+    defaults: ClassVar = {"experts": 1, "imbalance": 1.0, "ragged": True}
     examples = (
-        Example(("f64[2, 4, 3]", "i64[2, 4, 2]"), {"experts": 3, "capacity": 2}, {1: (-1, 6)}),
+        Example(("f64[2, 4, 3]", "i64[2, 4, 2]"), {"experts": 4, "imbalance": 1.5}, {1: (-1, 5)}),
         Example(
-            ("f64[2, 3, 2]", "i64[2, 3, 1]", "f64[2, 3, 1]"),
-            {"experts": 2, "capacity": 3},
-            {1: (-1, 7)},
+            ("f64[4, 2]", "i64[4, 2]", "f64[4, 2]"), {"experts": 3, "ragged": False}, {1: (-1, 4)}
         ),
     )
 
     def make_rule(self) -> Rule:
-        """Contract tokens and choices."""
-        notation = "g s+ d, g s+ k+W -> e (g c) d"
-        return self.resolve_routed(notation, self.attributes["experts"])
+        """Choose between the experts."""
+        return self.resolve_routed("T d, K -> e T d", self.attributes["experts"])
+
+    def make_ragged(self) -> tuple[Ragged | None, ...]:
+        """Return that as many rows of a token are filled as it has choices."""
+        sizes, rank = self.rule.sizes, self.operand_types[0].rank
+        if sizes["k"] >= sizes["e"] or not self.attributes["ragged"]:
+            return (None,)
+        return (Ragged(0, tuple(range(1, rank)), sizes["k"], self.attributes["imbalance"]),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Sum the tokens of each local slot."""
-        x, slots = operands[:2]
-        positions, inside = self.own_slots(slots, view)
-        group, token, choice = np.nonzero(inside)
-        terms = x[group, token]
-        if self.is_weighted:
-            terms = terms * operands[2][group, token, choice][:, None]
-        experts, places, features = view.result_shapes[0]
-        kept = np.ones(len(terms), bool)
-        total = segment_sums(terms, positions[inside], kept, experts * places)
-        return total.reshape(experts, places, features)
+        """Multiply tokens by the weights of the rows."""
+        shares = self.shares(operands, view).astype(operands[0].dtype)
+        return np.asarray(operands[0] * shares[..., None])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Combine the cotangent."""
-        return _gradients(build, at, "combine", {"capacity": self.attributes["capacity"]})
+        (x, *routes), dy = at.operands, at.cotangents[0]
+        dx = build.emit("combine", dy, *routes)
+        return _with_weight_gradient(build, [dx, None], (x, dy), routes)
 
 
 @register
 class Combine(Routed):
-    """Move the contents of slots back to the tokens, summed over a token's choices."""
+    """The sum of the rows of a token's choices, each times its weight."""
 
     name = "combine"
-    weight = "g s k+"
     examples = (
-        Example(("f64[3, 4, 3]", "i64[2, 4, 2]"), {"capacity": 2}, {1: (-1, 6)}),
-        Example(("f64[2, 6, 2]", "i64[2, 3, 2]", "f64[2, 3, 2]"), {"capacity": 3}, {1: (-1, 7)}),
+        Example(("f64[3/4, 2~, 4~, 3]", "i64[2, 4, 3]"), {}, {1: (-1, 5)}),
+        Example(("f64[3, 4, 2]", "i64[4, 2]", "f64[4, 2]"), {}, {1: (-1, 4)}),
     )
 
     def make_rule(self) -> Rule:
-        """Contract the experts and their slots."""
-        return self.resolve_routed("e+ (g c+) d, g s k+W -> g s d")
+        """Contract the experts."""
+        return self.resolve_routed("e+ T d, K -> T d")
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Look up the local slots, choice by choice."""
-        y, slots = operands[:2]
-        positions, inside = self.own_slots(slots, view)
-        factors = inside * operands[2] if self.is_weighted else inside
-        flat, total = y.reshape(-1, y.shape[-1]), np.zeros(view.result_shapes[0], y.dtype)
-        for choice in range(slots.shape[2]):
-            total += flat[positions[..., choice]] * factors[..., choice, None]
+        """Add up the filled rows, expert by expert."""
+        y, total = operands[0], np.zeros(view.result_shapes[0], operands[0].dtype)
+        for rows, share in zip(y, self.shares(operands, view), strict=True):
+            filled = share != 0
+            total[filled] += rows[filled] * share[filled].astype(y.dtype)[..., None]
         return total
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Dispatch the cotangent."""
-        how = {"experts": at.operands[0].type.shape[0], **self.attributes}
-        return _gradients(build, at, "dispatch", how)
+        (y, *routes), dy = at.operands, at.cotangents[0]
+        rows = build.emit("dispatch", dy, *routes, like=y, **_rows_like(y))
+        return _with_weight_gradient(build, [rows, None], (dy, y), routes)
 
 
-def _gradients(build: Emitter, at: Linearization, transpose: str, how: dict[str, Any]) -> Gradients:
-    """Emit the gradients of `dispatch` or `combine`, each by the other."""
-    dy, moved, routes = at.cotangents[0], at.operands[0], at.operands[1:]
-    like = moved if transpose == "dispatch" else None
-    gradients: list[Value | None] = [build.emit(transpose, dy, *routes, like=like, **how), None]
+def _rows_like(rows: Value) -> dict[str, Any]:
+    """Return the attributes of a `dispatch` that fills rows as those of a value are filled."""
+    experts, marked = rows.type.shape[0], rows.type.ragged
+    if marked is None:
+        return {"experts": experts, "ragged": False}
+    return {"experts": experts, "imbalance": marked.imbalance}
+
+
+def _with_weight_gradient(
+    build: Emitter, found: list[Value | None], factors: tuple[Value, Value], routes: list[Value]
+) -> Gradients:
+    """Return gradients with that by the weights: tokens times the rows of their choices."""
     if len(routes) > 1:
-        tokens, slots = (dy, moved) if transpose == "dispatch" else (moved, dy)
-        capacity = how["capacity"]
-        operands = (tokens, slots, routes[0])
-        gradients.append(build.emit("routing_weight_gradient", *operands, capacity=capacity))
-    return gradients
+        found.append(build.emit("routing_weight_gradient", *factors, routes[0]))
+    return found
 
 
 @register
 class RoutingWeightGradient(Routed):
-    """The product of each token with the content of the slot of each of its choices."""
+    """The product of each token with the row of each of its choices."""
 
     name = "routing_weight_gradient"
-    slots_at = 2
-    examples = (
-        Example(("f64[2, 4, 3]", "f64[3, 4, 3]", "i64[2, 4, 2]"), {"capacity": 2}, {2: (-1, 6)}),
-    )
+    chosen_at = 2
+    examples = (Example(("f64[2, 4, 3]", "f64[4, 2, 4, 3]", "i64[2, 4, 2]"), {}, {2: (-1, 5)}),)
 
     def make_rule(self) -> Rule:
-        """Contract features, experts and slots."""
-        return self.resolve_routed("g s d+, e+ (g c+) d+, g s k -> g s k")
+        """Contract features and experts."""
+        return self.resolve_routed("T d+, e+ T d+, T k -> T k")
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Multiply, choice by choice."""
-        x, y, slots = operands
-        positions, inside = self.own_slots(slots, view)
-        flat, result = y.reshape(-1, y.shape[-1]), np.empty(view.result_shapes[0], x.dtype)
-        for choice in range(slots.shape[2]):
-            found = np.einsum("gsd,gsd->gs", x, flat[positions[..., choice]])
-            result[..., choice] = found * inside[..., choice]
+        """Multiply, expert by expert."""
+        x, y, chosen = operands
+        result = np.zeros(view.result_shapes[0], x.dtype)
+        for rows, taken in zip(y, self.taken(chosen, view), strict=True):
+            token = np.nonzero(taken)
+            result[token] = np.einsum("nd,nd->n", x[token[:-1]], rows[token[:-1]])
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Dispatch or combine the other operand: the product is linear in both."""
-        (x, y, slots), dw = at.operands, at.cotangents[0]
-        capacity, experts = self.attributes["capacity"], y.type.shape[0]
-        dx = build.emit("combine", y, slots, dw, capacity=capacity)
-        dy = build.emit("dispatch", x, slots, dw, like=y, experts=experts, capacity=capacity)
+        (x, y, chosen), dw = at.operands, at.cotangents[0]
+        dx = build.emit("combine", y, chosen, dw)
+        dy = build.emit("dispatch", x, chosen, dw, like=y, **_rows_like(y))
         return [dx, dy, None]
+
+
+class Grouped(OperatorInfo):
+    """The base of products of the rows of experts, ``[expert, token..., feature]``."""
+
+    linear = ((0,), (1,))
+    flops_per_point = 2.0
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The factors of tokens."""
+        return tuple(f"t{i}" for i in range(self.operand_types[0].rank - 2))
+
+    @property
+    def product_flops(self) -> float:
+        """Count all operations."""
+        return self.flops
+
+    def make_dtypes(self) -> tuple[str, ...]:
+        """Return the type of both operands."""
+        return (self.common_dtype(),)
+
+
+@register
+class GroupedMatMul(Grouped):
+    """The rows ``[expert, token..., k]`` of each expert times its matrix of ``[expert, k, n]``.
+
+    With ``transposed`` the matrices are ``[expert, n, k]``. Rows that are not filled are zeros,
+    and so are their products.
+    """
+
+    name = "grouped_matmul"
+    defaults: ClassVar = {"transposed": False}
+    examples = (
+        Example(("f64[4, 2, 3, 6]", "f64[4, 6, 2]")),
+        Example(("f64[2/4, 3~, 2]", "f64[4, 6, 2]"), {"transposed": True}),
+    )
+
+    def make_rule(self) -> Rule:
+        """Contract the features."""
+        tokens, matrix = " ".join(self.tokens), "n k+" if self.attributes["transposed"] else "k+ n"
+        shapes = [operand.shape for operand in self.operand_types]
+        return resolve(f"e {tokens} k+, e {matrix} -> e {tokens} n", shapes)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply the rows of each expert that have anything but zeros."""
+        rows, matrices = operands
+        result = np.zeros(view.result_shapes[0], rows.dtype)
+        for x, matrix, y in zip(rows, matrices, result, strict=True):
+            filled = x.any(axis=-1)
+            y[filled] = x[filled] @ (matrix.T if self.attributes["transposed"] else matrix)
+        return result
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Multiply the cotangent by the matrices, and the rows by it."""
+        (x, matrices), dy = at.operands, at.cotangents[0]
+        transposed = self.attributes["transposed"]
+        dx = build.emit("grouped_matmul", dy, matrices, transposed=not transposed)
+        pair = (dy, x) if transposed else (x, dy)
+        return [dx, build.emit("grouped_outer", *pair)]
+
+
+@register
+class GroupedOuter(Grouped):
+    """The sum over tokens of products of two rows of each expert: a gradient of its matrix.
+
+    An expert without tokens has zeros.
+    """
+
+    name = "grouped_outer"
+    examples = (
+        Example(("f64[4, 2, 3, 6]", "f64[4, 2, 3, 2]")),
+        Example(("f64[2/4, 3~, 2]", "f64[2/4, 3~, 2]")),
+    )
+
+    def make_rule(self) -> Rule:
+        """Contract the tokens."""
+        tokens = " ".join(f"{token}+" for token in self.tokens)
+        shapes = [operand.shape for operand in self.operand_types]
+        return resolve(f"e {tokens} m, e {tokens} n -> e m n", shapes)
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Multiply the rows of each expert where both have anything but zeros."""
+        result = np.zeros(view.result_shapes[0], operands[0].dtype)
+        for a, b, product in zip(*operands, result, strict=True):
+            filled = a.any(axis=-1) & b.any(axis=-1)
+            product[...] = a[filled].T @ b[filled]
+        return result
+
+    def gradient(self, build: Emitter, at: Linearization) -> Gradients:
+        """Multiply the other rows by the cotangent."""
+        (a, b), dy = at.operands, at.cotangents[0]
+        da = build.emit("grouped_matmul", b, dy, transposed=True)
+        return [da, build.emit("grouped_matmul", a, dy)]

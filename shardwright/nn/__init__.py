@@ -13,7 +13,7 @@ from shardwright.nn.convolution import (
     GlobalAvgPool,
     MaxPool2d,
 )
-from shardwright.nn.experts import GatedFeedForward, MixtureOfExperts
+from shardwright.nn.experts import GatedFeedForward, RoutedExperts
 from shardwright.nn.layers import (
     ELU,
     GELU,
@@ -138,7 +138,6 @@ __all__ = [
     "MSELoss",
     "MaxPool2d",
     "Mish",
-    "MixtureOfExperts",
     "Momentum",
     "MultiheadAttention",
     "Muon",
@@ -153,6 +152,7 @@ __all__ = [
     "ReLU6",
     "Reach",
     "Rotation",
+    "RoutedExperts",
     "SequentialCell",
     "SiLU",
     "Sigmoid",

@@ -4,10 +4,15 @@ from math import ceil, sqrt
 
 from shardwright import ops
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER
 from shardwright.nn.cell import Cell
 from shardwright.nn.layers import Dense, get_activation
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply, apply_all
+from shardwright.tracer import current_tracer
+
+_SCORES = ("softmax", "sigmoid", "softmax_after")
+_LIMIT, _SLOPE = 7.0, 1.702  # of gpt-oss: the largest gate, and the slope of its sigmoid
 
 
 class GatedFeedForward(Cell):
@@ -52,12 +57,12 @@ class GatedFeedForward(Cell):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
-class MixtureOfExperts(Cell):
-    """Gated feed-forwards, of which every token goes through the few that a router gives it.
+class RoutedExperts(Cell):
+    """Feed-forwards, of which every token goes through the few that a router gives it.
 
-    Tokens of a group, the first dimension of ``[group, token, hidden]``, share the slots of the
-    experts: ``capacity_factor top_k tokens / experts`` for each. A choice that finds its expert
-    full is dropped.
+    No token is dropped, unless there is a capacity: then the tokens of a group, the first dimension
+    of ``[group, token, hidden]``, share room for ``capacity_factor top_k tokens / experts`` choices
+    in each expert, and a choice that finds its expert full is dropped.
 
     Parameters
     ----------
@@ -65,10 +70,29 @@ class MixtureOfExperts(Cell):
         Size outside and inside an expert.
     experts, top_k : int
         How many there are, and how many a token goes through.
-    capacity_factor : float
-        Slots for each choice there is.
+    scores : str
+        How the products of a token and the rows of the router become weights: ``softmax`` over all
+        experts, ``sigmoid``, or ``softmax_after`` the choice, over the chosen ones alone.
+    groups, top_groups : int
+        In how many groups the experts are, and in how many of them a token may choose: those with
+        the greatest score, or under ``sigmoid`` with the greatest sum of two (DeepSeek-AI, 2024).
+    selection_bias : bool
+        Whether a number for each expert is added to its score for the choice alone. In every step
+        it moves by `selection_rate` towards equal loads (Wang et al., 2024).
+    selection_rate : float
+        By how much it moves.
+    normalized : bool
+        Whether the weights of a token's choices are divided by their sum.
+    scale : float
+        What they are multiplied by.
+    gated : bool
+        Whether an expert is ``down(activation(gate(x)) up(x))`` or ``down(activation(up(x)))``.
     activation : str
-        What the gates of the experts go through.
+        An activation; ``swigluoai`` is that of gpt-oss, of gates and inner features together.
+    has_bias : bool
+        Whether the router and the experts add biases.
+    capacity_factor : float, optional
+        Room for each choice there is; by default nothing is dropped.
     weight_init : str, optional
         How the weights begin.
     dtype : str
@@ -79,6 +103,9 @@ class MixtureOfExperts(Cell):
     balance : Tensor or None
         After a call, the loss that is least where all experts get equally much (Fedus et al.,
         2021): one at best.
+    z_loss : Tensor or None
+        After a call, the mean square of the logarithm of the sum of the router's exponentials,
+        which keeps them small (Zoph et al., 2022).
     """
 
     def __init__(
@@ -87,45 +114,174 @@ class MixtureOfExperts(Cell):
         ffn_hidden_size: int,
         experts: int,
         top_k: int = 2,
-        capacity_factor: float = 1.25,
+        *,
+        scores: str = "softmax",
+        groups: int = 1,
+        top_groups: int = 1,
+        selection_bias: bool = False,
+        selection_rate: float = 1e-3,
+        normalized: bool = True,
+        scale: float = 1.0,
+        gated: bool = True,
         activation: str = "silu",
+        has_bias: bool = False,
+        capacity_factor: float | None = None,
         weight_init: str | None = None,
         dtype: str = "float32",
     ) -> None:
         if not 1 <= top_k <= experts:
             raise ModelError(f"a token is to go through {top_k} of {experts} experts")
-        self.experts, self.top_k, self.capacity_factor = experts, top_k, capacity_factor
-        self.router = Dense(hidden_size, experts, weight_init, has_bias=False, dtype=dtype)
+        if scores not in _SCORES:
+            raise ModelError(f"no scores are called `{scores}`", hint=f"use one of {_SCORES}")
+        _check_groups(experts, top_k, groups, top_groups)
+        if activation == "swigluoai" and not gated:
+            raise ModelError("`swigluoai` is of gates and inner features, and `gated` is False")
+        POSITIVE.check("selection_rate", selection_rate)
+        self.experts, self.top_k, self.scores = experts, top_k, scores
+        self.groups, self.top_groups = groups, top_groups
+        self.normalized, self.scale, self.capacity_factor = normalized, scale, capacity_factor
+        self.selection_rate = selection_rate
+        self.router = Dense(hidden_size, experts, weight_init, has_bias=has_bias, dtype=dtype)
+        self.selection_bias = None
+        if selection_bias:
+            self.selection_bias = Parameter(
+                "zeros", shape=experts, dtype=dtype, requires_grad=False
+            )
 
-        def weights(inputs: int, outputs: int) -> Parameter:
-            init = weight_init or f"uniform({1 / sqrt(inputs):.6g})"
-            return Parameter(init, shape=(experts, inputs, outputs), dtype=dtype)
+        def product(inputs: int, outputs: int) -> ExpertDense:
+            return ExpertDense(experts, inputs, outputs, weight_init, has_bias, dtype)
 
-        self.gate = weights(hidden_size, ffn_hidden_size)
-        self.up = weights(hidden_size, ffn_hidden_size)
-        self.down = weights(ffn_hidden_size, hidden_size)
-        self.matmul = ops.MatMul()
-        self.activation = get_activation(activation)
+        self.gate = product(hidden_size, ffn_hidden_size) if gated else None
+        self.up = product(hidden_size, ffn_hidden_size)
+        self.down = product(ffn_hidden_size, hidden_size)
+        self.activation = None if activation == "swigluoai" else get_activation(activation)
         self.balance: Tensor | None = None
+        self.z_loss: Tensor | None = None
 
     def construct(self, x: Tensor) -> Tensor:
         """Route, go through the experts, bring back."""
+        weights, chosen = self._route(x)
+        if self.capacity_factor is not None:
+            chosen = self._within_capacity(x, chosen)
+        rows = apply("dispatch", x, chosen, experts=self.experts)
+        return apply("combine", self.down(self._inner(rows)), chosen, weights)
+
+    def _inner(self, rows: Tensor) -> Tensor:
+        """Return the inner features of the rows."""
+        inner = self.up(rows)
+        if self.gate is None:
+            assert self.activation is not None
+            return self.activation(inner)
+        gates = self.gate(rows)
+        return (
+            _swigluoai(gates, inner) if self.activation is None else self.activation(gates) * inner
+        )
+
+    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weight and the expert of each choice of each token."""
+        products = self.router(x)
+        if self.scores == "sigmoid":
+            scores = ops.sigmoid(products)
+            shares = scores / scores.sum(-1, keep_dims=True)
+        else:
+            scores = shares = ops.softmax(products, axis=-1)
+        self.z_loss = (apply("cumlogsumexp", products, axis=-1)[..., -1] ** 2).mean()
+        of_choice = products if self.scores == "softmax_after" else scores
+        ranked = of_choice
+        if self.selection_bias is not None:
+            ranked = ops.stop_gradient(of_choice) + self.selection_bias
+        if self.groups > 1:
+            ranked = self._in_top_groups(ranked)
+        weights, chosen = apply_all("top_k", ranked, k=self.top_k, axis=-1)
+        if ranked is not of_choice:
+            weights = apply("gather_elements", of_choice, chosen, axis=-1)
+        loads = apply("one_hot", chosen, depth=self.experts, dtype=x.dtype)
+        loads = loads.mean(tuple(range(x.ndim)))
+        self.balance = (loads * shares.mean(tuple(range(x.ndim - 1)))).sum() * float(self.experts)
+        if self.selection_bias is not None and self.trains:
+            self._move_bias(loads)
+        if self.scores == "softmax_after":
+            weights = ops.softmax(weights, axis=-1)
+        elif self.normalized:
+            weights = weights / weights.sum(-1, keep_dims=True)
+        return (weights * self.scale if self.scale != 1.0 else weights), chosen
+
+    def _in_top_groups(self, scores: Tensor) -> Tensor:
+        """Return the scores, and minus infinity for experts of groups without a great score."""
+        leading, size = scores.shape[:-1], self.experts // self.groups
+        parts = scores.reshape(*leading, self.groups, size)
+        best = min(2, size) if self.scores == "sigmoid" else 1
+        sums = apply_all("top_k", parts, k=best, axis=-1)[0].sum(-1)
+        groups = apply_all("top_k", sums, k=self.top_groups, axis=-1)[1]
+        allowed = apply("one_hot", groups, depth=self.groups, dtype=scores.dtype).sum(-2)
+        kept = ops.broadcast_to(allowed.reshape(*leading, self.groups, 1), parts.shape) > 0
+        least = apply("fill", shape=(), dtype=scores.dtype, value=float("-inf"))
+        return apply("where", kept, parts, least).reshape(*scores.shape)
+
+    def _move_bias(self, loads: Tensor) -> None:
+        """Move the bias of experts of less than the mean load up, of others down."""
+        assert self.selection_bias is not None
+        mean = 1.0 / self.experts
+        step = apply("sign", mean - ops.stop_gradient(loads)) * self.selection_rate
+        tracer = current_tracer()
+        following = (self.selection_bias + step).value(tracer)
+        tracer.updates.append((self.selection_bias.value(tracer).name, following.name))
+
+    def _within_capacity(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """Return the choices, without those that find their expert full."""
         if x.ndim != 3:
             raise ModelError(f"tokens are [group, token, hidden], these have the shape {x.shape}")
+        assert self.capacity_factor is not None
         capacity = ceil(self.capacity_factor * self.top_k * x.shape[1] / self.experts)
-        capacity = min(capacity, x.shape[1])
-        scores = ops.softmax(self.router(x), axis=-1)
-        weights, chosen = apply_all("top_k", scores, k=self.top_k, axis=-1)
-        self.balance = self._balance(scores, chosen)
-        weights = weights / weights.sum(-1, keep_dims=True)
-        slots = apply("expert_slots", chosen, experts=self.experts, capacity=capacity)
-        held = apply("dispatch", x, slots, experts=self.experts, capacity=capacity)
-        inner = self.activation(self.matmul(held, self.gate)) * self.matmul(held, self.up)
-        made = self.matmul(inner, self.down)
-        return apply("combine", made, slots, weights, capacity=capacity)
+        if capacity >= x.shape[1]:
+            return chosen
+        return apply("within_capacity", chosen, experts=self.experts, capacity=capacity)
 
-    def _balance(self, scores: Tensor, chosen: Tensor) -> Tensor:
-        """Return the share of tokens times the mean score, summed over the experts."""
-        ones = apply("one_hot", chosen, depth=self.experts, dtype=scores.dtype)
-        share = ones.mean((0, 1, 2))
-        return (share * scores.mean((0, 1))).sum() * float(self.experts)
+
+class ExpertDense(Cell):
+    """Rows of experts times the matrices of their experts, plus their biases."""
+
+    def __init__(
+        self,
+        experts: int,
+        inputs: int,
+        outputs: int,
+        weight_init: str | None,
+        has_bias: bool,
+        dtype: str,
+    ) -> None:
+        init = weight_init or f"uniform({1 / sqrt(inputs):.6g})"
+        self.weight = Parameter(init, shape=(experts, inputs, outputs), dtype=dtype)
+        self.bias = None
+        if has_bias:
+            self.bias = Parameter("zeros", shape=(experts, outputs), dtype=dtype)
+
+    def construct(self, rows: Tensor) -> Tensor:
+        """Multiply ``[expert, token..., input]``."""
+        found = apply("grouped_matmul", rows, self.weight)
+        if self.bias is None:
+            return found
+        experts, outputs = self.bias.shape
+        return found + self.bias.reshape(experts, *(1,) * (found.ndim - 2), outputs)
+
+
+def _check_groups(experts: int, top_k: int, groups: int, top_groups: int) -> None:
+    """Refuse groups that experts do not make, or that have too few of them."""
+    POSITIVE_INTEGER.check("groups", groups)
+    POSITIVE_INTEGER.check("top_groups", top_groups)
+    if experts % groups:
+        raise ModelError(f"{experts} experts do not make {groups} equal groups")
+    if top_groups > groups:
+        raise ModelError(f"a token is to choose in {top_groups} of {groups} groups of experts")
+    if top_k > experts // groups * top_groups:
+        raise ModelError(
+            f"a token is to go through {top_k} experts, {top_groups} groups of {experts // groups} "
+            "have fewer"
+        )
+
+
+def _swigluoai(gates: Tensor, inner: Tensor) -> Tensor:
+    """Return ``gate sigmoid(1.702 gate) (inner + 1)``, clamped as gpt-oss clamps (OpenAI, 2025)."""
+    gates = _LIMIT - ops.relu(_LIMIT - gates)
+    inner = ops.relu(2 * _LIMIT - ops.relu(_LIMIT - inner)) - _LIMIT
+    return gates * ops.sigmoid(gates * _SLOPE) * (inner + 1.0)

@@ -24,7 +24,7 @@ _INIT = "normal(0.02)"
 class SharedExperts(nn.Cell):
     """Routed experts, and a feed-forward through which every token goes."""
 
-    def __init__(self, experts: nn.MixtureOfExperts, shared: nn.Cell, gate: nn.Cell | None) -> None:
+    def __init__(self, experts: nn.RoutedExperts, shared: nn.Cell, gate: nn.Cell | None) -> None:
         self.experts, self.shared, self.gate = experts, shared, gate
         self.sigmoid = None if gate is None else nn.Sigmoid()
 
@@ -199,7 +199,7 @@ def _dense(hidden: int, kind: FeedForward, dtype: str) -> nn.Cell:
 
 
 def _feed_forward(
-    hidden: int, layer: Layer, routed: Iterator[nn.MixtureOfExperts], dtype: str
+    hidden: int, layer: Layer, routed: Iterator[nn.RoutedExperts], dtype: str
 ) -> nn.Cell:
     kind = layer.feed_forward
     if isinstance(kind, FeedForward):
@@ -211,9 +211,17 @@ def _feed_forward(
     return SharedExperts(experts, _dense(hidden, kind.shared, dtype), gate)
 
 
-def _experts(hidden: int, kind: Experts, dtype: str) -> nn.MixtureOfExperts:
-    sizes = (hidden, kind.each.inner, kind.count, kind.top_k, kind.capacity or 1.25)
-    return nn.MixtureOfExperts(*sizes, kind.each.activation, _INIT, dtype)
+def _experts(hidden: int, kind: Experts, dtype: str) -> nn.RoutedExperts:
+    return nn.RoutedExperts(
+        hidden,
+        kind.each.inner,
+        kind.count,
+        kind.top_k,
+        activation=kind.each.activation,
+        capacity_factor=kind.capacity,
+        weight_init=_INIT,
+        dtype=dtype,
+    )
 
 
 def decoder(

@@ -11,7 +11,7 @@ from shardwright.compiler.page.memory import peaks_by_layer
 from shardwright.compiler.rates import Rates, rates
 from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.model_flops import ModelFlops, hardware_flops, model_flops
+from shardwright.cost_model.model_flops import ModelFlops, hardware_flops
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import with_window
@@ -72,11 +72,6 @@ class Estimated:
         return hardware_flops(
             self.planned.compiled.source, self.planned.plan.program, blocks=blocks
         )
-
-    @cached_property
-    def slots(self) -> ModelFlops:
-        """The model flops with all slots of experts, filled or not."""
-        return model_flops(self.planned.compiled.source, slots=True)
 
     @property
     def recomputes_blocks(self) -> bool:

@@ -111,16 +111,11 @@ def _print_rates(found: Estimated) -> None:
 
 def _more_work(found: Estimated) -> str:
     """Return what devices compute beside the model flops."""
-    flops, slots, work = found.rates.flops.total, found.slots.total, found.work.total
-    parts = []
-    if slots > flops:
-        parts.append(f"{slots / flops - 1:.1%} more are of slots of experts that stay empty")
-    if work > slots:
-        whole = " in whole blocks" if found.recomputes_blocks else ""
-        parts.append(f"{(work - slots) / flops:.1%} more are computed again{whole}")
-    else:
-        parts.append("no product is computed again")
-    return ", ".join(parts)
+    flops, work = found.rates.flops.total, found.work.total
+    if work <= flops:
+        return "no product is computed again"
+    whole = " in whole blocks" if found.recomputes_blocks else ""
+    return f"{(work - flops) / flops:.1%} more are computed again{whole}"
 
 
 def _network(found: Estimated) -> str:

@@ -1,16 +1,15 @@
-"""Experts of limited capacity: what depends on the global place of an element.
+"""Experts between which tokens choose.
 
-Slot `j` of expert `i` is `i capacity + j`; the slot of a choice that has none is -1.
+The rows of experts are `[expert, token..., feature]`; a choice of -1 is of no expert.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 
-def expert_slots(chosen: Array, *, experts: int = 1, capacity: int = 1) -> Array:
+def within_capacity(chosen: Array, *, experts: int = 1, capacity: int = 1) -> Array:
     groups, tokens, choices = chosen.shape
     expert = chosen.transpose(0, 2, 1).reshape(groups, choices * tokens)
     order = jnp.argsort(expert, 1, stable=True)
@@ -21,73 +20,52 @@ def expert_slots(chosen: Array, *, experts: int = 1, capacity: int = 1) -> Array
     rows = jnp.arange(groups)[:, None]
     place = jnp.zeros_like(count).at[rows, order].set(count - first)
     kept = (place < capacity) & (expert >= 0) & (expert < experts)
-    slots = jnp.where(kept, expert * capacity + place, -1).astype(chosen.dtype)
-    return slots.reshape(groups, choices, tokens).transpose(0, 2, 1)
+    found = jnp.where(kept, expert, -1).astype(chosen.dtype)
+    return found.reshape(groups, choices, tokens).transpose(0, 2, 1)
 
 
-def _own_slots(
-    slots: Array, capacity: int, starts: tuple[Any, Any], sizes: tuple[int, int, int]
-) -> tuple[Array, Array]:
-    """Return the place of each slot in the part of the rank, and whether it is in it."""
-    experts, groups, places = sizes
-    expert = slots // capacity - starts[0]
-    place = slots % capacity - starts[1]
-    inside = (slots >= 0) & (expert >= 0) & (expert < experts) & (place >= 0) & (place < places)
-    group = jnp.arange(groups)[:, None, None]
-    return jnp.where(inside, (expert * groups + group) * places + place, 0), inside
+def _taken(chosen: Array, start: Any, size: int) -> Array:
+    """Return which choices are of each expert of the device, experts first."""
+    return chosen == (start + jnp.arange(size)).reshape(-1, *(1,) * chosen.ndim)
+
+
+def _shares(chosen: Array, weights: tuple[Array, ...], start: Any, size: int) -> Array:
+    """Return the weight of the row of each expert and token: 0 where it is not filled."""
+    taken = _taken(chosen, start, size)
+    return (taken * weights[0]).sum(-1) if weights else taken.any(-1)
 
 
 def dispatch(
     x: Array,
-    slots: Array,
+    chosen: Array,
     *weights: Array,
     experts: int = 1,
-    capacity: int = 1,
+    imbalance: float = 1.0,
+    ragged: bool = True,
     start_e: Any = 0,
-    start_c: Any = 0,
     size_e: int,
-    size_g: int,
-    size_c: int,
-    shape: Sequence[int],
 ) -> Array:
-    sizes = (size_e, size_g, size_c)
-    positions, inside = _own_slots(slots, capacity, (start_e, start_c), sizes)
-    terms = x[:, :, None] * inside[..., None]
-    if weights:
-        terms = terms * weights[0][..., None]
-    total = jnp.zeros((shape[0] * shape[1], shape[2]), x.dtype)
-    return total.at[positions].add(terms).reshape(tuple(shape))
+    return x * _shares(chosen, weights, start_e, size_e).astype(x.dtype)[..., None]
 
 
-def combine(
-    y: Array,
-    slots: Array,
-    *weights: Array,
-    capacity: int = 1,
-    start_e: Any = 0,
-    start_c: Any = 0,
-    size_e: int,
-    size_g: int,
-    size_c: int,
-) -> Array:
-    sizes = (size_e, size_g, size_c)
-    positions, inside = _own_slots(slots, capacity, (start_e, start_c), sizes)
-    factors = inside * weights[0] if weights else inside.astype(y.dtype)
-    return (y.reshape(-1, y.shape[-1])[positions] * factors[..., None]).sum(2)
+def combine(y: Array, chosen: Array, *weights: Array, start_e: Any = 0, size_e: int) -> Array:
+    shares = _shares(chosen, weights, start_e, size_e)[..., None]
+    return jnp.where(shares != 0, y * shares.astype(y.dtype), 0).sum(0)
 
 
 def routing_weight_gradient(
-    x: Array,
-    y: Array,
-    slots: Array,
-    *,
-    capacity: int = 1,
-    start_e: Any = 0,
-    start_c: Any = 0,
-    size_e: int,
-    size_g: int,
-    size_c: int,
+    x: Array, y: Array, chosen: Array, *, start_e: Any = 0, size_e: int
 ) -> Array:
-    sizes = (size_e, size_g, size_c)
-    positions, inside = _own_slots(slots, capacity, (start_e, start_c), sizes)
-    return (y.reshape(-1, y.shape[-1])[positions] * x[:, :, None]).sum(-1) * inside
+    taken = _taken(chosen, start_e, size_e)
+    return jnp.where(taken, (x * y).sum(-1)[..., None], 0).sum(0)
+
+
+def grouped_matmul(x: Array, matrices: Array, *, transposed: bool = False) -> Array:
+    right = matrices.mT if transposed else matrices
+    rows = x.reshape(x.shape[0], -1, x.shape[-1])
+    return jnp.matmul(rows, right).reshape(*x.shape[:-1], right.shape[-1])
+
+
+def grouped_outer(x: Array, y: Array) -> Array:
+    rows = x.reshape(x.shape[0], -1, x.shape[-1])
+    return jnp.matmul(rows.mT, y.reshape(y.shape[0], -1, y.shape[-1]))

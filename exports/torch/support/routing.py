@@ -1,6 +1,6 @@
-"""Experts of limited capacity, and dropout: what depends on the global place of an element.
+"""Experts between which tokens choose, and dropout: what depends on the place of an element.
 
-Slot `j` of expert `i` is `i capacity + j`; the slot of a choice that has none is -1.
+The rows of experts are `[expert, token..., feature]`; a choice of -1 is of no expert.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-def expert_slots(chosen: Tensor, *, experts: int = 1, capacity: int = 1) -> Tensor:
+def within_capacity(chosen: Tensor, *, experts: int = 1, capacity: int = 1) -> Tensor:
     groups, tokens, choices = chosen.shape
     expert = chosen.transpose(1, 2).reshape(groups, choices * tokens)
     ordered, order = torch.sort(expert, dim=1, stable=True)
@@ -25,76 +25,53 @@ def expert_slots(chosen: Tensor, *, experts: int = 1, capacity: int = 1) -> Tens
     first = torch.where(begins, count, 0).cummax(1).values
     place = torch.empty_like(expert).scatter_(1, order, count - first)
     kept = (place < capacity) & (expert >= 0) & (expert < experts)
-    slots = torch.where(kept, expert * capacity + place, -1)
-    return slots.reshape(groups, choices, tokens).transpose(1, 2)
+    return torch.where(kept, expert, -1).reshape(groups, choices, tokens).transpose(1, 2)
 
 
-def _own_slots(
-    slots: Tensor, capacity: int, starts: tuple[int, int], sizes: tuple[int, int, int]
-) -> tuple[Tensor, Tensor]:
-    """Return the place of each slot in the part of the rank, and whether it is in it."""
-    experts, groups, places = sizes
-    expert = torch.div(slots, capacity, rounding_mode="floor") - starts[0]
-    place = slots.remainder(capacity) - starts[1]
-    inside = (slots >= 0) & (expert >= 0) & (expert < experts) & (place >= 0) & (place < places)
-    group = torch.arange(groups, device=slots.device)[:, None, None]
-    return torch.where(inside, (expert * groups + group) * places + place, 0), inside
+def _taken(chosen: Tensor, start: int, size: int) -> Tensor:
+    """Return which choices are of each expert of the rank, experts first."""
+    local = torch.arange(start, start + size, device=chosen.device)
+    return chosen == local.reshape(-1, *(1,) * chosen.ndim)
+
+
+def _shares(chosen: Tensor, weights: tuple[Tensor, ...], start: int, size: int) -> Tensor:
+    """Return the weight of the row of each expert and token: 0 where it is not filled."""
+    taken = _taken(chosen, start, size)
+    return (taken * weights[0]).sum(-1) if weights else taken.any(-1)
 
 
 def dispatch(
     x: Tensor,
-    slots: Tensor,
+    chosen: Tensor,
     *weights: Tensor,
     experts: int = 1,
-    capacity: int = 1,
+    imbalance: float = 1.0,
+    ragged: bool = True,
     start_e: int = 0,
-    start_c: int = 0,
     size_e: int,
-    size_g: int,
-    size_c: int,
-    shape: Sequence[int],
 ) -> Tensor:
-    sizes = (size_e, size_g, size_c)
-    positions, inside = _own_slots(slots, capacity, (start_e, start_c), sizes)
-    terms = x[:, :, None] * inside[..., None]
-    if weights:
-        terms = terms * weights[0][..., None]
-    total = x.new_zeros(shape[0] * shape[1], shape[2])
-    return total.index_add_(0, positions.reshape(-1), terms.flatten(0, 2)).reshape(tuple(shape))
+    return x * _shares(chosen, weights, start_e, size_e).to(x.dtype)[..., None]
 
 
-def combine(
-    y: Tensor,
-    slots: Tensor,
-    *weights: Tensor,
-    capacity: int = 1,
-    start_e: int = 0,
-    start_c: int = 0,
-    size_e: int,
-    size_g: int,
-    size_c: int,
-) -> Tensor:
-    sizes = (size_e, size_g, size_c)
-    positions, inside = _own_slots(slots, capacity, (start_e, start_c), sizes)
-    factors = inside * weights[0] if weights else inside.to(y.dtype)
-    return (y.flatten(0, 1)[positions] * factors[..., None]).sum(2)
+def combine(y: Tensor, chosen: Tensor, *weights: Tensor, start_e: int = 0, size_e: int) -> Tensor:
+    shares = _shares(chosen, weights, start_e, size_e)[..., None]
+    return torch.where(shares != 0, y * shares.to(y.dtype), 0).sum(0)
 
 
 def routing_weight_gradient(
-    x: Tensor,
-    y: Tensor,
-    slots: Tensor,
-    *,
-    capacity: int = 1,
-    start_e: int = 0,
-    start_c: int = 0,
-    size_e: int,
-    size_g: int,
-    size_c: int,
+    x: Tensor, y: Tensor, chosen: Tensor, *, start_e: int = 0, size_e: int
 ) -> Tensor:
-    sizes = (size_e, size_g, size_c)
-    positions, inside = _own_slots(slots, capacity, (start_e, start_c), sizes)
-    return (y.flatten(0, 1)[positions] * x[:, :, None]).sum(-1) * inside
+    taken = _taken(chosen, start_e, size_e)
+    return torch.where(taken, (x * y).sum(-1)[..., None], 0).sum(0)
+
+
+def grouped_matmul(x: Tensor, matrices: Tensor, *, transposed: bool = False) -> Tensor:
+    right = matrices.mT if transposed else matrices
+    return torch.matmul(x.flatten(1, -2), right).reshape(*x.shape[:-1], right.shape[-1])
+
+
+def grouped_outer(x: Tensor, y: Tensor) -> Tensor:
+    return torch.matmul(x.flatten(1, -2).mT, y.flatten(1, -2))
 
 
 def _signed(number: int) -> int:

@@ -29,19 +29,22 @@ def match_parted_columns(m: Matches, node: Node) -> tuple[Value, ...] | None:
     as gates and inner features, which meet element by element. Layers that are no experts stay one
     product, as other systems want them.
     """
-    product = m.made(node.operands[0], "matmul")
-    if product is None or attribute_of(node, "axis") not in (-1, _EXPERTS - 1):
+    grouped, batched = (m.made(node.operands[0], name) for name in ("grouped_matmul", "matmul"))
+    product, turned = (grouped, "transposed") if grouped else (batched, "transpose_b")
+    last = node.results[0].type.rank - 1
+    if product is None or attribute_of(node, "axis") not in (-1, last):
         return None
     x, columns = product.operands
     source = _swapped(m, columns)
-    is_turned = bool(attribute_of(product, "transpose_b")) is not bool(source)
+    is_turned = bool(attribute_of(product, turned)) is not bool(source)
     weight = source or columns
     parameters = {parameter.name for parameter in m.graph.parameters}
     if weight not in parameters or m.value(weight).type.rank != _EXPERTS:
         return None
-    parts = len(node.results)
+    parts, rows = len(node.results), m.value(x)
     slices = m.build.emit_all("split", m.value(weight), axis=1 if is_turned else 2, parts=parts)
-    return tuple(m.build.emit("matmul", m.value(x), one, transpose_b=is_turned) for one in slices)
+    emit, how = m.build.emit, dict[str, Any]({turned: is_turned})
+    return tuple(emit(product.operator, rows, one, **how) for one in slices)
 
 
 def _swapped(m: Matches, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Experts of transformers: imported as slots of experts, no token is dropped."""
+"""Experts of transformers: imported as rows of experts, no token is dropped."""
 
 from typing import Any
 
@@ -49,10 +49,14 @@ def test_loss_and_gradients_are_those_of_autograd(options: Any) -> None:
     assert max(compare.on_ranks(wide, tokens, 4, dataset_strategy="data_parallel")) < 1e-9
 
 
-def test_there_is_a_slot_for_every_token_of_a_sequence() -> None:
+def test_experts_compute_the_rows_of_the_tokens_that_chose_them() -> None:
     graph = import_module(*_mixtral()).graph
-    nodes = [node for node in graph.nodes if node.operator == "dispatch"]
-    assert [node.attributes["capacity"] for node in nodes] == [6]
+    inside = [node for node in graph.nodes if node.results[0].type.ragged]
+    assert {"dispatch", "grouped_matmul", "silu", "mul"} <= {node.operator for node in inside}
+    for node in inside:
+        assert node.results[0].type.size_texts[:2] == ("2/4", "24~")
+    products = [node for node in graph.nodes if node.operator == "grouped_matmul"]
+    assert all(node.results[0].type.ragged for node in products)
 
 
 def test_the_implementation_of_the_user_is_back_after_an_import_that_fails() -> None:
