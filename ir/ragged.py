@@ -55,6 +55,11 @@ class Ragged:
         """Return how many of `local` entries may be filled for each row."""
         return min(self.filled, local)
 
+    def within(self, shape: tuple[int, ...]) -> "Ragged | None":
+        """Return what is filled of a slice; None where all of it may be."""
+        local = shape[self.dimension]
+        return None if local <= self.filled else self
+
     def size_text(self, dimension: int, size: int) -> str:
         """Return the text of a size: ``2/8`` or ``2/8*1.5`` of the few, ``16~`` of rows."""
         if dimension == self.dimension:

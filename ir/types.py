@@ -130,8 +130,11 @@ class TensorType:
         return TensorType(self.dtype, self.shape, self.in_host) if self.ragged else self
 
     def with_shape(self, shape: tuple[int, ...]) -> "TensorType":
-        """Return the type with another shape."""
-        return TensorType(self.dtype, shape)
+        """Return the type with another shape; of as many dimensions, with the same ones ragged."""
+        ragged = self.ragged
+        if ragged is not None:
+            ragged = ragged.within(shape) if len(shape) == self.rank else None
+        return TensorType(self.dtype, shape, ragged=ragged)
 
     @property
     def size_texts(self) -> tuple[str, ...]:

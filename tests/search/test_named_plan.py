@@ -347,7 +347,7 @@ def test_tokens_go_to_their_experts_and_back():
     assert found[("all_to_all", "expert", "forward")] == 2
     assert found[("all_to_all", "expert", "backward")] == 2
     stored = sw.compile(MIXTRAL, 8, plan="data=8,expert=2").plan.document.parameters
-    assert stored["decoder.blocks.0.feed_forward.gate"].slice_shape == (4, 16, 24)
+    assert stored["decoder.blocks.0.feed_forward.gate.weight"].slice_shape == (4, 16, 24)
 
 
 def test_shards_are_gathered_inside_of_a_group_and_gradients_reduced_over_all():

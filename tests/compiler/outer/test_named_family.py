@@ -58,7 +58,7 @@ def test_experts_are_divided_between_data_ranks_and_a_plan_is_no_slower_than_a_u
 ):
     devices, model = 16, "mixtral-8x7b:layers=2"
     seeds = family(devices, monkeypatch, model)
-    assert {seed.plan.expert for seed in seeds} > {1}
+    assert {seed.plan.expert for seed in seeds} - {1}
     first = seeds[0]
     assert first.plan.expert == 8
     assert first.configuration.micro_batches == 1

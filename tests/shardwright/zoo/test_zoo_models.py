@@ -86,7 +86,7 @@ def test_experts_are_a_factor_like_any_other() -> None:
     experts = [
         strategies[node.name].split_counts
         for node in graph.nodes
-        if node.operator == "matmul" and graph.operand_values(node)[1].type.rank == 3
+        if node.operator == "grouped_matmul"
     ]
-    assert experts == [((8, 1, 1), (8, 1, 1))] * 3
+    assert experts == [((8, 1, 1, 1), (8, 1, 1))] * 3
     assert found.plan.document.communication["all_to_all"].count > 0
