@@ -40,8 +40,7 @@ from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
-from shardwright.ir.ragged import Ragged
-from shardwright.ir.types import TensorType, dtype_from_short, short_dtype
+from shardwright.ir.types import Ragged, TensorType, dtype_from_short, short_dtype
 
 _NAME = r"\w[\w./-]*"
 _LAYOUT = r"(\*|(?: (?:\+\w+)+(?::\w+)?))?(?: stage (\d+))?( in host)?"

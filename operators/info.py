@@ -16,9 +16,8 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy, stage_of_results
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.ragged import Ragged
 from shardwright.ir.registry import Registry
-from shardwright.ir.types import TensorType
+from shardwright.ir.types import Ragged, TensorType
 from shardwright.operators.halo import Halo
 from shardwright.operators.notation import resolve
 from shardwright.operators.operands import check_operands, check_windows, ragged_results

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright.ir.errors import IRError
-from shardwright.ir.ragged import Ragged
-from shardwright.ir.types import TensorType
+from shardwright.ir.types import Ragged, TensorType
 from shardwright.operators.rule import Dims, Rule, base
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.ragged import Ragged
+from shardwright.ir.types import Ragged
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
 from shardwright.operators.rule import Rule

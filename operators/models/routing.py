@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.ir.ragged import Ragged
+from shardwright.ir.types import Ragged
 from shardwright.operators.indexing.gather import require_integers
 from shardwright.operators.info import (
     Array,

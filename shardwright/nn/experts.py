@@ -168,14 +168,12 @@ class RoutedExperts(Cell):
 
     def _inner(self, rows: Tensor) -> Tensor:
         """Return the inner features of the rows."""
+        gates = None if self.gate is None else self.gate(rows)
         inner = self.up(rows)
-        if self.gate is None:
-            assert self.activation is not None
-            return self.activation(inner)
-        gates = self.gate(rows)
-        return (
-            _swigluoai(gates, inner) if self.activation is None else self.activation(gates) * inner
-        )
+        if self.activation is None:
+            assert gates is not None
+            return _swigluoai(gates, inner)
+        return self.activation(inner) if gates is None else self.activation(gates) * inner
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weight and the expert of each choice of each token."""

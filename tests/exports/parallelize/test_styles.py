@@ -155,7 +155,7 @@ def test_blocks_of_which_a_part_is_computed_again_have_not_the_form():
     [
         (LLAMA, "pipeline=2", "the plan has 2 pipeline stages"),
         (LLAMA, "context=2", "the input `tokens` is divided in another dimension"),
-        (MIXTRAL, "tensor=4", "no style for `.*feed_forward.gate`.* divide in dimension 2"),
+        (MIXTRAL, "tensor=4", "no style for `.*feed_forward.gate.weight`.* divide in dimension 2"),
         (Summed(), "data=4", "the loss `.*` ends in `reduce_sum`"),
         (Weighted(), "data=4", "the loss `.*` ends in `div`"),
         (Between(nn.BatchNorm1d(16)), "data=4", "`between` needs the all_reduce of `.*` between"),
