@@ -89,8 +89,8 @@ class RoutedExperts(Cell):
         Whether an expert is ``down(activation(gate(x)) up(x))`` or ``down(activation(up(x)))``.
     activation : str
         An activation; ``swigluoai`` is that of gpt-oss, of gates and inner features together.
-    has_bias : bool
-        Whether the router and the experts add biases.
+    has_bias, router_bias : bool
+        Whether the experts add biases, and whether the router does.
     capacity_factor : float, optional
         Room for each choice there is; by default nothing is dropped.
     weight_init : str, optional
@@ -125,6 +125,7 @@ class RoutedExperts(Cell):
         gated: bool = True,
         activation: str = "silu",
         has_bias: bool = False,
+        router_bias: bool = False,
         capacity_factor: float | None = None,
         weight_init: str | None = None,
         dtype: str = "float32",
@@ -141,7 +142,7 @@ class RoutedExperts(Cell):
         self.groups, self.top_groups = groups, top_groups
         self.normalized, self.scale, self.capacity_factor = normalized, scale, capacity_factor
         self.selection_rate = selection_rate
-        self.router = Dense(hidden_size, experts, weight_init, has_bias=has_bias, dtype=dtype)
+        self.router = Dense(hidden_size, experts, weight_init, has_bias=router_bias, dtype=dtype)
         self.selection_bias = None
         if selection_bias:
             self.selection_bias = Parameter(
