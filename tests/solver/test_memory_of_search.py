@@ -82,6 +82,7 @@ def test_the_least_memory_is_found_with_little_memory(
             assert below.assignment is None, seed
 
 
+@pytest.mark.parametrize("largest", [1e300, 1.0, 1e-290, 1e-310, 5e-324, 0.0])
 def test_rounded_prices_are_prices_near_them(largest: float) -> None:
     """Sums of them are exact, however small they are."""
     prices = largest * np.array([1.0, 0.3, 1e-3, 0.0])
