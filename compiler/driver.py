@@ -2,9 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from shardwright.compiler.blockwise import BlockwisePlan
@@ -19,7 +18,7 @@ from shardwright.compiler.given_stages import (
 from shardwright.compiler.names import check_input_layouts, check_tensor_names
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
 from shardwright.compiler.outer.entries import Found
-from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
+from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.compiler.partitioned import Emitted
@@ -77,6 +76,34 @@ class _Prepared:
     seconds: float
 
 
+@dataclass(eq=False)
+class _Forms:
+    """The forms of a program by its number of micro-batches.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole program.
+    options : CompileOptions
+        How to compile; the number of micro-batches is of no account.
+    """
+
+    graph: Graph
+    options: CompileOptions
+    _known: dict[int, _Prepared] = field(default_factory=dict)
+
+    def prepared(self, count: int) -> _Prepared:
+        """Return the program in a number of micro-batches, in canonical form."""
+        if count not in self._known:
+            options = replace(self.options, micro_batches=count)
+            self._known[count] = _prepared(self.graph, options)
+        return self._known[count]
+
+    def source_of(self, count: int) -> Graph:
+        """Return the graph of that."""
+        return self.prepared(count).source
+
+
 def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:
     """Return no layouts of inputs beside those of the options."""
     return {}
@@ -131,17 +158,17 @@ def compile_graph(
     given = SEARCHED not in (options.micro_batches, options.stages)
     single = len(meshes) == 1 and given and not options.explain_search
     preparing = options if single else options.in_one_stage()
-    prepare = cache(lambda count: _prepared(graph, replace(preparing, micro_batches=count)))
+    forms = _Forms(graph, preparing)
     begin, budget = time.perf_counter(), budget_of(options)
     with rare_collections():
         if single:
-            prepared = prepare(options.passes)
+            prepared = forms.prepared(options.passes)
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
             alone = replace(prepared.options, input_layouts=layouts)
             found = _compile(prepared, cluster, devices, alone, meshes[0], budget, progress)
             return _with_stop(found, budget, options)
         alike = of_one_kind(cluster, "several configurations are not searched for several kinds")
-        where = graph, prepare, alike, devices, options, meshes, budget, progress, layouts_on
+        where = forms, alike, devices, options, meshes, budget, progress, layouts_on
         found = _with_stop(_searched(*where), budget, options)
         return replace(found, seconds=time.perf_counter() - begin)
 
@@ -157,8 +184,7 @@ def _with_stop(found: Compiled, budget: Budget, options: CompileOptions) -> Comp
 
 
 def _searched(
-    graph: Graph,
-    prepare: Callable[[int], _Prepared],
+    forms: _Forms,
     cluster: Cluster,
     devices: int,
     options: CompileOptions,
@@ -171,49 +197,47 @@ def _searched(
     if options.mode not in UNPARTITIONED:
         meshes = [mesh or mesh_of_options(cluster, devices, options) for mesh in meshes]
 
-    def source_of(count: int) -> Graph:
-        return prepare(count).source
-
     searched, staged = (x == SEARCHED for x in (options.micro_batches, options.stages))
-    counts = candidate_counts(source_of, staged=staged) if searched else (options.passes,)
-
-    def program_of(count: int) -> Graph:
-        return source_of(counts[0] if len(counts) > 1 else count)  # of several, it is the same
-
-    _check_not_staged(prepare(counts[0]).source, options)
+    counts = candidate_counts(forms.source_of, staged=staged) if searched else (options.passes,)
+    _check_not_staged(forms.source_of(counts[0]), options)
     # The same operators are merged for any number of micro-batches.
-    moved = prepare(counts[0]).options
+    moved = forms.prepared(counts[0]).options
     options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
     options = replace(options, gather_fusion=moved.gather_fusion)
-
-    def build_named(options: CompileOptions, budget: Budget) -> Found[Compiled]:
-        prepared = _prepared(graph, options)
-        return _found(_compile(prepared, cluster, devices, options, None, budget, None))
-
-    shared = SharedParts()
-
-    def pipeline_of(options: CompileOptions, mesh: Mesh, budget: Budget) -> PipelinePartitioning:
-        level = level_of_stages(cluster, devices, options.groups)
-        source = program_of(options.passes)
-        budget.charge(_SECONDS_OF_BLOCKS * len(source))
-        where = (source, cluster, mesh, options, PassManager(), None, budget, level)
-        return PipelinePartitioning(*where, shared=shared)
-
-    compile_one = _compiling(prepare, cluster, devices)
-    judge = ProgramJudge(
-        program_of, cluster, devices, options, layouts_on, compile_one, build_named, pipeline_of
-    )
-    most = most_stages(prepare(counts[0]).source)
+    one = _OneOfSeveral(forms, cluster, devices, counts)
+    what = one.program_of, cluster, devices, options, layouts_on
+    judge = ProgramJudge(*what, one.compile, one.build_named, one.pipeline_of)
+    most = most_stages(forms.source_of(counts[0]))
     tried = configurations(meshes, counts, devices, _forms(options), most, 1 + judge.is_large)
     return OuterRun(judge, tried, budget, progress).run()
 
 
-def _compiling(
-    prepare: Callable[[int], _Prepared], cluster: AnyCluster, devices: int
-) -> CompileOne:
-    """Return what compiles one configuration."""
+@dataclass(eq=False)
+class _OneOfSeveral:
+    """Compiles single configurations of a program, here or where its bytes are sent to.
 
-    def compile_one(
+    Parameters
+    ----------
+    forms : _Forms
+        The program.
+    cluster, devices : AnyCluster, int
+        Where it runs.
+    counts : sequence of int
+        The numbers of micro-batches that are tried: of several, the program is the same.
+    """
+
+    forms: _Forms
+    cluster: Cluster
+    devices: int
+    counts: Sequence[int]
+    _shared: SharedParts = field(default_factory=SharedParts)
+
+    def program_of(self, count: int) -> Graph:
+        """Return the program in a number of micro-batches."""
+        return self.forms.source_of(self.counts[0] if len(self.counts) > 1 else count)
+
+    def compile(
+        self,
         options: CompileOptions,
         mesh: Mesh | None,
         budget: Budget,
@@ -221,10 +245,25 @@ def _compiling(
         *,
         is_draft: bool = False,
     ) -> Found[Compiled]:
-        where = prepare(options.passes), cluster, devices, options, mesh, budget, None, known
+        """Return the best plan of a configuration, or a draft."""
+        prepared = self.forms.prepared(options.passes)
+        where = prepared, self.cluster, self.devices, options, mesh, budget, None, known
         return _found(_compile(*where, is_draft=is_draft))
 
-    return compile_one
+    def build_named(self, options: CompileOptions, budget: Budget) -> Found[Compiled]:
+        """Return the plan that the options name."""
+        prepared = _prepared(self.forms.graph, options)
+        return _found(_compile(prepared, self.cluster, self.devices, options, None, budget, None))
+
+    def pipeline_of(
+        self, options: CompileOptions, mesh: Mesh, budget: Budget
+    ) -> PipelinePartitioning:
+        """Return the search of a pipeline on the mesh of a device group."""
+        level = level_of_stages(self.cluster, self.devices, options.groups)
+        source = self.program_of(options.passes)
+        budget.charge(_SECONDS_OF_BLOCKS * len(source))
+        where = source, self.cluster, mesh, options, PassManager(), None, budget, level
+        return PipelinePartitioning(*where, shared=self._shared)
 
 
 def _found(found: Compiled) -> Found[Compiled]:

@@ -278,7 +278,7 @@ def check_exact_only(
             )
         return
     # The buckets of a named plan are chosen by the objective.
-    unused = {"gap", "workers"} if plan is not None else {"gap", "objective"}
+    unused = {"gap", "workers", "executor"} if plan is not None else {"gap", "objective"}
     for name in sorted(unused.intersection(changed)):
         if plan is not None:
             raise decided_by_plan(name)

@@ -32,6 +32,7 @@ from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner import option_checks as checks
+from shardwright.planner.executors.chosen import PROCESSES, check_executor
 from shardwright.planner.option_checks import (
     SEARCHED,
     GatherFusion,
@@ -300,6 +301,13 @@ class CompileOptions:
             allowed=_WORKERS,
         ),
     )
+    executor: str = field(
+        default=PROCESSES,
+        metadata=_about(
+            "who runs the outer search: `processes` of this machine, `mpi`, or `dask://HOST:PORT`",
+            validate=check_executor,
+        ),
+    )
     extra_passes: Pipeline | str = field(
         default=(),
         metadata=_about(
@@ -436,6 +444,11 @@ class CompileOptions:
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
+        if self.workers and self.executor != PROCESSES:
+            raise OptionError(
+                f"`workers` has no effect with the executor `{self.executor}`, which has its own",
+                hint="leave one of them out",
+            )
         if self.cost_model != "mindspore" and self.cost_weights != DEFAULTS["cost_weights"]:
             raise OptionError(
                 f"`cost_weights` has no effect with the cost model `{self.cost_model}`",

@@ -187,6 +187,8 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     if search:  # its report is that of `compile`
         _add_option(how, "--explain-search", "")
     _add_option(how, "--workers", "N")
+    text = option_help("executor")
+    how.add_argument("--executor", default=DEFAULTS["executor"], metavar="WHO", help=text)
     _add_option(how, "--objective", "STEP")
     how.add_argument(
         "--extra-passes", default=(), metavar="PASSES", help=option_help("extra_passes")
