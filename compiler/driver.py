@@ -1,13 +1,13 @@
 """The compiler: from a whole program to the program of every rank."""
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from shardwright.compiler.blockwise import BlockwisePlan
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.forms import Forms, Prepared, prepared
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import (
     GivenStages,
@@ -37,23 +37,20 @@ from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.update_rules import with_rules
-from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
+from shardwright.ir.errors import InfeasibleError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.effort import budget_of
 from shardwright.planner.option_checks import SEARCHED
-from shardwright.planner.options import UNPARTITIONED, CompileOptions, Mode
+from shardwright.planner.options import UNPARTITIONED, CompileOptions
 from shardwright.planner.pipelines import (
-    as_asked,
-    canonical_form,
     hybrid_parallel,
-    marking,
     partitioned,
     stand_alone,
 )
@@ -64,44 +61,6 @@ from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
 _SECONDS_OF_BLOCKS = 5e-5  # of work, for an operator of a program that is cut into blocks
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A program in canonical form, as each configuration is compiled from it."""
-
-    source: Graph
-    options: CompileOptions
-    records: tuple[PassRecord, ...]
-    seconds: float
-
-
-@dataclass(eq=False)
-class _Forms:
-    """The forms of a program by its number of micro-batches.
-
-    Parameters
-    ----------
-    graph : Graph
-        The whole program.
-    options : CompileOptions
-        How to compile; the number of micro-batches is of no account.
-    """
-
-    graph: Graph
-    options: CompileOptions
-    _known: dict[int, _Prepared] = field(default_factory=dict)
-
-    def prepared(self, count: int) -> _Prepared:
-        """Return the program in a number of micro-batches, in canonical form."""
-        if count not in self._known:
-            options = replace(self.options, micro_batches=count)
-            self._known[count] = _prepared(self.graph, options)
-        return self._known[count]
-
-    def source_of(self, count: int) -> Graph:
-        """Return the graph of that."""
-        return self.prepared(count).source
 
 
 def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:
@@ -158,7 +117,7 @@ def compile_graph(
     given = SEARCHED not in (options.micro_batches, options.stages)
     single = len(meshes) == 1 and given and not options.explain_search
     preparing = options if single else options.in_one_stage()
-    forms = _Forms(graph, preparing)
+    forms = Forms(graph, preparing)
     begin, budget = time.perf_counter(), budget_of(options)
     with rare_collections():
         if single:
@@ -184,7 +143,7 @@ def _with_stop(found: Compiled, budget: Budget, options: CompileOptions) -> Comp
 
 
 def _searched(
-    forms: _Forms,
+    forms: Forms,
     cluster: Cluster,
     devices: int,
     options: CompileOptions,
@@ -218,7 +177,7 @@ class _OneOfSeveral:
 
     Parameters
     ----------
-    forms : _Forms
+    forms : Forms
         The program.
     cluster, devices : AnyCluster, int
         Where it runs.
@@ -226,7 +185,7 @@ class _OneOfSeveral:
         The numbers of micro-batches that are tried: of several, the program is the same.
     """
 
-    forms: _Forms
+    forms: Forms
     cluster: Cluster
     devices: int
     counts: Sequence[int]
@@ -252,8 +211,8 @@ class _OneOfSeveral:
 
     def build_named(self, options: CompileOptions, budget: Budget) -> Found[Compiled]:
         """Return the plan that the options name."""
-        prepared = _prepared(self.forms.graph, options)
-        return _found(_compile(prepared, self.cluster, self.devices, options, None, budget, None))
+        form = prepared(self.forms.graph, options)
+        return _found(_compile(form, self.cluster, self.devices, options, None, budget, None))
 
     def pipeline_of(
         self, options: CompileOptions, mesh: Mesh, budget: Budget
@@ -299,25 +258,8 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
     )
 
 
-def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
-    """Return the canonical form of a program in micro-batches, and the options for it."""
-    begin = time.perf_counter()
-    passes = PassManager()
-    canonicalize = canonical_form(options)
-    graph = passes.run_all(as_asked(options, options.passes), graph)
-    source = passes.run_all((canonicalize, *marking(options)), graph)
-    if options.mode in UNPARTITIONED:
-        source = _in_one_stage(source, options.mode)
-    numbered = any(parameter.attributes.get("fusion") for parameter in graph.parameters)
-    if options.mode not in UNPARTITIONED and numbered:
-        options = replace(options, gather_fusion=replace(options.gather_fusion, by_layer=True))
-    if options.pins or options.result_pins:
-        options = _with_moved_pins(options, canonicalize.merged_values(graph))
-    return _Prepared(source, options, tuple(passes.records), time.perf_counter() - begin)
-
-
 def _compile(
-    prepared: _Prepared,
+    prepared: Prepared,
     cluster: AnyCluster,
     devices: int,
     options: CompileOptions,
@@ -451,29 +393,6 @@ def _mesh_of_stage(
     return mesh
 
 
-def _in_one_stage(source: Graph, mode: Mode) -> Graph:
-    """Return a program without the pipeline stages of its cells.
-
-    Raises
-    ------
-    OptionError
-        If its parallel program is written by hand, which the compiler does not cut.
-    """
-    if source.cuts and mode == "hybrid_parallel":
-        raise OptionError(
-            f"the cells of the model have {source.stages} pipeline stages, which have no effect in "
-            f"the mode `{mode}`",
-            hint="leave `pipeline_stage` out, or use a mode in which the compiler splits the model",
-        )
-    if source.cuts:
-        warnings.warn(
-            f"the mode `{mode}` runs all pipeline stages of the model on one device",
-            ShardwrightWarning,
-            stacklevel=2,
-        )
-    return replace(source, cuts=())
-
-
 def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) -> CompileOptions:
     """Return the options with the number of micro-batches that a named plan asks for.
 
@@ -496,15 +415,6 @@ def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) ->
             hint="leave one of them out",
         )
     return replace(options, micro_batches=count)
-
-
-def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> CompileOptions:
-    """Return the options with the pins of merged operators on those that they were merged with."""
-    pins, results = (
-        {names.get(name, name): pin for name, pin in pinned.items()}
-        for pinned in (options.pins, options.result_pins)
-    )
-    return replace(options, pins=pins, result_pins=results)
 
 
 def _unpartitioned(

@@ -27,6 +27,21 @@ def check_executor(name: str, value: object) -> None:
     )
 
 
+def check_workers(executor: str, workers: int) -> None:
+    """Refuse a number of processes with an executor that has its own.
+
+    Raises
+    ------
+    OptionError
+        If there is one.
+    """
+    if workers and executor != PROCESSES:
+        raise OptionError(
+            f"`workers` has no effect with the executor `{executor}`, which has its own",
+            hint="leave one of them out",
+        )
+
+
 def workers_of(executor: str, count: int, run: Run) -> Workers | None:
     """Return the workers of an executor; None for this process.
 
