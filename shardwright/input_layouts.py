@@ -10,16 +10,16 @@ from shardwright.tracing import InputSpec
 
 
 def input_layouts(
-    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh | None
+    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh
 ) -> dict[str, Layout]:
-    """Return the layouts of the inputs; empty where the search chooses them, and without a mesh.
+    """Return the layouts of the inputs; empty where the search chooses them.
 
     Raises
     ------
     ModelError
         If no mesh axes make so many slices, or an input is not divisible by them.
     """
-    if strategy is None or mesh is None:
+    if strategy is None:
         return {}
     shapes = [spec.type.shape for spec in inputs]
     if strategy == "full_batch":

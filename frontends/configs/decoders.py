@@ -290,6 +290,8 @@ class _Reader:
         fields = self.fields
         rank = fields.whole("q_lora_rank", 0)
         plain, turned = fields.count("qk_nope_head_dim"), fields.count("qk_rope_head_dim")
+        whole = plain + turned
+        fields.only("qk_head_dim", (whole,), f"the other fields make {whole}", whole)
         rope = self._ropes([_FULL])[_FULL]
         interleaved = fields.flag("rope_interleave", True)
         return Latent(
@@ -300,7 +302,7 @@ class _Reader:
             turned,
             fields.count("v_head_dim"),
             rope.rotary(turned, interleaved),
-            rope.scale(plain + turned),
+            rope.scale(whole),
             fields.flag("attention_bias"),
         )
 

@@ -389,6 +389,7 @@ KINDS: Mapping[str, Kind] = {
             "num_experts": 128,
             **_SPARSE,
         },
+        names={"num_experts": "num_local_experts"},
         biases=_ATTENTION,
         windows="all",
         query_norm="heads",

@@ -2,6 +2,7 @@
 
 from shardwright.zoo.imported import from_jax, from_torch, is_jax_function, is_torch_module
 from shardwright.zoo.loading import MODELS, PRESETS, assumed_batch, assumed_precision, load
+from shardwright.zoo.presets import presets
 
 __all__ = [
     "MODELS",
@@ -13,4 +14,5 @@ __all__ = [
     "is_jax_function",
     "is_torch_module",
     "load",
+    "presets",
 ]

@@ -74,7 +74,7 @@ class Block(nn.Cell):
 
 
 class Decoder(nn.Cell):
-    """A decoder of text; experts have names of their own, ``experts/0``, in front of the layers."""
+    """A decoder of text."""
 
     def __init__(self, architecture: Architecture, dtype: str) -> None:
         own, hidden = architecture, architecture.hidden

@@ -30,6 +30,7 @@ from shardwright.zoo.imported import (
 from shardwright.zoo.lenet import lenet5
 from shardwright.zoo.llama import llama, mixtral
 from shardwright.zoo.mlp import mlp, two_matmul
+from shardwright.zoo.presets import presets, read
 from shardwright.zoo.recommendation import dlrm, feature_hash, wide_deep
 from shardwright.zoo.resnet import resnet
 from shardwright.zoo.unet import unet
@@ -64,9 +65,6 @@ PRESETS: Mapping[str, tuple[str, str]] = {
     "megatron-22b": ("gpt", "layers=48,hidden=6144,heads=64,sequence=2048,vocabulary=51200"),
     "megatron-530b": ("gpt", "layers=105,hidden=20480,heads=128,sequence=2048,vocabulary=51200"),
     "megatron-1t": ("gpt", "layers=128,hidden=25600,heads=160,sequence=2048,vocabulary=51200"),
-    "llama3-8b": ("llama", ""),
-    "llama3-70b": ("llama", "layers=80,hidden=8192,heads=64,inner=28672"),
-    "llama3-405b": ("llama", "layers=126,hidden=16384,heads=128,inner=53248"),
     "mixtral-8x7b": ("mixtral", ""),
     "resnet18": ("resnet", "layers=18"),
     "resnet18-cifar": ("resnet", "layers=18,small=true,side=32,classes=10,batch=128"),
@@ -123,12 +121,11 @@ def load(model: str, ranks: int = 1) -> Definition:
         if dot and not rest.partition(":")[0]:
             return from_onnx(Path(path + ".onnx"), rest[1:])
         name, _, sizes = model.partition(":")
-        if configs.is_model(name):
+        if is_decoder(name):
             return _from_config(name, sizes)
         base, own = PRESETS.get(name, (name, ""))
         if base not in MODELS:
-            known = {**MODELS, **PRESETS}
-            raise ModelError(f"no model is called `{name}`", hint=_nearest(name, known))
+            raise ModelError(f"no model is called `{name}`", hint=_known(name))
         definition: Definition = _called(MODELS[base], name, sizes, own)
         precision = assumed_precision(model)
         if precision is None:
@@ -143,8 +140,8 @@ def assumed_precision(model: str) -> str | None:
     the element type of all parameters, ``dtype``. A file of another system says it.
     """
     name, _, sizes = model.partition(":")
-    if configs.is_model(name):
-        return str(configs.read_model(name).options["precision"])
+    if is_decoder(name):
+        return str(read(name, {}).options["precision"])
     keys = {item.partition("=")[0].strip() for item in sizes.split(",")}
     return _PRECISION if name in LANGUAGE_MODELS and "dtype" not in keys else None
 
@@ -169,8 +166,8 @@ def assumed_batch(model: str, devices: int) -> int | None:
     name, _, sizes = model.partition(":")
     base = PRESETS.get(name, (name, ""))[0]
     given = [item.partition("=")[0].strip() for item in sizes.split(",")]
-    if configs.is_model(name):
-        found = configs.read_model(name)
+    if is_decoder(name):
+        found = read(name, {})
         base, given = found.model, [*given, *found.sizes]
     if base not in (*_LANGUAGE, "decoder") or "batch" in given:
         return None
@@ -183,7 +180,7 @@ def _from_config(name: str, sizes: str) -> Definition:
     """Return the model that a file of another system describes."""
     given = _items(name, sizes)
     fields = {key: text for key, text in given.items() if key not in _OF_DECODERS}
-    found = configs.read_model(name, fields)
+    found = read(name, fields)
     for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
     if found.architecture is None:
@@ -193,6 +190,18 @@ def _from_config(name: str, sizes: str) -> Definition:
         sizes = ",".join(f"{key}={text}" for key, text in given.items() if key in _OF_DECODERS)
     definition: Definition = _called(function, name, sizes, found.sizes_text)
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])
+
+
+def is_decoder(name: str) -> bool:
+    """Return whether a name is a decoder of the table of presets, or a file of another system."""
+    return name not in MODELS and (configs.is_model(name) or name in presets())
+
+
+def _known(name: str) -> str:
+    """Return the hint of a name that no model has."""
+    if (Path(name) / configs.CONFIG).is_file():
+        return f"for the folder, write `./{name}`"
+    return _nearest(name, {**MODELS, **PRESETS, **presets()})
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

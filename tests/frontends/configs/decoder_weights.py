@@ -62,7 +62,6 @@ class Weights:
             if architecture.head_bias:
                 self.found["head_bias"] = self.arrays.pop(f"{head}.bias")
         self.arrays.pop("lm_head.weight", None)
-        routed = 0
         for i, layer in enumerate(architecture.layers):
             place = next(n for n in arrays if (f".{i}." in n and "layers." in n) or f".h.{i}." in n)
             root = place[: place.index(f".{i}.") + len(f".{i}.")]
@@ -70,8 +69,7 @@ class Weights:
                 self._norm(f"blocks.{i}.{name}", self._first(root, others))
             self._attention(f"blocks.{i}.attention", root, layer.attention)
             if isinstance(layer.feed_forward, Experts):
-                self._experts(routed, i, root, layer.feed_forward)
-                routed += 1
+                self._experts(i, root, layer.feed_forward)
             else:
                 self._dense(f"blocks.{i}.feed_forward", root, layer.feed_forward.gated)
 
@@ -139,8 +137,35 @@ class Weights:
             if other is not None:
                 self._product(f"{name}.{part}", other)
 
-    def _experts(self, routed: int, i: int, root: str, kind: Experts) -> None:
-        raise NotImplementedError
+    def _experts(self, i: int, root: str, kind: Experts) -> None:
+        inner = f"blocks.{i}.feed_forward"
+        name = inner if kind.shared is None else f"{inner}.experts"
+        place = next(n for n in self.arrays if n.startswith(root) and "experts." in n)
+        mlp = place[: place.index("experts.")]
+        for other in ("gate", "router"):
+            self._product(f"{name}.router", f"{mlp}{other}")
+        bias = f"{mlp}gate.e_score_correction_bias"
+        if bias in self.arrays:
+            self.found[f"{name}.selection_bias"] = self.arrays.pop(bias)
+        both, down = (f"{mlp}experts.{part}_proj" for part in ("gate_up", "down"))
+        whole, last = self.arrays.pop(both), self.arrays.pop(down)
+        if f"{both}_bias" in self.arrays:  # gpt-oss: [input, output], gates and others in turn
+            biases = self.arrays.pop(f"{both}_bias")
+            halves = (whole[..., ::2], whole[..., 1::2])
+            self.found[f"{name}.gate.bias"] = biases[:, ::2]
+            self.found[f"{name}.up.bias"] = biases[:, 1::2]
+            self.found[f"{name}.down.bias"] = self.arrays.pop(f"{down}_bias")
+        else:
+            halves = np.split(whole.swapaxes(1, 2), 2, axis=2)
+            last = last.swapaxes(1, 2)
+        self.found |= {f"{name}.gate.weight": halves[0], f"{name}.up.weight": halves[1]}
+        self.found[f"{name}.down.weight"] = last
+        if kind.shared is not None:
+            shared = "shared_expert" if kind.shared_gate else "shared_experts"
+            for part in ("gate", "up", "down"):
+                self._product(f"{inner}.shared.{part}", f"{mlp}{shared}.{part}_proj")
+        if kind.shared_gate:
+            self._product(f"{inner}.gate", f"{mlp}shared_expert_gate")
 
 
 def _one(arrays: Mapping[str, Any], *names: str) -> str | None:
