@@ -7,6 +7,7 @@ timed again under other rates without its operators.
 class           seconds
 =============== ==================================================================================
 product         flops / (peak * matmul * waves * depth), at least bytes / bandwidth
+grouped product flops / (peak * matmul * sides), at least bytes / bandwidth
 convolution     flops / (peak * convolution), at least bytes / bandwidth
 attention       flops / (peak * attention), at least bytes / bandwidth; or, where the software keeps
                 the scores in memory, its products as above, and the traffic of all scores
@@ -19,6 +20,10 @@ any             launch + flops or bytes / rate + bytes / traffic, where the clus
 The bandwidth is the achievable one, and every operator takes the device's launch seconds too. A
 product of m x n x k is computed in tiles that are dealt out over the multiprocessors in waves, the
 last of which may be partly used; a short k does not fill the pipeline of a tile: k / (k + depth).
+The tiles of the products of experts are dealt out together, and every short side costs as k does:
+sides = m n k / ((m + depth)(n + depth)(k + depth)). With the figures of H100 that is within 8 % in
+the mean of 51 measured products of 64 to 4,096 rows; loads of experts that differ cost 2 to 20 %
+more, which is not counted.
 The steps of a recurrent layer follow each other, so the tiles of each fill waves by themselves.
 """
 
@@ -59,6 +64,8 @@ class Product:
         How many of them.
     steps : float
         How often so many, one after another: the steps of a recurrent layer.
+    is_grouped : bool
+        Whether they are products of experts, each with its own number of rows.
     """
 
     m: float
@@ -66,6 +73,7 @@ class Product:
     k: float
     count: float = 1.0
     steps: float = 1.0
+    is_grouped: bool = False
 
     @property
     def flops(self) -> float:
@@ -201,8 +209,8 @@ def _grouped_products(
     (experts, *_, first), (*_, last) = shapes[0], shapes[2]
     rows = flops / (2.0 * first * last * experts)
     if isinstance(info, GroupedOuter):
-        return (Product(first, last, rows, experts),)
-    return (Product(rows, last, first, experts),)
+        return (Product(first, last, rows, experts, is_grouped=True),)
+    return (Product(rows, last, first, experts, is_grouped=True),)
 
 
 def _recurrent_products(info: OverSteps, shapes: Sequence[tuple[int, ...]]) -> tuple[Product, ...]:
@@ -261,8 +269,9 @@ def _product_seconds(product: Product, work: Work, device: Device) -> float:
         return max(product.flops / peak, moved)
     rate = peak * efficiency.matmul.value * _aligned(work, efficiency)
     if efficiency.depth is not None:
-        rate *= product.k / (product.k + efficiency.depth.value)
-    if efficiency.multiprocessors is not None:
+        sides = (product.m, product.n, product.k) if product.is_grouped else (product.k,)
+        rate *= prod(side / (side + efficiency.depth.value) for side in sides)
+    if efficiency.multiprocessors is not None and not product.is_grouped:
         tile = _TILE if efficiency.tile is None else efficiency.tile.value
         tiles = ceil(product.m / tile) * ceil(product.n / tile) * product.count
         processors = efficiency.multiprocessors.value
