@@ -1,14 +1,13 @@
 """The compiler: from a whole program to the program of every rank."""
 
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from shardwright.compiler.blockwise import BlockwisePlan
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.forms import Forms, Prepared, prepared
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import (
     GivenStages,
@@ -19,7 +18,7 @@ from shardwright.compiler.given_stages import (
 from shardwright.compiler.names import check_input_layouts, check_tensor_names
 from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
 from shardwright.compiler.outer.entries import Found
-from shardwright.compiler.outer.judge import CompileOne, LayoutsOn, ProgramJudge
+from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.compiler.partitioned import Emitted
@@ -38,23 +37,20 @@ from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.update_rules import with_rules
-from shardwright.ir.errors import InfeasibleError, OptionError, ShardwrightWarning
+from shardwright.ir.errors import InfeasibleError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.effort import budget_of
 from shardwright.planner.option_checks import SEARCHED
-from shardwright.planner.options import UNPARTITIONED, CompileOptions, Mode
+from shardwright.planner.options import UNPARTITIONED, CompileOptions
 from shardwright.planner.pipelines import (
-    as_asked,
-    canonical_form,
     hybrid_parallel,
-    marking,
     partitioned,
     stand_alone,
 )
@@ -65,16 +61,6 @@ from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
 _SECONDS_OF_BLOCKS = 5e-5  # of work, for an operator of a program that is cut into blocks
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A program in canonical form, as each configuration is compiled from it."""
-
-    source: Graph
-    options: CompileOptions
-    records: tuple[PassRecord, ...]
-    seconds: float
 
 
 def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:
@@ -131,17 +117,17 @@ def compile_graph(
     given = SEARCHED not in (options.micro_batches, options.stages)
     single = len(meshes) == 1 and given and not options.explain_search
     preparing = options if single else options.in_one_stage()
-    prepare = cache(lambda count: _prepared(graph, replace(preparing, micro_batches=count)))
+    forms = Forms(graph, preparing)
     begin, budget = time.perf_counter(), budget_of(options)
     with rare_collections():
         if single:
-            prepared = prepare(options.passes)
+            prepared = forms.prepared(options.passes)
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
             alone = replace(prepared.options, input_layouts=layouts)
             found = _compile(prepared, cluster, devices, alone, meshes[0], budget, progress)
             return _with_stop(found, budget, options)
         alike = of_one_kind(cluster, "several configurations are not searched for several kinds")
-        where = graph, prepare, alike, devices, options, meshes, budget, progress, layouts_on
+        where = forms, alike, devices, options, meshes, budget, progress, layouts_on
         found = _with_stop(_searched(*where), budget, options)
         return replace(found, seconds=time.perf_counter() - begin)
 
@@ -157,8 +143,7 @@ def _with_stop(found: Compiled, budget: Budget, options: CompileOptions) -> Comp
 
 
 def _searched(
-    graph: Graph,
-    prepare: Callable[[int], _Prepared],
+    forms: Forms,
     cluster: Cluster,
     devices: int,
     options: CompileOptions,
@@ -171,49 +156,47 @@ def _searched(
     if options.mode not in UNPARTITIONED:
         meshes = [mesh or mesh_of_options(cluster, devices, options) for mesh in meshes]
 
-    def source_of(count: int) -> Graph:
-        return prepare(count).source
-
     searched, staged = (x == SEARCHED for x in (options.micro_batches, options.stages))
-    counts = candidate_counts(source_of, staged=staged) if searched else (options.passes,)
-
-    def program_of(count: int) -> Graph:
-        return source_of(counts[0] if len(counts) > 1 else count)  # of several, it is the same
-
-    _check_not_staged(prepare(counts[0]).source, options)
+    counts = candidate_counts(forms.source_of, staged=staged) if searched else (options.passes,)
+    _check_not_staged(forms.source_of(counts[0]), options)
     # The same operators are merged for any number of micro-batches.
-    moved = prepare(counts[0]).options
+    moved = forms.prepared(counts[0]).options
     options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
     options = replace(options, gather_fusion=moved.gather_fusion)
-
-    def build_named(options: CompileOptions, budget: Budget) -> Found[Compiled]:
-        prepared = _prepared(graph, options)
-        return _found(_compile(prepared, cluster, devices, options, None, budget, None))
-
-    shared = SharedParts()
-
-    def pipeline_of(options: CompileOptions, mesh: Mesh, budget: Budget) -> PipelinePartitioning:
-        level = level_of_stages(cluster, devices, options.groups)
-        source = program_of(options.passes)
-        budget.charge(_SECONDS_OF_BLOCKS * len(source))
-        where = (source, cluster, mesh, options, PassManager(), None, budget, level)
-        return PipelinePartitioning(*where, shared=shared)
-
-    compile_one = _compiling(prepare, cluster, devices)
-    judge = ProgramJudge(
-        program_of, cluster, devices, options, layouts_on, compile_one, build_named, pipeline_of
-    )
-    most = most_stages(prepare(counts[0]).source)
+    one = _OneOfSeveral(forms, cluster, devices, counts)
+    what = one.program_of, cluster, devices, options, layouts_on
+    judge = ProgramJudge(*what, one.compile, one.build_named, one.pipeline_of)
+    most = most_stages(forms.source_of(counts[0]))
     tried = configurations(meshes, counts, devices, _forms(options), most, 1 + judge.is_large)
     return OuterRun(judge, tried, budget, progress).run()
 
 
-def _compiling(
-    prepare: Callable[[int], _Prepared], cluster: AnyCluster, devices: int
-) -> CompileOne:
-    """Return what compiles one configuration."""
+@dataclass(eq=False)
+class _OneOfSeveral:
+    """Compiles single configurations of a program, here or where its bytes are sent to.
 
-    def compile_one(
+    Parameters
+    ----------
+    forms : Forms
+        The program.
+    cluster, devices : AnyCluster, int
+        Where it runs.
+    counts : sequence of int
+        The numbers of micro-batches that are tried: of several, the program is the same.
+    """
+
+    forms: Forms
+    cluster: Cluster
+    devices: int
+    counts: Sequence[int]
+    _shared: SharedParts = field(default_factory=SharedParts)
+
+    def program_of(self, count: int) -> Graph:
+        """Return the program in a number of micro-batches."""
+        return self.forms.source_of(self.counts[0] if len(self.counts) > 1 else count)
+
+    def compile(
+        self,
         options: CompileOptions,
         mesh: Mesh | None,
         budget: Budget,
@@ -221,10 +204,25 @@ def _compiling(
         *,
         is_draft: bool = False,
     ) -> Found[Compiled]:
-        where = prepare(options.passes), cluster, devices, options, mesh, budget, None, known
+        """Return the best plan of a configuration, or a draft."""
+        prepared = self.forms.prepared(options.passes)
+        where = prepared, self.cluster, self.devices, options, mesh, budget, None, known
         return _found(_compile(*where, is_draft=is_draft))
 
-    return compile_one
+    def build_named(self, options: CompileOptions, budget: Budget) -> Found[Compiled]:
+        """Return the plan that the options name."""
+        form = prepared(self.forms.graph, options)
+        return _found(_compile(form, self.cluster, self.devices, options, None, budget, None))
+
+    def pipeline_of(
+        self, options: CompileOptions, mesh: Mesh, budget: Budget
+    ) -> PipelinePartitioning:
+        """Return the search of a pipeline on the mesh of a device group."""
+        level = level_of_stages(self.cluster, self.devices, options.groups)
+        source = self.program_of(options.passes)
+        budget.charge(_SECONDS_OF_BLOCKS * len(source))
+        where = source, self.cluster, mesh, options, PassManager(), None, budget, level
+        return PipelinePartitioning(*where, shared=self._shared)
 
 
 def _found(found: Compiled) -> Found[Compiled]:
@@ -260,25 +258,8 @@ def _check_not_staged(source: Graph, options: CompileOptions) -> None:
     )
 
 
-def _prepared(graph: Graph, options: CompileOptions) -> _Prepared:
-    """Return the canonical form of a program in micro-batches, and the options for it."""
-    begin = time.perf_counter()
-    passes = PassManager()
-    canonicalize = canonical_form(options)
-    graph = passes.run_all(as_asked(options, options.passes), graph)
-    source = passes.run_all((canonicalize, *marking(options)), graph)
-    if options.mode in UNPARTITIONED:
-        source = _in_one_stage(source, options.mode)
-    numbered = any(parameter.attributes.get("fusion") for parameter in graph.parameters)
-    if options.mode not in UNPARTITIONED and numbered:
-        options = replace(options, gather_fusion=replace(options.gather_fusion, by_layer=True))
-    if options.pins or options.result_pins:
-        options = _with_moved_pins(options, canonicalize.merged_values(graph))
-    return _Prepared(source, options, tuple(passes.records), time.perf_counter() - begin)
-
-
 def _compile(
-    prepared: _Prepared,
+    prepared: Prepared,
     cluster: AnyCluster,
     devices: int,
     options: CompileOptions,
@@ -412,29 +393,6 @@ def _mesh_of_stage(
     return mesh
 
 
-def _in_one_stage(source: Graph, mode: Mode) -> Graph:
-    """Return a program without the pipeline stages of its cells.
-
-    Raises
-    ------
-    OptionError
-        If its parallel program is written by hand, which the compiler does not cut.
-    """
-    if source.cuts and mode == "hybrid_parallel":
-        raise OptionError(
-            f"the cells of the model have {source.stages} pipeline stages, which have no effect in "
-            f"the mode `{mode}`",
-            hint="leave `pipeline_stage` out, or use a mode in which the compiler splits the model",
-        )
-    if source.cuts:
-        warnings.warn(
-            f"the mode `{mode}` runs all pipeline stages of the model on one device",
-            ShardwrightWarning,
-            stacklevel=2,
-        )
-    return replace(source, cuts=())
-
-
 def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) -> CompileOptions:
     """Return the options with the number of micro-batches that a named plan asks for.
 
@@ -457,15 +415,6 @@ def _with_passes_of_plan(options: CompileOptions, graph: Graph, devices: int) ->
             hint="leave one of them out",
         )
     return replace(options, micro_batches=count)
-
-
-def _with_moved_pins(options: CompileOptions, names: Mapping[str, str]) -> CompileOptions:
-    """Return the options with the pins of merged operators on those that they were merged with."""
-    pins, results = (
-        {names.get(name, name): pin for name, pin in pinned.items()}
-        for pinned in (options.pins, options.result_pins)
-    )
-    return replace(options, pins=pins, result_pins=results)
 
 
 def _unpartitioned(

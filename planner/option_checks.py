@@ -21,7 +21,7 @@ from shardwright.ir.values import (
     check_split_counts,
     wrong_value,
 )
-from shardwright.operators.models.loss_scale import loss_scale
+from shardwright.operators.models.loss_scale import DynamicLossScale, loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.fuse_all_reduces import check_index
@@ -222,6 +222,35 @@ def check_sharding(name: str, value: object) -> None:
         check_flag(name, value)
 
 
+def check_constant(scale: object) -> None:
+    """Refuse a loss scale that changes, in the mode of hand-written parallel programs."""
+    if isinstance(scale, DynamicLossScale):
+        raise OptionError(
+            "a dynamic loss scale is not supported in the mode `hybrid_parallel`: each rank "
+            "would skip steps by itself",
+            hint="use a constant loss scale",
+        )
+
+
+def check_values(what: str, needed: Mapping[str, str], values: Mapping[str, object]) -> None:
+    """Refuse what is not supported unless some options have the values that it needs."""
+    for name, value in needed.items():
+        if values[name] != value:
+            raise OptionError(
+                f"{what}, which is not supported with `{name}` {values[name]}",
+                hint="leave one of them out",
+            )
+
+
+def check_weighted(cost_model: str, *, weighted: bool) -> None:
+    """Refuse weights of costs that the cost model does not have."""
+    if weighted and cost_model != "mindspore":
+        raise OptionError(
+            f"`cost_weights` has no effect with the cost model `{cost_model}`",
+            hint="give `cost_model` `mindspore` too",
+        )
+
+
 def check_plan(name: str, value: object) -> None:
     """Refuse what is no named plan."""
     if value is not None and not isinstance(value, NamedPlan):
@@ -278,7 +307,7 @@ def check_exact_only(
             )
         return
     # The buckets of a named plan are chosen by the objective.
-    unused = {"gap", "workers"} if plan is not None else {"gap", "objective"}
+    unused = {"gap", "workers", "executor"} if plan is not None else {"gap", "objective"}
     for name in sorted(unused.intersection(changed)):
         if plan is not None:
             raise decided_by_plan(name)

@@ -26,12 +26,13 @@ from shardwright.ir.values import (
     check_flag,
 )
 from shardwright.operators.info import SplitCounts
-from shardwright.operators.models.loss_scale import DynamicLossScale, LossScale, loss_scale
+from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner import option_checks as checks
+from shardwright.planner.executors.chosen import PROCESSES, check_executor, check_workers
 from shardwright.planner.option_checks import (
     SEARCHED,
     GatherFusion,
@@ -300,6 +301,13 @@ class CompileOptions:
             allowed=_WORKERS,
         ),
     )
+    executor: str = field(
+        default=PROCESSES,
+        metadata=_about(
+            "who runs the outer search: `processes` of this machine, `mpi`, or `dask://HOST:PORT`",
+            validate=check_executor,
+        ),
+    )
     extra_passes: Pipeline | str = field(
         default=(),
         metadata=_about(
@@ -391,15 +399,8 @@ class CompileOptions:
         OptionError
             If an option asks for another search.
         """
-        needed: dict[str, object] = {"mode": "auto_parallel", "search": "exact"}
-        needed |= {"cost_model": "time"}
-        for name, value in needed.items():
-            if getattr(self, name) != value:
-                raise OptionError(
-                    f"`stages` is {self.stages}, which is not supported with `{name}` "
-                    f"{getattr(self, name)}",
-                    hint="leave one of them out",
-                )
+        needed = {"mode": "auto_parallel", "search": "exact", "cost_model": "time"}
+        checks.check_values(f"`stages` is {self.stages}", needed, vars(self))
 
     def _check_stages(self) -> None:
         """Refuse options of a pipeline that contradict each other."""
@@ -422,25 +423,18 @@ class CompileOptions:
         unused = unused if self.mode in UNPARTITIONED else set()
         if self.mode != "auto_parallel":
             unused |= {"search", "plan"}
-        if self.mode == "hybrid_parallel" and isinstance(self.loss_scale, DynamicLossScale):
-            raise OptionError(
-                "a dynamic loss scale is not supported in the mode `hybrid_parallel`: each rank "
-                "would skip steps by itself",
-                hint="use a constant loss scale",
-            )
-        if self.mode != "hybrid_parallel":
-            unused.add("gradients_mean")
         if self.mode == "hybrid_parallel":
+            checks.check_constant(self.loss_scale)
             unused |= {"micro_batches", "accumulate_type"}
+        else:
+            unused.add("gradients_mean")
         checks.check_priced(self.cost_model, self.micro_batches, self.reduce_type)
         for name in sorted(unused):
             if getattr(self, name) != DEFAULTS[name]:
                 raise no_effect(name, self.mode)
-        if self.cost_model != "mindspore" and self.cost_weights != DEFAULTS["cost_weights"]:
-            raise OptionError(
-                f"`cost_weights` has no effect with the cost model `{self.cost_model}`",
-                hint="give `cost_model` `mindspore` too",
-            )
+        check_workers(self.executor, self.workers)
+        weighted = self.cost_weights != DEFAULTS["cost_weights"]
+        checks.check_weighted(self.cost_model, weighted=weighted)
         if self.plan is not None and self.micro_batches == SEARCHED:
             raise decided_by_plan("micro_batches")
         for name in _DECIDED_BY_PLAN if self.plan is not None else ():

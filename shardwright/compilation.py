@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
@@ -22,7 +23,6 @@ from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.graph import Graph
 from shardwright.ir.html import html_table
-from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import checked
@@ -175,7 +175,7 @@ class Request:
             options,
             meshes,
             self.progress,
-            self._input_layouts,
+            partial(input_layouts, definition.inputs, self.dataset_strategy),
         )
         plan = make_plan(
             compiled,
@@ -188,11 +188,6 @@ class Request:
             seed=self.seed,
         )
         return Compilation(plan, compiled, self.cluster, definition.lines)
-
-    def _input_layouts(self, mesh: Mesh | None) -> dict[str, Layout]:
-        if mesh is None:
-            return {}
-        return input_layouts(self.definition.inputs, self.dataset_strategy, mesh)
 
 
 def _inputs(definition: Definition) -> tuple[InputDocument, ...]:

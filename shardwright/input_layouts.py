@@ -10,16 +10,16 @@ from shardwright.tracing import InputSpec
 
 
 def input_layouts(
-    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh
+    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh | None
 ) -> dict[str, Layout]:
-    """Return the layouts of the inputs; empty where the search chooses them.
+    """Return the layouts of the inputs; empty where the search chooses them, and without a mesh.
 
     Raises
     ------
     ModelError
         If no mesh axes make so many slices, or an input is not divisible by them.
     """
-    if strategy is None:
+    if strategy is None or mesh is None:
         return {}
     shapes = [spec.type.shape for spec in inputs]
     if strategy == "full_batch":

@@ -6,6 +6,7 @@ All ranks are in this process; or, where a launcher started one for each, this p
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -30,7 +31,6 @@ from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files import begins, failing_as, write_file
 from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
 from shardwright.ir.types import DTYPES, TensorType
@@ -376,11 +376,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             result_pins={**definition.result_pins, **how.result_pins},
         )
 
-    def layouts_on(mesh: Mesh | None) -> Mapping[str, Layout]:
-        if mesh is None:
-            return {}
-        return input_layouts(definition.inputs, options.dataset_strategy, mesh)
-
+    layouts_on = partial(input_layouts, definition.inputs, options.dataset_strategy)
     graph, devices = definition.graph, options.devices
     mesh, how = with_search_of_large(graph, described, devices, options.mesh, how, options.given)
     meshes = meshes_of(described, devices, mesh, how)

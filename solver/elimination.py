@@ -2,7 +2,7 @@
 
 Eliminating variable v replaces the factors over it by one message over its neighbours N:
 
-    message(x_N) = min over x_v of the sum of the factors over v                 `_minimise_out`
+    message(x_N) = min over x_v of the sum of the factors over v                 `least_sums`
 
 After the last variable the constant is the optimum; in reverse, each variable takes the lowest
 index among its best strategies, given those decided before. The order depends on the structure only
@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.solver.least_sums import least_sums
 from shardwright.solver.problem import Array, Identity
 from shardwright.solver.work import Budget
 
@@ -50,9 +51,6 @@ LEAST_MESSAGE = 2**12
 
 JOINT_LIMIT = 2**25
 """Largest table of a variable and its neighbours that `Elimination.joints` forms."""
-
-CHUNK = 2**18
-"""Entries of one broadcast sum, so that it fits into the cache."""
 
 
 class OutOfTimeError(Exception):
@@ -355,7 +353,7 @@ class Elimination:
     def _message(self, group: Group, values: list[Array]) -> Array:
         shape = tuple(self.sizes[variable] for variable in group.scope)
         parts = [_broadcast(values[factor], axes, len(shape)) for factor, axes in group.factors]
-        return _minimise_out(parts, shape)
+        return least_sums(parts, shape)
 
     @property
     def can_complete(self) -> bool:
@@ -465,20 +463,3 @@ def _without_message(joint: Array, message: Array, axes: tuple[int, ...]) -> Arr
     with np.errstate(invalid="ignore"):
         rest: Array = least - message
     return np.where(np.isnan(rest), np.inf, rest)
-
-
-def _minimise_out(parts: list[Array], shape: tuple[int, ...]) -> Array:
-    """Return the minimum over the first axis of the broadcast sum of ``parts``."""
-    entries = 1
-    for size in shape[1:]:
-        entries *= size
-    step = max(1, CHUNK // entries)
-    best: Array | None = None
-    for start in range(0, shape[0], step):
-        total: Array = np.zeros(1)
-        for part in sorted(parts, key=lambda part: part.size):
-            total = total + (part[start : start + step] if part.shape[0] > 1 else part)
-        least = np.broadcast_to(total, (total.shape[0], *shape[1:])).min(axis=0)
-        best = least if best is None else np.minimum(best, least)
-    assert best is not None
-    return best

@@ -9,6 +9,7 @@ their sums with processor seconds.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from math import inf
 
 
@@ -61,6 +62,10 @@ class StoppedWork(Work):
         """Return work that ends so many seconds from now."""
         return cls(time.monotonic() + seconds)
 
+    def __reduce__(self) -> tuple[Callable[[float], StoppedWork], tuple[float]]:
+        """Return the end by the time of day: machines share no other clock."""
+        return _stopped_at, (time.time() + self._end - time.monotonic(),)
+
     @property
     def is_stopped(self) -> bool:
         """Whether the seconds are over."""
@@ -73,6 +78,10 @@ class StoppedWork(Work):
     def anew(self) -> StoppedWork:
         """Return work of which nothing is done, with the same end."""
         return StoppedWork(self._end)
+
+
+def _stopped_at(end: float) -> StoppedWork:
+    return StoppedWork.after(end - time.time())
 
 
 class Clock(Work):

@@ -60,7 +60,7 @@ def named_rows(
     """
     plans = [*arguments.plans]
     reason = None
-    arguments = with_options(arguments, gap=None, workers=None)
+    arguments = with_options(arguments, gap=None, workers=None, executor=None)
     if _is_free(model, arguments):
         options = compile_arguments(model, arguments)
         for name in ("cluster", "mesh", "seed"):

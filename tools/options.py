@@ -181,16 +181,23 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     )
     _add_option(how, "--offload", "WHAT")
     _add_option(how, "--gradients-mean", "")
-    _add_option(how, "--effort", "E")
-    _add_option(how, "--time-limit", "S")
-    _add_option(how, "--gap", "G")
-    if search:  # its report is that of `compile`
-        _add_option(how, "--explain-search", "")
-    _add_option(how, "--workers", "N")
+    _add_search(how, explained=search)
     _add_option(how, "--objective", "STEP")
     how.add_argument(
         "--extra-passes", default=(), metavar="PASSES", help=option_help("extra_passes")
     )
+
+
+def _add_search(how: argparse._ArgumentGroup, *, explained: bool) -> None:
+    """Add what bounds a search, and who runs it."""
+    _add_option(how, "--effort", "E")
+    _add_option(how, "--time-limit", "S")
+    _add_option(how, "--gap", "G")
+    if explained:  # its report is that of `compile`
+        _add_option(how, "--explain-search", "")
+    _add_option(how, "--workers", "N")
+    text = option_help("executor")
+    how.add_argument("--executor", default=DEFAULTS["executor"], metavar="WHO", help=text)
 
 
 def add_training_types(step: argparse._ArgumentGroup) -> None:

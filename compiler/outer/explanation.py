@@ -2,20 +2,23 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import Entry, Found
 from shardwright.compiler.outer.judge import ProgramJudge
-from shardwright.compiler.outer.processes import answering
 from shardwright.compiler.outer.search import MOMENT
 from shardwright.compiler.outer.trace import MemoryPoint, RankedPlan
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.solver.work import Budget
+from shardwright.planner.executors.chosen import workers_of
+from shardwright.planner.executors.tasks import Tasks
+from shardwright.solver.work import Budget, Work
 
 _LIMITS = (0.8, 0.9, 1.1, 1.25)  # of the memory limit, whose best plans are searched too
+_TEXT = "the search within {:.0%} of the memory limit"
 _MOST = 10  # plans that are told of
 _MOST_OPERATORS = 3  # kinds of operators that a difference names
 
@@ -103,12 +106,9 @@ def memory_points(
     seconds = max(budget.left, MOMENT) / len(_LIMITS) / 2
     answers: dict[float, MemoryPoint] = {}
 
-    def compiled(share: float) -> Found[Compiled]:
-        options = replace(judge.options, memory_limit=share * limit)
-        own = Budget(seconds, budget.work.anew())
-        return replace(judge, options=options).plan(best.configuration, own)
-
-    tasks = answering(compiled, workers, "the search within {:.0%} of the memory limit".format)
+    compiled = _Within(judge, best.configuration, seconds, budget.work.anew())
+    of_options = workers_of(judge.options.executor, workers, compiled)
+    tasks = Tasks(compiled, of_options, _TEXT.format, lambda _, found: isinstance(found, Found))
     numbers = [tasks.submit(share) for share in _LIMITS]
     try:
         for share, number in zip(_LIMITS, numbers, strict=True):
@@ -123,6 +123,22 @@ def memory_points(
         tasks.close()
     answers[1.0] = MemoryPoint(limit, plan.cost, best.bound, plan.memory_bytes)
     return _monotone([answers[share] for share in sorted(answers)])
+
+
+@dataclass
+class _Within:
+    """Plans a configuration within a share of the memory limit."""
+
+    judge: ProgramJudge
+    configuration: Configuration
+    seconds: float
+    work: Work
+
+    def __call__(self, share: float) -> Found[Compiled]:
+        options = self.judge.options
+        limit = share * options.memory_on(self.judge.cluster)
+        judge = replace(self.judge, options=replace(options, memory_limit=limit))
+        return judge.plan(self.configuration, Budget(self.seconds, self.work.anew()))
 
 
 def _monotone(points: Sequence[MemoryPoint]) -> tuple[MemoryPoint, ...]:

@@ -10,10 +10,10 @@ from shardwright.compiler.outer.entries import Entry
 from shardwright.compiler.outer.explanation import memory_points, ranked_plans
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.judge import ProgramJudge
-from shardwright.compiler.outer.processes import usable_workers
 from shardwright.compiler.outer.search import CORES, OuterSearch
 from shardwright.compiler.outer.trace import SearchTrace, Tried
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
+from shardwright.planner.executors.workers import usable_workers
 from shardwright.search.budget_note import ENDED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
@@ -65,6 +65,7 @@ class OuterRun:
             self.progress,
             _EXPLAINED if explained else 1,
             self.seed,
+            options.executor,
         )
         entries = search.run()
         best = search.best

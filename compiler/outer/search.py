@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
+from shardwright.compiler.outer.answers import Answers, is_answer
 from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.entries import (
     BUILDING,
@@ -34,7 +35,6 @@ from shardwright.compiler.outer.entries import (
     Judge,
     Prices,
     Task,
-    Value,
     cost_of,
 )
 from shardwright.compiler.outer.order import (
@@ -44,7 +44,6 @@ from shardwright.compiler.outer.order import (
     first_taken,
     shares_prices,
 )
-from shardwright.compiler.outer.processes import Answering, answering
 from shardwright.compiler.outer.seeds import NamedSeeds
 from shardwright.ir.errors import (
     InfeasibleError,
@@ -54,9 +53,11 @@ from shardwright.ir.errors import (
     StrategyError,
     TimeLimitError,
 )
+from shardwright.planner.executors.chosen import PROCESSES, workers_of
+from shardwright.planner.executors.tasks import Tasks
 from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
-from shardwright.solver.work import Budget, Work
+from shardwright.solver.work import Budget
 
 _AHEAD = 4  # tasks that are decided on before the answer of the first
 _FURTHER_AHEAD = 8  # the same, where configurations are priced
@@ -111,6 +112,8 @@ class OuterSearch(Generic[T]):
         Number of configurations that are compiled at least, where so many have a plan.
     seed : Configuration, optional
         The one that is compiled first, whatever its bounds: its plan cuts others.
+    executor : str
+        Who runs tasks: an option of a compilation.
     """
 
     judge: Judge[T]
@@ -122,6 +125,7 @@ class OuterSearch(Generic[T]):
     progress: Progress | None = None
     plans: int = 1
     seed: Configuration | None = None
+    executor: str = PROCESSES
     entries: list[Entry[T]] = field(default_factory=list)
     is_cut_short: bool = False  # by the budget: the whole search, or that of a configuration
 
@@ -136,12 +140,9 @@ class OuterSearch(Generic[T]):
         for entry in self.entries:
             if entry.configuration == self.seed:
                 entry.tier = len(self.judge.tiers)
-        tasks = answering(
-            self._answered,
-            min(self.workers, _AHEAD),
-            _text_of,
-            lambda task: (task.configuration.mesh, task.configuration.micro_batches),
-        )
+        answers = Answers(self.judge, self.candidates, self.budget.work.anew())
+        workers = workers_of(self.executor, min(self.workers, _AHEAD), answers)
+        tasks = Tasks(answers, workers, _text_of, is_answer)
         try:
             self._judge_all(tasks)
             if self.best is None:
@@ -160,14 +161,14 @@ class OuterSearch(Generic[T]):
         self._cut_left()
         return self.entries
 
-    def _judge_all(self, tasks: Answering[Task, Answer[T]]) -> None:
+    def _judge_all(self, tasks: Tasks[Task, Answer[T]]) -> None:
         self.running: list[Chosen[T]] = []
         while self._fill(tasks) or self.running:
             if self.budget.is_spent:
                 raise _SpentError
             self._take_of(first_taken(self.running), tasks)
 
-    def _await_plan(self, tasks: Answering[Task, Answer[T]]) -> None:
+    def _await_plan(self, tasks: Tasks[Task, Answer[T]]) -> None:
         """Take the plan that is next on its way; without one, build named plans until one fits."""
         finding = BUILDING, DRAFTING, len(self.judge.tiers)
         for chosen in [one for one in self.running if one.tier in finding]:
@@ -177,7 +178,7 @@ class OuterSearch(Generic[T]):
         if self.best is None:
             self._build_named(tasks)
 
-    def _build_named(self, tasks: Answering[Task, Answer[T]]) -> None:
+    def _build_named(self, tasks: Tasks[Task, Answer[T]]) -> None:
         """Build named plans until one fits, whatever that takes: nothing is searched."""
         while self.best is None:
             if (seed := self._named_next()) is not None:
@@ -187,7 +188,7 @@ class OuterSearch(Generic[T]):
                 break
             self._take_of(named, tasks)
 
-    def _take_of(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
+    def _take_of(self, chosen: Chosen[T], tasks: Tasks[Task, Answer[T]]) -> None:
         """Wait for an answer, and take it."""
         answer = tasks.answer(chosen.number)
         if isinstance(answer, ShardwrightError):  # of a process that has died
@@ -227,7 +228,7 @@ class OuterSearch(Generic[T]):
 
     # The queue
 
-    def _fill(self, tasks: Answering[Task, Answer[T]]) -> bool:
+    def _fill(self, tasks: Tasks[Task, Answer[T]]) -> bool:
         """Submit tasks as long as there are some to decide on; return whether there was one."""
         begun = False
         most = _FURTHER_AHEAD if self.judge.prices_blocks else _AHEAD
@@ -236,7 +237,7 @@ class OuterSearch(Generic[T]):
             self._submit(chosen, tasks)
         return begun
 
-    def _submit(self, chosen: Chosen[T], tasks: Answering[Task, Answer[T]]) -> None:
+    def _submit(self, chosen: Chosen[T], tasks: Tasks[Task, Answer[T]]) -> None:
         """Submit a task; one that finds a plan soon comes before all that wait."""
         for entry in chosen.entries:
             entry.is_running, entry.asked = True, chosen.tier
@@ -326,41 +327,6 @@ class OuterSearch(Generic[T]):
         return inf if self.best is None else cost_of(self.best) * (1 - max(self.gap, _CLOSE))
 
     # Answers
-
-    def _answered(self, task: Task) -> Answer[T]:
-        """Run a task; in the process that was forked for it."""
-        stops = task.tier not in (NAMING, BUILDING)  # without a plan, they cannot wait
-        budget = Budget(task.seconds, self.budget.work.anew() if stops else Work())
-        try:
-            return Answer(self._value_of(task, budget), budget.spent)
-        except ShardwrightError as error:
-            return Answer(error, budget.spent)
-
-    def _value_of(self, task: Task, budget: Budget) -> Value[T]:
-        """Return what is asked."""
-        if task.tier == PRICING:
-            return tuple(self._prices(one, task, budget) for one in task.configurations)
-        if task.tier == NAMING:
-            return self.judge.named_seeds(self.candidates, budget)
-        if task.tier == BUILDING:
-            assert task.plan is not None
-            return self.judge.build(task.plan, task.configuration, budget)
-        if task.tier == SKETCHING:
-            return self.judge.sketch(task.configuration, budget)
-        if task.tier == DRAFTING:
-            return self.judge.draft(task.configuration, budget)
-        if task.tier < len(self.judge.tiers):
-            return self.judge.bound(task.configuration, task.tier, budget)
-        return self.judge.compile(task.configuration, budget)
-
-    def _prices(self, configuration: Configuration, task: Task, budget: Budget) -> Prices | None:
-        """Return the prices of a configuration; None where it has none."""
-        try:
-            return self.judge.price(
-                configuration, budget.beyond(budget.seconds), task.below, task.known
-            )
-        except ShardwrightError:
-            return None
 
     def _take(self, chosen: Chosen[T], answer: Answer[T]) -> None:
         entry = chosen.entries[0]

@@ -41,6 +41,10 @@ class SharedParts:
 
     _known: dict[str, OrderedDict[Hashable, object]] = field(default_factory=dict)
 
+    def __reduce__(self) -> tuple[type["SharedParts"], tuple[()]]:
+        """Return nothing of it to another process, which makes what it needs."""
+        return SharedParts, ()
+
     def line(self, source: Graph) -> Line:
         """Return the operators of a program in the order in which they are cut."""
         return self._one("line", Identity(source), lambda: Line(source))

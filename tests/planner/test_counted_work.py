@@ -1,13 +1,20 @@
 """The same plan everywhere: no clock decides, nor how many processes search, nor what they know."""
 
+import os
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 import shardwright
-from shardwright.compiler.outer import processes
+from shardwright.compiler.outer import search
+from shardwright.compiler.outer.answers import Answers
+from shardwright.compiler.outer.entries import BUILDING, PRICING
 from shardwright.ir.errors import ShardwrightWarning
 from shardwright.planner import effort
+from shardwright.planner.executors.elsewhere import Elsewhere
 
 GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
 WIDE = {"mesh": "search", "micro_batches": "search"}
@@ -55,29 +62,49 @@ def test_the_plan_has_the_same_bytes_by_another_clock_and_with_more_workers(
     assert plan(run, tmp_path, workers=2) == alone
 
 
-def test_what_a_process_keeps_of_other_tasks_changes_no_plan(tmp_path, monkeypatch):
-    monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
-    kept = plan("pipelines", tmp_path, workers=2)
-    monkeypatch.setattr(processes.Processes, "_worker_for", lambda _, __, idle: idle[-1])
-    assert plan("pipelines", tmp_path, workers=3) == kept
+def elsewhere(executor):
+    """Return workers that get bytes, as those of other machines do."""
+    return lambda _, count, run: Elsewhere(executor, lambda: {"one", "two"}, lambda: None, run)
+
+
+@pytest.mark.parametrize("run", ["meshes", "pipelines"])
+def test_workers_that_get_bytes_find_the_same_plan(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
+    alone = plan(run, tmp_path, workers=1)
+    with ThreadPoolExecutor(2) as threads:
+        monkeypatch.setattr(search, "workers_of", elsewhere(threads))
+        assert plan(run, tmp_path, workers=3) == alone
 
 
 def test_a_process_that_dies_changes_no_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
-    kept, begun = plan("pipelines", tmp_path, workers=2), []
-    started = processes.Processes._started
+    kept, parent = plan("pipelines", tmp_path, workers=2), os.getpid()
+    answer, begun = Answers.__call__, tmp_path / "begun"
 
-    def mortal(self):
-        worker = started(self)
-        begun.append(worker)
-        if len(begun) == 1:
-            worker.process.kill()
-        return worker
+    def mortal(answers, task):
+        if os.getpid() != parent and not begun.exists():
+            begun.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer(answers, task)
 
-    monkeypatch.setattr(processes.Processes, "_started", mortal)
-    with pytest.warns(
-        ShardwrightWarning, match=r"the process of the search of .*; it is done again"
-    ):
+    monkeypatch.setattr(Answers, "__call__", mortal)
+    with pytest.warns(ShardwrightWarning, match=r"the process of the search of .* is done again"):
+        assert plan("pipelines", tmp_path, workers=3) == kept
+
+
+def test_a_worker_that_answers_nonsense_changes_no_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
+    kept, parent = plan("pipelines", tmp_path, workers=2), os.getpid()
+    answer = Answers.__call__
+
+    def careless(answers, task):
+        found = answer(answers, task)
+        if os.getpid() == parent:
+            return found
+        return {PRICING: replace(found, value=()), BUILDING: "a plan"}.get(task.tier, found)
+
+    monkeypatch.setattr(Answers, "__call__", careless)
+    with pytest.warns(ShardwrightWarning, match="answered something else; it is done again"):
         assert plan("pipelines", tmp_path, workers=3) == kept
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import shardwright.solver.elimination as elimination_module
@@ -9,6 +10,7 @@ import shardwright.solver.exact.search as search_module
 from shardwright.solver import Problem, brute_force, evaluate, minimize_memory, solve
 from shardwright.solver.elimination import Elimination, OutOfSpaceError
 from shardwright.solver.exact.search import ExactSearch
+from shardwright.solver.memory_rows import round_prices
 from shardwright.solver.network import build_network
 
 ProblemMaker = Callable[[int], Problem]
@@ -78,3 +80,13 @@ def test_the_least_memory_is_found_with_little_memory(
         if little.assignment is not None and little.lower_bound > 0:
             below = brute_force(problem.limited(little.lower_bound * (1 - 1e-9)))
             assert below.assignment is None, seed
+
+
+@pytest.mark.parametrize("largest", [1e300, 1.0, 1e-290, 1e-310, 5e-324, 0.0])
+def test_rounded_prices_are_prices_near_them(largest: float) -> None:
+    """Sums of them are exact, however small they are."""
+    prices = largest * np.array([1.0, 0.3, 1e-3, 0.0])
+    rounded = round_prices(prices)
+    assert (rounded >= 0).all()
+    assert np.isfinite(rounded).all()
+    np.testing.assert_allclose(rounded, prices, rtol=0, atol=max(largest * 2.0**-20, 1e-300))
