@@ -11,6 +11,9 @@ _BUDGET_ENDED = "the budget ended"
 ENDED = f"{_BUDGET_ENDED} the search"
 """What a plan says whose search was ended whole."""
 
+INTERRUPTED = "interrupted"
+"""What a plan says that is the best one of a search that the user ended."""
+
 _BY_SOLVER = "a search of the solver"
 
 # Parts of a search that several modules name.

@@ -14,7 +14,7 @@ from shardwright.compiler.outer.search import CORES, OuterSearch
 from shardwright.compiler.outer.trace import SearchTrace, Tried
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
 from shardwright.planner.executors.workers import usable_workers
-from shardwright.search.budget_note import ENDED, says_so
+from shardwright.search.budget_note import ENDED, INTERRUPTED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
@@ -72,12 +72,16 @@ class OuterRun:
         if best is None or best.found is None:
             raise self._no_plan(entries)
         plans = ranked_plans(entries) if explained else ()
+        explained &= not search.is_interrupted
         points = memory_points(self.judge, best, whole, self.workers) if explained else ()
         tried = tuple(entry.tried() for entry in entries)
         check_bounds(tried)
         late = search.is_cut_short or any(item.outcome == "left" for item in tried)
+        if search.is_interrupted:
+            trace = SearchTrace(tried, best.configuration, plans)
+            return _answer(best.found.plan, trace, INTERRUPTED)
         trace = SearchTrace(tried, best.configuration, plans, points, late)
-        return _answer(best.found.plan, trace)
+        return _answer(best.found.plan, trace, ENDED if late else "")
 
     def _floor(self, budget: Budget) -> ComputationFloor:
         """Return what bounds the configurations before any search, where there are several."""
@@ -144,13 +148,16 @@ def check_bounds(tried: Sequence[Tried]) -> None:
             )
 
 
-def _answer(best: Compiled, trace: SearchTrace) -> Compiled:
-    """Return the best program with the account of the search, and the bound on all plans."""
+def _answer(best: Compiled, trace: SearchTrace, end: str) -> Compiled:
+    """Return the best program with the account of the search, and the bound on all plans.
+
+    It says what ended the search, where that was no proof.
+    """
     result = best.result
     if result is not None:
         how = result.how
-        if trace.is_cut_short and not says_so(result):
-            how = f"{how}; {ENDED}"
+        if end and not (end == ENDED and says_so(result)):
+            how = f"{how}; {end}"
         searched = sum(item.seconds for item in trace.tried)
         result = bounded(replace(result, how=how, seconds=searched), trace.lower_bound)
     return replace(best, result=result, trace=trace)

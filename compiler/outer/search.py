@@ -128,6 +128,7 @@ class OuterSearch(Generic[T]):
     executor: str = PROCESSES
     entries: list[Entry[T]] = field(default_factory=list)
     is_cut_short: bool = False  # by the budget: the whole search, or that of a configuration
+    is_interrupted: bool = False  # by the user, once there was a plan
 
     def run(self) -> list[Entry[T]]:
         """Judge the configurations, and return what became of each."""
@@ -156,6 +157,10 @@ class OuterSearch(Generic[T]):
         except _SpentError:
             self.is_cut_short = True
             self._await_plan(tasks)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            if self.best is None:
+                raise
         finally:
             tasks.close()
         self._cut_left()

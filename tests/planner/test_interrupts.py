@@ -1,0 +1,58 @@
+"""An interrupt of the user ends a search; the best plan so far is whole, and says so."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import shardwright
+from shardwright.compiler.outer import search
+from shardwright.planner.executors.chosen import workers_of
+from shardwright.planner.executors.elsewhere import Elsewhere
+
+GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
+SEARCHED = {"mesh": "search", "micro_batches": "search", "stages": "search", "effort": 0.02}
+
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(params=["inline", "processes", "bytes"])
+def executor(request, monkeypatch):
+    """Workers of each kind; return how many are asked for."""
+
+    def elsewhere(executor, count, run):
+        threads = ThreadPoolExecutor(2)
+        return Elsewhere(threads, lambda: {"one", "two"}, lambda: None, run)
+
+    by_name = {"inline": lambda *_: None, "processes": workers_of, "bytes": elsewhere}
+    monkeypatch.setattr(search, "workers_of", by_name[request.param])
+    return 2
+
+
+def test_the_first_plan_is_whole_when_the_search_is_interrupted(executor):
+    found = shardwright.compile(GPT, 4, progress=interrupt, workers=executor, **SEARCHED)
+    document = found.plan.document
+    assert document.how.endswith("; interrupted")
+    assert 0 <= document.lower_bound <= document.objective
+    assert any(item.outcome == "left" for item in found.compiled.trace.tried)
+    assert shardwright.prove(found.plan).proven
+    whole = shardwright.compile(GPT, 4, workers=1, **SEARCHED)
+    assert whole.plan.document.objective <= document.objective
+    assert "interrupted" not in whole.plan.document.how
+
+
+def test_without_a_plan_an_interrupt_ends_the_command(executor, monkeypatch):
+    parent, submit = os.getpid(), search.Tasks.submit
+
+    def begun(tasks, task, **others):
+        number = submit(tasks, task, **others)
+        if os.getpid() == parent:
+            interrupt()
+        return number
+
+    monkeypatch.setattr(search.Tasks, "submit", begun)
+    with pytest.raises(KeyboardInterrupt):
+        shardwright.compile(GPT, 4, workers=executor, **SEARCHED)
