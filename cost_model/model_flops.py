@@ -1,7 +1,8 @@
 """Model flops: the work of a training step that its model asks for, and the share that devices do.
 
 Hardware flops add the products that are computed again for the gradient. (The scores that a fused
-attention computes again inside its gradient are part of that operator, and not counted.)
+attention computes again inside its gradient, and the logits that a loss in chunks does, are part of
+that operator, and not counted.)
 
 Counted are the matrix products (convolutions and attention too) of the whole forward program, three
 times: once forward, twice backward, for the gradients by both operands. Element-wise operators are

@@ -31,6 +31,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator, Round
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
+from shardwright.operators.linear.head_loss import OverChunks
 from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -79,9 +80,10 @@ def operator_seconds(
 ) -> float:
     """Return the seconds of a computing operator on one rank.
 
-    The roofline: ``max(flops / peak, bytes / memory bandwidth) + launch``; with figures of what the
-    device attains, or of a software, by class and shape (`efficiency.work`). Views cost nothing,
-    and neither do sums over dimensions of which a rank has one element.
+    The roofline: ``max(flops / peak, bytes / memory bandwidth) + launch``, and what a head in
+    chunks moves between its products; with figures of what the device attains, or of a software, by
+    class and shape (`efficiency.work`). Views cost nothing, and neither do sums over dimensions of
+    which a rank has one element.
 
     Parameters
     ----------
@@ -101,7 +103,16 @@ def operator_seconds(
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
     _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     compute = flops / device.flops_per_second(_dtype(info))
-    return max(compute, moved / device.memory_bandwidth) + device.launch_seconds
+    seconds = max(compute, moved / device.memory_bandwidth) + device.launch_seconds
+    return seconds + _logits_between(info, operands, mesh) / device.memory_bandwidth
+
+
+def _logits_between(info: OperatorInfo, operands: Sequence[Layout], mesh: Mesh) -> float:
+    """Return the bytes of logits that a head in chunks moves between its products."""
+    if not isinstance(info, OverChunks):
+        return 0.0
+    types = zip(info.operand_types, operands, strict=True)
+    return info.moved_logits([layout.slice_shape(kind.shape, mesh) for kind, layout in types])
 
 
 def takes_nothing(
@@ -153,7 +164,9 @@ def operator_work(
     scores, item = scores_of(info, products), item_bytes(dtype)
     is_short = kind == "product" and item == 2
     alignment = alignment_of(shapes) if is_short else ALIGNED
-    return Work(kind, dtype, flops, moved, products, scores, item, info.name, alignment=alignment)
+    between = _logits_between(info, operands, mesh)
+    counts = (products, scores, item, info.name, 0.0, between, alignment)
+    return Work(kind, dtype, flops, moved, *counts)
 
 
 def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:

@@ -23,7 +23,14 @@ from shardwright.operators.elementwise import (
     special,
 )
 from shardwright.operators.indexing import gather, scatter, shape, slicing
-from shardwright.operators.linear import decompositions, einsum, matmul, matrices, triangular
+from shardwright.operators.linear import (
+    decompositions,
+    einsum,
+    head_loss,
+    matmul,
+    matrices,
+    triangular,
+)
 from shardwright.operators.models import (
     attention,
     balanced_attention,
@@ -66,6 +73,7 @@ __all__ = [
     "fusion",
     "gather",
     "halo_exchange",
+    "head_loss",
     "host",
     "inserted",
     "layers",

@@ -6,7 +6,8 @@ timed again under other rates without its operators.
 =============== ==================================================================================
 class           seconds
 =============== ==================================================================================
-product         flops / (peak * matmul * waves * depth), at least bytes / bandwidth
+product         flops / (peak * matmul * waves * depth), at least bytes / bandwidth; then the
+                traffic of what an operator of several products makes between them
 grouped product flops / (peak * matmul * sides), at least bytes / bandwidth
 convolution     flops / (peak * convolution), at least bytes / bandwidth
 attention       flops / (peak * attention), at least bytes / bandwidth; or, where the software keeps
@@ -39,6 +40,7 @@ from shardwright.operators.elementwise.conversion import Cast, Convert
 from shardwright.operators.indexing.shape import Transpose
 from shardwright.operators.indexing.slicing import Concat, Slice, Split, Stack
 from shardwright.operators.info import OperatorInfo
+from shardwright.operators.linear.head_loss import OverChunks
 from shardwright.operators.linear.matmul import ContractLeading, MatMul
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.models.optimizer import Update
@@ -108,6 +110,8 @@ class Work:
         The name of the operator.
     copied : float
         Bytes of the windows that a convolution copies.
+    between : float
+        Bytes that an operator of several products reads and writes between them.
     alignment : int
         Of products of 16-bit numbers, the greatest of 1, 2, 4, 8 that divides the last dimension of
         every tensor; else 8.
@@ -122,6 +126,7 @@ class Work:
     item_bytes: float = 0.0
     operator: str = ""
     copied: float = 0.0
+    between: float = 0.0
     alignment: int = ALIGNED
 
     @property
@@ -139,7 +144,7 @@ class Work:
         """Bytes that it moves besides its flops; 0 where the rate counts bytes."""
         if not self.counts_flops:
             return 0.0
-        return self.nbytes + self.copied + self.scores * self.item_bytes
+        return self.nbytes + self.copied + self.between + self.scores * self.item_bytes
 
 
 def alignment_of(shapes: Sequence[tuple[int, ...]]) -> int:
@@ -180,6 +185,8 @@ def products_of(
         return _recurrent_products(info, shapes)
     if isinstance(info, Grouped):
         return _grouped_products(info, flops, shapes)
+    if isinstance(info, OverChunks):
+        return _head_products(info, shapes)
     result = shapes[len(info.operand_types)]
     size = max(prod(result), 1)
     k = flops / (2.0 * size)
@@ -225,6 +232,16 @@ def _recurrent_products(info: OverSteps, shapes: Sequence[tuple[int, ...]]) -> t
     return back, whole, Product(rows, columns, steps * samples)
 
 
+def _head_products(info: OverChunks, shapes: Sequence[tuple[int, ...]]) -> tuple[Product, ...]:
+    """Return the product of every chunk; of the gradient also those for both of its results."""
+    own = info.sizes(shapes)
+    rows, columns, k, chunks = own.rows, own.vocabulary, own.features, own.chunks
+    logits = Product(rows, columns, k, chunks)
+    if info.passes == 1:
+        return (logits,)
+    return logits, Product(rows, k, columns, chunks), Product(columns, k, rows, chunks)
+
+
 def scores_of(info: OperatorInfo, products: Sequence[Product]) -> float:
     """Return the scores of attention, by the times that they pass through memory."""
     if not isinstance(info, Attention):
@@ -245,7 +262,8 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     moved = work.nbytes / device.achieved_bandwidth
     if work.kind == "product":
         products = sum(_product_seconds(p, work, device) for p in work.products)
-        return max(products, moved) + device.launch_seconds
+        between = work.between * _factor("pointwise", software) / device.achieved_bandwidth
+        return max(products, moved) + between + device.launch_seconds
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
         if work.kind == "attention" and software is not None:

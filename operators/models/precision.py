@@ -70,6 +70,7 @@ LOWERED: Final = (
     "dispatch",
     "einsum",
     "grouped_matmul",
+    "head_log_sum_and_pick",
     "matmul",
     "recurrent_layer",
     "scaled_dot_product_attention",
