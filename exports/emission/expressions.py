@@ -22,6 +22,7 @@ _IMPLIED: Mapping[frozenset[str], tuple[str, ...]] = {
     frozenset({"shape", "shapes"}): ("shape", "shapes", "size", "kernel", "after"),
     frozenset({"size_v"}): ("rows", "depth"),
     frozenset({"size_g"}): ("groups",),
+    frozenset({"size_p"}): ("pieces",),
 }
 _OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
     "flatten": ("start",),

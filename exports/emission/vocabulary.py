@@ -23,6 +23,7 @@ MODULES: Final = (
     "tensors",
     "layers",
     "attention",
+    "losses",
     "recurrent",
     "matrices",
     "windows",

@@ -33,6 +33,7 @@ from jax import Array
 from . import (
     attention,
     layers,
+    losses,
     matrices,
     pointwise,
     recurrent,

@@ -40,6 +40,7 @@ from torch.distributed.tensor.placement_types import (
 from . import (
     attention,
     layers,
+    losses,
     matrices,
     pointwise,
     recurrent,

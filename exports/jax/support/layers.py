@@ -1,15 +1,13 @@
-"""Operators of a plan that are layers of networks: products, normalizations, losses, attention."""
+"""Operators of a plan that are layers of networks: products, normalizations, convolutions."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from .pointwise import widened
-from .tensors import pick, pick_gradient
 
 Pairs = Sequence[Sequence[int]]
 Sizes = Sequence[int]
@@ -195,7 +193,7 @@ def moving_weights(
     return jnp.broadcast_to(weights.reshape(-1, *(1,) * (len(shape) - 1)), tuple(shape))
 
 
-# Softmax and losses
+# Softmax
 
 
 def softmax(x: Array, *, axis: int | Sizes = -1) -> Array:
@@ -217,78 +215,6 @@ def log_softmax(x: Array, *, axis: int | Sizes = -1) -> Array:
 @widened
 def log_softmax_gradient(dy: Array, y: Array, *, axis: int | Sizes = -1) -> Array:
     return dy - jnp.exp(y) * dy.sum(axis, keepdims=True)
-
-
-def row_max(x: Array) -> Array:
-    return jnp.max(x, -1)
-
-
-@widened
-def exp_sum(x: Array, shift: Array) -> Array:
-    return jnp.exp(x - shift[..., None]).sum(-1)
-
-
-@widened
-def exp_sum_gradient(dy: Array, x: Array, shift: Array) -> Array:
-    return dy[..., None] * jnp.exp(x - shift[..., None])
-
-
-@widened
-def exp_sum_and_pick(
-    x: Array, shift: Array, indices: Array, *, start_v: Any = 0
-) -> tuple[Array, Array]:
-    return jnp.exp(x - shift[..., None]).sum(-1), pick(x, indices, start_v=start_v)
-
-
-@widened
-def exp_sum_and_pick_gradient(
-    d_sum: Array, d_picked: Array, x: Array, shift: Array, indices: Array, *, start_v: Any = 0
-) -> Array:
-    own = pick_gradient(d_picked, indices, start_v=start_v, size_v=x.shape[-1])
-    return jnp.exp(x - shift[..., None]) * d_sum[..., None] + own
-
-
-@widened
-def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
-    return -(jax.nn.log_softmax(logits, -1) * labels).sum(-1)
-
-
-@widened
-def softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
-    weight = labels.sum(-1, keepdims=True)
-    return (jax.nn.softmax(logits, -1) * weight - labels) * dy[..., None]
-
-
-@widened
-def sparse_softmax_cross_entropy(logits: Array, labels: Array) -> Array:
-    return -pick(jax.nn.log_softmax(logits, -1), labels)
-
-
-@widened
-def sparse_softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
-    one = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-    return (jax.nn.softmax(logits, -1) - one) * dy[..., None]
-
-
-@widened
-def sigmoid_cross_entropy(logits: Array, labels: Array) -> Array:
-    return jnp.logaddexp(logits, 0) - logits * labels
-
-
-@widened
-def sigmoid_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
-    return (jax.nn.sigmoid(logits) - labels) * dy
-
-
-@widened
-def binary_cross_entropy(x: Array, labels: Array) -> Array:
-    first, second = jnp.maximum(jnp.log(x), -100), jnp.maximum(jnp.log1p(-x), -100)
-    return (labels - 1) * second - labels * first
-
-
-@widened
-def binary_cross_entropy_gradient(dy: Array, x: Array, labels: Array) -> Array:
-    return dy * (x - labels) / jnp.maximum(x * (1 - x), 1e-12)
 
 
 # Convolutions: [n, channel, *space], with a padding before and after each dimension

@@ -1,4 +1,4 @@
-"""Operators of a plan that are layers of networks: products, normalizations, losses, attention."""
+"""Operators of a plan that are layers of networks: products, normalizations, convolutions."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from .pointwise import widened
-from .tensors import pick
 
 Pairs = Sequence[Sequence[int]]
 Sizes = Sequence[int]
@@ -188,7 +187,7 @@ def moving_weights(
     return weights.reshape(-1, *(1,) * (len(shape) - 1)).expand(tuple(shape))
 
 
-# Softmax and losses
+# Softmax
 
 
 def softmax(x: Tensor, *, axis: int | Sizes = -1) -> Tensor:
@@ -231,81 +230,6 @@ def _log_softmax_gradient(dy: Tensor, y: Tensor, *, axis: Sizes) -> Tensor:
 
 def _axes(axis: int | Sizes) -> tuple[int, ...]:
     return (axis,) if isinstance(axis, int) else tuple(axis)
-
-
-def row_max(x: Tensor) -> Tensor:
-    return x.amax(-1)
-
-
-@widened
-def exp_sum(x: Tensor, shift: Tensor) -> Tensor:
-    return torch.exp(x - shift[..., None]).sum(-1)
-
-
-@widened
-def exp_sum_gradient(dy: Tensor, x: Tensor, shift: Tensor) -> Tensor:
-    return dy[..., None] * torch.exp(x - shift[..., None])
-
-
-@widened
-def exp_sum_and_pick(
-    x: Tensor, shift: Tensor, indices: Tensor, *, start_v: int = 0
-) -> tuple[Tensor, Tensor]:
-    return torch.exp(x - shift[..., None]).sum(-1), pick(x, indices, start_v=start_v)
-
-
-@widened
-def exp_sum_and_pick_gradient(
-    d_sum: Tensor, d_picked: Tensor, x: Tensor, shift: Tensor, indices: Tensor, *, start_v: int = 0
-) -> Tensor:
-    local = (indices - start_v).clamp(0, x.shape[-1] - 1)
-    own = torch.where(local == indices - start_v, d_picked, d_picked.new_zeros(()))
-    result = torch.exp(x - shift[..., None]) * d_sum[..., None]
-    return result.scatter_add_(-1, local[..., None], own[..., None])
-
-
-@widened
-def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return -(functional.log_softmax(logits, -1) * labels).sum(-1)
-
-
-@widened
-def softmax_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    weight = labels.sum(-1, keepdim=True)
-    return (functional.softmax(logits, -1) * weight - labels) * dy[..., None]
-
-
-@widened
-def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return -functional.log_softmax(logits, -1).gather(-1, labels[..., None])[..., 0]
-
-
-@widened
-def sparse_softmax_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    y = functional.softmax(logits, -1)
-    one = torch.ones_like(dy)[..., None]
-    return y.scatter_add(-1, labels[..., None], -one) * dy[..., None]
-
-
-@widened
-def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return torch.logaddexp(torch.zeros_like(logits), logits) - logits * labels
-
-
-@widened
-def sigmoid_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    return (torch.sigmoid(logits) - labels) * dy
-
-
-@widened
-def binary_cross_entropy(x: Tensor, labels: Tensor) -> Tensor:
-    first, second = torch.log(x).clamp(min=-100), torch.log1p(-x).clamp(min=-100)
-    return (labels - 1) * second - labels * first
-
-
-@widened
-def binary_cross_entropy_gradient(dy: Tensor, x: Tensor, labels: Tensor) -> Tensor:
-    return dy * (x - labels) / (x * (1 - x)).clamp(min=1e-12)
 
 
 # Convolutions: [n, channel, *space], with a padding before and after each dimension

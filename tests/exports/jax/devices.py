@@ -23,6 +23,7 @@ CASES = {
     "sequence_parallel": {"plan": "tensor=2,data=2,sequence_parallel,zero=3"},
     "micro_batches": {"plan": "data=2,tensor=2,zero=2,micro_batch=1"},
     "recomputed": {"plan": "tensor=4,recompute=selective"},
+    "chunks": {"plan": "tensor=2,data=2,micro_batch=2", "loss_chunks": 3},
     "bfloat16": {"plan": "data=4", "precision": "bfloat16"},
     "one": {},
 }

@@ -102,6 +102,7 @@ CASES = {
     "sequence_parallel": (_decoder, {"plan": "tensor=2,data=2,sequence_parallel,zero=3"}),
     "micro_batches": (_decoder, {"plan": "data=4,zero=2,micro_batch=1"}),
     "recomputed": (_decoder, {"plan": "tensor=4,recompute=selective"}),
+    "chunks": (_decoder, {"plan": "tensor=2,data=2,micro_batch=2", "loss_chunks": 3}),
     "uneven": (_perceptron, {"search": "tensor_parallel", "mesh": "4"}),
     "pictures": (_pictures, {"search": "data_parallel"}),
     "statistics": (_pictures, {"search": "data_parallel", "micro_batches": 2}),

@@ -54,7 +54,7 @@ def test_the_gradient_of_a_clip_is_that_of_the_kernel_at_its_bounds(inside):
 
 
 def test_lookups_of_other_ranks_are_zero_where_an_own_element_is_infinite():
-    tensors, layers = FUNCTIONS["tensors"], FUNCTIONS["layers"]
+    tensors, losses = FUNCTIONS["tensors"], FUNCTIONS["losses"]
     x, indices = torch.full((2, 3), -torch.inf), torch.tensor([0, 1])
     columns, shift = indices[:, None], torch.zeros(2)
     found = [
@@ -62,6 +62,6 @@ def test_lookups_of_other_ranks_are_zero_where_an_own_element_is_infinite():
         tensors.gather(x, indices, start_v=3),
         tensors.gather_elements(x, columns, axis=1, start_v=3),
         tensors.gather_nd(x, columns, start_v0=3),
-        layers.exp_sum_and_pick(x, shift, indices, start_v=3)[1],
+        losses.exp_sum_and_pick(x, shift, indices, start_v=3)[1],
     ]
     assert all(torch.equal(one, torch.zeros_like(one)) for one in found)
