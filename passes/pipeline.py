@@ -18,6 +18,7 @@ from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.base import PASSES, Pass, options_of
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.chunk_loss import ChunkLoss
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
@@ -32,6 +33,7 @@ from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 
 Pipeline = tuple[Pass, ...]
 BUILT_IN: tuple[type[Pass], ...] = (
+    ChunkLoss,
     ApplyPrecision,
     GroupStatistics,
     Canonicalize,

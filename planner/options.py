@@ -253,6 +253,13 @@ class CompileOptions:
             partition=True,
         ),
     )
+    loss_chunks: int = field(
+        default=1,
+        metadata=_about(
+            "chunks of a rank's tokens, of which a loss makes the logits one after another",
+            allowed=POSITIVE_INTEGER,
+        ),
+    )
     loss_scale: LossScale = field(
         default=1.0,
         metadata=_about(

@@ -9,6 +9,7 @@ from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.passes.chunk_loss import ChunkLoss
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
@@ -28,12 +29,15 @@ from shardwright.planner.options import CompileOptions, Mode
 def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     """Return the passes from a model as it is traced to the one that plans are compared with.
 
-    They insert the casts of a precision, and statistics of micro-batches, where there are some.
+    They make the loss in chunks, insert the casts of a precision, and statistics of micro-batches,
+    where there are some.
     """
+    chunked: Pipeline = (ChunkLoss(options.loss_chunks),) if options.loss_chunks > 1 else ()
     policy = PRECISIONS[options.precision]
     gradients = (options.reduce_type, options.accumulate_type)
     casts: Pipeline = (ApplyPrecision(policy, *gradients),) if policy.is_mixed else ()
-    return (*casts, GroupStatistics(micro_batches)) if micro_batches > 1 else casts
+    groups: Pipeline = (GroupStatistics(micro_batches),) if micro_batches > 1 else ()
+    return (*chunked, *casts, *groups)
 
 
 def canonical_form(options: CompileOptions) -> Canonicalize:

@@ -215,6 +215,7 @@ def _add_precision(step: argparse._ArgumentGroup) -> None:
     )
     for flag in ("--reduce-type", "--accumulate-type"):
         _add_option(step, flag, "TYPE")
+    _add_option(step, "--loss-chunks", "N")
 
 
 def _add_training_options(step: argparse._ArgumentGroup) -> None:

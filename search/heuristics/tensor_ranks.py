@@ -250,7 +250,7 @@ class Walk:
             contracted = [f for f, axes in factors.items() if set(tensor).intersection(axes)]
             self.divided |= any(rule.kinds[f] == "sum" for f in contracted)
             return False
-        factor = _column_factor(rule, weight)
+        factor = _column_factor(rule, weight, self._biases(node))
         if factor is None or not can_split(rule, factor, tensor, self.mesh, uneven=True):
             return False
         if node.name in self.whole:
@@ -259,6 +259,11 @@ class Walk:
         factors[factor] = (*factors.get(factor, ()), *tensor)
         self.divided = True
         return True
+
+    def _biases(self, node: Node) -> frozenset[int]:
+        """Return the operands that are weights of one dimension: it is split as the columns are."""
+        operands = enumerate(self.graph.operand_values(node))
+        return frozenset(i for i, v in operands if v.name in self._weights and v.type.rank == 1)
 
     def _left(self, node: Node, result: Value, layout: Layout) -> Layout:
         """Return the layout in which a result goes on: a sum over tensor ranks may be scattered."""
@@ -365,15 +370,18 @@ def attended_lengths(graph: Graph) -> frozenset[int]:
     return graph.analysed("attended lengths", lengths)
 
 
-def _column_factor(rule: Rule, weight: int) -> str | None:
-    """Return the factor of a weight that no other operand has: columns, or rows of an embedding."""
-    others = _factors_of_others(rule, weight)
+def _column_factor(rule: Rule, weight: int, biases: Collection[int]) -> str | None:
+    """Return the factor of a weight that no other operand has: columns, or rows of an embedding.
+
+    Biases may have it.
+    """
+    others = _factors_of_others(rule, weight, biases)
     own = [f for factors in rule.operands[weight] for f in factors if f not in others]
     contracted = [factor for factor in own if rule.kinds[factor] == "sum"]
     return next(iter(contracted or own), None)
 
 
-def _factors_of_others(rule: Rule, operand: int) -> set[str]:
-    """Return the factors of all operands but one."""
-    tensors = (dims for i, dims in enumerate(rule.operands) if i != operand)
+def _factors_of_others(rule: Rule, operand: int, but: Collection[int] = ()) -> set[str]:
+    """Return the factors of all operands but one, and further ones."""
+    tensors = (dims for i, dims in enumerate(rule.operands) if i != operand and i not in but)
     return {factor for dims in tensors for factors in dims for factor in factors}
