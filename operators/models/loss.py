@@ -155,16 +155,21 @@ def emit_cross_entropy(build: Emitter, logits: Value, labels: Value, sparse: boo
     Value
         One loss a row, ``[...]``.
     """
-    shift = build.emit("row_max", build.emit("stop_gradient", logits))
     if sparse:
-        total, picked = build.emit_all("exp_sum_and_pick", logits, shift, labels)
-        normalizer = build.emit("add", build.emit("log", total), shift)
-        return build.emit("sub", normalizer, picked)
+        return build.emit("sub", *emit_log_sum_and_pick(build, logits, labels))
+    shift = build.emit("row_max", build.emit("stop_gradient", logits))
     total = build.emit("exp_sum", logits, shift)
     normalizer = build.emit("add", build.emit("log", total), shift)
     weight = build.emit("reduce_sum", labels, axis=-1)
     score = build.emit("reduce_sum", build.emit("mul", logits, labels), axis=-1)
     return build.emit("sub", build.emit("mul", normalizer, weight), score)
+
+
+def emit_log_sum_and_pick(build: Emitter, logits: Value, labels: Value) -> tuple[Value, Value]:
+    """Emit of each row the logarithm of the sum of exponentials, and the element at its label."""
+    shift = build.emit("row_max", build.emit("stop_gradient", logits))
+    total, picked = build.emit_all("exp_sum_and_pick", logits, shift, labels)
+    return build.emit("add", build.emit("log", total), shift), picked
 
 
 # Cross entropy over classes that stay whole

@@ -9,7 +9,7 @@ from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.call import Call, Chosen, Selected
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
-from shardwright.operators.models.loss import emit_cross_entropy
+from shardwright.operators.models.loss import emit_cross_entropy, emit_log_sum_and_pick
 
 _NONE, _MEAN = 0, 1  # PyTorch's numbers of reductions; 2 is the sum
 
@@ -44,11 +44,11 @@ def _cross_entropy(
             shares = call.shifted(shares, label_smoothing / scores.type.shape[-1])
         return _of_shares(call, scores, shares, weight, reduction)
     label, kept = _labels(call, target, ignore_index)
-    losses = emit_cross_entropy(call.build, scores, label, sparse=True)
-    found = _weighted(call, losses, label, kept, weight, reduction)
+    log_sum, picked = emit_log_sum_and_pick(call.build, scores, label)
+    found = _weighted(call, call.emit("sub", log_sum, picked), label, kept, weight, reduction)
     if not label_smoothing:
         return found
-    uniform = _uniform(call, scores, label, kept, weight, reduction)
+    uniform = _uniform(call, _shared(call, scores, log_sum, weight), label, kept, weight, reduction)
     rest, share = 1 - label_smoothing, label_smoothing
     return call.emit("add", call.scaled(found, rest), call.scaled(uniform, share))
 
@@ -88,16 +88,22 @@ def _labels(call: Call, target: Value, ignored: int) -> tuple[Value, Value]:
     return call.emit("where", kept, target, call.fill(0, dtype)), kept
 
 
-def _uniform(
-    call: Call, scores: Value, label: Value, kept: Value, weight: Value | None, reduction: int
-) -> Value:
-    """Return the losses of labels that are shared by all classes, reduced.
+def _shared(call: Call, scores: Value, log_sum: Value, weight: Value | None) -> Value:
+    """Return the losses of labels that all classes share; each counts by its own weight.
 
-    Each class counts by its own weight; a mean is over the weights of the labels.
+    They are sums of scores, so that no tensor of their size is made.
     """
-    logs = call.emit("log_softmax", scores, axis=-1)
-    logs = logs if weight is None else call.emit("mul", logs, weight)
-    losses = call.emit("mask", call.emit("neg", call.emit("reduce_mean", logs, axis=-1)), kept)
+    if weight is not None:
+        log_sum = call.emit("mul", log_sum, call.emit("reduce_mean", weight))
+        scores = call.emit("mul", scores, weight)
+    return call.emit("sub", log_sum, call.emit("reduce_mean", scores, axis=-1))
+
+
+def _uniform(
+    call: Call, losses: Value, label: Value, kept: Value, weight: Value | None, reduction: int
+) -> Value:
+    """Return the losses of labels that are shared, reduced; a mean is over the labels' weights."""
+    losses = call.emit("mask", losses, kept)
     if reduction != _MEAN:
         return _reduced(call, losses, reduction)
     shares = call.cast(kept, losses.type.dtype)
