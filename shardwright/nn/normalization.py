@@ -1,14 +1,12 @@
 """Normalizations: of rows, and of channels over a batch."""
 
-import numpy as np
-
 from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.batch_normalization import emit_batch_norm
 from shardwright.parameter import Parameter, Start
-from shardwright.tensor import Tensor, TracedTensor
+from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
 
 
@@ -47,8 +45,7 @@ class LayerNorm(Cell):
     def construct(self, x: Tensor) -> Tensor:
         """Normalize."""
         gamma = self.gamma + 1.0 if self.from_one else self.gamma
-        shift = Tensor(np.zeros(x.shape[-1:]), x.dtype) if self.beta is None else self.beta
-        return self.layer_norm(x, gamma, shift)
+        return self.layer_norm(x, gamma, _filled(x, 0.0) if self.beta is None else self.beta)
 
 
 class RMSNorm(Cell):
@@ -85,8 +82,13 @@ class RMSNorm(Cell):
     def construct(self, x: Tensor) -> Tensor:
         """Normalize."""
         if self.gamma is None:
-            return self.rms_norm(x, Tensor(np.ones(x.shape[-1:]), x.dtype))
+            return self.rms_norm(x, _filled(x, 1.0))
         return self.rms_norm(x, self.gamma + 1.0 if self.from_one else self.gamma)
+
+
+def _filled(x: Tensor, value: float) -> Tensor:
+    """Return a scale or a shift that is no parameter."""
+    return apply("fill", shape=x.shape[-1:], dtype=x.dtype, value=value)
 
 
 def _last(shape: int | tuple[int, ...] | list[int]) -> int:
