@@ -168,6 +168,8 @@ class Experts:
         One more, through which all tokens go.
     shared_gate : bool
         Whether a token decides by a sigmoid how much of it counts.
+    weighs_inputs : bool
+        Whether experts read tokens times their weights; see `nn.RoutedExperts`.
     balance : float
         Factor of the loss that balances the experts.
     capacity : float, optional
@@ -186,6 +188,7 @@ class Experts:
     router_bias: bool = False
     shared: FeedForward | None = None
     shared_gate: bool = False
+    weighs_inputs: bool = False
     balance: float = 0.0
     capacity: float | None = None
 

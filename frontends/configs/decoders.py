@@ -188,7 +188,7 @@ class _Reader:
             "no_rope": lambda i: not self.knows[i],
         }
         if kind.windows == "chunks":
-            return [_CHUNKED if knows else _FULL for knows in self.knows]
+            return [_CHUNKED if knows and self.chunk else _FULL for knows in self.knows]
         rule = rules[kind.windows]
         return [_SLIDING if window and rule(i) else _FULL for i in range(self.count)]
 
@@ -250,15 +250,28 @@ class _Reader:
             )
         turned = self._ropes(types)
         common = self._common(head)
+        temperature = self._temperature()
         found: list[GroupedQuery | Latent] = []
         for i, type_ in enumerate(types):
             knows = self.knows[i] and not (self.name == "cohere2" and type_ == _FULL)
-            rotary = turned[type_].rotary(head, self.kind.interleaved) if knows else None
-            window = self.window if type_ == _SLIDING else 0
-            chunk = self.chunk if type_ == _CHUNKED else 0
-            own: dict[str, Any] = {"rotary": rotary, "window": window, "chunk": chunk}
-            found.append(GroupedQuery(**common, **own, temperature=turned[type_].temperature))
+            rope = turned[type_]
+            own: dict[str, Any] = {
+                "rotary": rope.rotary(head, self.kind.interleaved) if knows else None,
+                "window": self.window if type_ == _SLIDING else 0,
+                "chunk": self.chunk if type_ == _CHUNKED else 0,
+                "temperature": rope.temperature if knows else temperature,
+            }
+            if self.kind.query_norm == "turned" and not knows:
+                own["norm"] = None
+            found.append(GroupedQuery(**{**common, **own}))
         return found
+
+    def _temperature(self) -> tuple[float, int, int] | None:
+        """Return the factor of queries in layers that know no positions (Llama 4)."""
+        fields = self.fields
+        tuned = fields.flag("attn_temperature_tuning")
+        factor, length = fields.number("attn_scale", 0.1), fields.count("floor_scale", 8192)
+        return (factor, length, 1) if tuned else None
 
     def _common(self, head: int) -> dict[str, Any]:
         """Return what the attention of all layers has in common."""
@@ -324,6 +337,9 @@ class _Reader:
         inner = 0
         if "intermediate_size" in fields.left:
             inner = fields.count("intermediate_size")
+        if "intermediate_size_mlp" in fields.left:
+            inner = fields.count("intermediate_size_mlp")
+        among = self._listed_experts()
         leading = fields.whole("first_k_dense_replace", 0)
         step = fields.whole("decoder_sparse_step", 1)
         fields.only("moe_layer_freq", (1,), "every layer after the dense ones has experts", 1)
@@ -332,10 +348,21 @@ class _Reader:
         found: list[FeedForward | Experts] = []
         for i in range(self.count):
             is_dense = i < leading or i in only or not step or bool((i + 1) % step)
+            is_dense = is_dense or i not in among
             found.append(dense if is_dense else routed)
         if dense in found and not inner:
             raise self.reading.error("there is no `intermediate_size` for dense layers", "add it")
         return found
+
+    def _listed_experts(self) -> Sequence[int]:
+        """Return the layers that have experts, as Llama 4 says; others have other fields."""
+        step = self.fields.count("interleave_moe_layer_step", 1)
+        listed = self.fields.take("moe_layers")
+        if listed is None:
+            return range(step - 1, self.count, step)
+        if not isinstance(listed, list) or not all(isinstance(one, int) for one in listed):
+            raise self.reading.error(f"`moe_layers` is `{listed}`, expected a list of layers")
+        return listed
 
     def _activation(self) -> str:
         fields, name = self.fields, self.kind.activation
@@ -367,6 +394,8 @@ class _Reader:
             shared = fields.count("shared_expert_intermediate_size")
         elif fields.left.get("n_shared_experts") is not None:
             shared = inner * fields.whole("n_shared_experts", 0)
+        elif own.get("weighs_inputs"):
+            shared = inner
         groups = fields.count("n_group", 1)
         top_groups = fields.count("topk_group", groups)
         balance = fields.number("router_aux_loss_coef", 0.001)
@@ -385,6 +414,7 @@ class _Reader:
             biased,
             FeedForward(shared, activation, bias=self.biases[2]) if shared else None,
             bool(own.get("shared_gate")) and shared > 0,
+            bool(own.get("weighs_inputs")),
             balance,
         )
 

@@ -28,6 +28,9 @@ class GatedFeedForward(Cell):
         How the weights of the first products and of the last begin.
     dtype : str
         Element type of the parameters.
+    weighs_inputs : bool
+        Whether an expert reads a token times its weight, rather than that its result is weighted
+        (Llama 4); a token goes through one expert then.
     has_bias : bool
         Whether the products have biases.
     """
@@ -123,6 +126,7 @@ class RoutedExperts(Cell):
         normalized: bool = True,
         scale: float = 1.0,
         gated: bool = True,
+        weighs_inputs: bool = False,
         activation: str = "silu",
         has_bias: bool = False,
         router_bias: bool = False,
@@ -130,14 +134,12 @@ class RoutedExperts(Cell):
         weight_init: str | None = None,
         dtype: str = "float32",
     ) -> None:
-        if not 1 <= top_k <= experts:
-            raise ModelError(f"a token is to go through {top_k} of {experts} experts")
-        if scores not in _SCORES:
-            raise ModelError(f"no scores are called `{scores}`", hint=f"use one of {_SCORES}")
+        _check_choice(scores, experts, top_k, weighs_inputs)
         _check_groups(experts, top_k, groups, top_groups)
         if activation == "swigluoai" and not gated:
             raise ModelError("`swigluoai` is of gates and inner features, and `gated` is False")
         POSITIVE.check("selection_rate", selection_rate)
+        self.weighs_inputs = weighs_inputs
         self.experts, self.top_k, self.scores = experts, top_k, scores
         self.groups, self.top_groups = groups, top_groups
         self.normalized, self.scale, self.capacity_factor = normalized, scale, capacity_factor
@@ -164,6 +166,8 @@ class RoutedExperts(Cell):
         weights, chosen = self._route(x)
         if self.capacity_factor is not None:
             chosen = self._within_capacity(x, chosen)
+        if self.weighs_inputs:
+            x, weights = x * weights, apply("ones_like", weights)
         rows = apply("dispatch", x, chosen, experts=self.experts)
         return apply("combine", self.down(self._inner(rows)), chosen, weights)
 
@@ -262,6 +266,16 @@ class ExpertDense(Cell):
             return found
         experts, outputs = self.bias.shape
         return found + self.bias.reshape(experts, *(1,) * (found.ndim - 2), outputs)
+
+
+def _check_choice(scores: str, experts: int, top_k: int, weighs_inputs: bool) -> None:
+    """Refuse unknown scores, and choices that cannot be made."""
+    if not 1 <= top_k <= experts:
+        raise ModelError(f"a token is to go through {top_k} of {experts} experts")
+    if scores not in _SCORES:
+        raise ModelError(f"no scores are called `{scores}`", hint=f"use one of {_SCORES}")
+    if weighs_inputs and top_k != 1:
+        raise ModelError(f"inputs are weighted, and a token is to go through {top_k} experts")
 
 
 def _check_groups(experts: int, top_k: int, groups: int, top_groups: int) -> None:

@@ -224,6 +224,7 @@ def _experts(hidden: int, kind: Experts, dtype: str) -> nn.RoutedExperts:
         normalized=kind.normalized,
         scale=kind.scale,
         gated=kind.each.gated,
+        weighs_inputs=kind.weighs_inputs,
         activation=kind.each.activation,
         has_bias=kind.each.bias,
         router_bias=kind.router_bias,

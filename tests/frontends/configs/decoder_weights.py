@@ -155,15 +155,18 @@ class Weights:
             self.found[f"{name}.gate.bias"] = biases[:, ::2]
             self.found[f"{name}.up.bias"] = biases[:, 1::2]
             self.found[f"{name}.down.bias"] = self.arrays.pop(f"{down}_bias")
+        elif kind.weighs_inputs:  # Llama 4: [input, output]
+            halves = np.split(whole, 2, axis=2)
         else:
             halves = np.split(whole.swapaxes(1, 2), 2, axis=2)
             last = last.swapaxes(1, 2)
         self.found |= {f"{name}.gate.weight": halves[0], f"{name}.up.weight": halves[1]}
         self.found[f"{name}.down.weight"] = last
         if kind.shared is not None:
-            shared = "shared_expert" if kind.shared_gate else "shared_experts"
+            shared = f"{mlp}shared_expert"
+            shared += "s" * (f"{shared}s.up_proj.weight" in self.arrays)
             for part in ("gate", "up", "down"):
-                self._product(f"{inner}.shared.{part}", f"{mlp}{shared}.{part}_proj")
+                self._product(f"{inner}.shared.{part}", f"{shared}.{part}_proj")
         if kind.shared_gate:
             self._product(f"{inner}.gate", f"{mlp}shared_expert_gate")
 

@@ -48,6 +48,14 @@ YARN = {
 NO_SHARED = {"num_key_value_heads": None}
 HEAD = {"head_dim": 8}
 FEW = {"num_experts_per_tok": 2, "moe_intermediate_size": 12}
+LLAMA4 = {
+    **HEAD,
+    "intermediate_size_mlp": 20,
+    "num_local_experts": 5,
+    "no_rope_layer_interval": 2,
+    "attention_chunk_size": 3,
+    "floor_scale": 3,
+}
 LATENT = {
     "num_key_value_heads": 4,
     "q_lora_rank": 6,
@@ -161,6 +169,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": (
         "Glm4Moe",
         {**FEW, **HEAD, "n_routed_experts": 6, "use_qk_norm": True, "attention_bias": True},
+    ),
+    "llama4": ("Llama4Text", LLAMA4),
+    "llama4, every second": (
+        "Llama4Text",
+        {**LLAMA4, "interleave_moe_layer_step": 2, "use_qk_norm": False},
     ),
     "deepseek_v2": ("DeepseekV2", {**FEW, **LATENT, "topk_method": "greedy"}),
     "deepseek_v2, groups": (
