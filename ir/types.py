@@ -64,7 +64,7 @@ class Ragged:
     def __post_init__(self) -> None:
         if self.filled < 1:
             raise IRError(f"{self.filled} entries are filled for each row, expected at least 1")
-        if not 1.0 <= self.imbalance <= 1e6:
+        if not self.imbalance >= 1.0:
             raise IRError(f"the imbalance is {self.imbalance}, expected a number of at least 1")
 
     def expected(self, size: int, local: int) -> float:

@@ -21,6 +21,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.chunk_loss import ChunkLoss
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.expect_imbalance import ExpectImbalance
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.fuse_gathers import FuseGathers
 from shardwright.passes.group_statistics import GroupStatistics
@@ -34,6 +35,7 @@ from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 Pipeline = tuple[Pass, ...]
 BUILT_IN: tuple[type[Pass], ...] = (
     ChunkLoss,
+    ExpectImbalance,
     ApplyPrecision,
     GroupStatistics,
     Canonicalize,

@@ -18,18 +18,13 @@ from shardwright.dataflow.schedules import SCHEDULES, check_options
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.units import shortened
-from shardwright.ir.values import (
-    POSITIVE,
-    POSITIVE_INTEGER,
-    SHARE,
-    Range,
-    check_flag,
-)
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SHARE, Range, check_flag
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
+from shardwright.passes.expect_imbalance import IMBALANCE
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner import option_checks as checks
 from shardwright.planner.executors.chosen import PROCESSES, check_executor, check_workers
@@ -52,7 +47,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 UNPARTITIONED: tuple[Mode, ...] = ("hybrid_parallel", "stand_alone")
 _MEMORY = Range(above=0, infinite=True)
 _WORKERS = Range(least=0, whole=True)
-_MAY_BE_NONE = ("memory_limit", "schedule", "time_limit")
+_MAY_BE_NONE = ("imbalance", "memory_limit", "schedule", "time_limit")
 # Options that a named plan decides itself.
 _DECIDED_BY_PLAN = ("search", "pins", "result_pins", "input_layouts", "optimizer_parallel")
 
@@ -266,6 +261,14 @@ class CompileOptions:
             "factor on the loss, and so on the gradients; `dynamic` for one that follows overflows",
             validate=checks.check_loss_scale,
             default="the model's",
+        ),
+    )
+    imbalance: float | None = field(
+        default=None,
+        metadata=_about(
+            "tokens of the expert rank that has most, over the mean of the ranks",
+            allowed=IMBALANCE,
+            default="the model's, 1.04",
         ),
     )
     gradients_mean: bool = field(

@@ -12,6 +12,7 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.chunk_loss import ChunkLoss
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.differentiate import Differentiate
+from shardwright.passes.expect_imbalance import ExpectImbalance
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.passes.fuse_gathers import FuseGathers
 from shardwright.passes.group_statistics import GroupStatistics
@@ -29,15 +30,17 @@ from shardwright.planner.options import CompileOptions, Mode
 def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     """Return the passes from a model as it is traced to the one that plans are compared with.
 
-    They make the loss in chunks, insert the casts of a precision, and statistics of micro-batches,
-    where there are some.
+    They make the loss in chunks, expect an imbalance of experts, insert the casts of a precision,
+    and statistics of micro-batches, where there are some.
     """
     chunked: Pipeline = (ChunkLoss(options.loss_chunks),) if options.loss_chunks > 1 else ()
     policy = PRECISIONS[options.precision]
     gradients = (options.reduce_type, options.accumulate_type)
+    expected = options.imbalance
+    first: Pipeline = () if expected is None else (ExpectImbalance(expected),)
     casts: Pipeline = (ApplyPrecision(policy, *gradients),) if policy.is_mixed else ()
     groups: Pipeline = (GroupStatistics(micro_batches),) if micro_batches > 1 else ()
-    return (*chunked, *casts, *groups)
+    return (*chunked, *first, *casts, *groups)
 
 
 def canonical_form(options: CompileOptions) -> Canonicalize:

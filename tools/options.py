@@ -180,6 +180,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
         help=option_help("recompute"),
     )
     _add_option(how, "--offload", "WHAT")
+    _add_option(how, "--imbalance", "TIMES")
     _add_option(how, "--gradients-mean", "")
     _add_search(how, explained=search)
     _add_option(how, "--objective", "STEP")

@@ -10,6 +10,7 @@ from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
+from shardwright.tools.estimate.experts import experts_text
 from shardwright.tools.estimate.exposed import parts_of_step
 from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
 from shardwright.tools.tables import print_table, width
@@ -147,6 +148,8 @@ def _print_memory(found: Estimated) -> None:
         peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
         _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
     _line("kept", f"not counted: {NOT_COUNTED}" if found.kept is None else found.kept.text)
+    if experts := experts_text(found.planned.plan.program):
+        _line("experts", experts)
 
 
 def _print_peaks(found: Estimated) -> None:
