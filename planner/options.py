@@ -266,9 +266,8 @@ class CompileOptions:
     imbalance: float | None = field(
         default=None,
         metadata=_about(
-            "tokens of the expert rank that has most, over the mean of the ranks",
+            "tokens of the expert rank that has most, over the mean of the ranks (1.04 by default)",
             allowed=IMBALANCE,
-            default="the model's, 1.04",
         ),
     )
     gradients_mean: bool = field(
@@ -429,10 +428,9 @@ class CompileOptions:
 
     def _check_used(self) -> None:
         """Refuse options that have no effect in the mode."""
-        unused = {name for name, option in OPTIONS.items() if option.partition}
-        unused = unused if self.mode in UNPARTITIONED else set()
-        if self.mode != "auto_parallel":
-            unused |= {"search", "plan"}
+        is_whole = self.mode in UNPARTITIONED
+        unused = {name for name, option in OPTIONS.items() if option.partition and is_whole}
+        unused |= {"search", "plan"} if self.mode != "auto_parallel" else set()
         if self.mode == "hybrid_parallel":
             checks.check_constant(self.loss_scale)
             unused |= {"micro_batches", "accumulate_type"}
