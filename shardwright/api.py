@@ -83,6 +83,7 @@ def compile(
     *,
     example_inputs: Any = None,
     loss: str | None = None,
+    as_example: bool = False,
     cluster: str | AnyCluster = DEFAULT_CLUSTER,
     mesh: str | Mesh | None = None,
     batch: int | None = None,
@@ -107,6 +108,10 @@ def compile(
     loss : str, optional
         The loss that is appended to a module of PyTorch or a function of JAX: ``cross_entropy``,
         ``mse`` or ``mean`` of its first output. By default its first output is the loss.
+    as_example : bool
+        Whether branches and sizes of a module of PyTorch that depend on the elements of its inputs
+        are those of the example, such as which images of a batch are padding. The program checks
+        it: the loss is infinite for a batch that differs there.
     cluster : str, Cluster or MixedCluster
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional
@@ -135,7 +140,7 @@ def compile(
         If an argument is wrong, or there is no plan.
     """
     warn_if_untested("numpy")
-    model = imported_definition(model, example_inputs, loss)
+    model = imported_definition(model, example_inputs, loss, as_example)
     check_arguments(model, devices, cluster, batch, dataset_strategy, seed, progress)
     asked = asked_options(options, strategies, _ARGUMENTS)
     check_mode(asked, devices, mesh, dataset_strategy)

@@ -73,7 +73,9 @@ def _sizes(model: str) -> tuple[str, list[str], list[str]]:
     return f"{base}{dot}{name}", given, [item.partition("=")[0].strip() for item in given]
 
 
-def imported_definition(model: Any, example_inputs: Any, loss: str | None) -> Any:
+def imported_definition(
+    model: Any, example_inputs: Any, loss: str | None, as_example: bool = False
+) -> Any:
     """Return the definition of a module of PyTorch or function of JAX; other models as they are.
 
     Raises
@@ -84,7 +86,9 @@ def imported_definition(model: Any, example_inputs: Any, loss: str | None) -> An
     if is_torch_module(model):
         if example_inputs is None:
             raise wrong_value("example_inputs", None, "the inputs of the module of PyTorch")
-        return from_torch(model, example_inputs, loss)
+        return from_torch(model, example_inputs, loss, as_example)
+    if as_example:
+        raise wrong_value("as_example", True, "False: it belongs to a module of PyTorch")
     if is_jax_function(model, example_inputs):
         return from_jax(model, example_inputs, loss)
     for name, value in {"example_inputs": example_inputs, "loss": loss}.items():

@@ -19,6 +19,7 @@ from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.torch.call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.gradients import GRADIENT, differentiated
+from shardwright.frontends.torch.known import ASSUMED
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed
@@ -62,6 +63,7 @@ class Importer:
         self.names, self.tensors, self.held = names, tensors, held
         self.entered: dict[str, Any] = {}
         self.notes = Notes()
+        self.assumptions: dict[str, list[Value]] = {}
         self.node: fx.Node | None = None
 
     @property
@@ -160,6 +162,8 @@ class Importer:
         self.emission.build.scope = module_path(node)
         if str(node.target).startswith("shardwright.") and (name := _own(node.target)):
             return getattr(self, name)(node, *arguments)
+        if is_assumption(node):
+            return self._assumed(arguments[0], arguments[1])
         if str(node.target) == SELECTION and not _all_known(arguments):
             return self._selected(node, *arguments)
         draws = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -177,6 +181,37 @@ class Importer:
         x, chosen = call.value(values), call.value(mask)
         shape = torch.broadcast_shapes(x.type.shape, chosen.type.shape)
         return Selected(call.broadcast(x, shape), call.broadcast(chosen, shape))
+
+    # Assumptions
+
+    def _assumed(self, holds: Any, message: str) -> None:
+        """Note a value that is true where what the module reads is as in the example."""
+        if isinstance(holds, Constant):
+            return  # it follows from inputs that are held constant
+        self.assumptions.setdefault(message.removeprefix(ASSUMED), []).append(holds)
+
+    def guarded(self, outputs: Sequence[Value]) -> tuple[Value, ...]:
+        """Return outputs that are infinite where an assumption does not hold."""
+        values = [value for group in self.assumptions.values() for value in group]
+        if not values:
+            return tuple(outputs)
+        self.emission.build.scope = "assumptions"
+        call = Call(self.emission, "assumptions", (), self.notes)
+        holds = values[0]
+        for value in values[1:]:
+            holds = call.emit("logical_and", holds, value)
+        return tuple(
+            self.emission.build.emit(
+                "where",
+                call.broadcast(holds, one.type.shape),
+                one,
+                call.fill(float("inf"), one.type.dtype, one.type.shape),
+                name=f"checked_{one.name}",
+            )
+            if one.type.is_float
+            else one
+            for one in outputs
+        )
 
     # Gradients that the module computes
 
@@ -438,10 +473,16 @@ def _checks(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "call_function":
-            is_check = str(node.target).startswith(CHECKS)
+            is_check = str(node.target).startswith(CHECKS) and not is_assumption(node)
             if is_check or (node.users and all(user in found for user in node.users)):
                 found.add(node)
     return found
+
+
+def is_assumption(node: fx.Node) -> bool:
+    """Return whether a node asserts what the user assumes, which the program checks."""
+    message = node.args[1] if str(node.target).startswith(CHECKS) and len(node.args) > 1 else ""
+    return isinstance(message, str) and message.startswith(ASSUMED)
 
 
 def _last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -4,6 +4,9 @@ An export knows the shapes of tensors and not their elements, so it stops where 
 grids of images, lengths of sequences, positions of kinds of tokens. Traced again, functions of
 tensors with known elements are computed as well, and a module that reads elements gets them. The
 program then holds for the example's elements of the inputs that were read; those are held constant.
+
+Elements of other inputs, such as images and tokens, differ in every batch. Where the user assumes
+that what is read of them does not, the program checks it: see `ASSUMED`.
 """
 
 import re
@@ -32,8 +35,11 @@ from shardwright.frontends.torch.private import (
 from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError
 
-# Most elements of a tensor whose values are followed.
-_MOST_ELEMENTS = 2**20
+# Begins the message of an assertion that a program keeps: what is read of its inputs is as in the
+# example. The line of the module follows.
+ASSUMED = "assumed: "
+# Most elements of a tensor whose values are followed, and where floating-point inputs are, too.
+_MOST_ELEMENTS, _MOST_ASSUMED = 2**20, 2**26
 # Frames between a check and what it reads: those of modes.
 _FRAMES = 8
 # Functions that return elements as numbers of Python.
@@ -118,14 +124,23 @@ class Known:
     ----------
     read : dict
         The line that read elements first, by the position of the input or the name of the buffer.
+    assumes : bool
+        Whether elements of every input are known, and the trace asserts what is read of them.
     """
 
+    assumes: bool = False
     read: dict[Source, str | None] = field(default_factory=dict)
     values: Any = field(default_factory=ByTensor)
+    asserted: Any = field(default_factory=ByTensor)
+
+    @property
+    def most(self) -> int:
+        """Most elements of a tensor that is followed."""
+        return _MOST_ASSUMED if self.assumes else _MOST_ELEMENTS
 
     def learn(self, tensor: Tensor, elements: Tensor, inputs: frozenset[Source]) -> None:
         """Note the elements of a tensor."""
-        if elements.numel() <= _MOST_ELEMENTS and tuple(tensor.shape) == tuple(elements.shape):
+        if elements.numel() <= self.most and tuple(tensor.shape) == tuple(elements.shape):
             self.values[tensor] = (elements, inputs)
 
     def forget(self, tensor: Tensor) -> None:
@@ -148,6 +163,20 @@ class Known:
         new = sources.difference(self.read)
         if new:
             self.read |= dict.fromkeys(new, line_of_call())
+
+    def read_from(self, tensor: Tensor) -> Tensor:
+        """Return the elements of a tensor, which decide a size or a branch from here on."""
+        elements: Tensor
+        elements, sources = self.values[tensor]
+        self.note(sources)
+        if self.assumes and sources and tensor not in self.asserted:
+            self.asserted[tensor] = True
+            with without_modes(), without_functions():
+                numbers = elements.tolist()
+            example = torch.tensor(numbers, dtype=elements.dtype)
+            is_same = (tensor == example.reshape(elements.shape)).all()
+            torch._assert_async(is_same, f"{ASSUMED}{line_of_call() or 'in the module'}")
+        return elements
 
     def inputs_of(self, tensors: Sequence[Tensor]) -> frozenset[Source] | None:
         """Return the inputs that tensors depend on, None where one is not known."""
@@ -174,9 +203,9 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         name = getattr(func, "__name__", "")
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         inputs = self.known.inputs_of(tensors)
-        if inputs is not None and tensors and (name in _READS or _is_sized(name, args, kwargs)):
-            if not _is_checked():
-                self.known.note(inputs)
+        if self._answers(name, tensors, args, kwargs):
+            for one in () if _is_checked() else tensors:
+                self.known.read_from(one)
             found = self._computed(func, args, kwargs)
             return tree_map_only(Tensor, self._constant, found)
         args, kwargs = self._with_numbers(name, args, kwargs)
@@ -188,10 +217,16 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
             self._learn_result(result, func, args, kwargs, inputs or frozenset())
         return result
 
+    def _answers(self, name: str, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> bool:
+        """Return whether a function reads elements that are known."""
+        if not tensors or not (name in _READS or _is_sized(name, args, kwargs)):
+            return False
+        return all(self._is_known(one) for one in tensors)
+
     def _learn_result(
         self, result: Any, func: Any, args: Any, kwargs: Any, inputs: frozenset[Source]
     ) -> None:
-        if sum(t.numel() for t in _tensors(result)) > _MOST_ELEMENTS:
+        if sum(t.numel() for t in _tensors(result)) > self.known.most:
             return
         try:
             elements = _tensors(self._computed(func, args, kwargs))
@@ -230,11 +265,20 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         if name in _COUNTED_OF_TENSOR:
             rest, kwargs = tree_map_only(Tensor, self._number, (tuple(args[1:]), kwargs))
             return (*args[:1], *rest), kwargs
-        if name in ("__getitem__", "__setitem__"):
+        if name == "__getitem__" or (name == "__setitem__" and not self._is_masked(args)):
             return (args[0], self._index(args[1]), *args[2:]), kwargs
         if name == "repeat_interleave" and len(args) > 1 and self._is_known(args[1]):
             return self._repeats(args, kwargs)
         return args, kwargs
+
+    def _is_masked(self, args: Any) -> bool:
+        """Return whether one row is written wherever a mask is true, which needs no positions."""
+        if not self.known.assumes:
+            return False
+        tensor, index, value = args
+        rest = tensor.dim() - index.dim() if isinstance(index, Tensor) else -1
+        is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
+        return is_mask and (not isinstance(value, Tensor) or value.dim() <= rest)
 
     def _repeats(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         total = int(self._elements(args[1]).sum())
@@ -257,20 +301,21 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
             ends = (index.start, index.stop, index.step)
             return slice(*(self._number(e) if isinstance(e, Tensor) else e for e in ends))
         if isinstance(index, Tensor) and index.dtype == torch.bool and self._is_known(index):
+            elements = self._elements(index)
             with without_modes(), without_functions():
-                found = self._elements(index).nonzero(as_tuple=True)
+                found = elements.nonzero(as_tuple=True)
             return tuple(self._constant(one) for one in found)
         return index
 
     def _is_known(self, item: Any) -> bool:
-        return isinstance(item, Tensor) and item in self.known.values
+        """Return whether elements may be read: assumed numbers would differ in every batch."""
+        if not isinstance(item, Tensor) or item not in self.known.values:
+            return False
+        sources = self.known.values[item][1]
+        return not (self.known.assumes and sources and item.is_floating_point())
 
     def _elements(self, tensor: Tensor) -> Tensor:
-        """Return the elements of a tensor, which decide a size from here on."""
-        elements, inputs = self.known.values[tensor]
-        self.known.note(inputs)
-        found: Tensor = elements
-        return found
+        return self.known.read_from(tensor)
 
 
 def _is_checked() -> bool:
@@ -313,7 +358,9 @@ def _has_tensor(item: Any) -> bool:
 
 
 @contextmanager
-def known_values(module: torch.nn.Module, inputs: Any) -> Iterator[Known]:
+def known_values(
+    module: torch.nn.Module, inputs: Any, assumes: bool = False
+) -> Iterator[Known]:
     """Follow the elements of whole numbers among inputs, and of buffers, until the end.
 
     Parameters
@@ -322,9 +369,11 @@ def known_values(module: torch.nn.Module, inputs: Any) -> Iterator[Known]:
         The module that is traced in the context.
     inputs : tuple
         Its positional and named example inputs.
+    assumes : bool
+        Whether to follow floating-point inputs, too, and to assert what is read.
     """
-    known = Known()
-    real = [t.clone() if _is_whole(t) else None for t in tree_leaves(inputs)]
+    known = Known(assumes)
+    real = [t.clone() if _is_followed(t, assumes) else None for t in tree_leaves(inputs)]
     buffers = {n: b.detach().clone() for n, b in module.named_buffers() if b.device.type != "meta"}
 
     def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -345,7 +394,10 @@ def known_values(module: torch.nn.Module, inputs: Any) -> Iterator[Known]:
 
 
 def traced(
-    module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    module: torch.nn.Module,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    assumes: bool = False,
 ) -> tuple[ExportedProgram, dict[str, Tensor], set[str]]:
     """Return an export, and what decides its sizes: elements of inputs by name, names of buffers.
 
@@ -359,23 +411,29 @@ def traced(
         return torch.export.export(module, arguments, keywords, strict=False)
 
     failed: Exception | None = None
+    plain: ExportedProgram | None = None
     try:
-        program = export()
-        if not _has_unknown_sizes(program):
-            return program, {}, set()
+        plain = export()
+        if not _has_unknown_sizes(plain):
+            return plain, {}, set()
     except ModelError:
         raise
     except Exception as error:  # PyTorch raises errors of many types
         failed = error
-    try:
-        with known_values(module, (arguments, keywords)) as known:
-            following = export()
-        buffers = {name for name in known.read if isinstance(name, str)}
-        return following, _held(following, known, (arguments, keywords)), buffers
-    except Exception as error:
-        if failed is None:
-            return program, {}, set()
-        raise (error if isinstance(error, ModelError) else failed) from None
+    for assumed in (False, True) if assumes else (False,):
+        try:
+            with known_values(module, (arguments, keywords), assumed) as known:
+                following = export()
+            held = _held(following, known, (arguments, keywords))
+        except Exception as error:
+            failed = error if failed is None or isinstance(error, ModelError) else failed
+            continue
+        if assumed or not assumes or not _has_unknown_sizes(following):
+            return following, held, {name for name in known.read if isinstance(name, str)}
+    if plain is not None:
+        return plain, {}, set()
+    assert failed is not None
+    raise failed from None
 
 
 def refuse_changing(program: ExportedProgram, read: set[str]) -> None:
@@ -406,14 +464,23 @@ def _held(program: ExportedProgram, known: Known, inputs: Any) -> dict[str, Tens
         if not isinstance(position, int):
             continue
         node = own[position]
-        if _looked_up(node) or _LEARNED.search(node.name):
+        if _differs(node, leaves[position]):
+            if known.assumes:
+                del held[node.name]
+                continue
             raise ModelError(
                 f"sizes or branches depend on the elements of `{node.name}`, which differ in every "
                 "batch",
                 line,
-                "give what decides sizes as an input of its own",
+                "give what decides sizes as an input of its own, or import with `as_example=True` "
+                "if it is as in the example in every batch, which is checked",
             )
     return held
+
+
+def _differs(node: fx.Node, example: Tensor) -> bool:
+    """Return whether an input is no structure: its elements differ in every batch."""
+    return not _is_whole(example) or _looked_up(node) or bool(_LEARNED.search(node.name))
 
 
 def _looked_up(node: fx.Node) -> bool:
@@ -439,6 +506,12 @@ def _has_unknown_sizes(program: ExportedProgram) -> bool:
             if isinstance(one, Tensor) and any(not isinstance(s, int) for s in one.shape):
                 return True
     return False
+
+
+def _is_followed(item: Any, assumes: bool) -> bool:
+    if not assumes:
+        return _is_whole(item)
+    return isinstance(item, Tensor) and item.device.type != "meta"
 
 
 def _is_whole(item: Any) -> bool:

@@ -37,6 +37,10 @@ from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
 
+# What the user may do where elements decide branches or sizes.
+_AS_EXAMPLE = (
+    "import with `as_example=True` if it is as in the example in every batch, which is checked"
+)
 # What converters raise on arguments that they do not expect.
 _UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError)
 
@@ -48,6 +52,7 @@ def import_module(
     loss: str = "auto",
     class_axis: int | None = None,
     outputs: bool = False,
+    as_example: bool = False,
 ) -> Imported:
     """Return a module as a graph of our IR.
 
@@ -65,22 +70,27 @@ def import_module(
     outputs : bool
         Whether the program returns all outputs of the module; by default a program with a loss
         returns the loss alone.
+    as_example : bool
+        Whether branches and sizes may depend on the elements of any input: they are those of the
+        example inputs. The program checks what was read of them, and its loss is infinite for a
+        batch that differs there; warnings list the lines.
 
     Raises
     ------
     ModelError
         If PyTorch cannot export the module, or our IR cannot express it.
     """
-    program, held = exported(module, inputs)
+    program, held = exported(module, inputs, as_example)
     tensors, names = _tensors(module, program)
     importer = Importer(names, tensors, held)
     try:
         made = _converted(importer, program)
-        made = with_loss(importer.emission.build, made, loss, class_axis)
+        made = importer.guarded(with_loss(importer.emission.build, made, loss, class_axis))
     except ModelError:
         raise
     except UnsupportedError as error:
-        raise ModelError(str(error), importer.where) from error
+        hint = None if as_example or "depends on data" not in str(error) else _AS_EXAMPLE
+        raise ModelError(str(error), importer.where, hint) from error
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
     except _UNFIT as error:
@@ -96,11 +106,18 @@ def import_module(
         "the example's elements, and does not take it"
         for one in held
     )
-    return replace(imported, warnings=(*constant, *_warnings(module, program, imported)))
+    assumed = (
+        f"it is assumed that what is read of the inputs is as in the example ({line}): the loss is "
+        "infinite for a batch that differs there"
+        for line in importer.assumptions
+    )
+    return replace(
+        imported, warnings=(*constant, *assumed, *_warnings(module, program, imported))
+    )
 
 
 def exported(
-    module: torch.nn.Module, inputs: Any
+    module: torch.nn.Module, inputs: Any, as_example: bool = False
 ) -> tuple[ExportedProgram, dict[str, torch.Tensor]]:
     """Return the export of a module, functional and of whole operators, and inputs held constant.
 
@@ -131,7 +148,7 @@ def exported(
                 traced_functions(gradients),
                 traced_hooks(module, gradients),
             ):
-                program, held, read = traced(module, arguments, keywords)
+                program, held, read = traced(module, arguments, keywords, as_example)
             separate_leaves(program)
             give_hooked(program, gradients.removed)
             refuse_without_derivative(program)
@@ -142,11 +159,15 @@ def exported(
     except ModelError:
         raise
     except Exception as error:  # PyTorch raises errors of many types
-        raise _failure(error, module, arguments, keywords) from error
+        raise _failure(error, module, arguments, keywords, as_example) from error
 
 
 def _failure(
-    error: Exception, module: torch.nn.Module, arguments: Any, keywords: Any
+    error: Exception,
+    module: torch.nn.Module,
+    arguments: Any,
+    keywords: Any,
+    as_example: bool,
 ) -> ModelError:
     """Return whose fault it is that an export fails: the module's, PyTorch's, or ours."""
     if "DataDependent" in type(error).__name__:
@@ -154,7 +175,8 @@ def _failure(
             "a branch or a size depends on the elements of tensors",
             line_of(error),
             "let neither sizes nor branches depend on the elements of tensors; assertions may, "
-            "without `not`, `:=` or `lambda` inside of their conditions",
+            "without `not`, `:=` or `lambda` inside of their conditions"
+            + ("" if as_example else f"; or {_AS_EXAMPLE}"),
         )
     own = _raised(module, lambda: module(*arguments, **keywords))
     if own is not None:

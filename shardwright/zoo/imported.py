@@ -64,7 +64,9 @@ def is_torch_module(item: object) -> bool:
     return ("torch.nn.modules.module", "Module") in kinds
 
 
-def from_torch(module: Any, example_inputs: Any, loss: str | None = None) -> Definition:
+def from_torch(
+    module: Any, example_inputs: Any, loss: str | None = None, as_example: bool = False
+) -> Definition:
     """Return the definition of a module of PyTorch.
 
     Parameters
@@ -76,6 +78,9 @@ def from_torch(module: Any, example_inputs: Any, loss: str | None = None) -> Def
     loss : str, optional
         The loss that is appended to the first output: ``cross_entropy``, ``mse``, ``mean``; none
         where the module returns its loss first.
+    as_example : bool
+        Whether branches and sizes that depend on the elements of inputs are those of the example,
+        which the program checks: the loss is infinite for a batch that differs there.
 
     Raises
     ------
@@ -88,7 +93,9 @@ def from_torch(module: Any, example_inputs: Any, loss: str | None = None) -> Def
     frontend = optional("shardwright.frontends.torch", extra="torch", need=f"importing {title}")
     if "transformers" in sys.modules:
         warn_if_untested("transformers")
-    imported = frontend.import_module(module, example_inputs, loss=loss or "none")
+    imported = frontend.import_module(
+        module, example_inputs, loss=loss or "none", as_example=as_example
+    )
     return _trained_definition(imported, title)
 
 

@@ -1,5 +1,6 @@
 """Inputs and buffers whose elements decide sizes and branches of a module of PyTorch."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "imported"))
 import torch_compare as compare  # noqa: E402
 from torch import nn  # noqa: E402
 
+import shardwright  # noqa: E402
 from shardwright.frontends.torch import import_module  # noqa: E402
-from shardwright.ir.errors import ModelError  # noqa: E402
+from shardwright.ir.errors import ModelError, OptionError  # noqa: E402
 
 GRID = torch.tensor([[1, 2, 3], [2, 1, 2]])
 
@@ -113,8 +115,9 @@ def test_labels_that_decide_sizes_are_refused() -> None:
         import_module(Lengths(), {"x": torch.ones(4), "labels": torch.tensor([1, 2])})
     assert str(error.value) == (
         "sizes or branches depend on the elements of `labels`, which differ in every batch (in "
-        "test_known_values.py:110: return sum(x[: int(n)].sum() for n in labels)); give what "
-        "decides sizes as an input of its own"
+        "test_known_values.py:112: return sum(x[: int(n)].sum() for n in labels)); give what "
+        "decides sizes as an input of its own, or import with `as_example=True` if it is as in "
+        "the example in every batch, which is checked"
     )
 
 
@@ -193,3 +196,96 @@ def test_sizes_of_images_may_be_called_targets() -> None:
     inputs = {"x": torch.randn(4, 3, dtype=torch.float64), "target_sizes": torch.tensor([2, 4])}
     found = compare.gradients_differ(Sized(3, 3).double(), inputs)
     assert max(found.loss, found.gradient) < 1e-12
+
+
+# Assumptions
+
+
+class Album(nn.Module):
+    """Images of texts, without those that are padding, and a row for a kind of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 3)
+        self.patch = nn.Linear(3, 3)
+        self.mark = nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Any, tokens: Any) -> Any:
+        """Return a loss."""
+        real = (x == 0).sum(-1) != 3
+        counts = real.sum(1)
+        parts = self.patch(x[real]).split(counts.tolist())
+        text = self.table(tokens)
+        if (tokens == 2).any():
+            text[tokens == 2] = self.mark
+        return torch.stack([part.mean() for part in parts]).square().sum() + text.square().mean()
+
+
+def album(*padding: tuple[int, int], tokens: Any = ((1, 2), (2, 3))) -> dict[str, Any]:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 3, dtype=torch.float64)
+    for place in padding:
+        x[place] = 0
+    return {"x": x, "tokens": torch.tensor(tokens)}
+
+
+def loss_of(imported: Any, inputs: Any) -> float:
+    loss = imported.graph.outputs[0]
+    found = compare.run(
+        imported.graph, imported.initial, compare.arrays_of(imported, inputs), [loss]
+    )
+    return float(found[loss])
+
+
+def test_what_is_read_is_assumed_to_be_as_in_the_example() -> None:
+    module, inputs = Album().double(), album((1, 2))
+    with pytest.raises(ModelError, match="as_example=True"):
+        import_module(module, inputs)
+    imported = import_module(module, inputs, as_example=True)
+    found = compare.gradients_differ(module, inputs, imported)
+    assert found.loss < 1e-12
+    assert found.gradient < 1e-12
+    assert not found.missing
+    assert [value.name for value in imported.graph.inputs] == ["x", "tokens"]
+    said = "it is assumed that what is read of the inputs is as in the example ("
+    end = "): the loss is infinite for a batch that differs there"
+    lines = [w.removeprefix(said).removesuffix(end) for w in imported.warnings]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "parts = self.patch(x[real]).split(counts.tolist())",
+        "if (tokens == 2).any():",
+    ]
+
+
+def test_a_batch_that_differs_from_the_example_has_no_loss() -> None:
+    module = Album().double()
+    imported = import_module(module, album((1, 2)), as_example=True)
+    for differing in (album(), album((1, 1)), album((1, 2), tokens=((1, 1), (1, 3)))):
+        assert math.isinf(loss_of(imported, differing))
+    # Where the tokens are is not read, only that there are some.
+    same = album((1, 2), tokens=((3, 1), (0, 2)))
+    assert loss_of(imported, same) == pytest.approx(module(**same).item(), rel=1e-12)
+
+
+def test_a_plan_checks_what_is_assumed_on_every_rank() -> None:
+    differs = compare.on_ranks(
+        Album().double(), album((1, 2)), 2, as_example=True, dataset_strategy="data_parallel"
+    )
+    assert max(differs) < 1e-12
+
+
+def test_numbers_that_differ_in_every_batch_are_not_assumed() -> None:
+    class Largest(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sum() if x.max() > 1 and x.max().item() > 2 else x.mean()
+
+    with pytest.raises(ModelError) as error:
+        import_module(Largest(), (torch.full((3,), 3.0),), as_example=True)
+    assert "a branch or a size depends on the elements of tensors" in str(error.value)
+
+
+def test_only_modules_of_pytorch_have_an_example() -> None:
+    with pytest.raises(OptionError) as error:
+        shardwright.compile("mlp", 2, as_example=True)
+    assert str(error.value) == (
+        "`as_example` is True, expected False: it belongs to a module of PyTorch"
+    )

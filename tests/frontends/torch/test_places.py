@@ -63,7 +63,8 @@ CASES: dict[str, tuple[Callable[..., Any], str, str]] = {
         _branching,
         "a branch or a size depends on the elements of tensors",
         "; let neither sizes nor branches depend on the elements of tensors; assertions may, "
-        "without `not`, `:=` or `lambda` inside of their conditions",
+        "without `not`, `:=` or `lambda` inside of their conditions; or import with "
+        "`as_example=True` if it is as in the example in every batch, which is checked",
     ),
 }
 
