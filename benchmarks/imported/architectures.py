@@ -13,6 +13,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -26,15 +27,16 @@ import architectures_page
 import torch
 import transformers
 from small_configs import small_config
-from small_exceptions import CHANGES, CLASSES, INPUTS
+from small_exceptions import CLASSES, INPUTS
 from small_inputs import Inputs, found_inputs
+from small_sizes import CHANGES
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch_compare import Gradients, Wide, gradients_differ, on_ranks
 from transformers.models.auto import modeling_auto
 
 import shardwright
-from shardwright.frontends.torch import import_module
+from shardwright.frontends.torch import Imported, import_module
 from shardwright.ir.errors import ShardwrightError
 
 HERE = Path(__file__).parent
@@ -73,6 +75,7 @@ class Row:
     trained: int = 0
     nodes: int = 0
     seconds: float = 0.0
+    assumed: list[str] = field(default_factory=list)
 
 
 def heads() -> dict[str, tuple[str, str]]:
@@ -158,7 +161,7 @@ def compared(row: Row, ranks: int) -> None:
         return
     try:
         start = time.process_time()
-        step = gradients_differ(wide, doubled)
+        step = gradients_differ(wide, doubled, imported_as_example(row, wide, doubled))
         row.seconds = time.process_time() - start
         note(row, step, sum(p.grad is not None for p in wide.parameters()))
         if row.loss >= MOST_LOSS and _export_differs(wide, doubled):
@@ -176,6 +179,20 @@ def compared(row: Row, ranks: int) -> None:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
         row.status, row.said = "wrong", f"error: {_sentence(error)}"
+
+
+def imported_as_example(row: Row, module: nn.Module, inputs: Inputs) -> Imported:
+    """Import a module; where it is refused, as the example, with the lines that are assumed."""
+    try:
+        return import_module(module, inputs)
+    except ShardwrightError as error:
+        try:
+            imported = import_module(module, inputs, as_example=True)
+        except ShardwrightError:
+            raise error from None
+    lines = (re.search(r"as in the example \((.*)\): the loss", w) for w in imported.warnings)
+    row.assumed = [line[1] for line in lines if line]
+    return imported
 
 
 def _export_differs(module: nn.Module, inputs: Inputs) -> bool:

@@ -2,7 +2,7 @@
 
 Sizes become those of a table, by the first pattern that the name of a field matches; sizes in lists
 are divided; configurations inside of configurations likewise. What does not fit that way has its
-sizes in `small_exceptions.py`.
+sizes in `small_sizes.py`.
 """
 
 import re
@@ -39,7 +39,7 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"max_(source_|target_)?position|n_positions|max_seq|max_2d_position|n_ctx", 128),
     (r"num_position_embeddings", 16),
     (r"chunk_(left|right)_context", 2),
-    (r"num_pos_feats", 16),
+    (r"num_pos_feats|pos_emb_(height|width)", 16),
     (r"index_kpool|index_block", 2),
     (r"patch_size$", 8),
     (r"image_size|pretrain_image|img_size|input_size$", 32),
@@ -54,6 +54,7 @@ _SIZES: Sequence[tuple[str, int]] = (
     (r"(image|vision|mm|audio)_seq_length|mm_tokens|tokens_per_image", 16),
     (r"num_frames", 4),
     (r"upsample_groups", 32),
+    (r"upsample_initial_channel", 64),
     (r"codebook_size|num_embeddings", 32),
     (
         r"sampling_rate|_rate$|temperature|train_num_points|max_depth|_ms$|distance|_token|max_len",
@@ -84,7 +85,9 @@ _DIVISOR = 8
 _STAGED = {"window_size": 2, "image_size": 64}
 _DEPTHS = re.compile(r"^depths?$|_depths?$|layers_to|num_layers$|layers$|_blocks$")
 _NUMBERS = re.compile(r"proj_layers$")  # of stages or layers, which stay
-_CHOSEN = re.compile(r"(global_attn|attention)_ind|hook_ids$")  # numbers of layers
+_CHOSEN = re.compile(r"(global_attn|attention|window_block)_ind|hook_ids$")  # numbers of layers
+# Fields that a configuration derives from others.
+_DERIVED = ("id2label", "label2id", "stage_names", "out_indices", "out_features")
 _ABSENT_TOKENS = re.compile(r"^(image|video|audio)_token_(id|index)$")
 
 
@@ -113,11 +116,14 @@ class Shape:
         Those that are kept, where they have kinds.
     pyramid : bool
         Whether stages differ in their heads, and so in their widths.
+    staged : bool
+        Whether layers are stages with a width and a depth each.
     """
 
     layers: int
     order: list[int]
     pyramid: bool
+    staged: bool
 
 
 def small_config(kind: str, changes: Mapping[str, Any]) -> PretrainedConfig:
@@ -152,15 +158,18 @@ def _arguments(
     own = {k: v for k, v in vars(whole).items() if not k.startswith("_")}
     fields = getattr(type(whole), "__dataclass_fields__", {})
     layers = next((own[n] for n in _LAYERS if isinstance(own.get(n), int)), 0)
-    results = len(getattr(whole, "out_features", None) or ())
+    results = _result_count(whole)
     order = _kept_layers(own, layers)
-    pyramid = any("heads" in n and isinstance(v, (list, tuple)) for n, v in own.items())
-    shape = Shape(layers, order, pyramid)
+    lists = {n: v for n, v in own.items() if isinstance(v, (list, tuple))}
+    pyramid = any("heads" in n and not len(v) == layers > 4 for n, v in lists.items())
+    widths = [v for n, v in lists.items() if n in ("hidden_sizes", "depths")]
+    staged = len(widths) == 2 and all(len(v) == layers for v in widths)
+    shape = Shape(layers, order, pyramid, staged)
     made: dict[str, Any] = {}
     for name, value in own.items():
         if isinstance(value, PretrainedConfig):
             inner = _arguments(value, changes.get(name, {}), tokens)
-            made[name] = {"model_type": value.model_type, **inner}
+            made[name] = {"model_type": value.model_type, **_set_outside(value), **inner}
         elif name in fields or name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             small = _smaller(name, value, shape, tokens)
             if small is not None and small != value:
@@ -186,7 +195,10 @@ def _arguments(
     for name in ("use_cache", "use_kernels"):
         if name in fields:
             made[name] = False
-    if "mrope_section" in (getattr(whole, "ignore_keys_at_rope_validation", None) or ()):
+    if "mrope_section" in (
+        *(getattr(whole, "ignore_keys_at_rope_validation", None) or ()),
+        *(own.get("rope_parameters") or ()),
+    ):
         made["rope_parameters"] = {**(own.get("rope_parameters") or {}), "mrope_section": [2, 1, 1]}
     if "fullatt_block_indexes" in own:  # windows of so many pixels, but for some layers
         made |= {"window_size": 32, "fullatt_block_indexes": [1]}
@@ -197,6 +209,24 @@ def _arguments(
         elif name != "_default" and not (is_inner and "model_type" not in value):
             made[name] = value
     return made
+
+
+def _set_outside(inner: PretrainedConfig) -> dict[str, Any]:
+    """Return the fields of an inner configuration that the outer one sets to other defaults."""
+    default = vars(type(inner)())
+    return {
+        name: (_size(name, value) or value) if type(value) is int else value
+        for name, value in vars(inner).items()
+        if not name.startswith("_") and name not in _DERIVED
+        if not isinstance(value, PretrainedConfig)
+        if name not in default or default[name] != value
+    }
+
+
+def _result_count(whole: Any) -> int:
+    """Return how many named results a backbone has."""
+    names = getattr(whole, "out_features", None) or ()
+    return len(names) if all(isinstance(name, str) for name in names) else 0
 
 
 def _results(whole: Any, layers: int, count: int) -> dict[str, Any]:
@@ -236,6 +266,8 @@ def _smaller(name: str, value: Any, shape: Shape, tokens: Tokens) -> Any:
     if isinstance(value, int):
         if shape.order and name in _LAYERS:
             return len(shape.order)
+        if shape.staged and name in _LAYERS:
+            return value
         if shape.pyramid and _DIVIDED.search(name) and value >= 2 * _DIVISOR:
             return max(value // _DIVISOR, 4)
         if shape.pyramid and name in _STAGED:
@@ -255,8 +287,8 @@ def _size(name: str, value: int) -> int | None:
 
 def _list(name: str, value: Sequence[Any], shape: Shape) -> Any:
     if shape.layers > 4 and len(value) == shape.layers:
-        kept = shape.order or range(2)
-        return [value[i] for i in kept]
+        kept = [value[i] for i in shape.order or range(2)]
+        return [_size(name, v) or v for v in kept] if "heads" in name else kept
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         return None
     if _CHOSEN.search(name):

@@ -1,73 +1,11 @@
-"""Sizes, classes and inputs of architectures that the rules of small configurations do not find."""
+"""Classes and inputs of architectures that the rules of small configurations do not find."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from small_configs import KEEP
 
-_RESNET = {
-    "model_type": "resnet",
-    "embedding_size": 8,
-    "hidden_sizes": [8, 16, 24, 32],
-    "depths": [1, 1, 1, 1],
-    "layer_type": "basic",
-    "out_features": ["stage2", "stage3", "stage4"],
-}
-_DETR = {
-    "backbone": None,
-    "use_timm_backbone": False,
-    "use_pretrained_backbone": False,
-    "backbone_config": _RESNET,
-}
-_GEMMA3N = {
-    "num_hidden_layers": 4,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
-    "intermediate_size": 48,
-    "num_kv_shared_layers": 2,
-    "hidden_size_per_layer_input": 8,
-}
 _CODES = {"input_ids": ("int", 16, 8, 30), "labels": ("int", 4, 8, 4, 30)}
-_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16}
-_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-_BY_LAYER = {
-    "full_attention": {**_ROPE, "mrope_section": [2, 1, 1]},
-    "sliding_attention": {**_ROPE, "mrope_section": [2, 1, 1]},
-}
-_BERT = {
-    "model_type": "bert",
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-_DECODER = {**_BERT, "is_decoder": True, "add_cross_attention": True}
-_VIT = {
-    "model_type": "vit",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "image_size": 32,
-    "patch_size": 8,
-}
-_EFFICIENT = {
-    "in_channels": KEEP,
-    "out_channels": KEEP,
-    "width_coefficient": 0.5,
-    "depth_coefficient": 0.3,
-    "hidden_dim": 640,
-    "image_size": 64,
-}
-_SERIES = {
-    "prediction_length": 6,
-    "context_length": 12,
-    "num_time_features": 2,
-    "lags_sequence": [1, 2, 7],
-}
 _HISTORY = {
     "past_values": (4, 19),
     "past_time_features": (4, 19, 2),
@@ -75,216 +13,94 @@ _HISTORY = {
     "future_values": (4, 6),
     "future_time_features": (4, 6, 2),
 }
-_RT_DETR = {
-    "backbone_config": {**_RESNET, "model_type": "rt_detr_resnet"},
-    "encoder_in_channels": [16, 24, 32],
-    "decoder_in_channels": [32, 32, 32],
-    "encoder_hidden_dim": 32,
-    "d_model": 32,
-    "num_queries": 10,
-}
-_TIMM = {"embed_dim": 32, "depth": 2, "num_heads": 4, "img_size": 32, "patch_size": 8}
-_PE = {"vision_config": {"model_args": _TIMM}}
-_SAM2 = {
-    "hidden_size": 8,
-    "image_size": [128, 128],
-    "blocks_per_stage": [1, 1, 1, 1],
-    "embed_dim_per_stage": [8, 16, 32, 64],
-    "window_size_per_stage": [8, 4, 4, 2],
-    "global_attention_blocks": [2],
-}
-_SAM2_VISION = {
-    "backbone_config": {"model_type": "sam2_hiera_det_model", **_SAM2},
-    "backbone_channel_list": [64, 32, 16, 8],
-    "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]],
-}
-_PIXEL_FEATURES = {"feature_size": 32, "mask_feature_size": 32}
-_SWIN = {
-    "model_type": "swin",
-    "embed_dim": 24,
-    "depths": [1, 1, 1, 1],
-    "num_heads": [2, 2, 2, 2],
-    "window_size": 2,
-    "image_size": 64,
-    "patch_size": 4,
-    "out_features": ["stage1", "stage2", "stage3", "stage4"],
-}
-_FOUR_LAYERS = {
-    "num_hidden_layers": 4,
-    "out_features": ["stage1", "stage2", "stage3", "stage4"],
-    "out_indices": [1, 2, 3, 4],
-    "reshape_hidden_states": False,
-}
-_WAV2VEC2 = {
-    "model_type": "wav2vec2",
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "conv_dim": [16, 16],
-    "conv_stride": [5, 4],
-    "conv_kernel": [10, 4],
-    "num_conv_pos_embeddings": 8,
-    "num_conv_pos_embedding_groups": 4,
-}
-_VIBE = {"num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
-_INDEXED = {
-    "indexer_n_heads": 16,
-    "indexer_kv_heads": 1,
-    "indexer_head_dim": 8,
-    "indexer_budget": 4,
-    "indexer_compress_ratio": 2,
-}
-# Fields of configurations, by architecture; a mapping for a configuration inside.
-CHANGES: Mapping[str, Mapping[str, Any]] = {
-    "align": {
-        "vision_config": _EFFICIENT,
-        "projection_dim": 160,
-        "text_config": {"hidden_size": 160},
-    },
-    "aria": {"projector_patch_to_query_dict": {1: 1, 4: 2, 16: 4}},
-    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
-    "autoformer": _SERIES,
-    "bamba": _MAMBA,
-    "bridgetower": {
-        "hidden_size": 64,
-        "text_config": {"hidden_size": 64},
-        "vision_config": {"hidden_size": 64},
-    },
-    "bros": {"hidden_size": 64, "dim_bbox_sinusoid_emb_2d": 16, "dim_bbox_sinusoid_emb_1d": 2},
-    "cohere_compass": {"text_config": {"rope_parameters": _BY_LAYER}},
-    "cohere_compass_text": {"rope_parameters": _BY_LAYER},
-    "dbrx": {
-        "attn_config": {"model_type": "", "kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4}
-    },
-    "falcon_h1": {**_MAMBA, "mamba_d_ssm": 64},
-    "conditional_detr": _DETR,
-    "cvt": {"depth": [1, 2, 3], "embed_dim": [16, 48, 96]},
-    "dab-detr": _DETR,
-    "deformable_detr": {**_DETR, "num_feature_levels": 3},
-    "detr": _DETR,
-    "esm": {"vocab_size": 99, "pad_token_id": 1, "mask_token_id": 32},
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "granitemoehybrid": _MAMBA,
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "longcat_flash": {
-        "qk_nope_head_dim": 8,
-        "qk_rope_head_dim": 8,
-        "qk_head_dim": 16,
-        "head_dim": 8,
-        "v_head_dim": 8,
-    },
-    "mamba2": {"num_heads": 4, "head_dim": 16},
-    "reformer": {"is_decoder": True},
-    "xlnet": {"d_head": 8},
-    "xmod": {"default_language": "en_XX"},
-    "informer": _SERIES,
-    "rt_detr": _RT_DETR,
-    "rt_detr_v2": _RT_DETR,
-    "time_series_transformer": _SERIES,
-    "gemma3n": {
-        "text_config": _GEMMA3N,
-        "vision_config": {"architecture": "test_vit", "hidden_size": 64},
-    },
-    "gemma3n_text": _GEMMA3N,
-    "dory": {
-        "num_hidden_layers": 3,
-        "layer_types": ["full_attention"] * 3,
-        "n_input_layers": 1,
-        "n_recurrent_layers": 1,
-        "n_output_layers": 1,
-    },
-    "efficientnet": _EFFICIENT,
-    "encoder-decoder": {
-        "_default": {"encoder": _BERT, "decoder": _DECODER},
-        "encoder": _BERT,
-        "decoder": _DECODER,
-        "decoder_start_token_id": 0,
-        "pad_token_id": 0,
-    },
-    "chmv2": {"backbone_config": {"return_class_token": True}},
-    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
-    "depth_anything": {"backbone_config": _FOUR_LAYERS},
-    "prompt_depth_anything": {"backbone_config": _FOUR_LAYERS},
-    "zoedepth": {"backbone_config": _FOUR_LAYERS},
-    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}}},
-    "gemma3n_vision": {"architecture": "test_efficientnet"},
-    "glm4v_moe": {"text_config": {"head_dim": 16}},
-    "glm4v_moe_text": {"head_dim": 16},
-    "hy_v4_vl": {"text_config": {"qk_rope_head_dim": 8}},
-    "hy_v4_vl_text": {"qk_rope_head_dim": 8},
-    "levit": {"image_size": 64, "patch_size": KEEP},
-    "maskformer": {"backbone_config": _SWIN, **_PIXEL_FEATURES, "fpn_feature_size": 32},
-    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
-    "neomme": {"head_dim": 16},
-    "pp_lcnet_v4": {"stem_channels": KEEP},
-    "qwen4_exp": {"text_config": _INDEXED},
-    "qwen4_exp_text": _INDEXED,
-    "speech-encoder-decoder": {
-        "_default": {"encoder": _WAV2VEC2, "decoder": _DECODER},
-        "encoder": _WAV2VEC2,
-        "decoder": _DECODER,
-        "decoder_start_token_id": 0,
-        "pad_token_id": 0,
-    },
-    "step3p7": {"text_config": {"sliding_window": 4}},
-    "textnet": {"stem_out_channels": 8, "image_size": 64},
-    "tvp": {"visual_prompt_size": 8},
-    "vibevoice_acoustic_tokenizer": _VIBE,
-    "vibevoice_acoustic_tokenizer_decoder": _VIBE,
-    "vibevoice_acoustic_tokenizer_encoder": _VIBE,
-    "vitmatte": {"backbone_config": {"num_channels": 4}},
-    "vits": {"vocab_size": 99},
-    "zamba": {
-        "num_hidden_layers": 4,
-        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
-        "attention_hidden_size": 64,
-        "attention_head_dim": 16,
-    },
-    "lilt": {"hidden_size": 48},
-    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
-    "llava_next": {"image_grid_pinpoints": [[32, 32]]},
-    "llava_next_video": {"image_grid_pinpoints": [[32, 32]]},
-    "markuplm": {
-        "max_xpath_tag_unit_embeddings": KEEP,
-        "max_xpath_subs_unit_embeddings": KEEP,
-        "tag_pad_id": KEEP,
-        "subs_pad_id": KEEP,
-    },
-    "mask2former": _PIXEL_FEATURES,
-    "mobilevit": {"hidden_sizes": [16, 24, 32]},
-    "nystromformer": {"num_landmarks": 8, "segment_means_seq_len": 8, "conv_kernel_size": 3},
-    "colpali": {"vlm_config": {"text_config": {"num_key_value_heads": 4}}},
-    "paligemma": {"text_config": {"num_key_value_heads": 4}},
-    "pe_audio_video": {"audio_video_config": {"video_config": _PE}},
-    "pe_audio_video_encoder": {"video_config": _PE},
-    "pe_video": {"video_config": _PE},
-    "pe_video_encoder": _PE,
-    "sam2": {"vision_config": _SAM2_VISION, "prompt_encoder_config": {"image_size": 128}},
-    "sam2_hiera_det_model": _SAM2,
-    "sam2_vision_model": _SAM2_VISION,
-    "swin2sr": {"embed_dim": 24},
-    "table-transformer": _DETR,
-    "timm_backbone": {"_default": {"backbone": "test_resnet"}, "backbone": "test_resnet"},
-    "vipllava": {"vision_feature_layers": [-1, -2]},
-    "vision-encoder-decoder": {
-        "_default": {"encoder": _VIT, "decoder": _DECODER},
-        "encoder": _VIT,
-        "decoder": _DECODER,
-        "decoder_start_token_id": 0,
-        "pad_token_id": 0,
-    },
-    "vision-text-dual-encoder": {
-        "_default": {"vision_config": _VIT, "text_config": _BERT},
-        "vision_config": _VIT,
-        "text_config": _BERT,
-    },
-}
 # Head and class, where another one than that of the auto classes is meant.
-CLASSES: Mapping[str, tuple[str, str]] = {}
+CLASSES: Mapping[str, tuple[str, str]] = {
+    "bark": ("CAUSAL", "BarkSemanticModel"),
+    "qwen2_5_omni": ("MULTIMODAL_LM", "Qwen2_5OmniThinkerForConditionalGeneration"),
+    "qwen3_omni_moe": ("MULTIMODAL_LM", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+}
 # Shapes of inputs by name.
+
+
+def _marked(token: int, count: int) -> torch.Tensor:
+    """Return texts with as many tokens of a kind in each of them."""
+    text = torch.arange(5, 13).expand(4, 8)
+    return torch.cat([text[:, :2], torch.full((4, count), token), text[:, 2:]], 1)
+
+
+_FRAMES = {"input_features": (4, 16, 112), "input_features_mask": ("ones", 4, 16)}
+_CODEC = {
+    "input_features": (4, 8, 32),
+    "input_values": (4, 1, 2560),
+    "input_features_mask": ("ones", 4, 8),
+}
+_SPEECH = {
+    "input_features": (4, 64, 32),
+    "input_ids": _marked(98, 32),
+    "labels": None,
+    "input_features_mask": None,
+}
 INPUTS: Mapping[str, Mapping[str, Any]] = {
+    "apertus1p5": {
+        "pixel_values": (4, 3, 32, 32),
+        "image_sizes": torch.tensor([[32, 32]] * 4),
+        "input_values": None,
+    },
+    "csm": {
+        "input_ids": ("int", 4, 8, 32, 30),
+        "labels": ("int", 4, 8, 32, 30),
+        "input_values": None,
+    },
+    "deepseek_ocr2": {"input_ids": _marked(98, 145), "labels": _marked(7, 145)},
+    "fun_asr_nano_encoder": {
+        "input_features": (4, 16, 112),
+        "input_features_mask": ("ones", 4, 16),
+    },
+    "fun_asr_nano": {"input_features": (4, 16, 112), "input_features_mask": ("ones", 4, 16)},
+    "gemma3n_audio": {
+        "audio_mel": (4, 64, 32),
+        "audio_mel_mask": torch.zeros(4, 64, dtype=torch.bool),
+    },
+    "granite_speech": _SPEECH,
+    "granite_speech_plus": _SPEECH,
+    "inkling2": {"pixel_values": (64, 16, 16, 3)},
+    "inkling2_loop": {"pixel_values": (64, 16, 16, 3)},
+    "inkling2_vision": {"pixel_values": (64, 16, 16, 3)},
+    "inkling_mm_model": {"pixel_values": (4, 2, 8, 8, 3), "audio_input_ids": None},
+    "muse_spark_audio": {"input_values": (4, 1920)},
+    "nemotron_h_omni": {
+        "pixel_values": (64, 3, 8, 8),
+        "image_grid_hw": torch.tensor([[4, 4]] * 4),
+    },
+    "omniasr_ctc": {"input_values": (4, 1, 3200), "padding_mask": ("ones", 4, 3200)},
+    "pp_ocrv5_mobile_rec": {"pixel_values": (4, 3, 96, 64)},
+    "pp_ocrv5_server_rec": {"pixel_values": (4, 3, 48, 64)},
+    "qwen2_audio": {
+        "input_features": (4, 16, 256),
+        "feature_attention_mask": ("ones", 4, 256),
+        "attention_mask": ("ones", 4, 72),
+        "input_ids": _marked(98, 64),
+        "labels": _marked(7, 64),
+    },
+    "vibevoice": {"input_values": (4, 1, 64), "padding_mask": ("ones", 4, 64)},
+    "video_llama_3": {"image_merge_sizes": ("ones", 4), "pixel_values": (64, 192)},
+    "video_llama_3_vision": {"merge_sizes": ("ones", 4), "pixel_values": (64, 192)},
+    "dia": {"labels": ("int", 36, 8, 60), "decoder_input_ids": ("int", 4, 8, 9, 60)},
+    "kyutai_speech_to_text": {"input_ids": ("int", 4, 8, 5, 60)},
+    "mimi_decoder": {"latents": (4, 32, 8)},
+    "muse_glimmer_assistant": {
+        "noise_embeds": (4, 16, 32),
+        "context_hidden_states": (4, 4, 64),
+        "attention_mask": ("ones", 4, 20),
+    },
+    "oneformer": {"task_inputs": (4, 77)},
+    "pocket_tts_audio_tokenizer_decoder": {"latents": (4, 32, 8)},
+    "seggpt": {
+        "pixel_values": (4, 3, 32, 32),
+        "prompt_pixel_values": (4, 3, 32, 32),
+        "prompt_masks": (4, 3, 32, 32),
+    },
+    "tvp": {"pixel_values": (1, 4, 3, 64, 64), "input_ids": ("int", 1, 8, 60)},
     "audio-spectrogram-transformer": {"input_values": (4, 64, 16)},
     "musicgen_decoder": _CODES,
     "musicgen": _CODES,
@@ -309,7 +125,21 @@ INPUTS: Mapping[str, Mapping[str, Any]] = {
         "labels": ("int", 4, 128, 60),
         "input_ids": None,
     },
-    "pi0": {"pixel_values": (4, 1, 3, 32, 32), "actions": (4, 4, 32), "state": (4, 32)},
+    "clap": {"input_features": (4, 1, 256, 16)},
+    "muse_spark": {"input_values": None},
+    "neucodec": _CODEC,
+    "pp_doclayout_v2": {"pixel_values": (4, 3, 64, 64)},
+    "qwen3_asr": {"input_features": (4, 16, 100), "input_features_mask": ("ones", 4, 100)},
+    "qwen3_asr_encoder": {"input_features": (4, 16, 100), "input_features_mask": ("ones", 4, 100)},
+    "xcodec2": _CODEC,
+    "pi0": {
+        "pixel_values": (4, 1, 3, 32, 32),
+        "pixel_attention_mask": torch.ones(4, 1, dtype=torch.bool),
+        "input_ids": _marked(98, 16),
+        "attention_mask": ("ones", 4, 24),
+        "actions": (4, 4, 32),
+        "state": (4, 32),
+    },
     "pix2struct": {"flattened_patches": torch.rand(4, 16, 34)},
     "speech-encoder-decoder": {"inputs": (4, 800)},
     "pop2piano": {"input_ids": None, "input_features": (4, 8, 32)},

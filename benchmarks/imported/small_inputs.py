@@ -25,7 +25,14 @@ _FRAMES, _WAVE, _LABELLED_WAVE = 64, 800, 3200
 Inputs = dict[str, torch.Tensor]
 # Words in the names of heads that are trained with labels.
 _LABELLED = ("LM", "CLASSIFICATION", "TEXT_TO_TEXT", "SEQ", "CTC")
-_MELS = ("num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel")
+_DEPTHS = ("temporal_patch_size", "patch_temporal")
+_MELS = (
+    "feature_projection_input_dim",
+    "num_mel_bins",
+    "feature_size",
+    "n_mels",
+    "input_feat_per_channel",
+)
 # What is taken even where `forward` has a default for it.
 _WANTED = (
     "input_ids",
@@ -223,7 +230,7 @@ def _patches(config: PretrainedConfig) -> torch.Tensor:
     """Return patches of images, four by four of each, as rows."""
     channels = int(_found(config, "num_channels", "in_channels", "in_chans") or 3)
     patch = _first(_found(config, "patch_size") or 4)
-    depth = int(_found(config, "temporal_patch_size") or 1)
+    depth = int(_found(config, *_DEPTHS) or 1)
     return torch.randn(BATCH * 16, channels * depth * patch * patch)
 
 
@@ -264,7 +271,7 @@ def _images(name: str, config: PretrainedConfig) -> Iterator[torch.Tensor]:
     channels = int(_found(config, "num_channels", "in_channels", "in_chans") or 3)
     frames = int(_found(config, "num_frames", "frames_per_clip") or 2)
     flat = _patches(config)
-    if hasattr(_vision(config), "spatial_merge_size") or _found(config, "temporal_patch_size"):
+    if hasattr(_vision(config), "spatial_merge_size") or _found(config, *_DEPTHS):
         yield flat
     videos = torch.randn(BATCH, frames, channels, *sides)
     if name == "pixel_values_videos":
@@ -280,6 +287,7 @@ def _images(name: str, config: PretrainedConfig) -> Iterator[torch.Tensor]:
     patch = _first(_found(config, "patch_size") or 4)
     if flat.shape[1] == channels * patch * patch:
         yield flat.reshape(-1, channels, patch, patch)
+        yield flat.reshape(1, -1, channels, patch, patch)
 
 
 def _vision(config: PretrainedConfig) -> PretrainedConfig:
@@ -302,7 +310,10 @@ def _found(config: PretrainedConfig, *names: str) -> Any:
 
 
 # Numbers in messages about tokens that stand for images.
-_COUNTS = re.compile(r"tokens: ?(\d+).*?features:? ?(?:torch\.Size\(\[)?(\d+)")
+_COUNTS = re.compile(
+    r"tokens: ?(?P<tokens>\d+).*?features:? ?(?:torch\.Size\(\[)?(?P<features>\d+)"
+    r"|Got (?P<patches>\d+) (?:image patches|feature vectors) for (?P<places>\d+)"
+)
 
 
 def _corrected(made: Inputs, module: nn.Module, message: str) -> Inputs | None:
@@ -321,7 +332,8 @@ def _corrected(made: Inputs, module: nn.Module, message: str) -> Inputs | None:
     token = _token(module.config, message)
     if found is None or token is None or "input_ids" not in made:
         return None
-    before, count = int(found[1]), int(found[2])
+    before = int(found["tokens"] or found["places"])
+    count = int(found["features"] or found["patches"])
     if before == count or count > 100 * BATCH:  # the message counts elements
         count //= module.get_input_embeddings().weight.shape[-1]
     if count % BATCH or not count:

@@ -358,9 +358,7 @@ def _has_tensor(item: Any) -> bool:
 
 
 @contextmanager
-def known_values(
-    module: torch.nn.Module, inputs: Any, assumes: bool = False
-) -> Iterator[Known]:
+def known_values(module: torch.nn.Module, inputs: Any, assumes: bool = False) -> Iterator[Known]:
     """Follow the elements of whole numbers among inputs, and of buffers, until the end.
 
     Parameters

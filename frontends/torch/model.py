@@ -23,6 +23,7 @@ from shardwright.frontends.torch.autograd.hooks import give_hooked, traced_hooks
 from shardwright.frontends.torch.autograd.marks import Gradients
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.call import Selected
+from shardwright.frontends.torch.comparison import as_before, refuse_different
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_rows
 from shardwright.frontends.torch.functional import functional
@@ -94,6 +95,9 @@ def import_module(
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
     except _UNFIT as error:
+        if _is_open(error):
+            what, hint = "a size that depends on data cannot be imported", _AS_EXAMPLE
+            raise ModelError(what, importer.where, None if as_example else hint) from error
         said = next(iter(str(error).splitlines()), "")
         what = f"an argument does not fit the operator ({type(error).__name__}: {said})"
         raise ModelError(what, importer.where) from error
@@ -111,9 +115,7 @@ def import_module(
         "infinite for a batch that differs there"
         for line in importer.assumptions
     )
-    return replace(
-        imported, warnings=(*constant, *assumed, *_warnings(module, program, imported))
-    )
+    return replace(imported, warnings=(*constant, *assumed, *_warnings(module, program, imported)))
 
 
 def exported(
@@ -149,6 +151,7 @@ def exported(
                 traced_hooks(module, gradients),
             ):
                 program, held, read = traced(module, arguments, keywords, as_example)
+            refuse_different(program, module, arguments, keywords)
             separate_leaves(program)
             give_hooked(program, gradients.removed)
             refuse_without_derivative(program)
@@ -170,7 +173,7 @@ def _failure(
     as_example: bool,
 ) -> ModelError:
     """Return whose fault it is that an export fails: the module's, PyTorch's, or ours."""
-    if "DataDependent" in type(error).__name__:
+    if _is_open(error):
         return ModelError(
             "a branch or a size depends on the elements of tensors",
             line_of(error),
@@ -200,23 +203,23 @@ def _failure(
     )
 
 
+def _is_open(error: Exception) -> bool:
+    """Return whether PyTorch asked for a size or a condition that depends on elements."""
+    return "DataDependent" in type(error).__name__
+
+
 def _exports(error: Exception) -> str:
     return f"PyTorch {torch.__version__.split('+')[0]} cannot export the module ({_reason(error)})"
 
 
 def _raised(module: torch.nn.Module, run: Callable[[], Any]) -> Exception | None:
     """Return what running a module raises, and leave its buffers and random numbers as they are."""
-    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()), torch.random.fork_rng([]):
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), as_before(module):
             warnings.simplefilter("ignore")
             run()
     except Exception as error:  # PyTorch raises errors of many types
         return error
-    finally:
-        with torch.no_grad():
-            for name, buffer in buffers.items():
-                module.get_buffer(name).copy_(buffer)
     return None
 
 

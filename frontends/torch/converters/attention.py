@@ -24,7 +24,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    q, k, v = (_four(call, x) for x in (query, key, value))
+    q, k, v = _of_one_batch(call, [_four(call, x) for x in (query, key, value)])
     operands = [q, k, v]
     if isinstance(attn_mask, Constant) and _known_causal(call, attn_mask, q, k):
         attn_mask, is_causal = None, True
@@ -43,6 +43,12 @@ def _four(call: Call, x: Value) -> Value:
     if len(shape) < 4:
         return call.reshape(x, (*(1,) * (4 - len(shape)), *shape))
     return call.reshape(x, (int(np.prod(shape[:-3])), *shape[-3:]))
+
+
+def _of_one_batch(call: Call, tensors: list[Value]) -> list[Value]:
+    """Return tensors of four dimensions, those of a batch of one repeated for the others."""
+    batch = max(x.type.shape[0] for x in tensors)
+    return [call.broadcast(x, (batch, *x.type.shape[1:])) for x in tensors]
 
 
 def _mask(call: Call, item: Item, query: Value, key: Value) -> Value:

@@ -175,9 +175,14 @@ def _put_later(
 
 
 def _masked_put(call: Call, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:
-    """Write the same values at every place of a mask over the first dimensions."""
+    """Write to every place of a mask over the first dimensions: the same values, or one by one."""
     rest = x.type.rank - mask.type.rank
     own = values.type.shape
+    if len(own) == rest + 1 and own[0] > 1 and not accumulate:
+        values = call.broadcast(values, (own[0], *x.type.shape[mask.type.rank :]))
+        return _masked_scatter(
+            call, x, call.reshape(mask, (*mask.type.shape, *(1,) * rest)), values
+        )
     if len(own) > rest and own[: len(own) - rest] != (1,):
         raise UnsupportedError("a write by a mask, whose shape depends on data,")
     own = own[max(len(own) - rest, 0) :]

@@ -107,16 +107,23 @@ def _split(
     sections: _ANY = None,
     indices: _ANY = None,
     dim: int = 0,
-) -> list[Value]:
+) -> list[Item]:
     axis, start = dim % x.type.rank, 0
-    sizes = [kind.shape[axis] for kind in call.results]
+    sizes = [0 if kind is None else kind.shape[axis] for kind in call.results]
     if len(sizes) > 1 and len(set(sizes)) == 1 and sum(sizes) == x.type.shape[axis]:
         return list(call.emit_all("split", x, axis=axis, parts=len(sizes)))
-    parts = []
+    parts: list[Item] = []
     for size in sizes:
-        parts.append(call.part(x, axis, start, size))
+        parts.append(call.part(x, axis, start, size) if size else _empty(x, axis))
         start += size
     return parts
+
+
+def _empty(x: Value, axis: int) -> Constant:
+    """Return a part without elements."""
+    shape = [0 if i == axis else size for i, size in enumerate(x.type.shape)]
+    dtype = x.type.dtype
+    return Constant(ModuleTensor(torch.empty(shape, dtype=getattr(torch, dtype))), dtype)
 
 
 @converts("aten.unbind")

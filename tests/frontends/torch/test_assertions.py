@@ -118,6 +118,6 @@ def test_other_branches_are_refused(module: Any) -> None:
         import_module(module().double(), positions())
     assert caught.value.hint == (
         "let neither sizes nor branches depend on the elements of tensors; assertions may, without "
-        "`not`, `:=` or `lambda` inside of their conditions; or import with `as_example=True` if it "
-        "is as in the example in every batch, which is checked"
+        "`not`, `:=` or `lambda` inside of their conditions; or import with `as_example=True` if "
+        "it is as in the example in every batch, which is checked"
     )

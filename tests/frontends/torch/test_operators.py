@@ -54,6 +54,7 @@ def shapes(w: Any, x: Any) -> Many:
     yield from (w[None].expand(3, 4, 6), w.unsqueeze(1).squeeze(1), w.flatten(), w.repeat(2, 1))
     yield from (torch.cat([w, x, w[:, :2].repeat(1, 3)]), torch.stack([w, x], 1), w.flip(0, 1))
     yield from (*w.split([1, 2, 3], 1), *w.chunk(2, 0), *w.unbind(0), w.roll((1, -2), (0, 1)))
+    yield torch.cat([part.exp() for part in w.split([0, 4, 2], 1)], 1)
     yield from (F.pad(w, (1, 2, 0, 3), value=0.5), F.pad(w, (-1, 1)), w.tril(), w.triu(1))
     yield from (
         w.repeat_interleave(2, 1),
@@ -116,6 +117,8 @@ def positions(w: Any, x: Any) -> Many:
         w.scatter(0, later[:, :1].T, x),
         w.index_fill(1, rows, 2),
     )
+    yield w.index_put((x[:, 0] != x[1, 0],), (x * w)[1:])  # a row for each place of a mask
+    yield w.index_put((x != x[1, 2],), w.view(-1)[1:])
     for how in ("sum", "mean", "amax", "amin"):
         yield w.scatter_reduce(1, later, (x * w)[:, :2], how)
         yield w.scatter_reduce(0, later, (x * w)[:, :2], how, include_self=False)
@@ -250,6 +253,7 @@ def attention(w: Any, x: Any) -> Many:
     )
     yield F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
     yield F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
+    yield F.scaled_dot_product_attention(q, *(t.repeat(2, 1, 1, 1) for t in (k, v)))
     yield F.scaled_dot_product_attention(q[0], k[0], v[0], attn_mask=x[:3, :3])
 
 
