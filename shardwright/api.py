@@ -109,9 +109,8 @@ def compile(
         The loss that is appended to a module of PyTorch or a function of JAX: ``cross_entropy``,
         ``mse`` or ``mean`` of its first output. By default its first output is the loss.
     as_example : bool
-        Whether branches and sizes of a module of PyTorch that depend on the elements of its inputs
-        are those of the example, such as which images of a batch are padding. The program checks
-        it: the loss is infinite for a batch that differs there.
+        Whether branches and sizes of a module that depend on the elements of its inputs are those
+        of the example. The program checks it: the loss of a batch that differs is infinite.
     cluster : str, Cluster or MixedCluster
         The devices: a name, a file, or a description.
     mesh : str or Mesh, optional

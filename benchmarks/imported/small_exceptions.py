@@ -15,7 +15,7 @@ _HISTORY = {
 }
 # Head and class, where another one than that of the auto classes is meant.
 CLASSES: Mapping[str, tuple[str, str]] = {
-    "bark": ("CAUSAL", "BarkSemanticModel"),
+    "bark": ("", "BarkSemanticModel"),
     "qwen2_5_omni": ("MULTIMODAL_LM", "Qwen2_5OmniThinkerForConditionalGeneration"),
     "qwen3_omni_moe": ("MULTIMODAL_LM", "Qwen3OmniMoeThinkerForConditionalGeneration"),
 }

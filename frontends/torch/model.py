@@ -26,10 +26,10 @@ from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.comparison import as_before, refuse_different
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_rows
+from shardwright.frontends.torch.following import refuse_changing, traced
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer
-from shardwright.frontends.torch.known import refuse_changing, traced
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of, place, whole_traces
 from shardwright.frontends.torch.private import tree_map_only
