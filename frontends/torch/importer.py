@@ -18,8 +18,8 @@ from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.torch.call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
+from shardwright.frontends.torch.exporting.known import ASSUMED
 from shardwright.frontends.torch.gradients import GRADIENT, differentiated
-from shardwright.frontends.torch.known import ASSUMED
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed

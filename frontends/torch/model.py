@@ -17,16 +17,16 @@ from shardwright.frontends.common.imported import Imported, finished, unread_war
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.alignment import traced_alignments
-from shardwright.frontends.torch.assertions import passing_assertions
 from shardwright.frontends.torch.autograd.functions import traced_functions
 from shardwright.frontends.torch.autograd.hooks import give_hooked, traced_hooks
 from shardwright.frontends.torch.autograd.marks import Gradients
 from shardwright.frontends.torch.buffers import with_elements
 from shardwright.frontends.torch.call import Selected
-from shardwright.frontends.torch.comparison import as_before, refuse_different
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_rows
-from shardwright.frontends.torch.following import refuse_changing, traced
+from shardwright.frontends.torch.exporting.assertions import passing_assertions
+from shardwright.frontends.torch.exporting.comparison import as_before, refuse_different
+from shardwright.frontends.torch.exporting.following import refuse_changing, traced
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, traced_gradients
 from shardwright.frontends.torch.importer import Importer

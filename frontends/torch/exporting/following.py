@@ -8,7 +8,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from shardwright.frontends.torch.known import Known, is_whole, known_values
+from shardwright.frontends.torch.exporting.known import Known, is_whole, known_values
 from shardwright.frontends.torch.private import tree_leaves
 from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError

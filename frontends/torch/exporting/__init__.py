@@ -1,0 +1,1 @@
+"""How a module is exported: its assertions, elements that it reads, and whether it is the same."""
