@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DECIDING = ("compiler", "planner", "search", "solver")
 # Work that is stopped by a clock where the user asks for it, and the seconds of a report.
-READING = {"solver/work.py", "compiler/driver.py"}
+READING = {"solver/work.py", "compiler/driver.py", "compiler/forms.py"}
 CLOCKS = {"time", "datetime", "timeit"}
 
 
