@@ -48,7 +48,7 @@ from shardwright.operators.models import (
     schedule,
     updates,
 )
-from shardwright.operators.recurrent import alignment, layers, recurrence
+from shardwright.operators.recurrent import alignment, layers, linear_attention, recurrence
 from shardwright.operators.reduction import extremes, reduce, scan, softmax, sorting
 from shardwright.operators.windows import convolution, halo_exchange, pooling, resize
 
@@ -77,6 +77,7 @@ __all__ = [
     "host",
     "inserted",
     "layers",
+    "linear_attention",
     "loss",
     "loss_scale",
     "mathematics",

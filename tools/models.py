@@ -4,7 +4,14 @@ import argparse
 import inspect
 from collections import Counter
 
-from shardwright.frontends.configs.architecture import Architecture, Experts, GroupedQuery, Layer
+from shardwright.frontends.configs.architecture import (
+    Architecture,
+    Experts,
+    GatedDelta,
+    Latent,
+    Layer,
+    StateSpace,
+)
 from shardwright.ir.errors import ModelError
 from shardwright.tools.tables import print_table
 from shardwright.zoo import MODELS, PRESETS, presets
@@ -81,11 +88,15 @@ def _one(model: str) -> int:
 
 def _attention(layer: Layer) -> str:
     kind = layer.attention
-    if not isinstance(kind, GroupedQuery):
-        return (
-            f"{kind.heads} heads of {kind.plain} + {kind.turned} features, keys and values from "
-            f"{kind.kv_rank}"
-        )
+    if kind is None:
+        return ""
+    if isinstance(kind, Latent):
+        sizes = f"{kind.heads} heads of {kind.plain} + {kind.turned} features"
+        return f"{sizes}, keys and values from {kind.kv_rank}"
+    if isinstance(kind, GatedDelta):
+        return f"gated delta rule, {kind.value_heads} heads of {kind.key} x {kind.value} features"
+    if isinstance(kind, StateSpace):
+        return f"state space, {kind.heads} heads of {kind.state} x {kind.head} features"
     words = [f"{kind.heads} heads of {kind.head} features, {kind.kv_heads} of keys"]
     words += [f"a window of {kind.window:,}"] if kind.window else []
     words += [f"chunks of {kind.chunk:,}"] if kind.chunk else []
@@ -96,6 +107,8 @@ def _attention(layer: Layer) -> str:
 
 def _feed_forward(layer: Layer) -> str:
     kind = layer.feed_forward
+    if kind is None:
+        return ""
     if not isinstance(kind, Experts):
         return f"{kind.inner:,} features{', gated' if kind.gated else ''}"
     shared = f" and a shared one of {kind.shared.inner:,}" if kind.shared else ""

@@ -70,6 +70,8 @@ class GroupedQuery:
         As `nn.Reach` has them.
     temperature : tuple of (float, int, int), optional
         Of the queries.
+    gated : bool
+        Whether what is read is multiplied by a sigmoid of the token.
     """
 
     heads: int
@@ -86,6 +88,34 @@ class GroupedQuery:
     sinks: bool = False
     scale: float | None = None
     temperature: tuple[float, int, int] | None = None
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """Linear attention by the gated delta rule; see `nn.GatedDeltaNet`."""
+
+    key_heads: int
+    value_heads: int
+    key: int
+    value: int
+    kernel: int
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """The state space of Mamba-2; see `nn.Mamba2`."""
+
+    heads: int
+    head: int
+    groups: int
+    state: int
+    kernel: int
+    conv_bias: bool = True
+    bias: bool = False
+    least_step: float = 0.0
+    epsilon: float = 1e-5
 
 
 @dataclass(frozen=True)
@@ -120,6 +150,9 @@ class Latent:
     scale: float | None = None
     bias: bool = False
     epsilon: float = 1e-6
+
+
+Attention = GroupedQuery | Latent | GatedDelta | StateSpace
 
 
 @dataclass(frozen=True)
@@ -195,10 +228,10 @@ class Experts:
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention and a feed-forward, or experts."""
+    """Attention and a feed-forward, or experts; some layers have one of the two."""
 
-    attention: GroupedQuery | Latent
-    feed_forward: FeedForward | Experts
+    attention: Attention | None
+    feed_forward: FeedForward | Experts | None
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from shardwright.frontends.configs import hybrids
 from shardwright.frontends.configs.architecture import (
     Architecture,
+    Attention,
     Experts,
     FeedForward,
+    GatedDelta,
     GroupedQuery,
     Latent,
     Layer,
@@ -30,7 +33,7 @@ SIZES: Mapping[str, str] = {
     "base": "rope_theta",
 }
 # Fields with an entry for every layer; fewer layers have the first ones.
-PER_LAYER = ("layer_types", "no_rope_layers", "mlp_layer_types")
+PER_LAYER = ("layer_types", "no_rope_layers", "layers_block_type", "hybrid_override_pattern")
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -47,6 +50,7 @@ _DROPOUTS = (
     "embedding_dropout",
 )
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+_LINEAR = "linear_attention"
 
 
 def architecture(kind: str, fields: Fields) -> Architecture:
@@ -62,6 +66,8 @@ def architecture(kind: str, fields: Fields) -> Architecture:
         if name in fields.left:
             fields.left[usual] = fields.left.pop(name)
     for name in (*(n for n in CONDITIONAL if n not in own.defaults), *own.ignored):
+        if name in fields.left and not fields.left[name]:
+            fields.drop((name,))
         if name in fields.left:
             why = f"`{kind}` has no such field, its class in transformers ignores it"
             raise fields.reading.refused(name, fields.left[name], why)
@@ -78,6 +84,9 @@ class _Reader:
 
     def __init__(self, name: str, kind: Kind, fields: Fields) -> None:
         self.name, self.kind, self.fields, self.reading = name, kind, fields, fields.reading
+        self.kinds = hybrids.layer_kinds(fields) if name == "nemotron_h" else []
+        if self.kinds:
+            fields.left["num_hidden_layers"] = len(self.kinds)
         self.hidden = fields.count("hidden_size")
         self.count = fields.count("num_hidden_layers")
         self.heads = fields.count("num_attention_heads")
@@ -99,14 +108,11 @@ class _Reader:
         """Return the description."""
         fields, kind = self.fields, self.kind
         parallel = self._parallel()
-        types = self._layer_types()
-        attentions = self._attentions(types)
-        parts = self._feed_forwards()
-        layers = tuple(Layer(*pair) for pair in zip(attentions, parts, strict=True))
+        layers = self._mixed() if self.kinds else self._layers()
         factors = {name: fields.number(own, 1.0) for name, own in kind.scales.items()}
         factors.pop("attention", None)
         divided = factors.pop("divided_logits", 1.0)
-        if kind.from_one and kind.norm == "rms":
+        if self.name.startswith("gemma"):
             factors["embedding_scale"] = self.hidden**0.5
         if divided != 1:
             factors["logit_scale"] = 1 / divided
@@ -131,6 +137,33 @@ class _Reader:
             logit_cap=self._cap("final_logit_softcapping"),
             **factors,
         )
+
+    def _layers(self) -> tuple[Layer, ...]:
+        """Return layers of attention and a feed-forward."""
+        attentions = self._attentions(self._layer_types())
+        parts = self._feed_forwards()
+        return tuple(Layer(*pair) for pair in zip(attentions, parts, strict=True))
+
+    def _mixed(self) -> tuple[Layer, ...]:
+        """Return layers that are one of several parts each."""
+        fields = self.fields
+        fields.left["layer_norm_epsilon"] = self.epsilon
+        space = hybrids.state_space(fields)
+        fields.only("sliding_window", (None,), "attention has no window")
+        head = fields.count("head_dim", self.hidden // self.heads)
+        fields.only("attention_head_dim", (head,), f"`head_dim` is {head}", head)
+        attention = GroupedQuery(**self._common(head), rotary=None)
+        activation = self._activation()
+        inner = fields.count("intermediate_size")
+        parts = {
+            "linear_attention": Layer(space, None),
+            "full_attention": Layer(attention, None),
+            "mlp": Layer(None, FeedForward(inner, activation, False, self.biases[2])),
+            "moe": Layer(None, self._experts(self.kind.experts or {}, activation)),
+        }
+        for name in ("first_k_dense_replace", "moe_layer_freq"):
+            fields.take(name)
+        return tuple(parts[kind] for kind in self.kinds)
 
     def _cap(self, name: str) -> float:
         return self.fields.number(name, 0.0)
@@ -171,6 +204,7 @@ class _Reader:
         pattern = fields.take("_sliding_window_pattern", pattern)  # as transformers 5 writes it
         late = fields.whole("max_window_layers", self.count)
         self.knows = self._positions()
+        interval = fields.count("full_attention_interval", 4)
         listed = fields.names("layer_types")
         if listed:
             return self._listed(listed)
@@ -187,6 +221,8 @@ class _Reader:
             "pattern": lambda i: bool((i + 1) % pattern),
             "no_rope": lambda i: not self.knows[i],
         }
+        if kind.windows == "linear":
+            return [_LINEAR if (i + 1) % interval else _FULL for i in range(self.count)]
         if kind.windows == "chunks":
             return [_CHUNKED if knows and self.chunk else _FULL for knows in self.knows]
         rule = rules[kind.windows]
@@ -211,7 +247,8 @@ class _Reader:
         ):
             if name in types and not length:
                 raise error(f"`layer_types` has `{name}`, and there is no `{size}`", "add it")
-        unknown = set(types) - {_FULL, _SLIDING, _CHUNKED}
+        linear = {_LINEAR} if self.kind.windows == "linear" else set()
+        unknown = set(types) - {_FULL, _SLIDING, _CHUNKED} - linear
         if unknown:
             raise error(
                 f"`layer_types` has `{min(unknown)}`, of which the decoder of the zoo has no form"
@@ -231,7 +268,7 @@ class _Reader:
             return [bool(one) for one in listed]
         return [not interval or bool((i + 1) % interval) for i in range(self.count)]
 
-    def _attentions(self, types: list[str]) -> list[GroupedQuery | Latent]:
+    def _attentions(self, types: list[str]) -> list[Attention]:
         head = self.fields.left.get("head_dim")
         if self.kind.latent:
             self.fields.left.pop("head_dim", None)
@@ -248,11 +285,15 @@ class _Reader:
                 f"`num_attention_heads` is {self.heads} and `num_key_value_heads` is "
                 f"{self.kv_heads}, which does not divide it"
             )
-        turned = self._ropes(types)
+        turned = self._ropes([one for one in types if one != _LINEAR])
+        delta = self._delta() if _LINEAR in types else None
         common = self._common(head)
         temperature = self._temperature()
-        found: list[GroupedQuery | Latent] = []
+        found: list[Attention] = []
         for i, type_ in enumerate(types):
+            if delta is not None and type_ == _LINEAR:
+                found.append(delta)
+                continue
             knows = self.knows[i] and not (self.name == "cohere2" and type_ == _FULL)
             rope = turned[type_]
             own: dict[str, Any] = {
@@ -265,6 +306,17 @@ class _Reader:
                 own["norm"] = None
             found.append(GroupedQuery(**{**common, **own}))
         return found
+
+    def _delta(self) -> GatedDelta:
+        fields = self.fields
+        return GatedDelta(
+            fields.count("linear_num_key_heads"),
+            fields.count("linear_num_value_heads"),
+            fields.count("linear_key_head_dim"),
+            fields.count("linear_value_head_dim"),
+            fields.count("linear_conv_kernel_dim"),
+            self.epsilon,
+        )
 
     def _temperature(self) -> tuple[float, int, int] | None:
         """Return the factor of queries in layers that know no positions (Llama 4)."""
@@ -297,6 +349,7 @@ class _Reader:
             "soft_cap": self._cap("attn_logit_softcapping"),
             "sinks": self.name == "gpt_oss",
             "scale": scale,
+            "gated": kind.gated_attention,
         }
 
     def _latent(self) -> Latent:
@@ -388,9 +441,13 @@ class _Reader:
         self._methods()
         inner = fields.count(own["inner"])
         biased = bool(own.get("biased"))
-        each = FeedForward(inner, activation, True, biased)
+        gated = self.kind.gated
+        each = FeedForward(inner, activation, gated, biased)
         shared = 0
-        if "shared_expert_intermediate_size" in fields.left:
+        if "moe_shared_expert_intermediate_size" in fields.left:
+            shared = fields.count("moe_shared_expert_intermediate_size")
+            fields.only("n_shared_experts", (1,), "there is one shared expert", 1)
+        elif "shared_expert_intermediate_size" in fields.left:
             shared = fields.count("shared_expert_intermediate_size")
         elif fields.left.get("n_shared_experts") is not None:
             shared = inner * fields.whole("n_shared_experts", 0)
@@ -412,7 +469,7 @@ class _Reader:
             top_groups,
             bool(own.get("selection_bias")),
             biased,
-            FeedForward(shared, activation, bias=self.biases[2]) if shared else None,
+            FeedForward(shared, activation, gated, self.biases[2]) if shared else None,
             bool(own.get("shared_gate")) and shared > 0,
             bool(own.get("weighs_inputs")),
             balance,

@@ -38,6 +38,7 @@ from shardwright.nn.layers import (
     Tanh,
     get_activation,
 )
+from shardwright.nn.linear_attention import GatedDeltaNet, Mamba2
 from shardwright.nn.losses import (
     BCEWithLogitsLoss,
     CrossEntropyLoss,
@@ -117,6 +118,7 @@ __all__ = [
     "ExponentialDecayLR",
     "FeedForward",
     "Flatten",
+    "GatedDeltaNet",
     "GatedFeedForward",
     "GlobalAvgPool",
     "GradAccumulation",
@@ -136,6 +138,7 @@ __all__ = [
     "LearningRateSchedule",
     "LogSoftmax",
     "MSELoss",
+    "Mamba2",
     "MaxPool2d",
     "Mish",
     "Momentum",

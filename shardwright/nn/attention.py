@@ -142,6 +142,8 @@ class GroupedQueryAttention(_Turned):
     norms_at : str
         What they normalize: ``heads``, ``all`` features of all heads together, or the heads once
         they are ``turned``.
+    gated : bool
+        Whether what a head reads is multiplied by a sigmoid of the token (Qwen3-Next).
     temperature : tuple of (float, int, int), optional
         A factor a, a length l and a start s: the query at position i is multiplied by
         1 + a log(1 + floor((i + s) / l)) (Llama 4).
@@ -165,6 +167,7 @@ class GroupedQueryAttention(_Turned):
         reach: Reach = _EVERYTHING,
         norms: tuple[Cell, Cell] | None = None,
         norms_at: str = "heads",
+        gated: bool = False,
         temperature: tuple[float, int, int] | None = None,
     ) -> None:
         if num_heads % num_kv_heads or (head_size is None and hidden_size % num_heads):
@@ -191,6 +194,7 @@ class GroupedQueryAttention(_Turned):
         self.query_norm = None if norms is None else norms[0]
         self.key_norm = None if norms is None else norms[1]
         self.norms_at = norms_at
+        self.gate = dense(hidden_size, num_heads * head, weight_init, has_bias) if gated else None
         self.sinks = Parameter("zeros", shape=num_heads, dtype=dtype) if reach.sinks else None
 
     def construct(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -206,7 +210,10 @@ class GroupedQueryAttention(_Turned):
             query = query * self._temperatures(x.shape[1], query.dtype)
         value = _by_head(self.value(x), self.num_kv_heads)
         last = [item for item in (mask, self.sinks) if item is not None]
-        return self.projection(self._read(query, key, value, *last, causal=self.causal))
+        read = self._read(query, key, value, *last, causal=self.causal)
+        if self.gate is not None:
+            read = read * ops.sigmoid(self.gate(x))
+        return self.projection(read)
 
     def _by_head(self, x: Tensor, heads: int, norm: Cell | None) -> Tensor:
         return _by_head(self._normalized(x, norm, "all"), heads)

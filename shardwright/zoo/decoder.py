@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from shardwright import nn, ops
 from shardwright.frontends.configs.architecture import (
     Architecture,
+    Attention,
     Experts,
     FeedForward,
+    GatedDelta,
     GroupedQuery,
     Latent,
     Layer,
     Norm,
     Rotary,
+    StateSpace,
 )
 from shardwright.ir.types import TensorType
 from shardwright.parameter import Parameter, initializer
@@ -40,30 +43,41 @@ class Block(nn.Cell):
     """Attention and a feed-forward, each with normalizations and a residual connection."""
 
     def __init__(
-        self, architecture: Architecture, attention: nn.Cell, feed_forward: nn.Cell, dtype: str
+        self,
+        architecture: Architecture,
+        attention: nn.Cell | None,
+        feed_forward: nn.Cell | None,
+        dtype: str,
     ) -> None:
         def norm(present: bool) -> nn.Cell | None:
             return norm_of(architecture.norm, architecture.hidden, dtype) if present else None
 
         before, after = (architecture.norms in (at, "both") for at in ("before", "after"))
-        self.norm1 = norm(before)
+        attends, feeds = attention is not None, feed_forward is not None
+        self.norm1 = norm(before and attends)
         self.attention = attention
-        self.norm1_after = norm(after)
-        self.norm2 = norm(before and architecture.parallel != 1)
+        self.norm1_after = norm(after and attends)
+        self.norm2 = norm(before and feeds and architecture.parallel != 1)
         self.feed_forward = feed_forward
-        self.norm2_after = norm(after)
+        self.norm2_after = norm(after and feeds)
         self.parallel, self.scale = architecture.parallel, architecture.residual_scale
 
     def construct(self, x: Tensor) -> Tensor:
         """Attend, then feed forward; or both of the same sum."""
+        attention, feed_forward = self.attention, self.feed_forward
+        if attention is None or feed_forward is None:
+            part, norm = (
+                (feed_forward, self.norm2) if attention is None else (attention, self.norm1)
+            )
+            return x if part is None else x + self._scaled(part(self._normalized(x, norm)))
         read = self._normalized(x, self.norm1)
-        attended = self._scaled(self._normalized(self.attention(read), self.norm1_after))
+        attended = self._scaled(self._normalized(attention(read), self.norm1_after))
         if self.parallel:
             if self.norm2 is not None:
                 read = self.norm2(x)
-            return x + attended + self._scaled(self.feed_forward(read))
+            return x + attended + self._scaled(feed_forward(read))
         x = x + attended
-        made = self.feed_forward(self._normalized(x, self.norm2))
+        made = feed_forward(self._normalized(x, self.norm2))
         return x + self._scaled(self._normalized(made, self.norm2_after))
 
     def _normalized(self, x: Tensor, norm: nn.Cell | None) -> Tensor:
@@ -144,7 +158,32 @@ def _rotation(rotary: Rotary) -> nn.Rotation:
     return nn.Rotation(**vars(rotary))
 
 
-def _attention(hidden: int, kind: GroupedQuery | Latent, dtype: str) -> nn.Cell:
+def _attention(hidden: int, kind: Attention | None, dtype: str) -> nn.Cell | None:
+    if kind is None:
+        return None
+    if isinstance(kind, GatedDelta):
+        heads, sizes = (kind.key_heads, kind.value_heads), (kind.key, kind.value)
+        own = (kind.kernel, kind.epsilon, _INIT, dtype)
+        return nn.GatedDeltaNet(hidden, heads, sizes, *own)
+    if isinstance(kind, StateSpace):
+        return nn.Mamba2(
+            hidden,
+            kind.heads,
+            kind.head,
+            kind.groups,
+            kind.state,
+            kind.kernel,
+            conv_bias=kind.conv_bias,
+            has_bias=kind.bias,
+            least_step=kind.least_step,
+            epsilon=kind.epsilon,
+            weight_init=_INIT,
+            dtype=dtype,
+        )
+    return _softmax_attention(hidden, kind, dtype)
+
+
+def _softmax_attention(hidden: int, kind: GroupedQuery | Latent, dtype: str) -> nn.Cell:
     if isinstance(kind, Latent):
         return nn.LatentAttention(
             hidden,
@@ -173,6 +212,7 @@ def _attention(hidden: int, kind: GroupedQuery | Latent, dtype: str) -> nn.Cell:
         reach=reach,
         norms=_query_key_norms(kind, dtype),
         norms_at=kind.norms_at,
+        gated=kind.gated,
         temperature=kind.temperature,
     )
 
@@ -200,8 +240,10 @@ def _dense(hidden: int, kind: FeedForward, dtype: str) -> nn.Cell:
 
 def _feed_forward(
     hidden: int, layer: Layer, routed: Iterator[nn.RoutedExperts], dtype: str
-) -> nn.Cell:
+) -> nn.Cell | None:
     kind = layer.feed_forward
+    if kind is None:
+        return None
     if isinstance(kind, FeedForward):
         return _dense(hidden, kind, dtype)
     experts = next(routed)

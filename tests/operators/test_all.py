@@ -31,6 +31,7 @@ NEVER_PARTIAL = {
     "exp_gradient": "the result of `exp` that it keeps is whole",
     "on_gradient": "its zeros are sums of anything, and their gradients complete",
     "scaled_dot_product_attention": "its gradient reads the value in a product of three",
+    "linear_attention": "its gradient reads all operands in products of three and more",
     "square_gradient": "the operand of `square` that it keeps is whole",
     "with_gradient_of": "its cotangent belongs to the second operand alone",
 }

@@ -82,6 +82,37 @@ def scaled_dot_product_attention_gradient(
     return found
 
 
+def linear_attention(*tensors: Array, delta: bool = False, scale: float | None = None) -> Array:
+    """Attention by states that decay, position by position; with `delta` they are corrected."""
+    kind, groups = tensors[2].dtype, tensors[2].shape[1] // tensors[0].shape[1]
+    wide = jnp.promote_types(kind, jnp.float32)
+    q, k, v, decay, *rate = (x.astype(wide) for x in tensors)
+    q, k = (jnp.repeat(x, groups, 1) for x in (q, k))
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+
+    def step(state: Array, at: tuple[Array, ...]) -> tuple[Array, Array]:
+        query, key, value, log, *own = at
+        state = state * jnp.exp(log)[..., None, None]
+        if delta:
+            value = own[0][..., None] * (value - jnp.einsum("bhd,bhde->bhe", key, state))
+        state = state + key[..., None] * value[..., None, :]
+        return state, jnp.einsum("bhd,bhde->bhe", query, state)
+
+    start = jnp.zeros((*v.shape[:2], k.shape[-1], v.shape[-1]), wide)
+    steps = tuple(jnp.moveaxis(x, 2, 0) for x in (q, k, v, decay, *rate))
+    return jnp.moveaxis(jax.lax.scan(step, start, steps)[1], 0, 2).astype(kind)
+
+
+def linear_attention_gradient(
+    dy: Array, *tensors: Array, delta: bool = False, scale: float | None = None
+) -> tuple[Array, ...]:
+    """Compute linear attention again, and its gradients by all operands."""
+    found: tuple[Array, ...] = jax.vjp(
+        lambda *own: linear_attention(*own, delta=delta, scale=scale), *tensors
+    )[1](dy)
+    return found
+
+
 @widened
 def rotary_embedding(
     x: Array,

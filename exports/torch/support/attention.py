@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_CHUNK = 64  # positions of linear attention, whose states follow each other
+
 
 def scaled_dot_product_attention(
     *tensors: Tensor,
@@ -98,6 +100,54 @@ def scaled_dot_product_attention_gradient(
             start_s=start_s,
         )
     found: tuple[Tensor, ...] = torch.autograd.grad(y, [t for t in own if t.requires_grad], dy)
+    return found
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    *rate: Tensor,
+    delta: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention by states that decay, chunk by chunk; with `delta` they correct themselves."""
+    kind, groups = v.dtype, v.shape[1] // q.shape[1]
+    wide = torch.promote_types(kind, torch.float32)
+    q, k, v, decay = (x.to(wide) for x in (q, k, v, decay))
+    q, k = (x.repeat_interleave(groups, 1) for x in (q, k))
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    state, found = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1]), []
+    for begin in range(0, v.shape[2], _CHUNK):
+        at = slice(begin, begin + _CHUNK)
+        total = decay[..., at].cumsum(-1)
+        apart = total[..., :, None] - total[..., None, :]
+        apart = apart.masked_fill(~torch.ones_like(apart, dtype=torch.bool).tril(), float("-inf"))
+        between, since = apart.exp(), total.exp()[..., None]
+        queries, keys, taken = q[:, :, at], k[:, :, at], v[:, :, at]
+        if delta:
+            own = rate[0].to(wide)[..., at, None]
+            known = (keys @ keys.mT * between).tril(-1) * own
+            one = torch.eye(keys.shape[2], dtype=wide, device=keys.device)
+            right = own * (taken - since * (keys @ state))
+            taken = torch.linalg.solve_triangular(
+                one + known, right, upper=False, unitriangular=True
+            )
+        found.append(since * (queries @ state) + (queries @ keys.mT * between) @ taken)
+        left = (total[..., -1:] - total).exp()[..., None]
+        state = since[..., -1:, :] * state + (keys * left).mT @ taken
+    return torch.cat(found, 2).to(kind)
+
+
+def linear_attention_gradient(
+    dy: Tensor, *tensors: Tensor, delta: bool = False, scale: float | None = None
+) -> tuple[Tensor, ...]:
+    """Compute linear attention again, and its gradients by all operands."""
+    with torch.enable_grad():
+        own = [t.detach().requires_grad_() for t in tensors]
+        y = linear_attention(*own, delta=delta, scale=scale)
+    found: tuple[Tensor, ...] = torch.autograd.grad(y, own, dy)
     return found
 
 

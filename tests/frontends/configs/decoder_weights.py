@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.frontends.configs.architecture import Architecture, Experts, GroupedQuery, Latent
+from shardwright.frontends.configs.architecture import (
+    Architecture,
+    Attention,
+    Experts,
+    GatedDelta,
+    GroupedQuery,
+    StateSpace,
+)
 
 Array = np.ndarray
 # By part of a layer: what modules of transformers call it, the first that is there.
@@ -50,12 +57,10 @@ class Weights:
     def __init__(self, arrays: Mapping[str, Array], architecture: Architecture) -> None:
         self.arrays, self.own = dict(arrays), architecture
         self.found: dict[str, Array] = {}
-        self._take(
-            "embedding.embedding_table", _one(arrays, "embed_tokens", "word_embeddings", "embed_in")
-        )
-        self._norm(
-            "norm", _one(arrays, "model.norm", "final_layernorm", "final_layer_norm", "ln_f")
-        )
+        words = _one(arrays, "embed_tokens", "word_embeddings", "embed_in", "embeddings")
+        self._take("embedding.embedding_table", words)
+        ends = ("model.norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f")
+        self._norm("norm", _one(arrays, *ends))
         if not architecture.tied:
             head = _one(arrays, "lm_head", "embed_out")
             self.found["head"] = self.arrays.pop(f"{head}.weight")
@@ -65,9 +70,16 @@ class Weights:
         for i, layer in enumerate(architecture.layers):
             place = next(n for n in arrays if (f".{i}." in n and "layers." in n) or f".h.{i}." in n)
             root = place[: place.index(f".{i}.") + len(f".{i}.")]
+            if layer.attention is None or layer.feed_forward is None:
+                own = "norm2" if layer.attention is None else "norm1"
+                self._norm(f"blocks.{i}.{own}", f"{root}norm")
+                root = f"{root}mixer."
             for name, others in _NORMS[architecture.norms].items():
                 self._norm(f"blocks.{i}.{name}", self._first(root, others))
-            self._attention(f"blocks.{i}.attention", root, layer.attention)
+            if layer.attention is not None:
+                self._attention(f"blocks.{i}.attention", root, layer.attention)
+            if layer.feed_forward is None:
+                continue
             if isinstance(layer.feed_forward, Experts):
                 self._experts(i, root, layer.feed_forward)
             else:
@@ -97,7 +109,16 @@ class Weights:
             if f"{other}.{kind}" in self.arrays:
                 self.found[f"{name}.{kind}"] = self.arrays.pop(f"{other}.{kind}")
 
-    def _attention(self, name: str, root: str, kind: GroupedQuery | Latent) -> None:
+    def _attention(self, name: str, root: str, kind: Attention) -> None:
+        if isinstance(kind, GatedDelta):
+            return self._delta(name, f"{root}linear_attn.", kind)
+        if isinstance(kind, StateSpace):
+            return self._space(name, root, kind)
+        if isinstance(kind, GroupedQuery) and kind.gated:
+            other = f"{root}self_attn.q_proj.weight"
+            whole = self.arrays.pop(other).reshape(kind.heads, 2, kind.head, -1)
+            self.found[f"{name}.gate.weight"] = whole[:, 1].reshape(kind.heads * kind.head, -1)
+            self.arrays[other] = whole[:, 0].reshape(kind.heads * kind.head, -1)
         for part, others in _PARTS.items():
             other = self._first(root, others)
             if other is not None:
@@ -110,6 +131,44 @@ class Weights:
             self.found[f"{name}.sinks"] = self.arrays.pop(f"{root}self_attn.sinks")
         if f"{root}self_attn.q_proj.weight" in self.arrays:
             self._product(f"{name}.query", f"{root}self_attn.q_proj")
+
+    def _linear(self, name: str, root: str, last: str) -> None:
+        self.found[f"{name}.step_bias"] = self.arrays.pop(f"{root}dt_bias")
+        self.found[f"{name}.decay_log"] = self.arrays.pop(f"{root}A_log")
+        self._product(f"{name}.projection", f"{root}{last}")
+
+    def _parts(self, name: str, whole: Array, sizes: dict[str, int], end: str) -> None:
+        parts = np.split(whole, np.cumsum([*sizes.values()])[:-1])
+        self.found |= {f"{name}.{own}{end}": part for own, part in zip(sizes, parts, strict=True)}
+
+    def _delta(self, name: str, root: str, kind: GatedDelta) -> None:
+        self._linear(name, root, "out_proj")
+        self._norm(f"{name}.norm", f"{root}norm")
+        shared = kind.value_heads // kind.key_heads
+        sizes = [kind.key, kind.key, shared * kind.value, shared * kind.value]
+        for other, widths, names in (
+            ("in_proj_qkvz", sizes, ("query", "key", "value", "gate")),
+            ("in_proj_ba", [shared, shared], ("rate", "step")),
+        ):
+            whole = self.arrays.pop(f"{root}{other}.weight")
+            by_head = whole.reshape(kind.key_heads, sum(widths), -1)
+            parts = np.split(by_head, np.cumsum(widths)[:-1], axis=1)
+            for own, part in zip(names, parts, strict=True):
+                self.found[f"{name}.{own}.weight"] = part.reshape(-1, whole.shape[1])
+        keys, values = kind.key_heads * kind.key, kind.value_heads * kind.value
+        convs = {"query_conv": keys, "key_conv": keys, "value_conv": values}
+        self._parts(name, self.arrays.pop(f"{root}conv1d.weight"), convs, ".weight")
+
+    def _space(self, name: str, root: str, kind: StateSpace) -> None:
+        self._linear(name, root, "out_proj")
+        self.found[f"{name}.skip"] = self.arrays.pop(f"{root}D")
+        self.found[f"{name}.scale"] = self.arrays.pop(f"{root}norm.weight")
+        inner, shared = kind.heads * kind.head, kind.groups * kind.state
+        sizes = {"gate": inner, "value": inner, "key": shared, "query": shared, "step": kind.heads}
+        self._parts(name, self.arrays.pop(f"{root}in_proj.weight"), sizes, ".weight")
+        convs = {"value_conv": inner, "key_conv": shared, "query_conv": shared}
+        for end in ("weight", "bias"):
+            self._parts(name, self.arrays.pop(f"{root}conv1d.{end}"), convs, f".{end}")
 
     def _fused(self, name: str, other: str, kind: GroupedQuery) -> None:
         """Take one product of queries, keys and values, in the order that each module has."""
@@ -147,6 +206,12 @@ class Weights:
         bias = f"{mlp}gate.e_score_correction_bias"
         if bias in self.arrays:
             self.found[f"{name}.selection_bias"] = self.arrays.pop(bias)
+        if not kind.each.gated:
+            for part in ("up", "down"):
+                whole = self.arrays.pop(f"{mlp}experts.{part}_proj")
+                self.found[f"{name}.{part}.weight"] = whole.swapaxes(1, 2)
+            self._dense(f"{inner}.shared", f"{mlp}shared_experts.", False)
+            return
         both, down = (f"{mlp}experts.{part}_proj" for part in ("gate_up", "down"))
         whole, last = self.arrays.pop(both), self.arrays.pop(down)
         if f"{both}_bias" in self.arrays:  # gpt-oss: [input, output], gates and others in turn

@@ -40,6 +40,27 @@ KINDS = {
     },
     "cohere2": {"head_dim": None, "sliding_window": 3, "sliding_window_pattern": 2},
     "olmo2": {"head_dim": None},
+    "qwen3_next": {
+        **FEW,
+        "num_experts": 4,
+        "shared_expert_intermediate_size": 12,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 6,
+        "linear_value_head_dim": 4,
+    },
+    "nemotron_h": {
+        **FEW,
+        "num_hidden_layers": None,
+        "hybrid_override_pattern": "ME*-",
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 6,
+        "n_groups": 2,
+        "ssm_state_size": 5,
+        "n_routed_experts": 6,
+        "moe_shared_expert_intermediate_size": 10,
+    },
 }
 PLANS = (
     "tensor=2,data=2,zero=1,sequence_parallel",

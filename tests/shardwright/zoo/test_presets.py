@@ -11,7 +11,7 @@ from shardwright.zoo.presets import counted, read
 
 UNITS = {"B": 1e9, "T": 1e12}
 # The names of some families round, or count otherwise: words twice, or not at all.
-OFF = {"active": 0.17, "all": 0.05}
+OFF = {"active": 0.3, "all": 0.05}
 
 
 def architecture(name: str) -> Architecture:
