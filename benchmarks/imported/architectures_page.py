@@ -28,12 +28,20 @@ that were found: most are sizes that do not fit each other, some need a package 
 installed, or have no `forward`.
 
 {counts}
+Of the right ones, {assumed} are imported with `as_example=True`: their sizes or branches depend on
+the elements of images, sounds or tokens, are those of the example, and are checked in every batch.
 {rest}
 ## Right
 
 | architecture | class | trained | loss | gradients | 4 ranks: loss, gradients | nodes | import, s |
 |---|---|---|---|---|---|---|---|
 {right}
+
+## Right, as the example
+
+| architecture | what is as in the example |
+|---|---|
+{lines}
 
 ## Refused, wrong, not finished
 
@@ -70,6 +78,12 @@ def write(rows: Iterable[Any], kinds: Mapping[str, Any], settings: Mapping[str, 
     text = _TEXT.format(
         known=len(kinds),
         counts=_counts(known),
+        assumed=sum(bool(row.assumed) for row in known if row.status == "right"),
+        lines="\n".join(
+            f"| {row.kind} | {'; '.join(f'`{_cell(line)}`' for line in row.assumed)} |"
+            for row in known
+            if row.status == "right" and row.assumed
+        ),
         rest=rest,
         right="\n".join(_right(row) for row in known if row.status == "right"),
         others="\n".join(

@@ -121,7 +121,7 @@ _WAV2VEC2 = {
     "num_conv_pos_embeddings": 8,
     "num_conv_pos_embedding_groups": 4,
 }
-_VIBE = {"num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
+_VIBE = {"num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1], "vae_std": 0.0}
 _INDEXED = {
     "indexer_n_heads": 16,
     "indexer_kv_heads": 1,
@@ -211,7 +211,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
             **{f"IMGIMG{chr(65 + i // 10)}{chr(65 + i % 10)}Z": 60 + i for i in range(32)},
         }
     },
-    "clap": {"audio_config": {"hidden_size": 256, "spec_size": 64}},
+    "clap": {"audio_config": {"hidden_size": 256, "spec_size": 64, "num_mel_bins": 32}},
     "clvp": {
         "text_config": {"vocab_size": 256, "hidden_size": 128},
         "speech_config": {"hidden_size": 128},
@@ -319,7 +319,11 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "grounding-dino": {"max_text_len": 8},
     "lightglue": {"keypoint_detector_config": _KEYPOINTS},
     "lw_detr": {
-        "backbone_config": {"num_windows": 4, "out_indices": [1, 2]},
+        "backbone_config": {
+            "num_windows": 4,
+            "out_features": ["stage1", "stage2"],
+            "out_indices": [1, 2],
+        },
         "projector_scale_factors": [1.0],
     },
     "lw_detr_vit": {"num_windows": 4},
@@ -361,7 +365,9 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
         "acoustic_tokenizer_chunk_size": 64,
     },
     "voxtral": _STACKED,
+    "neucodec": {"quantization_dim": 64},
     "xcodec": {"codebook_dim": KEEP},
+    "xcodec2": {"quantization_dim": 64},
     "depth_anything": {"backbone_config": _FOUR_LAYERS},
     "prompt_depth_anything": {"backbone_config": _FOUR_LAYERS},
     "zoedepth": {"backbone_config": _FOUR_LAYERS},

@@ -32,7 +32,7 @@ from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, t
 from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of, place, whole_traces
-from shardwright.frontends.torch.private import tree_map_only
+from shardwright.frontends.torch.private import tree_leaves, tree_map_only
 from shardwright.frontends.torch.tracing import plain_modes
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
@@ -196,11 +196,28 @@ def _failure(
         fault = ", and the fault is `torch.export`'s" if is_same else ""
         hint = f"the module runs{fault}: write the line without it"
         return ModelError(_exports(error), line_of(error), hint)
+    backward = _raised(module, lambda: _gradients(module, arguments, keywords))
+    if backward is not None:
+        return ModelError(
+            f"the module's own backward pass fails on the example inputs ({_reason(backward)})",
+            line_of(backward) or line_of(error),
+            "train it in PyTorch with them: it must run",
+        )
     return ModelError(
         f"the import cannot trace the module, which `torch.export` can ({_reason(error)})",
         line_of(error),
         "the fault is this package's: report it with the line",
     )
+
+
+def _gradients(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+    """Compute gradients of a module's first output, and leave those that its parameters have."""
+    outputs = tree_leaves(module(*arguments, **keywords))
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for output in outputs:
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            torch.autograd.grad(output.sum(), trained, allow_unused=True)
+            break
 
 
 def _is_open(error: Exception) -> bool:

@@ -343,8 +343,11 @@ def _shared(
 
 
 @converts("aten.masked_scatter")
-def _masked_scatter(call: Call, x: Value, mask: Value, source: Value) -> Value:
-    """Write the elements of `source` in order where a mask is true."""
+def _masked_scatter(call: Call, x: Value, mask: Value, source: Item) -> Value:
+    """Write the elements of `source` in order where a mask is true, none if it has none."""
+    if isinstance(source, Constant) and not source.size:
+        return x
+    source = call.value(source)
     mask = call.broadcast(mask, x.type.shape)
     flat = call.cast(call.reshape(mask, (mask.type.elements,)), "int64")
     place = call.shifted(call.emit("cumsum", flat, axis=0), -1)

@@ -40,6 +40,24 @@ def _branching(net: Any, x: Any) -> Any:
     return net.layer(x) if x.sum() > 0 else x
 
 
+class Asserting(torch.autograd.Function):
+    """Has a backward pass that fails."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        """Return the argument twice."""
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """Fail."""
+        raise RuntimeError("not in this mode")
+
+
+def _asserting(net: Any, x: Any) -> Any:
+    return Asserting.apply(net.layer(x))
+
+
 def _stepping(parameter: Any) -> None:
     parameter.data.sub_(parameter.grad)
 
@@ -82,6 +100,17 @@ def test_refusals_name_the_line_its_caller_and_the_fault(name: str) -> None:
         import_module(Net(function), (torch.rand(4, 4),))
     where = f"{_line(function)}, called in {_line(Net.forward)}"
     assert str(refused.value) == f"{what} (in {where}){hint}"
+
+
+def test_a_backward_pass_that_fails_is_the_modules_fault() -> None:
+    number = Asserting.backward.__code__.co_firstlineno + 3
+    with pytest.raises(ModelError) as refused:
+        import_module(Net(_asserting), (torch.rand(4, 4),))
+    assert str(refused.value) == (
+        "the module's own backward pass fails on the example inputs (RuntimeError: not in this "
+        f'mode) (in test_places.py:{number}: raise RuntimeError("not in this mode")); train it in '
+        "PyTorch with them: it must run"
+    )
 
 
 def test_a_failing_export_leaves_buffers_and_random_numbers_as_they_are() -> None:
