@@ -6,7 +6,17 @@ or is refused by its name.
 """
 
 from shardwright.frontends.configs.files import CONFIG, is_model, is_plan, read_model, read_plan
+from shardwright.frontends.configs.huggingface import known as known_architectures
 from shardwright.frontends.configs.huggingface import read as read_fields
 from shardwright.frontends.configs.reading import Reading
 
-__all__ = ["CONFIG", "Reading", "is_model", "is_plan", "read_fields", "read_model", "read_plan"]
+__all__ = [
+    "CONFIG",
+    "Reading",
+    "is_model",
+    "is_plan",
+    "known_architectures",
+    "read_fields",
+    "read_model",
+    "read_plan",
+]

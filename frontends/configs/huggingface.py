@@ -60,17 +60,35 @@ def read(where: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Rea
         return _inner(where, kind, values, sizes)
     if isinstance(kind, str) and kind in KINDS:
         return _decoder(kind, where, values, sizes)
-    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
-        known = ", ".join(sorted({*KINDS, *_WRAPPERS, *_ARCHITECTURES}))
-        raise reading.error(
-            f"`model_type` is `{kind}`, which is no model of the zoo",
-            f"there are {known}; or build the module in Python with transformers, and compile it "
-            "(`docs/pytorch.md`)",
-        )
+    if not isinstance(kind, str):
+        raise reading.error(f"`model_type` is `{kind}`, expected a name", "add it")
+    if kind not in _ARCHITECTURES:
+        return _foreign(reading, values, sizes)
     fields = Fields(reading, values)
     fields.take("model_type")
     _ARCHITECTURES[kind](fields)
     return _finished(fields, f"the model `{reading.model}`")
+
+
+def known() -> str:
+    """Return the names of the architectures that are models of the zoo."""
+    return ", ".join(sorted({*KINDS, *_WRAPPERS, *_ARCHITECTURES}))
+
+
+def _foreign(reading: Reading, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Reading:
+    """Return what a file says of an architecture that is no model of the zoo: all its fields."""
+    reading.model = "transformers"
+    fields = Fields(reading, values)
+    reading.options["precision"] = _precision(fields)
+    _stored(fields)
+    if "quantization_config" in fields.left:
+        stored = fields.left["quantization_config"]
+        raise reading.refused("quantization_config", stored, "weights of this kind are not trained")
+    given = {name: _value(text) for name, text in sizes.items()}
+    reading.fields = {**values, **given}
+    longest = values.get("max_position_embeddings")
+    reading.sizes["sequence"] = _USUAL if not isinstance(longest, int) else min(longest, _USUAL)
+    return reading
 
 
 def _finished(fields: Fields, what: str) -> Reading:
@@ -81,6 +99,14 @@ def _finished(fields: Fields, what: str) -> Reading:
     fields.drop(_NO_EFFECT)
     fields.end(f"{what} of the zoo has no such part")
     return reading
+
+
+def _value(text: str) -> Any:
+    """Return a field that the user gives as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _inner(where: str, kind: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Reading:
@@ -180,10 +206,7 @@ def _set(reading: Reading, known: Mapping[str, Any], sizes: Mapping[str, str]) -
                 f"the model has no size `{name}`",
                 f"did you mean `{near[0]}`?" if near else f"there are {', '.join(decoders.SIZES)}",
             )
-        try:
-            found[field] = json.loads(text)
-        except ValueError:
-            found[field] = text
+        found[field] = _value(text)
     count = found.get("num_hidden_layers")
     if isinstance(count, int) and count > 0:
         for name in decoders.PER_LAYER:

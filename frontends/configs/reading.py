@@ -36,6 +36,8 @@ class Reading:
         What has to be said of a size that the user does not give.
     architecture : Architecture or None
         The decoder that the file describes, where it is no model of the zoo with sizes.
+    fields : mapping or None
+        The fields of an architecture that is no model of the zoo.
     profile : str
         The software profile of the system that the file is of; empty where there are several.
     """
@@ -51,6 +53,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     assumed: dict[str, str] = field(default_factory=dict)
     architecture: Architecture | None = None
+    fields: Mapping[str, Any] | None = None
     profile: str = ""
 
     @property

@@ -5,6 +5,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from shardwright.frontends import configs
+from shardwright.frontends.configs import Reading
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.ir.optional import optional
 from shardwright.ir.versions import warn_if_untested
@@ -97,6 +99,57 @@ def from_torch(
         module, example_inputs, loss=loss or "none", as_example=as_example
     )
     return _trained_definition(imported, title)
+
+
+def from_transformers(
+    reading: Reading, batch: int = 8, sequence: int = 4096, dtype: str = "float32"
+) -> Definition:
+    """Return the definition of the module that transformers has for the fields of a config.json.
+
+    The module is made on the device `meta`, without elements. Code that comes with a checkpoint is
+    never run.
+
+    Parameters
+    ----------
+    reading : Reading
+        What the file says.
+    batch, sequence : int
+        The shape of the tokens.
+    dtype : str
+        Element type of the parameters.
+
+    Raises
+    ------
+    ModelError
+        If transformers has no such architecture, or its module cannot be made or imported.
+    PackageError
+        If transformers is not installed.
+    """
+    fields = dict(reading.fields or {})
+    kind = fields.pop("model_type")
+    need = f"the model `{kind}`, which is none of the zoo,"
+    transformers = optional("transformers", extra="transformers", need=need)
+    torch = optional("torch", extra="torch", need=need)
+    version = transformers.__version__
+    if kind not in transformers.CONFIG_MAPPING:
+        own = "; code that comes with a checkpoint is never run" if "auto_map" in fields else ""
+        raise reading.error(
+            f"`model_type` is `{kind}`, of which neither the zoo nor transformers {version} has a "
+            f"model{own}",
+            f"models of the zoo are {configs.known_architectures()}",
+        )
+    try:
+        config = transformers.AutoConfig.for_model(kind, **{**fields, "use_cache": False})
+        with torch.device("meta"):
+            module = transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # whatever a constructor raises for its fields
+        first = str(error).partition("\n")[0]
+        raise reading.error(
+            f"transformers {version} makes no model of words of the type `{kind}`: {first}"
+        ) from error
+    tokens = torch.zeros(batch, sequence, dtype=torch.int64)
+    module = module.to(getattr(torch, dtype)).eval()
+    return from_torch(module, {"input_ids": tokens, "labels": tokens})
 
 
 def is_jax_function(item: object, arguments: object) -> bool:

@@ -24,6 +24,7 @@ from shardwright.zoo.imported import (
     from_jax,
     from_onnx,
     from_torch,
+    from_transformers,
     is_jax_function,
     is_torch_module,
 )
@@ -169,7 +170,7 @@ def assumed_batch(model: str, devices: int) -> int | None:
     if is_decoder(name):
         found = read(name, {})
         base, given = found.model, [*given, *found.sizes]
-    if base not in (*_LANGUAGE, "decoder") or "batch" in given:
+    if base not in (*_LANGUAGE, "decoder", "transformers") or "batch" in given:
         return None
     function = MODELS.get(base, decoder)
     own: int = inspect.signature(function).parameters["batch"].default
@@ -183,10 +184,13 @@ def _from_config(name: str, sizes: str) -> Definition:
     found = read(name, fields)
     for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
-    if found.architecture is None:
-        function: Callable[..., Definition] = MODELS[found.model]
+    function: Callable[..., Definition]
+    if found.architecture is None and found.fields is None:
+        function = MODELS[found.model]
     else:
-        function = partial(decoder, found.architecture)
+        function = partial(from_transformers, found)
+        if found.architecture is not None:
+            function = partial(decoder, found.architecture)
         sizes = ",".join(f"{key}={text}" for key, text in given.items() if key in _OF_DECODERS)
     definition: Definition = _called(function, name, sizes, found.sizes_text)
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])

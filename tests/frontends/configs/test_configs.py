@@ -156,11 +156,10 @@ def test_sizes_of_the_user_hold_and_the_precision_is_the_files(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"model_type": "mamba"}, "`mamba`, which is no model of the zoo"),
         ({"model_type": "gpt_neox"}, "`num_key_value_heads` is `8`: `gpt_neox` has no such field"),
         ({"model_type": "phi3", "partial_rotary_factor": 0.01}, "`partial_rotary_factor` is 0.01"),
         ({"partial_rotary_factor": 0.5}, "`llama` has no such field, its class in transformers"),
-        ({"model_type": ["llama"]}, r"`\['llama'\]`, which is no model of the zoo"),
+        ({"model_type": ["llama"]}, r"`model_type` is `\['llama'\]`, expected a name"),
         ({"hidden_act": "sinus"}, "`hidden_act` is `sinus`: expected silu, swish, gelu"),
         ({"model_type": "mistral", "attention_bias": True}, r"`attention_bias` \(`true`\) is not"),
         ({"num_key_value_heads": 5}, "`num_key_value_heads` is 5, which does not divide it"),
@@ -214,6 +213,30 @@ def test_a_window_of_attention_is_one_of_the_program(tmp_path):
     graph = load(f"{name}:batch=2,hidden=64,heads=2,kv_heads=2,layers=1,sequence=96").graph
     (node,) = (n for n in graph.nodes if n.operator == "scaled_dot_product_attention")
     assert node.attributes["window"] == 64
+
+
+@pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
+def test_an_architecture_that_the_zoo_lacks_is_that_of_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 24}
+    fields = {"model_type": "opt", **small, "vocab_size": 32, "word_embed_proj_dim": 16}
+    name = written(tmp_path, "config.json", {**fields, "max_position_embeddings": 16})
+    found = load(f"{name}:batch=2,sequence=8,num_hidden_layers=2")
+    assert found.graph.inputs[0].type.shape == (2, 8)
+    config = transformers.OPTConfig(
+        **{**small, "num_hidden_layers": 2, "max_position_embeddings": 16},
+        vocab_size=32,
+        word_embed_proj_dim=16,
+    )
+    module = transformers.OPTForCausalLM(config)
+    assert found.parameter_count == sum(p.numel() for p in module.parameters())
+    assert found.precision == "bfloat16" == assumed_precision(name)
+    name = written(tmp_path, "config.json", {"model_type": "spiral_net", "auto_map": {}})
+    with pytest.raises(
+        ModelError,
+        match=r"`spiral_net`, of which neither the zoo nor .* comes with a checkpoint",
+    ):
+        load(name)
 
 
 @pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
