@@ -18,7 +18,6 @@ Kelley, "The cutting-plane method for solving convex programs", 1960.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +25,11 @@ from numpy.typing import NDArray
 from shardwright.compiler.buckets import Candidate, candidate_of
 from shardwright.compiler.fitting import Attempt, bounded
 from shardwright.compiler.probes import Probed
-from shardwright.cost_model.cluster import Cluster
+from shardwright.compiler.step_weights import StepWeights
 from shardwright.cost_model.timeline import seconds_in_any_memory
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.cost_model.weighted.loads import Loads, least_loads
 from shardwright.ir.errors import NoPlanError, PassError
-from shardwright.ir.mesh import Mesh
 from shardwright.search.budget_note import BY_WEIGHTS, BudgetNote
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions
@@ -41,7 +39,6 @@ from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-9
-_LINKS = 0.05  # weight of the links together, where the search for weights begins
 _MORE_LINKS = (0.1, 0.2)  # weights of the links where the gap is wide
 _WIDE = 0.02  # relative gap
 _HOST = 0.05  # weight of the links to the host together, where memory is short
@@ -119,8 +116,8 @@ class OverlapSearch:
         Makes a search by weights whose lower bound is of every plan; raises `NoPlanError`. Also
         gets how much higher a bound must be to be worth a longer search, and whether memory is
         known to be short.
-    mesh, cluster : Mesh, Cluster
-        Where the plans run.
+    weighting : StepWeights
+        The weights of where the plans run.
     limits : SearchOptions
         The limits of the user.
     budget : Budget
@@ -136,10 +133,6 @@ class OverlapSearch:
         the shortest step that a function returns.
     is_large : bool
         Whether the plan of the least serial step is searched only where memory is short.
-    intervals : int
-        Number of intervals of the step that have weights of their own.
-    passes : int
-        Number of micro-batches.
     rounds : int
         Number of searches by further weights at most.
     budget_note : BudgetNote
@@ -149,16 +142,13 @@ class OverlapSearch:
     fit: Callable[[float], Attempt]
     first: Callable[[ResourceWeights], Probed]
     probe: Callable[[ResourceWeights, float, bool], Probed]
-    mesh: Mesh
-    cluster: Cluster
+    weighting: StepWeights
     limits: SearchOptions
     budget: Budget
     within: Callable[[ResourceWeights, float], Iterable[Probed]] = lambda *_: ()
     relaxed: Callable[[], Overlapped | None] = lambda: None
     by_rule: Callable[[Callable[[], float]], Iterable[Attempt]] = lambda _: ()
     is_large: bool = False
-    intervals: int = 1
-    passes: int = 1
     rounds: int = ROUNDS
     budget_note: BudgetNote = field(default_factory=BudgetNote)
     found: list[Candidate] = field(default_factory=list)
@@ -176,7 +166,7 @@ class OverlapSearch:
         NoPlanError
             If no plan fits, or none was found.
         """
-        self.center = self._first_weights()
+        self.center = self.weighting.first
         bound = self._first_bound()
         if self.is_short and self.is_large:
             bound = max(bound, self._bound_without_limit())
@@ -203,14 +193,14 @@ class OverlapSearch:
         NoPlanError
             If no plan was found.
         """
-        self.center = self._first_weights()
-        return self._raised(self._met_first(self.first(self.as_weights(self.center))))
+        self.center = self.weighting.first
+        return self._raised(self._met_first(self.first(self.weighting.of_all(self.center))))
 
     def _first_bound(self) -> float:
         """Search by the first weights, and return the bound if memory does not matter there."""
         begin = self.budget.spent
         try:
-            first = self.first(self.as_weights(self.center))
+            first = self.first(self.weighting.of_all(self.center))
         except NoPlanError:  # the search that fits a plan says why, if plans by rule do not fit
             self.is_short = self.is_large
             return 0.0
@@ -247,7 +237,9 @@ class OverlapSearch:
         begin = self.budget.spent
         known_short = self.is_short and self.is_large
         try:
-            probed = self.probe(self.as_weights(weights), self._worthwhile(bound), known_short)
+            probed = self.probe(
+                self.weighting.of_all(weights), self._worthwhile(bound), known_short
+            )
         except NoPlanError:  # a plan fits, so only the budget can have ended the search
             self.budget_note.note(BY_WEIGHTS)
             return None
@@ -279,7 +271,7 @@ class OverlapSearch:
         for links in _MORE_LINKS:
             if self._is_late:
                 break
-            raised = self._searched(self._equal_weights(links), bound, is_last=False)
+            raised = self._searched(self.weighting.equal(links), bound, is_last=False)
             if raised is None:
                 break
             bound = raised
@@ -312,7 +304,7 @@ class OverlapSearch:
 
     def _meet_within(self, bound: float) -> None:
         """Meet plans of the best weights that leave memory for the window."""
-        weights = self.as_weights(self.center)
+        weights = self.weighting.of_all(self.center)
         for share in _SHARES:
             if self._is_near(bound) or self._is_late:
                 break
@@ -333,7 +325,7 @@ class OverlapSearch:
         if not self.found:
             return False
         fastest = min(self.found, key=lambda candidate: candidate.step_seconds)
-        least = seconds_in_any_memory(fastest.attempt.program, self.cluster)
+        least = seconds_in_any_memory(fastest.attempt.program, self.weighting.cluster)
         return fastest.step_seconds <= least * (1 + _ROOM)
 
     def _leave_room(self) -> None:
@@ -355,11 +347,11 @@ class OverlapSearch:
             if known.attempt.program is attempt.program:  # its cut is known
                 self.found.append(replace(known, attempt=attempt))
                 return
-        divided = least_loads(attempt.program, self.cluster, self.intervals)
+        divided = least_loads(attempt.program, self.weighting.cluster, self.weighting.intervals)
         self._add_cut(divided)
         limit, load = self.limits.limit_bytes, float(divided.total.max())
         if attempt.fits(limit) and not (self.is_large and load >= self._shortest):
-            self.found.append(candidate_of(attempt, self.cluster, limit, divided.total))
+            self.found.append(candidate_of(attempt, self.weighting.cluster, limit, divided.total))
 
     def _consider_probed(self, probed: Probed) -> None:
         """Consider the plan of a search by weights; emit it only if it may be the fastest."""
@@ -378,7 +370,7 @@ class OverlapSearch:
 
     def _add_cut(self, loads: Loads) -> None:
         """Add what a plan takes by any weights."""
-        place = {resource: i for i, resource in enumerate(self._used)}
+        place = {resource: i for i, resource in enumerate(self.weighting.used)}
         self.cuts.append(
             {
                 (among, tuple(place[resource] for resource in occupied)): seconds
@@ -387,31 +379,9 @@ class OverlapSearch:
         )
         self.loads.append(float(loads.total.max()))
 
-    @cached_property
-    def _used(self) -> list[int]:
-        """The resources of the mesh: the compute stream, the levels of its axes, and the host's."""
-        levels = {axis.level for axis in self.mesh.axes if axis.size > 1}
-        links = range(len(self.cluster.levels), len(self.cluster.links))
-        return [0, *(1 + link for link in (*sorted(levels), *links))]
-
-    @property
-    def first_weights(self) -> ResourceWeights:
-        """The weights by which the search begins, whatever the memory limit."""
-        return self.as_weights(self._first_weights())
-
-    def _first_weights(self) -> Floats:
-        return self._equal_weights(_LINKS)
-
-    def _equal_weights(self, together: float) -> Floats:
-        """Return weights of all intervals in which the links have equal shares."""
-        hosts = len(self.cluster.links) - len(self.cluster.levels)
-        links = len(self._used) - 1 - hosts
-        shares = [together / max(links, 1)] * links
-        return np.array([[1.0 - sum(shares), *shares, *[0.0] * hosts]] * self.intervals)
-
     def _weigh_host(self) -> None:
         """Give the links to the host a weight, where memory is short: it is not free to offload."""
-        hosts = len(self.cluster.links) - len(self.cluster.levels)
+        hosts = self.weighting.hosts
         if hosts:
             self.center *= 1 - _HOST
             self.center[:, -hosts:] = _HOST / hosts
@@ -427,7 +397,9 @@ class OverlapSearch:
         if self._is_near(bound) or self._is_late:
             return None
         step = self._least_step(bound)
-        height, weights = highest_grouped_weights(self.cuts, self.intervals, len(self._used))
+        height, weights = highest_grouped_weights(
+            self.cuts, self.weighting.intervals, len(self.weighting.used)
+        )
         if min(height, step) - bound <= self._worthwhile(bound):
             return None
         extreme = self._is_compute(weights) and not self.is_short
@@ -452,18 +424,6 @@ class OverlapSearch:
 
     def _is_near(self, bound: float) -> bool:
         return relative_gap(self._shortest, bound) <= max(self.limits.gap, OPTIMALITY_GAP)
-
-    def as_weights(self, weights: Floats) -> ResourceWeights:
-        """Return the weights of the resources of the mesh, by interval, as those of all."""
-        full = np.full((self.intervals, 1 + len(self.cluster.links)), LEAST_WEIGHT)
-        full[:, self._used] = np.maximum(weights, LEAST_WEIGHT)
-        full /= full.sum(axis=1, keepdims=True)
-        first, *later = (
-            ResourceWeights(compute, tuple(levels)) for compute, *levels in full.tolist()
-        )
-        if all(one == first for one in later):
-            return first
-        return replace(first, later=tuple(later), passes=self.passes)
 
     def _is_compute(self, weights: Floats) -> bool:
         return bool(weights[:, 0].min() > 1 - LEAST_WEIGHT)

@@ -23,6 +23,7 @@ from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.rule_plans import RulePlans
 from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
+from shardwright.compiler.step_weights import StepWeights
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.program_profile import Emissions
@@ -38,6 +39,7 @@ from shardwright.planner.evaluation.work import charge_emission, charge_simulati
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.budget_note import FOR_A_BOUND
 from shardwright.search.options import SearchOptions
+from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP
 from shardwright.solver.work import Budget
 
@@ -67,6 +69,7 @@ class Partitioning(Partitioned):
     known: SearchRequest | None = None
     _programs: Programs = field(default_factory=Programs)
     _requests: dict[ResourceWeights | None, SearchRequest] = field(default_factory=dict)
+    _spaces: dict[ResourceWeights | None, Mapping[str, SearchSpace]] = field(default_factory=dict)
     _searches: dict[ResourceWeights | None, Attempts] = field(default_factory=dict)
     _tried: list[Graph] = field(default_factory=list)  # whose buckets were chosen: equal programs
 
@@ -92,7 +95,7 @@ class Partitioning(Partitioned):
     @property
     def _first_weights(self) -> ResourceWeights | None:
         overlaps = self._request(None).simulates_step and self._request(None).minimizes_step
-        return self._overlap_search.first_weights if overlaps else None
+        return self._weighting.of_all(self._weighting.first) if overlaps else None
 
     def emit(self) -> Emitted:
         """Search for the best plan that fits, and emit it."""
@@ -110,8 +113,7 @@ class Partitioning(Partitioned):
 
     def _fastest(self, attempts: Attempts) -> Emitted:
         """Return the plan with the least overlapped step."""
-        search = self._overlap_search
-        search.budget = self.searching
+        search = self._overlap_search()
         found = search.run()
         fastest, *others = to_be_bucketed(found.candidates)
         best = self._faster(self._in_buckets(fastest, found), others, found)
@@ -121,7 +123,7 @@ class Partitioning(Partitioned):
             best = self._faster(best, to_be_bucketed(further.candidates), found)
         if not found.is_short and found.gap(best.step_seconds) > self._gap_of_rules:
             best = self._fastest_of(best, found, self._by_rule)
-        frontier = MemoryFrontier(self._attempts(search.first_weights))
+        frontier = MemoryFrontier(self._attempts(self._first_weights))
         best = self._fastest_of(best, found, frontier.plans)
         if found.is_short:
             best = self._fastest_of(best, found, partial(self._in_order, found))
@@ -136,18 +138,19 @@ class Partitioning(Partitioned):
         return self._emitted(best, self._serial_pin_prices(attempts), step.memory)
 
     @cached_property
+    def _weighting(self) -> StepWeights:
+        return StepWeights(self.mesh, self.cluster, self._intervals, self.options.passes)
+
     def _overlap_search(self) -> OverlapSearch:
         return OverlapSearch(
             self._fit,
             self._first,
             self._probe,
-            *(self.mesh, self.cluster, self.limits, self.budget),
+            *(self._weighting, self.limits, self.searching),
             within=self._within,
             relaxed=self._relaxed,
             by_rule=lambda shortest: self._by_rule(shortest, with_heuristics=True),
             is_large=self._is_large,
-            intervals=self._intervals,
-            passes=self.options.passes,
             budget_note=self.budget_note,
         )
 
@@ -262,15 +265,16 @@ class Partitioning(Partitioned):
             planner = self._lowering(weights).planner(self.mesh)
             is_first = weights is None or weights == self._first_weights
             known = self.known if self.known and self.known.weights == weights else None
-            self._requests[weights] = SearchRequest(
+            request = SearchRequest(
                 *(self.source, self.cluster, planner, self.options, weights, self.emissions),
                 known_micro=self._micro,
                 budget=self.budget if is_first else self.searching,
                 is_needed=is_first,
                 prices=None if known is None else known.profile,
                 known=known,
-                others=self._requests,
+                others=self._spaces,
             )
+            self._requests[weights], self._spaces[weights] = request, request.spaces
         return self._requests[weights]
 
     @cached_property
@@ -299,9 +303,7 @@ class Partitioning(Partitioned):
                 self._fit,
                 relaxed,
                 relaxed,
-                *(self.mesh, self.cluster, self.limits, budget),
-                intervals=self._intervals,
-                passes=self.options.passes,
+                *(self._weighting, self.limits, budget),
                 rounds=ROUNDS_RELAXED if emits_nothing else ROUNDS,
                 budget_note=self.budget_note,
             ).run_relaxed()
@@ -339,7 +341,7 @@ class Partitioning(Partitioned):
 
     def _in_order(self, found: Overlapped, shortest: Callable[[], float]) -> Iterator[Attempt]:
         """Yield the plans of a small problem that fit and may have a shorter step."""
-        searches = self._attempts(self._overlap_search.as_weights(found.center))
+        searches = self._attempts(self._weighting.of_all(found.center))
         for attempt in PlansInOrder(searches, self._serial).plans(shortest):
             check_cost(attempt, self._serial.request.profile)
             yield attempt

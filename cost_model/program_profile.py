@@ -42,6 +42,8 @@ from shardwright.operators.models.update_steps import (
 Floats = NDArray[np.float64]
 Emissions = dict[tuple[OperatorInfo, tuple[bool, ...]], list[tuple[Emission, int]]]
 """Each strategy of an operator emitted, with the position of the one that costs the same."""
+Tables = dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable]
+"""The strategies of operators, by the gradients that are wanted of their operands."""
 
 
 class ProgramProfile(CostProfile):
@@ -86,7 +88,7 @@ class ProgramProfile(CostProfile):
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
         back = self.planner.of_gradients
         self._move_back = back.orbit_costs if by_orbit else back.costs
-        self._tables: dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable] = {}
+        self._tables: Tables = {}
         # What the forward nodes of the emissions cost the second time, of the table that is made.
         self._forward: dict[int, list[tuple[float, float]]] = {}
         self._emissions: Emissions = {} if emissions is None else emissions
@@ -99,8 +101,12 @@ class ProgramProfile(CostProfile):
 
     @classmethod
     def make_planner(cls, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
-        """Return the planner of the cheapest paths by `move_costs`."""
-        return cls(mesh, cluster).planner
+        """Return the planner of the cheapest paths by `move_costs`.
+
+        Its prices have another planner, so that its paths are no part of a reference cycle.
+        """
+        prices = cls(mesh, cluster)
+        return RedistributionPlanner(mesh, cluster, prices._checked_moves, prices.packing_costs)
 
     @abstractmethod
     def operator_cost(

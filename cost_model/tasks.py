@@ -81,6 +81,8 @@ class Tasks:
 class TaskMaker:
     """Makes the tasks of nodes of a program, lowered to collectives.
 
+    It does not hold the program, so that a program may hold it.
+
     Parameters
     ----------
     graph : Graph
@@ -90,7 +92,7 @@ class TaskMaker:
     """
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
-        self.graph, self.buffers = graph, buffers(graph)
+        self.buffers = buffers(graph)
         self.placed, self.software = placements(graph, cluster), cluster.software
         self.written = written_in_place(graph, self.buffers)
         self.seconds = seconds_as_run(graph, cluster, self.placed)
@@ -102,19 +104,21 @@ class TaskMaker:
         self.unread = unread_recomputation(graph) if recomputes else {}
         self._uses: dict[int, _Uses] = {}
 
-    def in_passes(self, passes: int) -> Tasks:
-        """Return the tasks of so many passes over micro-batches."""
-        order, loop = tuple(execution_order(self.graph, passes)), self.buffers.live.loop
-        return Tasks(self.tasks(order), self.buffers, order, loop)
+    def in_passes(self, graph: Graph, passes: int) -> Tasks:
+        """Return the tasks of so many passes over micro-batches of the program."""
+        order, loop = tuple(execution_order(graph, passes)), self.buffers.live.loop
+        return Tasks(self.tasks(graph, order), self.buffers, order, loop)
 
-    def tasks(self, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
-        """Return the tasks of nodes that run in an order, each with its pass."""
+    def tasks(self, graph: Graph, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
+        """Return the tasks of nodes of the program that run in an order, each with its pass."""
         producer: dict[str, int] = {}  # the task that makes a value, the last so far
         readers: dict[str, list[int]] = {}  # of buffers
         tasks: list[Task] = []
         line = -1
         for i, (position, _) in enumerate(order):
-            uses = self._uses_of(position)
+            uses = self._uses.get(position)
+            if uses is None:
+                uses = self._uses[position] = self._make_uses(graph, position)
             after = [producer[name] for name in uses.waits_for if name in producer]
             for name in uses.written:
                 after += readers.get(name, ())
@@ -127,24 +131,19 @@ class TaskMaker:
             line = i if uses.task.in_line else line
         return tuple(tasks)
 
-    def _uses_of(self, position: int) -> "_Uses":
-        if position not in self._uses:
-            self._uses[position] = self._make_uses(position)
-        return self._uses[position]
-
     def _in_loop(self, position: int) -> bool:
         loop = self.buffers.live.loop
         return loop is not None and loop.start <= position < loop.stop
 
-    def _make_uses(self, position: int) -> "_Uses":
-        node, where, held = self.graph.nodes[position], self.placed[position], self.buffers
+    def _make_uses(self, graph: Graph, position: int) -> "_Uses":
+        node, where, held = graph.nodes[position], self.placed[position], self.buffers
         made = tuple(result.name for result in node.results)
         accumulates = any(map(held.live.is_accumulator, made))
-        nbytes = deferrable_bytes(node, where.queue, self.graph, held)
+        nbytes = deferrable_bytes(node, where.queue, graph, held)
         in_loop = self._in_loop(position)
-        task = self._task(position, in_loop, nbytes)
+        task = self._task(graph, position, in_loop, nbytes)
         if self.software is not None:
-            unread = [self._task(i, in_loop) for i in self.unread.get(position, ())]
+            unread = [self._task(graph, i, in_loop) for i in self.unread.get(position, ())]
             task = run_by(self.software, [task, *unread], held.live.loop is not None)
         return _Uses(
             task,
@@ -155,10 +154,10 @@ class TaskMaker:
             node.provenance.role == "update",
         )
 
-    def _task(self, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
+    def _task(self, graph: Graph, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
         seconds, where = self.seconds[position], self.placed[position]
         busy = self.computing[position] if where.levels else seconds
-        host = launch_seconds(self.graph.nodes[position], self.graph, self.software)
+        host = launch_seconds(graph.nodes[position], graph, self.software)
         return Task(where, seconds, (), nbytes, busy, in_loop, host)
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.profile import UpdateRule
-from shardwright.cost_model.program_profile import Emissions
+from shardwright.cost_model.program_profile import Emissions, Tables
 from shardwright.cost_model.redistribution.planner import (
+    Found,
     RedistributionPlanner,
     move_seconds,
     packing_seconds,
@@ -102,17 +103,16 @@ class WeightedPlanner(RedistributionPlanner):
     ----------
     moves : WeightedMoves
         The prices.
-    planners : dict
-        The planners of all kinds so far.
+    known : dict
+        What the planners of all kinds have found so far.
     """
 
-    def __init__(
-        self, moves: WeightedMoves, planners: "dict[Kind, WeightedPlanner] | None" = None
-    ) -> None:
+    def __init__(self, moves: WeightedMoves, known: dict[Kind, Found] | None = None) -> None:
         super().__init__(moves.mesh, moves.cluster, moves, moves.packing)
         self.moves = moves
-        self._planners = {} if planners is None else planners
-        self._planners[moves.kind] = self
+        self._known = {} if known is None else known
+        self.found = self._known.setdefault(moves.kind, self.found)
+        self._made: dict[Kind, WeightedPlanner] = {}
 
     @property
     def of_parameters(self) -> "WeightedPlanner":
@@ -134,10 +134,16 @@ class WeightedPlanner(RedistributionPlanner):
         return self.of_kind(self.moves.weights.in_step(self.moves.kind, times, of_parameters))
 
     def of_kind(self, kind: Kind) -> "WeightedPlanner":
-        """Return the planner of another kind of communication, the same one in every call."""
+        """Return the planner of another kind of communication.
+
+        It knows what all planners of its kind have found; none of them holds another that holds it.
+        """
         kind = self.moves.weights.canonical(kind)
-        found = self._planners.get(kind)
-        return found or WeightedPlanner(replace(self.moves, kind=kind), self._planners)
+        if kind == self.moves.kind:
+            return self
+        if kind not in self._made:
+            self._made[kind] = WeightedPlanner(replace(self.moves, kind=kind), self._known)
+        return self._made[kind]
 
 
 def weighted_planner(mesh: Mesh, cluster: Cluster, weights: ResourceWeights) -> WeightedPlanner:
@@ -163,6 +169,8 @@ class WeightedProfile(TimeProfile):
         Whether one strategy stands for its orbit.
     emissions : dict, optional
         Emitted operators, to share them with other weights.
+    known : dict, optional
+        The tables of all kinds of communication so far.
     """
 
     def __init__(
@@ -173,11 +181,14 @@ class WeightedProfile(TimeProfile):
         update_rule: UpdateRule | None = None,
         by_orbit: bool = False,
         emissions: Emissions | None = None,
+        known: dict[Kind, Tables] | None = None,
     ) -> None:
         super().__init__(planner.mesh, cluster, update_rule, by_orbit, planner, emissions)
         self.weights, self.kind, self._paths = weights, planner.moves.kind, planner
         self._moves, self._of_compute = planner.moves, weights.of(set(), planner.moves.kind)
-        self._others: dict[Kind, WeightedProfile] = {self.kind: self}
+        self._tables_of_kinds = {} if known is None else known
+        self._tables = self._tables_of_kinds.setdefault(self.kind, self._tables)
+        self._of_kinds: dict[Kind, Self] = {}
 
     @property
     def of_parameters(self) -> Self:
@@ -205,15 +216,16 @@ class WeightedProfile(TimeProfile):
 
     def _of_kind(self, kind: Kind) -> Self:
         kind = self.weights.canonical(kind)
-        if kind not in self._others:
-            made = WeightedProfile(
+        if kind == self.kind:
+            return self
+        if kind not in self._of_kinds:
+            self._of_kinds[kind] = type(self)(
                 *(self.weights, self._paths.of_kind(kind), self.cluster, self.update_rule),
                 by_orbit=self.orbit_planner is not None,
                 emissions=self._emissions,
+                known=self._tables_of_kinds,
             )
-            made._others = self._others
-            self._others[kind] = made
-        return self._others[kind]  # type: ignore[return-value]
+        return self._of_kinds[kind]
 
     def operator_cost(
         self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]

@@ -80,7 +80,7 @@ class SearchRequest:
     known : SearchRequest, optional
         An equal request of another search, which may have built the problems.
     others : mapping
-        The searches by other weights: where one has built a problem, this one only prices it.
+        The `spaces` of the searches by other weights: what one has built, this one only prices.
     """
 
     source: Graph
@@ -97,9 +97,12 @@ class SearchRequest:
     is_needed: bool = True
     interners: dict[Hashable, Interner] | None = None
     known: "SearchRequest | None" = field(default=None, repr=False, compare=False)
-    others: Mapping[ResourceWeights | None, "SearchRequest"] = field(
+    others: Mapping[ResourceWeights | None, Mapping[str, SearchSpace]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    spaces: dict[str, SearchSpace] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # that were built so far
     _spent: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -174,7 +177,7 @@ class SearchRequest:
     @property
     def is_built(self) -> bool:
         """Whether the problem was built: the budget may have ended that."""
-        return "space" in self.__dict__
+        return "space" in self.spaces
 
     @cached_property
     def recompute_space(self) -> SearchSpace:
@@ -190,6 +193,7 @@ class SearchRequest:
         """
         begin = self.budget.spent
         space = self._repriced(which) or self._known(which) or build()
+        self.spaces[which] = space
         self._spent[which] = self.budget.spent - begin
         return space
 
@@ -198,13 +202,12 @@ class SearchRequest:
         if self.known is None or self.known._spent.get(which, math.inf) >= self._budget.left:
             return None
         self.budget.charge(self.known._spent[which])
-        space: SearchSpace = vars(self.known)[which]
-        return space
+        return self.known.spaces[which]
 
     def _repriced(self, which: str) -> SearchSpace | None:
         """Return the problem that a search by other weights has built, by these; else None."""
-        for weights, other in self.others.items():
-            space = vars(other).get(which)
+        for weights, spaces in self.others.items():
+            space = spaces.get(which)
             if isinstance(space, RepriceableSpace) and self._tells_no_more_than(weights):
                 return repriced(space, self.profile, self._budget, self.options.effort)
         return None

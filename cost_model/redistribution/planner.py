@@ -6,7 +6,7 @@ search asks for thousands of pairs, and the partition then emits the paths that 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count, takewhile
@@ -133,6 +133,14 @@ class _Paths:
         return self.costs[symmetry.orbits[sources][:, None], columns]
 
 
+@dataclass(eq=False)
+class Found:
+    """The paths that were found by some prices, by type of tensor."""
+
+    paths: dict[object, _Paths] = field(default_factory=dict)
+    orbits: dict[object, OrbitPaths] = field(default_factory=dict)
+
+
 class RedistributionPlanner:
     """Prices and plans redistributions on one mesh of one cluster.
 
@@ -161,8 +169,7 @@ class RedistributionPlanner:
             packing_costs = partial(packing_seconds, mesh=mesh, cluster=cluster)
         self._packing_costs = packing_costs
         self.axis_permutations = tuple(few_axis_permutations(mesh))
-        self._paths: dict[object, _Paths] = {}
-        self._orbits: dict[object, OrbitPaths] = {}
+        self.found = Found()
 
     # Planners of other prices
 
@@ -328,16 +335,16 @@ class RedistributionPlanner:
 
     def _orbit_paths(self, tensor: TensorType) -> OrbitPaths:
         key = (tensor.shape, tensor.nbytes, tensor.ragged)
-        if key not in self._orbits:
+        if key not in self.found.orbits:
             graph = layout_graph(self.mesh, tensor.rank, by_orbit=True)
-            self._orbits[key] = OrbitPaths(graph, self._weights(graph, tensor))
-        return self._orbits[key]
+            self.found.orbits[key] = OrbitPaths(graph, self._weights(graph, tensor))
+        return self.found.orbits[key]
 
     def _shortest(self, tensor: TensorType) -> _Paths:
         key = (tensor.shape, tensor.nbytes, tensor.ragged)
-        if key not in self._paths:
-            self._paths[key] = self._find_paths(tensor)
-        return self._paths[key]
+        if key not in self.found.paths:
+            self.found.paths[key] = self._find_paths(tensor)
+        return self.found.paths[key]
 
     def _find_paths(self, tensor: TensorType) -> _Paths:
         graph = layout_graph(self.mesh, tensor.rank)

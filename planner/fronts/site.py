@@ -194,8 +194,8 @@ class Site:
         found = problems.request_of(block, block + 1, 1, passes if passes > 1 else None)
         shapes = {name: self.source.values[name].type.shape for name in self.passing(kind)}
         given = {name: boundary[s] for name, s in shapes.items() if s in boundary}
-        others: dict[ResourceWeights | None, SearchRequest] = {
-            known: one for (first, known), one in self._requests.items() if first == block
+        others: dict[ResourceWeights | None, Mapping[str, SearchSpace]] = {
+            known: one.spaces for (first, known), one in self._requests.items() if first == block
         }
         request = replace(problems.receiving(found, given), others=others)
         if boundary:

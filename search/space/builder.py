@@ -149,7 +149,7 @@ class SpaceBuilder:
         )
         self.updates = dict(self.graph.updates)
         self.moment = {node.name: i for i, node in enumerate(self.graph.nodes)}
-        self.ends = Ends(context, arguments.input_layouts, self._join, self.moment)
+        self.ends = Ends(context, arguments.input_layouts, self.moment)
         self.variable: dict[str, int] = {}
         self.counted: Mapping[str, str] = {}
         # The saved tensors that each operator is the last to read.
@@ -200,7 +200,8 @@ class SpaceBuilder:
         elif step.adds == "output":
             self.ends.add_output(self.graph.values[name], is_loss=name == self.context.loss)
         else:
-            self.ends.add_inputs()
+            for value, writer in self.ends.add_inputs():
+                self._join(value, writer)
         self.context.budget.charge(SECONDS_OF_STEP)
         for pair in self.draft.pairs[self.sizes[-1][1] if self.sizes else 0 :]:
             self.context.charge(pair.table, SECONDS_OF_ENTRY * pair.table.size)

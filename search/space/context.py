@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,10 +127,16 @@ class BuildContext:
         self.casts = parameter_casts(self.graph) if self._joins_casts else {}
         self.intern, self.number = self.interner.intern, self.interner.number
         self.gradient_types = gradient_types(self.graph, accumulates=self.accumulates)
-        self.number_of_types = cache(lambda name: self.number(self.gradient_types(name)))
+        self._numbers_of_types: dict[str, int] = {}
         self.of_parameters = parameter_tensors(
             self.graph.nodes, (parameter.name for parameter in self.graph.parameters)
         )
+
+    def number_of_types(self, name: str) -> int:
+        """Return a number for the types of a value's gradients; equal types have one."""
+        if name not in self._numbers_of_types:
+            self._numbers_of_types[name] = self.number(self.gradient_types(name))
+        return self._numbers_of_types[name]
 
     def _flow(self) -> CotangentFlow:
         return cotangent_flow(self.graph) if self.part is None else self.part.stretch.flow

@@ -1,6 +1,6 @@
 """The ends of a program: its inputs and outputs, and what a stage receives and sends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,15 +23,12 @@ class Ends:
         The space.
     layouts : mapping of str to Layout
         The layouts of inputs that the user gives.
-    join : callable
-        Connects the writer of a tensor with its readers.
     moment : mapping of str to int
         When each operator runs forward.
     """
 
     context: BuildContext
     layouts: Mapping[str, Layout]
-    join: Callable[[Value, EdgeEnd], None]
     moment: Mapping[str, int]
 
     def add_output(self, value: Value, *, is_loss: bool) -> None:
@@ -49,21 +46,24 @@ class Ends:
         end = EdgeEnd(variable, key, (edge,), last, is_output=True, passes=passes)
         self.context.readers[value.name].append(end)
 
-    def add_inputs(self) -> None:
-        """Add what the program is fed, and what it receives from other stages and sends."""
+    def add_inputs(self) -> Iterator[tuple[Value, EdgeEnd]]:
+        """Add what the program is fed, and what it receives from other stages and sends.
+
+        Yields what is to be connected with its readers.
+        """
         free = self.context.has_free_ends
         for name in () if free else self.context.sent:
             self._add_sent(self.context.graph.values[name])
         for value in self.context.graph.inputs:
             if not self.context.is_received(value.name):
-                self._add_input(value)
+                yield value, self._add_input(value)
             elif not free:
-                self._add_received(value)
+                yield value, self._add_received(value)
 
-    def _add_received(self, value: Value) -> None:
+    def _add_received(self, value: Value) -> EdgeEnd:
         """Add a value that another stage makes; its gradient goes back in the same layout."""
         variable, layouts, passes, key = self._at_end_of_stage("input", value)
-        self.join(value, EdgeEnd(variable, key, layouts, 0, passes=passes, gradient_passes=passes))
+        return EdgeEnd(variable, key, layouts, 0, passes=passes, gradient_passes=passes)
 
     def _add_sent(self, value: Value) -> None:
         """Add a value that other stages read, as one more reader."""
@@ -96,7 +96,7 @@ class Ends:
         )
         return variable, layouts, passes, (kind, value.type, wanted, fixed, passes)
 
-    def _add_input(self, value: Value) -> None:
+    def _add_input(self, value: Value) -> EdgeEnd:
         layout = self.layouts.get(value.name)
         options = (layout,) if layout is not None else tuple(self.context.all_layouts(value.type))
         variable = self.context.draft.add(
@@ -105,4 +105,4 @@ class Ends:
         edge_layouts = tuple(EdgeLayout(option, None) for option in options)
         passes = self.context.split_passes(value.name)
         key = self.context.number(("input", value.type, layout, passes))
-        self.join(value, EdgeEnd(variable, key, edge_layouts, 0, passes=passes))
+        return EdgeEnd(variable, key, edge_layouts, 0, passes=passes)

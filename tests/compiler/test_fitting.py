@@ -321,8 +321,7 @@ def test_a_plan_that_does_not_fit_is_known_where_nothing_is_left_for_others(
         Budget(60),
     )
     found = Partitioning(source, *where)
-    search = found._overlap_search
-    weights = search.as_weights(search._equal_weights(0.5))
+    weights = found._weighting.of_all(found._weighting.equal(0.5))
 
     def late(
         self: SearchRequest, *arguments: object, recompute: bool = False, **options: object
