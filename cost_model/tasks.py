@@ -103,11 +103,14 @@ class TaskMaker:
         recomputes = self.software is not None and self.software.recompute == "blocks"
         self.unread = unread_recomputation(graph) if recomputes else {}
         self._uses: dict[int, _Uses] = {}
+        self._in_passes: dict[int, Tasks] = {}
 
     def in_passes(self, graph: Graph, passes: int) -> Tasks:
         """Return the tasks of so many passes over micro-batches of the program."""
-        order, loop = tuple(execution_order(graph, passes)), self.buffers.live.loop
-        return Tasks(self.tasks(graph, order), self.buffers, order, loop)
+        if passes not in self._in_passes:
+            order, loop = tuple(execution_order(graph, passes)), self.buffers.live.loop
+            self._in_passes[passes] = Tasks(self.tasks(graph, order), self.buffers, order, loop)
+        return self._in_passes[passes]
 
     def tasks(self, graph: Graph, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
         """Return the tasks of nodes of the program that run in an order, each with its pass."""

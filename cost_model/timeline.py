@@ -30,7 +30,7 @@ Then it is no result of a search, and bounds of the search do not speak of it.
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -189,7 +189,7 @@ def seconds_in_best_buckets(graph: Graph, cluster: AnyCluster, window: float) ->
     if cluster.software is not None or pipeline_of(graph) is not None:
         return 0.0
     program = _alone(graph, cluster)
-    seconds = seconds_in_buckets(graph, program.cluster, program.seconds)
+    seconds = seconds_in_buckets(graph, program.cluster, program.maker.seconds)
     found = program.executed(window, seconds)
     return 0.0 if found is None else found.step_seconds
 
@@ -216,33 +216,19 @@ def serial_seconds(graph: Graph, cluster: AnyCluster) -> float:
 def _alone(graph: Graph, cluster: AnyCluster) -> "_Program":
     """Return the timelines of a program in one stage, which share its tasks."""
     one = of_one_kind(cluster, _ONE_STAGE)
-    made = graph.analysed(("timelines", one), lambda: _Made(TaskMaker(graph, one)))
-    return _Program(graph, one, made)
-
-
-@dataclass
-class _Made:
-    """What the timelines of a program share, by number of passes; it does not hold the program."""
-
-    maker: TaskMaker
-    tasks: dict[int, Tasks] = field(default_factory=dict)
-    ranges: dict[int, LiveRanges] = field(default_factory=dict)
+    return _Program(graph, one)
 
 
 class _Program:
     """The timelines of a program; of many equal passes over micro-batches some stand for all."""
 
-    def __init__(self, graph: Graph, cluster: Cluster, made: _Made) -> None:
-        self.graph, self.cluster, self._made = graph, cluster, made
+    def __init__(self, graph: Graph, cluster: Cluster) -> None:
+        self.graph, self.cluster = graph, cluster
+        self.maker = graph.analysed(("tasks", cluster), lambda: TaskMaker(graph, cluster))
         loop = loop_of(graph)
         self.passes = 1 if loop is None else loop.passes
         body = 0 if loop is None else loop.stop - loop.start
         self.fewest = min(self.passes, max(_FEWEST_PASSES, _MOST_TASKS // max(body, 1)))
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        """The seconds of each node."""
-        return self._made.maker.seconds
 
     @property
     def widest(self) -> float:
@@ -299,18 +285,15 @@ class _Program:
         return None if repeated is None else _Skipped(self.passes - passes, repeated)
 
     def _tasks_of(self, passes: int) -> Tasks:
-        known = self._made.tasks
-        if passes not in known:
-            known[passes] = self._made.maker.in_passes(self.graph, passes)
-        return known[passes]
+        return self.maker.in_passes(self.graph, passes)
 
     def _live_ranges(self, passes: int) -> LiveRanges:
-        known = self._made.ranges
-        if passes not in known:
+        def ranges() -> LiveRanges:
             tasks = self._tasks_of(passes)
             positions = [position for position, _ in tasks.order]
-            known[passes] = LiveRanges(self.graph, tasks.buffers, positions)
-        return known[passes]
+            return LiveRanges(self.graph, tasks.buffers, positions)
+
+        return self.graph.analysed(("live ranges", self.cluster, passes), ranges)
 
 
 @dataclass(frozen=True)

@@ -68,16 +68,22 @@ def placements(
 def _all_orders(mesh: Mesh, rank: int, kinds: Kinds) -> Iterator[Layout]:
     """Yield a layout of every orbit, with the axes of a dimension in every order."""
     names = [axis.name for axis in mesh.axes if axis.size > 1]
+    for splits, free in _splits(rank, names, kinds):
+        for partial in [(), *subsets(free, kinds)]:
+            yield Layout(splits, mesh.ordered(partial))
 
-    def extended(splits: tuple[tuple[str, ...], ...], free: list[str]) -> Iterator[Layout]:
-        if len(splits) == rank:
-            for partial in [(), *subsets(free, kinds)]:
-                yield Layout(splits, mesh.ordered(partial))
-            return
-        for held in [(), *orders(free, kinds)]:
-            yield from extended((*splits, held), [axis for axis in free if axis not in held])
 
-    yield from extended((), names)
+def _splits(
+    rank: int, free: list[str], kinds: Kinds
+) -> Iterator[tuple[tuple[tuple[str, ...], ...], list[str]]]:
+    """Yield the axes of each dimension, in every order, and those that are left."""
+    if not rank:
+        yield (), free
+        return
+    for held in [(), *orders(free, kinds)]:
+        left = [axis for axis in free if axis not in held]
+        for later, rest in _splits(rank - 1, left, kinds):
+            yield (held, *later), rest
 
 
 @dataclass(frozen=True, eq=False)

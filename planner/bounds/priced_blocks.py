@@ -19,7 +19,7 @@ saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 
 import numpy as np
@@ -139,23 +139,35 @@ class PricedBlocks:
         space = self._space(block, 1)
         if not self.has_prices:
             return PricedBlock(space.problem, [None] * len(space.problem.variables), list)
-        held = at_turn(space)
+        held, space_of = at_turn(space), self._space_of
 
         @cache
         def others() -> list[Array | None]:
-            both = at_turn(self._space(block, 2))
+            both = at_turn(space_of(block, 2))
             return [None if b is None else _less(b, h) for h, b in zip(held, both, strict=True)]
 
         return PricedBlock(space.problem, held, others)
 
     def _space(self, block: int, in_flight: int) -> SearchSpace:
-        problems = self.problems
-        common = problems.blocks.common(block)
-        request = problems.request_of(
-            block, block + 1, in_flight, self.passes, free_ends=True, uncounted=common
-        )
-        recomputes = self.has_prices and self.recomputes and request.recomputes
-        return request.recompute_space if recomputes else request.space
+        return self._space_of(block, in_flight)
+
+    @property
+    def _space_of(self) -> Callable[[int, int], SearchSpace]:
+        """What returns the problem of a block, and does not hold those that are priced."""
+        recomputes = self.has_prices and self.recomputes
+        return partial(_space, self.problems, self.passes, recomputes)
+
+
+def _space(
+    problems: StageProblems, passes: float, recomputes: bool, block: int, in_flight: int
+) -> SearchSpace:
+    """Return the problem of a block, with what is recomputed where that may be."""
+    request = problems.request_of(
+        *(block, block + 1, in_flight, passes),
+        free_ends=True,
+        uncounted=problems.blocks.common(block),
+    )
+    return request.recompute_space if recomputes and request.recomputes else request.space
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ all of these its seconds are known for each resource.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -144,25 +144,45 @@ def _hull(block: PricedBlock, site: Site) -> list[Priced]:
     if not free.nbytes:
         return [free]
     dear = block.least(_DEAREST * free.seconds / free.nbytes, 1, site.patience)
-    seconds: dict[tuple[int, ...], float] = {}
+    return [free, *_Hull(block, site, free).between(free, dear, _DEPTH), dear]
 
-    def of(one: Priced) -> float:
-        if one.assignment not in seconds:
-            seconds[one.assignment] = float(evaluate(block.problem, one.assignment).cost)
-        return seconds[one.assignment]
 
-    def between(low: Priced, high: Priced, depth: int) -> Iterator[Priced]:
+@dataclass
+class _Hull:
+    """The plans of a block at the prices at which two others are equal.
+
+    Parameters
+    ----------
+    block, site : PricedBlock, Site
+        The block, and where it runs.
+    free : Priced
+        The plan that is best without a price.
+    """
+
+    block: PricedBlock
+    site: Site
+    free: Priced
+    _seconds: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def between(self, low: Priced, high: Priced, depth: int) -> Iterator[Priced]:
+        """Yield the plans between two, cheaper in seconds first."""
         saved = low.nbytes - high.nbytes
         if not depth or saved <= 0:
             return
-        price = (of(high) - of(low)) / saved
+        price = (self._of(high) - self._of(low)) / saved
         if price <= 0:
             return
-        found = block.least(price, 1, site.patience)
-        gain = of(low) + price * low.nbytes - of(found) - price * found.nbytes
-        if gain > _CLOSE * of(free):
-            yield from between(low, found, depth - 1)
+        found = self.block.least(price, 1, self.site.patience)
+        both = self._of(low) + price * low.nbytes
+        gain = both - self._of(found) - price * found.nbytes
+        if gain > _CLOSE * self._of(self.free):
+            yield from self.between(low, found, depth - 1)
             yield found
-            yield from between(found, high, depth - 1)
+            yield from self.between(found, high, depth - 1)
 
-    return [free, *between(free, dear, _DEPTH), dear]
+    def _of(self, one: Priced) -> float:
+        """Return the seconds of a plan without its bytes."""
+        if one.assignment not in self._seconds:
+            cost = evaluate(self.block.problem, one.assignment).cost
+            self._seconds[one.assignment] = float(cost)
+        return self._seconds[one.assignment]

@@ -83,9 +83,9 @@ class LargeNeighbourhoods:
         self.search, self.flat = search, flat
         self.random = np.random.default_rng(search.seed)
         self.kinds = {
-            "ball": self.ball,
-            "competitors": self.competitors,
-            "stretch": self.stretch,
+            "ball": type(self).ball,
+            "competitors": type(self).competitors,
+            "stretch": type(self).stretch,
         }
         self.actions = [*self.kinds, "fusion", "exchange", "likely"]
         self.size = dict.fromkeys(self.kinds, float(FIRST_SIZE))
@@ -172,7 +172,7 @@ class LargeNeighbourhoods:
         elif action == "likely":
             complete = self.search_likely(part)
         else:
-            complete = self.search_subproblem(self.kinds[action](), part)
+            complete = self.search_subproblem(self.kinds[action](self), part)
         if action in self.seconds and not complete:
             self.seconds[action] = min(LONGER * seconds, self.longest)
         if action in self.size:
