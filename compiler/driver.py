@@ -47,7 +47,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.effort import budget_of
-from shardwright.planner.option_checks import SEARCHED
+from shardwright.planner.option_checks import SEARCHED, check_values
 from shardwright.planner.options import UNPARTITIONED, CompileOptions
 from shardwright.planner.pipelines import (
     hybrid_parallel,
@@ -112,7 +112,7 @@ def compile_graph(
         if one is not None and options.micro_batches != 1:
             check_axes(one)
     if options.stages == SEARCHED:
-        options.check_search_of_stages()
+        _check_search_of_stages(options)
     options = _with_passes_of_plan(options, graph, devices)
     given = SEARCHED not in (options.micro_batches, options.stages)
     single = len(meshes) == 1 and given and not options.explain_search
@@ -240,6 +240,12 @@ def _forms(options: CompileOptions) -> Sequence[Form]:
     return ((options.chunks, options.order),)
 
 
+def _check_search_of_stages(options: CompileOptions) -> None:
+    """Refuse what no search for the stages of a pipeline covers."""
+    needed = {"mode": "auto_parallel", "search": "exact", "cost_model": "time"}
+    check_values(f"`stages` is {options.stages}", needed, vars(options))
+
+
 def _check_not_staged(source: Graph, options: CompileOptions) -> None:
     """Refuse a search of configurations for a program whose stages are given.
 
@@ -346,7 +352,7 @@ def _partitioned(
     if stages is None:
         mesh = mesh or mesh_of_options(cluster, devices, options)
         if options.groups > 1:
-            options.check_search_of_stages()
+            _check_search_of_stages(options)
             level = level_of_stages(cluster, devices, options.groups)
             where = (source, cluster, mesh, options, passes, progress, budget, level)
             search = PipelinePartitioning(*where)

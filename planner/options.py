@@ -317,6 +317,13 @@ class CompileOptions:
             validate=check_executor,
         ),
     )
+    cache: bool = field(
+        default=True,
+        metadata=_about(
+            "keep what searches of blocks find for later ones, in `$SHARDWRIGHT_CACHE`",
+            validate=check_flag,
+        ),
+    )
     extra_passes: Pipeline | str = field(
         default=(),
         metadata=_about(
@@ -399,17 +406,6 @@ class CompileOptions:
         if self.memory_limit is None:
             return cluster.device.usable_bytes
         return float(self.memory_limit)
-
-    def check_search_of_stages(self) -> None:
-        """Refuse what no search for the stages of a pipeline covers.
-
-        Raises
-        ------
-        OptionError
-            If an option asks for another search.
-        """
-        needed = {"mode": "auto_parallel", "search": "exact", "cost_model": "time"}
-        checks.check_values(f"`stages` is {self.stages}", needed, vars(self))
 
     def _check_stages(self) -> None:
         """Refuse options of a pipeline that contradict each other."""

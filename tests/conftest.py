@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 # Matrices of tests are too small for several threads each; must be said before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests neither use nor change what the user's searches have kept.
+os.environ["SHARDWRIGHT_CACHE"] = ""
 # Tables are as wide as where there is no terminal.
 os.environ.pop("COLUMNS", None)
 

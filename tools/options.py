@@ -199,6 +199,8 @@ def _add_search(how: argparse._ArgumentGroup, *, explained: bool) -> None:
     _add_option(how, "--workers", "N")
     text = option_help("executor")
     how.add_argument("--executor", default=DEFAULTS["executor"], metavar="WHO", help=text)
+    text = "keep nothing of searches for later ones, and use nothing that is kept"
+    how.add_argument("--no-cache", dest="cache", action="store_false", help=text)
 
 
 def add_training_types(step: argparse._ArgumentGroup) -> None:

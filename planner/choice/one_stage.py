@@ -19,7 +19,8 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.counts import Choice, Counts, Run
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
-from shardwright.planner.fronts.front import BlockFront, BlockPlan
+from shardwright.planner.fronts.front import BlockPlan
+from shardwright.planner.fronts.kept import fronts_of
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.plan.assembly import assembled
 from shardwright.planner.plan.stage_plans import renamed
@@ -152,7 +153,7 @@ class OneStage:
         kinds = self.site.kinds
         return Counts(
             [len(kind.places) for kind in kinds],
-            [BlockFront(self.site, kind).plans for kind in kinds],
+            fronts_of(self.site),
             [(kind.places[0], kind.places[-1]) for kind in kinds],
             self.site.limits.limit_bytes,
         )

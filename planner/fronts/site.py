@@ -192,7 +192,7 @@ class Site:
         problems, passes = self.problems(weights), self.blocks.loop.passes
         block = kind.first
         found = problems.request_of(block, block + 1, 1, passes if passes > 1 else None)
-        shapes = {name: self.source.values[name].type.shape for name in self.passing(kind)}
+        shapes = self.shapes(kind)
         given = {name: boundary[s] for name, s in shapes.items() if s in boundary}
         others: dict[ResourceWeights | None, Mapping[str, SearchSpace]] = {
             known: one.spaces for (first, known), one in self._requests.items() if first == block
@@ -201,6 +201,10 @@ class Site:
         if boundary:
             request = self._requests.setdefault((block, weights), request)
         return request
+
+    def shapes(self, kind: Kind) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the passing values of a kind, in the whole batch."""
+        return {name: self.source.values[name].type.shape for name in self.passing(kind)}
 
     def passing(self, kind: Kind) -> list[str]:
         """Return the values with samples that the first block of a kind receives or sends."""
@@ -218,13 +222,12 @@ class Site:
         """The layout in which values pass between blocks, by their shape in the whole batch."""
         found: dict[tuple[int, ...], Layout] = {}
         for kind in sorted(self.kinds, key=lambda kind: -len(kind.places)):
-            names = self.passing(kind)
-            shapes = {name: self.source.values[name].type.shape for name in names}
+            shapes = self.shapes(kind)
             if all(shape in found for shape in shapes.values()):
                 continue
             request = self._request(kind, self.weights[0], {})
             free = request.solve(request.space, replace(self.limits, memory_limit=None))
-            for name in reversed(names):
+            for name in reversed(shapes):
                 if name in free.decisions.stored:
                     found.setdefault(shapes[name], free.decisions.stored[name])
         return found

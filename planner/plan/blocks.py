@@ -179,6 +179,15 @@ class Blocks:
             keys.append((block.key, tuple(links), tuple(last >= end for last in block.sent)))
         return tuple(keys)
 
+    def told(self, block: int) -> tuple[object, ...]:
+        """Return all that the problem of a block depends on, without names, for another program."""
+        common = self.common_places(block)
+        return self._structure(self._parts[block]), common, self.loop.passes
+
+    def values(self, block: int) -> list[str]:
+        """Return the names of the values of a block, in an order that equal blocks share."""
+        return _values(self._parts[block])
+
     def passed(self, block: int) -> list[str]:
         """Return the values of a micro-batch that the block before makes and this one reads."""
         received = self._parts[block].received
@@ -277,7 +286,7 @@ class Blocks:
             for value in graph.inputs
         )
         parameters = tuple(
-            (of(p.name), p.value.type, _text(p.attributes), p.role, p.name in part.flow.values)
+            (of(p.name), p.value.type, _decided(p.attributes), p.role, p.name in part.flow.values)
             for p in graph.parameters
         )
         nodes = tuple(node_key(node) for node in graph.nodes)
@@ -314,6 +323,11 @@ def _values(part: Stretch) -> list[str]:
 
 def _read(part: Stretch) -> list[str]:
     return [name for node in part.graph.nodes for name in node.operands]
+
+
+def _decided(attributes: Attributes) -> str:
+    """Return the attributes of a parameter that a plan depends on: not with what it begins."""
+    return _text({name: value for name, value in attributes.items() if name != "initializer"})
 
 
 def _text(attributes: Attributes) -> str:

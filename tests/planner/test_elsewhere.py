@@ -44,15 +44,10 @@ def alone(tmp_path_factory):
 def cluster(workers=2):
     """Begin a Dask cluster whose workers are processes; yield its address and its workers."""
     distributed = optional("distributed", extra="dask", need="the test")
-    path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    try:
-        with distributed.LocalCluster(
-            workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
-        ) as one:
-            yield one.scheduler_address.replace("tcp://", elsewhere.DASK), one
-    finally:
-        os.environ.pop("PYTHONPATH") if path is None else os.environ.update(PYTHONPATH=path)
+    with distributed.LocalCluster(
+        workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
+    ) as one:
+        yield one.scheduler_address.replace("tcp://", elsewhere.DASK), one
 
 
 @has_dask
