@@ -11,6 +11,7 @@ from math import isclose, prod
 from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.operators.models.loss import emit_log_sum, emit_log_sum_and_pick
 
 Pattern = Callable[["Found", Node], Value | None]
 
@@ -268,6 +269,39 @@ def _log_softmax(m: Found, node: Node) -> Value | None:
     return m.build.emit("log_softmax", m.value(x), axis=axis)
 
 
+def _unsigned(m: Found, name: str) -> str:
+    """Return the value whose absolute value another is: by its sign, or as such; else itself."""
+    if (absolute := m.node(name, "abs")) is not None:
+        return absolute.operands[0]
+    product = m.node(name, "mul")
+    for x, factor in (product.operands, product.operands[::-1]) if product else ():
+        sign = m.node(factor, "where")
+        test = m.node(sign.operands[0], "less") if sign else None
+        if sign is None or test is None or test.operands[0] != x:
+            continue
+        numbers = zip((test.operands[1], *sign.operands[1:]), (0.0, -1.0, 1.0), strict=True)
+        if all(_is_fill(m, one, number) for one, number in numbers):
+            return x
+    return name
+
+
+def _log_sum(m: Found, node: Node) -> Value | None:
+    """Match log of the sum of exp(x - max) + max, over the last dimension."""
+    for logarithm, shift in (node.operands, node.operands[::-1]):
+        log = m.node(logarithm, "log")
+        total = m.node(_unsigned(m, log.operands[0]), "reduce_sum") if log else None
+        found = _exponentials(m, total.operands[0]) if total else None
+        if total is None or found is None or m.plain(found[1]) != m.plain(shift):
+            continue
+        x = m.value(found[0])
+        axes, rows = (x.type.rank - 1,), x.type.shape[:-1]
+        if (found[2],) == attribute_of(total, "axis") == axes and node.results[
+            0
+        ].type.shape == rows:
+            return emit_log_sum(m.build, x)
+    return None
+
+
 def _cross_entropy(m: Found, node: Node) -> Value | None:
     """Match log of the sum of exp(x - max) + max - x[label], over the last dimension."""
     sums, picked = m.node(node.operands[0], "add"), m.node(node.operands[1], "pick")
@@ -277,8 +311,7 @@ def _cross_entropy(m: Found, node: Node) -> Value | None:
         log = m.node(logarithm, "log")
         if log is None:
             continue
-        size = m.node(log.operands[0], "abs")
-        total = m.node(size.operands[0] if size else log.operands[0], "reduce_sum")
+        total = m.node(_unsigned(m, log.operands[0]), "reduce_sum")
         found = _exponentials(m, total.operands[0]) if total else None
         if total is None or found is None or found[0] != picked.operands[0]:
             continue
@@ -309,14 +342,11 @@ def _picked_log_softmax(m: Found, node: Node) -> Value | None:
 
 
 def _emitted_cross_entropy(m: Found, x: Value, label: Value) -> Value:
-    shift = m.build.emit("row_max", m.build.emit("stop_gradient", x))
-    total, chosen = m.build.emit_all("exp_sum_and_pick", x, shift, label)
-    normalizer = m.build.emit("add", m.build.emit("log", total), shift)
-    return m.build.emit("sub", normalizer, chosen)
+    return m.build.emit("sub", *emit_log_sum_and_pick(m.build, x, label))
 
 
 _PATTERNS: dict[str, tuple[Pattern, ...]] = {
-    "add": (_norm,),
+    "add": (_norm, _log_sum),
     "div": (_softmax,),
     "mul": (_rms_norm,),
     "pick": (_picked_log_softmax,),

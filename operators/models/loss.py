@@ -24,6 +24,16 @@ from shardwright.operators.rule import ShardView
 # Cross entropy over classes that may be split
 
 
+def _exponentials(x: Array, shift: Array) -> Array:
+    """Return exp(x - shift) along the last dimension.
+
+    A shift that is not finite counts as zero, so that the logarithm of a sum of zeros, plus the
+    shift, is minus infinity.
+    """
+    finite = np.where(np.isfinite(shift), shift, shift.dtype.type(0))
+    return np.exp(x - finite[..., None], order="C")
+
+
 @register
 class RowMax(OperatorInfo):
     """The maximum along the last dimension; a constant to gradients.
@@ -56,7 +66,7 @@ class ExpSum(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Sum the local part."""
         x, shift = operands
-        return np.asarray(np.exp(x - shift[..., None]).sum(axis=-1))
+        return np.asarray(_exponentials(x, shift).sum(axis=-1))
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Every exponential is its own derivative."""
@@ -76,7 +86,7 @@ class ExpSumGradient(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply the exponentials by the cotangent."""
         dy, x, shift = operands
-        return dy[..., None] * np.exp(x - shift[..., None])
+        return dy[..., None] * _exponentials(x, shift)
 
 
 @register
@@ -101,7 +111,7 @@ class ExpSumAndPick(OperatorInfo):
         local, inside = local_positions(indices, view)
         rows = x.reshape(-1, x.shape[-1])  # indexed in less time than by `take_along_axis`
         picked = rows[np.arange(len(rows)), local.ravel()].reshape(local.shape)
-        total = np.asarray(np.add.reduce(np.exp(x - shift[..., None]), axis=-1))
+        total = np.asarray(np.add.reduce(_exponentials(x, shift), axis=-1))
         return total, kept_inside(picked, inside)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -128,7 +138,7 @@ class ExpSumAndPickGradient(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply the exponentials by the one cotangent, add the other at the index."""
         d_sum, d_picked, x, shift, indices = operands
-        result = np.exp(x - shift[..., None], order="C")
+        result = _exponentials(x, shift)
         result *= d_sum[..., None]
         local, inside = local_positions(indices, view)
         rows = result.reshape(-1, result.shape[-1])  # a view
@@ -157,12 +167,16 @@ def emit_cross_entropy(build: Emitter, logits: Value, labels: Value, sparse: boo
     """
     if sparse:
         return build.emit("sub", *emit_log_sum_and_pick(build, logits, labels))
-    shift = build.emit("row_max", build.emit("stop_gradient", logits))
-    total = build.emit("exp_sum", logits, shift)
-    normalizer = build.emit("add", build.emit("log", total), shift)
+    normalizer = emit_log_sum(build, logits)
     weight = build.emit("reduce_sum", labels, axis=-1)
     score = build.emit("reduce_sum", build.emit("mul", logits, labels), axis=-1)
     return build.emit("sub", build.emit("mul", normalizer, weight), score)
+
+
+def emit_log_sum(build: Emitter, x: Value) -> Value:
+    """Emit the logarithm of the sum of exponentials along the last dimension."""
+    shift = build.emit("row_max", build.emit("stop_gradient", x))
+    return build.emit("add", build.emit("log", build.emit("exp_sum", x, shift)), shift)
 
 
 def emit_log_sum_and_pick(build: Emitter, logits: Value, labels: Value) -> tuple[Value, Value]:

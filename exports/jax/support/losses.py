@@ -16,21 +16,26 @@ def row_max(x: Array) -> Array:
     return jnp.max(x, -1)
 
 
+def _exponentials(x: Array, shift: Array) -> Array:
+    """Return exp(x - shift); a shift that is not finite counts as zero."""
+    return jnp.exp(x - jnp.where(jnp.isfinite(shift), shift, 0)[..., None])
+
+
 @widened
 def exp_sum(x: Array, shift: Array) -> Array:
-    return jnp.exp(x - shift[..., None]).sum(-1)
+    return _exponentials(x, shift).sum(-1)
 
 
 @widened
 def exp_sum_gradient(dy: Array, x: Array, shift: Array) -> Array:
-    return dy[..., None] * jnp.exp(x - shift[..., None])
+    return dy[..., None] * _exponentials(x, shift)
 
 
 @widened
 def exp_sum_and_pick(
     x: Array, shift: Array, indices: Array, *, start_v: Any = 0
 ) -> tuple[Array, Array]:
-    return jnp.exp(x - shift[..., None]).sum(-1), pick(x, indices, start_v=start_v)
+    return _exponentials(x, shift).sum(-1), pick(x, indices, start_v=start_v)
 
 
 @widened
@@ -38,7 +43,7 @@ def exp_sum_and_pick_gradient(
     d_sum: Array, d_picked: Array, x: Array, shift: Array, indices: Array, *, start_v: Any = 0
 ) -> Array:
     own = pick_gradient(d_picked, indices, start_v=start_v, size_v=x.shape[-1])
-    return jnp.exp(x - shift[..., None]) * d_sum[..., None] + own
+    return _exponentials(x, shift) * d_sum[..., None] + own
 
 
 @widened

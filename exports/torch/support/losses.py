@@ -17,8 +17,11 @@ def row_max(x: Tensor) -> Tensor:
 
 
 def _exponentials(x: Tensor, shift: Tensor) -> Tensor:
-    """Return exp(x - shift) without a further tensor of their size: logits are large."""
-    return (x - shift[..., None]).exp_()
+    """Return exp(x - shift) without a further tensor of their size: logits are large.
+
+    A shift that is not finite counts as zero.
+    """
+    return (x - torch.where(shift.isfinite(), shift, 0)[..., None]).exp_()
 
 
 @widened

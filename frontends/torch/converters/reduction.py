@@ -11,6 +11,7 @@ from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.elementwise import truth
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
+from shardwright.operators.models.loss import emit_log_sum
 
 Axes = int | list[int] | None
 
@@ -203,6 +204,8 @@ def _many_distances(call: Call, x1: Value, x2: Value) -> Value:
 @converts("aten.logsumexp")
 def _logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
     axes = axes_of(x, dim)
+    if x.type.is_float and axes == (x.type.rank - 1,):
+        return call.reshape(emit_log_sum(call.build, x), call.result.shape)
     peak = call.emit("stop_gradient", call.emit("reduce_max", x, axis=axes, keep_dims=True))
     is_finite = call.emit("is_finite", peak)
     peak = call.emit("where", is_finite, peak, call.fill(0, x.type.dtype))
