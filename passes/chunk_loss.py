@@ -100,6 +100,8 @@ class _Unmade:
         Its factors; the hidden states are ``[..., k]`` and the weight a matrix.
     transposed : bool
         Whether the weight is ``[v, k]``.
+    shape : tuple of int
+        The dimensions of the logits before the classes, a view of those of the hidden states.
     bias : Value, optional
         Added to each row.
     what : str
@@ -115,6 +117,7 @@ class _Unmade:
     hidden: Value
     weight: Value
     transposed: bool
+    shape: tuple[int, ...]
     bias: Value | None = None
     what: Literal["logits", "turned", "largest", "log_softmax", "weighted"] = "logits"
     classes: Value | None = None
@@ -134,12 +137,13 @@ class _Chunking:
     chunks: int
     _at: dict[str, Value] = field(default_factory=dict)  # the values of the program as they are now
     _unmade: dict[str, _Unmade] = field(default_factory=dict)
+    _heads: dict[tuple[str, ...], tuple[Value, Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.build = Builder.rewriting(self.whole)
         self._at.update((value.name, value) for value in self.whole.inputs)
         self._at.update((p.name, p.value) for p in self.whole.parameters)
-        self._products = frozenset(self._found_products())
+        self._products = dict(reversed([*self._found_products()]))
         if not self._products:
             raise self._error("the model has no cross entropy of logits with labels")
 
@@ -148,7 +152,7 @@ class _Chunking:
 
     def graph(self) -> Graph:
         """Return the program in chunks."""
-        for node in self.whole.nodes:
+        for node in self._ordered():
             self._visit(node)
         for name in sorted(self.whole.kept() & self._unmade.keys()):
             what = f"its logits `{name}` are returned, too"
@@ -162,12 +166,27 @@ class _Chunking:
         graph = replace(graph, recomputed=recomputed, offloaded=offloaded, cuts=self.whole.cuts)
         return without_dead_nodes(graph)
 
+    def _ordered(self) -> list[Node]:
+        """Return the nodes; those of labels first, where other sums of the logits need them."""
+        nodes, producers = list(self.whole.nodes), self.whole.producers
+        if not any(node.operator == "exp_sum" for node in nodes):
+            return nodes
+        early: set[str] = set()
+        rest = list(self._products.values())
+        while rest:
+            node = producers.get(rest.pop())
+            if node is not None and node.name not in early:
+                early.add(node.name)
+                rest += node.operands
+        return sorted(nodes, key=lambda node: node.name not in early)
+
     # The products whose logits a cross entropy reads
 
-    def _found_products(self) -> Iterator[str]:
+    def _found_products(self) -> Iterator[tuple[str, str]]:
+        """Yield the product of each loss, and the labels."""
         for node in self.whole.nodes:
             if node.operator in _LOSSES or (node.operator == "pick" and self._reads_logs(node)):
-                yield self._product(node)
+                yield self._product(node), node.operands[-1]
 
     def _reads_logs(self, pick: Node) -> bool:
         """Return whether what is picked from is a log softmax, or a view of one."""
@@ -238,7 +257,8 @@ class _Chunking:
         if self.chunks > rows:
             what = f"the {rows} tokens of the batch cannot be {self.chunks} chunks"
             raise self._error(what, f"use at most {rows}")
-        self._unmade[node.name] = _Unmade(node, hidden, weight, factors[2])
+        shape = hidden.type.shape[:-1]
+        self._unmade[node.name] = _Unmade(node, hidden, weight, factors[2], shape)
 
     # Logits that stay logits
 
@@ -258,8 +278,9 @@ class _Chunking:
             return None
         shape = node.results[0].type.shape
         for bias, other in (node.operands[::-1], node.operands):
+            row = (1,) * (self.whole.values[bias].type.rank - 1) + shape[-1:]
             whole = self.whole.values[other].type.shape == shape
-            if whole and self.whole.values[bias].type.shape == shape[-1:] and len(shape) > 1:
+            if whole and self.whole.values[bias].type.shape == row and len(shape) > 1:
                 return bias
         return None
 
@@ -273,11 +294,12 @@ class _Chunking:
         elif node.operator == "transpose" and logits.what != "log_softmax":
             logits = self._turned(node, logits)
         elif logits.what != "turned" and self._is_view(node):
-            logits = replace(logits, hidden=self._viewed(node, logits.hidden))
+            logits = self._viewed(node, logits)
         elif logits.what != "logits":
             return False
         elif node.operator == "add" and bias not in (None, *unmade) and logits.bias is None:
-            logits = replace(logits, bias=self._at[str(bias)])
+            row = self._shaped(self._at[str(bias)], (logits.vocabulary,))
+            logits = replace(logits, bias=row)
         elif node.operator == "scale":
             factor: Any = node.attributes["factor"]
             scaled = logits.bias and emit("scale", logits.bias, factor=factor)
@@ -296,10 +318,11 @@ class _Chunking:
         found = tuple(before[axis % rank] for axis in order)
         if found[-1] != rank - 1:
             return replace(logits, what="turned", order=found)
-        hidden = logits.hidden
+        hidden = self._rows(logits)
         if found != tuple(range(rank)):
             hidden = self.build.emit("transpose", hidden, permutation=found)
-        return replace(logits, hidden=hidden, what="logits", order=())
+        shape = hidden.type.shape[:-1]
+        return replace(logits, hidden=hidden, shape=shape, what="logits", order=())
 
     def _without_gradient(self, logits: _Unmade) -> _Unmade:
         hidden, weight = (
@@ -308,16 +331,23 @@ class _Chunking:
         bias = logits.bias and self.build.emit("stop_gradient", logits.bias)
         return replace(logits, hidden=hidden, weight=weight, bias=bias)
 
-    def _viewed(self, node: Node, hidden: Value) -> Value:
-        """Emit a view of hidden states that is to them what it was to the logits."""
-        shape, features = node.results[0].type.shape, hidden.type.shape[-1:]
-        attributes: Any = dict(node.attributes)
-        if operator_class(node.operator).is_identity:
-            return hidden
+    def _viewed(self, node: Node, logits: _Unmade) -> _Unmade:
+        """Return logits in another shape, or some of their rows."""
+        shape, attributes = node.results[0].type.shape[:-1], dict[str, Any](node.attributes)
         if node.operator != "slice":
-            return self.build.emit("reshape", hidden, shape=(*shape[:-1], *features))
-        attributes["size"] = (*attributes["size"][:-1], *features)
-        return self.build.emit("slice", hidden, **attributes)
+            return replace(logits, shape=shape)
+        rows = self._rows(logits)
+        attributes["size"] = (*attributes["size"][:-1], rows.type.shape[-1])
+        return replace(logits, hidden=self.build.emit("slice", rows, **attributes), shape=shape)
+
+    def _rows(self, logits: _Unmade) -> Value:
+        """Return the hidden states in the shape of logits."""
+        return self._shaped(logits.hidden, (*logits.shape, logits.hidden.type.shape[-1]))
+
+    def _shaped(self, value: Value, shape: tuple[int, ...]) -> Value:
+        return (
+            value if value.type.shape == shape else self.build.emit("reshape", value, shape=shape)
+        )
 
     # Where logits end
 
@@ -326,15 +356,15 @@ class _Chunking:
         first = self._unmade.get(node.operands[0])
         what = first.what if first else ""
         rest = [self._unmade[name].what for name in node.operands[1:] if name in self._unmade]
-        if node.operator == "exp_sum_and_pick" and what == "logits" and rest in ([], ["largest"]):
+        is_sum = node.operator in ("exp_sum", "exp_sum_and_pick")
+        if is_sum and what == "logits" and rest in ([], ["largest"]):
             return self._emit_sums(node)
         if first is None or rest:
             return node.operator == "mul" and self._weigh(node, unmade)
         if node.operator in ("row_max", "log_softmax") and what == "logits":
-            last = len(first.hidden.type.shape) - 1
             named = "largest" if node.operator == "row_max" else node.operator
             self._unmade[node.name] = replace(first, what=named)  # type: ignore[arg-type]
-            return node.attributes.get("axis", -1) in (-1, last)
+            return node.attributes.get("axis", -1) in (-1, len(first.shape))
         if node.operator == "sparse_softmax_cross_entropy" and what == "logits":
             return self._emit_loss(node, first)
         if node.operator == "pick" and what == "log_softmax":
@@ -353,14 +383,17 @@ class _Chunking:
     def _emit_sums(self, node: Node) -> bool:
         """Emit the sum of exponentials of the pieces, and the largest log sum as the shift."""
         logits, shift = self._unmade[node.operands[0]], node.operands[1]
-        sums, picked = self._head(logits, node.operands[2])
+        labels = self._products[logits.source.name] if len(node.operands) == 2 else node.operands[2]
+        if labels not in self._at:
+            return False
+        sums, picked = self._head(logits, labels)
         if shift in self._unmade:
             self._set(self.whole.values[shift], self._largest(sums))
         held = self._at[shift]
         if held.type.dtype != sums.type.dtype:
             held = self.build.emit("cast", held, dtype=sums.type.dtype)
         total = self.build.emit("exp_sum", sums, held)
-        for old, new in zip(node.results, (total, picked), strict=True):
+        for old, new in zip(node.results, (total, picked), strict=False):
             self._set(old, new)
         return True
 
@@ -387,7 +420,7 @@ class _Chunking:
     def _emit_total(self, node: Node, logits: _Unmade) -> bool:
         """Emit a sum over all classes as a product with the sum of the weight."""
         axis: Any = node.attributes.get("axis")
-        rank = logits.hidden.type.rank
+        rank = len(logits.shape) + 1
         axes = axis if isinstance(axis, tuple) else (axis,)
         if logits.what not in ("logits", "weighted") or axes not in ((-1,), (rank - 1,)):
             return False
@@ -404,17 +437,25 @@ class _Chunking:
             total = emit("add", total, emit("reduce_sum", bias))
         if node.operator == "reduce_mean":
             total = emit("scale", total, factor=1.0 / logits.vocabulary)
-        if node.attributes.get("keep_dims"):
-            total = emit("expand_dims", total, axis=rank - 1)
-        self._set(node.results[0], total)
+        self._set(node.results[0], self._shaped(total, node.results[0].type.shape))
         return True
 
     def _head(self, logits: _Unmade, labels: str) -> tuple[Value, Value]:
-        """Emit the head of logits: log sums of pieces, and the logits at labels.
+        """Return log sums of pieces, and the logits at labels; emitted once for equal logits."""
+        bias = logits.bias.name if logits.bias else ""
+        key = (logits.hidden.name, logits.weight.name, bias, labels)
+        if key not in self._heads:
+            self._heads[key] = self._emitted_head(logits, self._at[labels])
+        lead = logits.shape
+        shapes = ((*lead, pieces_of(logits.vocabulary)), lead)
+        pairs = zip(self._heads[key], shapes, strict=True)
+        sums, picked = (self._shaped(value, shape) for value, shape in pairs)
+        return sums, picked
 
-        The first one has the name of the product, by which users mark and pin it.
-        """
-        operands = [logits.hidden, logits.weight, self._at[labels]]
+    def _emitted_head(self, logits: _Unmade, labels: Value) -> tuple[Value, Value]:
+        """Emit a head; the first has the name of the product, by which users pin and mark it."""
+        rows = self._shaped(labels, logits.hidden.type.shape[:-1])
+        operands = [logits.hidden, logits.weight, rows]
         operands += [] if logits.bias is None else [logits.bias]
         pieces = pieces_of(logits.vocabulary)
         attributes = {"transpose_b": logits.transposed, "pieces": pieces, "chunks": self.chunks}
@@ -423,7 +464,7 @@ class _Chunking:
         if any(node.name == name for node in reversed(self.build.nodes)):
             name = self.build.unique_name(name)
         names = (name, self.build.unique_name(f"{name}.1"))
-        results = tuple(map(Value, names, info.result_types))
+        sums, picked = map(Value, names, info.result_types)
         read = tuple(value.name for value in operands)
-        self.build.append(Node(_OPERATOR, read, results, attributes, logits.source.scope))
-        return results[0], results[1]
+        self.build.append(Node(_OPERATOR, read, (sums, picked), attributes, logits.source.scope))
+        return sums, picked
