@@ -266,8 +266,9 @@ class CompileOptions:
     imbalance: float | None = field(
         default=None,
         metadata=_about(
-            "tokens of the expert rank that has most, over the mean of the ranks (1.04 by default)",
+            "tokens of the expert rank that has most, over the mean of the ranks",
             allowed=IMBALANCE,
+            default="1.04",
         ),
     )
     gradients_mean: bool = field(

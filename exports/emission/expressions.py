@@ -3,9 +3,11 @@
 import keyword
 import re
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
-from shardwright.exports.emission.vocabulary import MODULES, RINGS, Signature, Vocabulary
+from shardwright.exports.emission.rows import ROUTING, runs_on_rows, touches_rows
+from shardwright.exports.emission.vocabulary import MODULES, RINGS, ROWS, Signature, Vocabulary
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -14,7 +16,7 @@ from shardwright.operators.info import OperatorInfo, operator_info
 
 _OWN_NAMES = (
     *("mesh", "state", "inputs", "outputs", "gradients", "others", "totals", "new"),
-    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES, RINGS),
+    *("Mesh", "Totals", "Tensor", "Array", "Mapping", "again", "_", *MODULES, RINGS, ROWS),
     *("ORDER", "Iterator", "micro_batch"),
 )
 # Attributes that are sizes of a whole tensor; a function has them of the part of the rank.
@@ -66,6 +68,7 @@ class Expressions:
         self.groups: list[tuple[str, ...]] = []
         self._names = _identifiers(program)
         self._parameters = {parameter.name for parameter in program.parameters}
+        self._on_rows = vocabulary.has_rows and runs_on_rows(program)
         updated = {name for name, _ in program.updates}
         wholes = [v for v in program.values.values() if v.name in self._parameters]
         for value in wholes:  # to make whole tensors of parameters and outputs
@@ -137,6 +140,8 @@ class Expressions:
             self._group(info.axes)  # type: ignore[attr-defined]
             operands = ["mesh", *operands]
         items = [*operands, *(f"{k}={v}" for k, v in taken.items())]
+        if self._on_rows and touches_rows(self._program, node):
+            return _of_rows(node.operator, signature.module, items)
         return f"{signature.module}.{node.operator}({', '.join(items)})"
 
     def _operands(self, node: Node, after: str) -> list[str]:
@@ -163,7 +168,7 @@ class Expressions:
             if key in ("shape", "shapes") and key in signature.keywords:
                 continue
             if key in signature.keywords:
-                taken[key] = repr(value)
+                taken[key] = _literal(value)
             elif value != info.defaults[key] and not _is_implied(node.operator, key, signature):
                 raise self._refused(node, f"with `{key}` {value!r} {self._untranslated}")
         return taken
@@ -231,7 +236,8 @@ class Expressions:
             "all_to_all": self._gathered,
         }
         more = write.get(node.operator, self._plain)(node, "")
-        return f"mesh.{node.operator}({part}, {self._group(axes)}{more})"
+        rows = "_rows" if self._on_rows and touches_rows(self._program, node) else ""
+        return f"mesh.{node.operator}{rows}({part}, {self._group(axes)}{more})"
 
     @staticmethod
     def _plain(node: Node, more: str) -> str:
@@ -300,6 +306,19 @@ def _identifiers(program: Graph) -> dict[str, str]:
         taken.add(unique)
         found[name] = unique
     return found
+
+
+def _literal(value: Any) -> str:
+    """Return the expression of an attribute; infinity and nan have no literal."""
+    is_finite = not isinstance(value, float) or isfinite(value)
+    return repr(value) if is_finite else f"float({str(value)!r})"
+
+
+def _of_rows(operator: str, module: str, items: list[str]) -> str:
+    """Return the expression of an operator on the filled rows of experts."""
+    if operator in (*ROUTING, "reduce_sum"):
+        return f"{ROWS}.{operator}({', '.join(items)})"
+    return f"{ROWS}.apply({', '.join((f'{module}.{operator}', *items))})"
 
 
 def _tuple(items: list[str]) -> str:

@@ -33,6 +33,8 @@ MODULES: Final = (
 """The modules with functions that run operators."""
 RINGS: Final = "rings"
 """Another, which a system may have: of operators in which ranks send to each other, by the mesh."""
+ROWS: Final = "rows"
+"""Another: of operators on the rows of experts, where only the filled ones are there."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Vocabulary:
         Whether ranks can have parts of different sizes.
     has_stages : bool
         Whether groups of ranks can have programs of their own.
+    has_rows : bool
+        Whether it has a module ``rows``, in which only the filled rows of experts are computed.
     repeat : str
         A function that keeps the system's compiler from taking a node for an earlier equal one:
         of an operand, and of a value that it comes after. Empty where nothing looks for equals.
@@ -89,6 +93,7 @@ class Vocabulary:
     reductions: Mapping[str, tuple[str, ...]]
     has_uneven_parts: bool = True
     has_stages: bool = False
+    has_rows: bool = False
     repeat: str = ""
 
     @property

@@ -54,7 +54,18 @@ from collections.abc import {collections}
 
 from torch import Tensor
 
-from . import attention, layers, losses, pointwise, rings, routing, tensors, updates, windows
+from . import (
+    attention,
+    layers,
+    losses,
+    pointwise,
+    rings,
+    routing,
+    rows,
+    tensors,
+    updates,
+    windows,
+)
 from .stages import Mesh{totals}
 
 '''

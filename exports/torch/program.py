@@ -19,6 +19,7 @@ VOCABULARY: Final = Vocabulary(
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min", "prod"), "reduce_scatter": ("sum", "max", "min", "prod")},
     has_stages=True,
+    has_rows=True,
 )
 _HEAD = f'''"""{{summary}}
 
@@ -46,6 +47,7 @@ from . import (
     recurrent,
     rings,
     routing,
+    rows,
     tensors,
     updates,
     windows,

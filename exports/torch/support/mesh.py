@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .rows import Rows
+
 Axes = Sequence[str]
 Splits = Sequence[Axes]
 _REDUCTIONS = {
@@ -222,6 +224,11 @@ class Mesh:
     ) -> Tensor:
         """Move a split to another dimension; `size` is that of the joined one in the result."""
         self.count("all_to_all", part)
+        return self._exchanged(part, axes, split_dimension, concat_dimension, size)
+
+    def _exchanged(
+        self, part: Tensor, axes: Axes, split_dimension: int, concat_dimension: int, size: int
+    ) -> Tensor:
         group, counts = self._group(axes), self.counts_of(axes)
         if group.handle is None:
             return part
@@ -241,6 +248,35 @@ class Mesh:
         by_rank = found.split(received)
         parts = [by_rank[i].reshape(s) for i, s in zip(group.order, shapes, strict=True)]
         return torch.cat(parts, concat_dimension)
+
+    def all_reduce_rows(self, part: Rows, axes: Axes, reduction: str = "sum") -> Rows:
+        """Return partial rows of experts reduced over axes, whose members have the same rows."""
+        return Rows(self.all_reduce(part.values, axes, reduction), part.mask)
+
+    def all_to_all_rows(
+        self, part: Rows, axes: Axes, split_dimension: int, concat_dimension: int, size: int
+    ) -> Rows:
+        """Move a split of the rows of experts to another dimension: as `all_to_all`, of rows."""
+        self.count("all_to_all", part.values)
+        group, counts = self._group(axes), self.counts_of(axes)
+        if group.handle is None:
+            return part
+        dimensions = split_dimension, concat_dimension
+        mask = self._exchanged(part.mask.byte(), axes, *dimensions, size).bool()
+        lengths = pieces(part.mask.shape[split_dimension], counts)
+        numbers = _numbers(part.mask, lengths, split_dimension)
+        sent = group.sorted([part.values[found] for found in numbers])
+        placed = _numbers(mask, pieces(size, counts), concat_dimension)
+        received = [len(placed[i]) for i in _inverse(group.order)]
+        found = part.values.new_empty(sum(received), part.values.shape[1])
+        dist.all_to_all_single(
+            found, torch.cat(sent), received, [len(p) for p in sent], group=group.handle
+        )
+        by_rank = found.split(received)
+        values = torch.empty_like(found)
+        for place, numbers_of_rank in zip(group.order, placed, strict=True):
+            values[numbers_of_rank] = by_rank[place]
+        return Rows(values, mask)
 
     def collective_permute(
         self, part: Tensor, axes: Axes, previous: Axes, dimension: int
@@ -343,3 +379,12 @@ def _padded(part: Tensor, room: int) -> Tensor:
 def _inverse(order: Sequence[int]) -> list[int]:
     """Return the position of each number in an order."""
     return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _numbers(mask: Tensor, lengths: Sequence[int], dimension: int) -> list[Tensor]:
+    """Return for each piece of a mask the numbers of its rows among those of the whole."""
+    numbers = (mask.flatten().cumsum(0) - 1).reshape(mask.shape)
+    parts = zip(
+        numbers.split([*lengths], dimension), mask.split([*lengths], dimension), strict=True
+    )
+    return [found[inside] for found, inside in parts]

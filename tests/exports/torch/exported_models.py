@@ -1,5 +1,8 @@
 """Small modules in float64, and the plans that they are exported with."""
 
+from importlib import import_module
+from importlib.util import find_spec
+
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -77,6 +80,48 @@ class Recurrent(nn.Module):
         return F.cross_entropy(self.head(state), labels)
 
 
+class Routed(nn.Module):
+    """Experts of transformers between words and their scores; `kind` is their architecture."""
+
+    def __init__(self, kind):
+        super().__init__()
+        module = import_module(f"transformers.models.{kind}.modeling_{kind}")
+        sizes = {"hidden_size": HIDDEN, "intermediate_size": 24, "num_local_experts": 4}
+        architecture = {"mixtral": "Mixtral", "gpt_oss": "GptOss"}[kind]
+        config = getattr(module, f"{architecture}Config")(**sizes)
+        config._experts_implementation = "eager"
+        self.experts = getattr(module, f"{architecture}Experts")(config)
+        self.router = nn.Linear(HIDDEN, 4)
+        self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
+        self.head = nn.Linear(HIDDEN, VOCABULARY)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.4)
+
+    def forward(self, ids, labels):
+        x = self.embedding(ids)
+        weights, chosen = self.router(x).flatten(0, 1).softmax(-1).topk(2, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        x = x + self.experts(x.flatten(0, 1), chosen, weights).view(x.shape)
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def _routed():
+    ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+    return Routed("mixtral"), {"ids": ids, "labels": ids.roll(1, 1)}
+
+
+def _to_two_experts():
+    module, inputs = _routed()
+    with torch.no_grad():  # all tokens choose the same two, the others have none
+        module.router.bias.copy_(torch.tensor([99.0, -99.0, 98.0, -99.0]))
+    return module, inputs
+
+
+def _with_biases():
+    ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+    return Routed("gpt_oss"), {"ids": ids, "labels": ids.roll(1, 1)}
+
+
 def _labels(classes):
     return torch.randint(0, classes, (BATCH,))
 
@@ -108,6 +153,13 @@ CASES = {
     "statistics": (_pictures, {"search": "data_parallel", "micro_batches": 2}),
     "recurrent": (_recurrent, {"search": "data_parallel"}),
 }
+if find_spec("transformers") is not None:
+    CASES |= {
+        "experts_in_passes": (_routed, {"plan": "data=4,expert=4,zero=3,micro_batch=1"}),
+        "experts_and_tensor": (_routed, {"plan": "tensor=2,data=2,expert=2"}),
+        "two_experts": (_to_two_experts, {"plan": "data=4,expert=4"}),
+        "experts_with_biases": (_with_biases, {"plan": "data=4,expert=2"}),
+    }
 
 
 def made(name):

@@ -25,7 +25,9 @@ KINDS = {
     "c10d.allreduce_": "all_reduce",
     "c10d._allgather_base_": "all_gather",
     "c10d._reduce_scatter_base_": "reduce_scatter",
+    "c10d.alltoall_base_": "all_to_all",
 }
+ON_ROWS = ("experts_in_passes", "experts_and_tensor", "two_experts")
 SIZES = {"x": 2, "y": 2}
 ORDERS = [("x",), ("y",), ("x", "y"), ("y", "x")]
 
@@ -59,8 +61,13 @@ def trains(folder, name):
         optimizer.step()
     counts = {KINDS[str(k)]: n for k, n in counted.get_comm_counts().items()}
     expected = literal_eval((folder / f"package_{name}" / "counts.txt").read_text())
-    assert counts == {kind: n for kind, n in expected.items() if n}, (counts, expected)
-    assert {kind: n // 3 for kind, n in trainer.mesh.counts.items()} == counts
+    expected = {kind: n for kind, n in expected.items() if n}
+    assert {kind: n // 3 for kind, n in trainer.mesh.counts.items()} == expected
+    text = (folder / f"package_{name}" / "program.py").read_text()
+    assert ("rows.dispatch" in text) == (name in ON_ROWS)
+    if of_rows := text.count("all_to_all_rows("):  # which rows they are goes before them
+        expected["all_to_all"] *= 1 + of_rows / (of_rows + text.count("all_to_all("))
+    assert counts == expected, (counts, expected)
     trainer.write_back()
     for parameter, tensor in module.state_dict().items():
         if tensor.is_floating_point():

@@ -1,0 +1,126 @@
+"""The filled rows of experts: no others are computed, held or sent.
+
+`Rows` stand for a tensor `[expert, token..., feature]`. The exchange of rows between ranks is
+`Mesh.all_to_all_rows`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_grouped_mm: Callable[..., Tensor] | None = getattr(torch.nn.functional, "grouped_mm", None)
+
+
+class Rows(NamedTuple):
+    """Filled rows.
+
+    `values` are the rows of the first expert in the order of its tokens, then those of the second;
+    `mask`, `[expert, token...]`, says which rows are filled.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+    @property
+    def counts(self) -> Tensor:
+        """The rows of each expert."""
+        return self.mask.flatten(1).sum(1)
+
+    @property
+    def places(self) -> Tensor:
+        """The expert and the token of each row."""
+        return self.mask.flatten(1).nonzero()
+
+
+def _taken(chosen: Tensor, start: int, size: int) -> Tensor:
+    """Return which choices are of each expert of the rank, experts first."""
+    local = torch.arange(start, start + size, device=chosen.device)
+    return chosen == local.reshape(-1, *(1,) * chosen.ndim)
+
+
+def _weighed(rows: Rows, chosen: Tensor, weights: tuple[Tensor, ...], start: int) -> Tensor:
+    """Return rows times the weights of their choices."""
+    if not weights:
+        return rows.values
+    taken = _taken(chosen, start, len(rows.mask))
+    shares = (taken * weights[0]).sum(-1)[rows.mask]
+    return rows.values * shares.to(rows.values.dtype)[:, None]
+
+
+def dispatch(
+    x: Tensor,
+    chosen: Tensor,
+    *weights: Tensor,
+    experts: int = 1,
+    imbalance: float = 1.0,
+    ragged: bool = True,
+    start_e: int = 0,
+    size_e: int,
+) -> Rows:
+    mask = _taken(chosen, start_e, size_e).any(-1)
+    values = x.flatten(0, -2)[mask.flatten(1).nonzero()[:, 1]]
+    return Rows(_weighed(Rows(values, mask), chosen, weights, start_e), mask)
+
+
+def combine(y: Rows, chosen: Tensor, *weights: Tensor, start_e: int = 0, size_e: int) -> Tensor:
+    values, tokens = _weighed(y, chosen, weights, start_e), y.mask.shape[1:]
+    total = values.new_zeros(tokens.numel(), values.shape[1])
+    return total.index_add_(0, y.places[:, 1], values).reshape(*tokens, -1)
+
+
+def routing_weight_gradient(
+    x: Tensor, y: Rows, chosen: Tensor, *, start_e: int = 0, size_e: int
+) -> Tensor:
+    products = (x.flatten(0, -2)[y.places[:, 1]] * y.values).sum(-1)
+    found = products.new_zeros(y.mask.shape)
+    found[y.mask] = products
+    local = chosen - start_e
+    inside = (local >= 0) & (local < size_e)
+    return found.movedim(0, -1).gather(-1, local.clamp(0, size_e - 1)) * inside
+
+
+def _is_grouped(*tensors: Tensor) -> bool:
+    """Return whether the device has a kernel for products of groups of such tensors."""
+    return _grouped_mm is not None and all(
+        x.is_cuda and x.dtype == torch.bfloat16 and not any(size % 8 for size in x.shape[-2:])
+        for x in tensors
+    )
+
+
+def grouped_matmul(x: Rows, matrices: Tensor, *, transposed: bool = False) -> Rows:
+    right = matrices.mT if transposed else matrices
+    if _is_grouped(matrices) and x.values.is_cuda and _grouped_mm is not None:
+        ends = x.counts.cumsum(0).to(torch.int32)
+        return Rows(_grouped_mm(x.values, right, offs=ends), x.mask)
+    parts = x.values.split(x.counts.tolist())
+    found = torch.cat([part @ matrix for part, matrix in zip(parts, right, strict=True)])
+    return Rows(found, x.mask)
+
+
+def grouped_outer(x: Rows, y: Rows) -> Tensor:
+    lengths = x.counts.tolist()
+    pairs = zip(x.values.split(lengths), y.values.split(lengths), strict=True)
+    return torch.stack([a.mT @ b for a, b in pairs])
+
+
+def reduce_sum(x: Rows, *, axis: Sequence[int], keep_dims: bool = False) -> Tensor:
+    """Sum the rows of each expert."""
+    total = x.values.new_zeros(len(x.mask), x.values.shape[1])
+    total.index_add_(0, x.places[:, 0], x.values)
+    return total.reshape(len(x.mask), *(1,) * (len(axis) if keep_dims else 0), -1)
+
+
+def apply(function: Callable[..., Tensor], *operands: Rows | Tensor, **attributes: Any) -> Rows:
+    """Run a function of single elements on the rows; the tensors beside have a row an expert."""
+    first = next(operand for operand in operands if isinstance(operand, Rows))
+
+    def values(operand: Rows | Tensor) -> Tensor:
+        if isinstance(operand, Rows):
+            return operand.values
+        if operand.ndim < 2:
+            return operand
+        return operand.flatten(0, -2).repeat_interleave(first.counts, 0)
+
+    return Rows(function(*map(values, operands), **attributes), first.mask)
