@@ -7,7 +7,6 @@ from shardwright.frontends.configs import hybrids
 from shardwright.frontends.configs.architecture import (
     Architecture,
     Attention,
-    Experts,
     FeedForward,
     GatedDelta,
     GroupedQuery,
@@ -15,6 +14,7 @@ from shardwright.frontends.configs.architecture import (
     Layer,
     Norm,
 )
+from shardwright.frontends.configs.feed_forwards import FeedForwards
 from shardwright.frontends.configs.kinds import CONDITIONAL, KINDS, Kind
 from shardwright.frontends.configs.reading import Fields
 from shardwright.frontends.configs.ropes import Rope, ropes
@@ -34,16 +34,6 @@ SIZES: Mapping[str, str] = {
 }
 # Fields with an entry for every layer; fewer layers have the first ones.
 PER_LAYER = ("layer_types", "no_rope_layers", "layers_block_type", "hybrid_override_pattern")
-_ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu_exact",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_fast": "gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-}
 _DROPOUT = "the model has no dropout there, expected 0"
 _DROPOUTS = (
     *("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "residual_dropout"),
@@ -95,6 +85,7 @@ class _Reader:
         self.epsilon = fields.number(kind.epsilon, 1e-6)
         self.norm = Norm(kind.norm, self.epsilon, kind.from_one)
         self.biases = [self._bias(own) for own in kind.biases]
+        self.parts = FeedForwards(name, kind, fields, self.hidden, self.biases[2])
 
     def _bias(self, own: str | bool) -> bool:
         """Return a truth value, or that of a field; a second part may have the same one."""
@@ -109,7 +100,7 @@ class _Reader:
         fields, kind = self.fields, self.kind
         parallel = self._parallel()
         layers = self._mixed() if self.kinds else self._layers()
-        factors = {name: fields.number(own, 1.0) for name, own in kind.scales.items()}
+        factors = {name: fields.positive(own, 1.0) for name, own in kind.scales.items()}
         factors.pop("attention", None)
         divided = factors.pop("divided_logits", 1.0)
         if self.name.startswith("gemma"):
@@ -141,7 +132,7 @@ class _Reader:
     def _layers(self) -> tuple[Layer, ...]:
         """Return layers of attention and a feed-forward."""
         attentions = self._attentions(self._layer_types())
-        parts = self._feed_forwards()
+        parts = self.parts.all(self.count)
         return tuple(Layer(*pair) for pair in zip(attentions, parts, strict=True))
 
     def _mixed(self) -> tuple[Layer, ...]:
@@ -153,13 +144,13 @@ class _Reader:
         head = fields.count("head_dim", self.hidden // self.heads)
         fields.only("attention_head_dim", (head,), f"`head_dim` is {head}", head)
         attention = GroupedQuery(**self._common(head), rotary=None)
-        activation = self._activation()
+        activation = self.parts.activation()
         inner = fields.count("intermediate_size")
         parts = {
             "linear_attention": Layer(space, None),
             "full_attention": Layer(attention, None),
             "mlp": Layer(None, FeedForward(inner, activation, False, self.biases[2])),
-            "moe": Layer(None, self._experts(self.kind.experts or {}, activation)),
+            "moe": Layer(None, self.parts.experts(self.kind.experts or {}, activation)),
         }
         for name in ("first_k_dense_replace", "moe_layer_freq"):
             fields.take(name)
@@ -209,7 +200,7 @@ class _Reader:
         if listed:
             return self._listed(listed)
         window = self.window
-        if kind.windows == "pattern" and not (isinstance(pattern, int) and pattern > 0):
+        if kind.windows == "pattern" and window and not (isinstance(pattern, int) and pattern > 0):
             raise self.reading.error(
                 f"`sliding_window_pattern` is `{pattern}`, expected an integer of at least 1"
             )
@@ -258,7 +249,7 @@ class _Reader:
     def _positions(self) -> list[bool]:
         """Return which layers turn queries and keys by positions."""
         interval = self.fields.whole("no_rope_layer_interval", 0)
-        listed = self.fields.take("no_rope_layers") or []
+        listed = self.fields.numbers("no_rope_layers") or []
         if listed:
             if len(listed) != self.count or not set(listed) <= {0, 1}:
                 raise self.reading.error(
@@ -272,6 +263,12 @@ class _Reader:
         head = self.fields.left.get("head_dim")
         if self.kind.latent:
             self.fields.left.pop("head_dim", None)
+            if self.kv_heads != self.heads:
+                raise self.reading.refused(
+                    "num_key_value_heads",
+                    self.kv_heads,
+                    f"latent attention has as many as of queries, {self.heads}",
+                )
             return [self._latent()] * self.count
         if head is None and self.hidden % self.heads:
             raise self.reading.error(
@@ -289,12 +286,14 @@ class _Reader:
         delta = self._delta() if _LINEAR in types else None
         common = self._common(head)
         temperature = self._temperature()
+        # Their layers without a window know no positions.
+        plain = self.name == "cohere2" or (self.name == "exaone4" and self.window > 0)
         found: list[Attention] = []
         for i, type_ in enumerate(types):
             if delta is not None and type_ == _LINEAR:
                 found.append(delta)
                 continue
-            knows = self.knows[i] and not (self.name == "cohere2" and type_ == _FULL)
+            knows = self.knows[i] and not (plain and type_ == _FULL)
             rope = turned[type_]
             own: dict[str, Any] = {
                 "rotary": rope.rotary(head, self.kind.interleaved) if knows else None,
@@ -328,10 +327,11 @@ class _Reader:
     def _common(self, head: int) -> dict[str, Any]:
         """Return what the attention of all layers has in common."""
         fields, kind = self.fields, self.kind
-        scalar = fields.take("query_pre_attn_scalar")
-        scale = None if scalar is None else float(scalar) ** -0.5
+        scale: float | None = None
+        if "query_pre_attn_scalar" in fields.left:
+            scale = fields.positive("query_pre_attn_scalar", 1.0) ** -0.5
         if "attention" in kind.scales:
-            scale = fields.number(kind.scales["attention"], 1.0)
+            scale = fields.positive(kind.scales["attention"], 1.0)
             fields.left[kind.scales["attention"]] = scale
         normalized = bool(kind.query_norm)
         if kind.query_norm_field:
@@ -376,121 +376,3 @@ class _Reader:
         own = self.name in ("gemma3_text", "olmo3")  # stretched in layers without a window alone
         plain = frozenset([_SLIDING]) if own else frozenset()
         return ropes(self.fields, types, self.kind.theta, self.longest, plain)
-
-    # Feed-forwards
-
-    def _feed_forwards(self) -> list[FeedForward | Experts]:
-        fields, kind = self.fields, self.kind
-        activation = self._activation()
-        if kind.experts is None:
-            inner = fields.count("intermediate_size", 4 * self.hidden)
-            dense = FeedForward(inner, activation, kind.gated, self.biases[2])
-            return [dense] * self.count
-        routed = self._experts(kind.experts, activation)
-        inner = 0
-        if "intermediate_size" in fields.left:
-            inner = fields.count("intermediate_size")
-        if "intermediate_size_mlp" in fields.left:
-            inner = fields.count("intermediate_size_mlp")
-        among = self._listed_experts()
-        leading = fields.whole("first_k_dense_replace", 0)
-        step = fields.whole("decoder_sparse_step", 1)
-        fields.only("moe_layer_freq", (1,), "every layer after the dense ones has experts", 1)
-        only = fields.take("mlp_only_layers") or []
-        dense = FeedForward(inner, activation, bias=self.biases[2])
-        found: list[FeedForward | Experts] = []
-        for i in range(self.count):
-            is_dense = i < leading or i in only or not step or bool((i + 1) % step)
-            is_dense = is_dense or i not in among
-            found.append(dense if is_dense else routed)
-        if dense in found and not inner:
-            raise self.reading.error("there is no `intermediate_size` for dense layers", "add it")
-        return found
-
-    def _listed_experts(self) -> Sequence[int]:
-        """Return the layers that have experts, as Llama 4 says; others have other fields."""
-        step = self.fields.count("interleave_moe_layer_step", 1)
-        listed = self.fields.take("moe_layers")
-        if listed is None:
-            return range(step - 1, self.count, step)
-        if not isinstance(listed, list) or not all(isinstance(one, int) for one in listed):
-            raise self.reading.error(f"`moe_layers` is `{listed}`, expected a list of layers")
-        return listed
-
-    def _activation(self) -> str:
-        fields, name = self.fields, self.kind.activation
-        others = {"hidden_act", "hidden_activation"} - {name}
-        for other in others:
-            fields.left.pop(other, None) if self.name.startswith("gemma") else None
-        found = fields.take(name, "silu")
-        if self.name == "gemma" and found == "gelu":
-            found = "gelu_new"
-        if self.name == "gpt_oss":
-            fields.only("swiglu_alpha", (1.702,), "the gate has this gain", 1.702)
-            fields.only("swiglu_limit", (7.0,), "the gate is clamped there", 7.0)
-            return "swigluoai"
-        if found not in _ACTIVATIONS:
-            raise self.reading.refused(name, found, f"expected {', '.join(_ACTIVATIONS)}")
-        return _ACTIVATIONS[found]
-
-    def _experts(self, own: Mapping[str, Any], activation: str) -> Experts:
-        fields = self.fields
-        scores = own.get("scores", "softmax")
-        always = self.name in ("mixtral", "gpt_oss", "granitemoe")
-        normalized = True if always else fields.flag("norm_topk_prob")
-        self._methods()
-        inner = fields.count(own["inner"])
-        biased = bool(own.get("biased"))
-        gated = self.kind.gated
-        each = FeedForward(inner, activation, gated, biased)
-        shared = 0
-        if "moe_shared_expert_intermediate_size" in fields.left:
-            shared = fields.count("moe_shared_expert_intermediate_size")
-            fields.only("n_shared_experts", (1,), "there is one shared expert", 1)
-        elif "shared_expert_intermediate_size" in fields.left:
-            shared = fields.count("shared_expert_intermediate_size")
-        elif fields.left.get("n_shared_experts") is not None:
-            shared = inner * fields.whole("n_shared_experts", 0)
-        elif own.get("weighs_inputs"):
-            shared = inner
-        groups = fields.count("n_group", 1)
-        top_groups = fields.count("topk_group", groups)
-        balance = fields.number("router_aux_loss_coef", 0.001)
-        if not fields.flag("output_router_logits"):
-            balance = 0.0
-        return Experts(
-            fields.count(own["count"]),
-            fields.count("num_experts_per_tok"),
-            each,
-            scores,
-            normalized,
-            fields.number("routed_scaling_factor", 1.0),
-            groups,
-            top_groups,
-            bool(own.get("selection_bias")),
-            biased,
-            FeedForward(shared, activation, gated, self.biases[2]) if shared else None,
-            bool(own.get("shared_gate")) and shared > 0,
-            bool(own.get("weighs_inputs")),
-            balance,
-        )
-
-    def _methods(self) -> None:
-        """Take the fields that name how experts are chosen; there is one way for each kind."""
-        fields, name = self.fields, self.name
-        if name == "deepseek_v2":
-            method = fields.take("topk_method", "greedy")
-            grouped = method == "group_limited_greedy"
-            if method not in ("greedy", "group_limited_greedy"):
-                raise self.reading.refused("topk_method", method, "expected greedy")
-            if not grouped:
-                fields.left.pop("n_group", None)
-                fields.left.pop("topk_group", None)
-            fields.only("scoring_func", ("softmax",), "scores are a softmax", "softmax")
-            fields.left.pop("norm_topk_prob", None)
-            return
-        fields.only("topk_method", ("noaux_tc",), "experts are chosen without a loss", "noaux_tc")
-        right = "sigmoid" if (self.kind.experts or {}).get("scores") == "sigmoid" else "softmax"
-        fields.only("scoring_func", (right,), f"scores are a {right}", right)
-        fields.only("router_jitter_noise", (0,), "there is no noise", 0)
-        fields.only("clip_qkv", (None,), "queries, keys and values are not clipped")

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from shardwright.frontends.configs.architecture import Architecture
@@ -191,6 +192,34 @@ class Fields:
             return float(value)
         except (TypeError, ValueError):
             raise self.reading.error(f"`{name}` is `{value}`, expected a number") from None
+
+    def positive(self, name: str, default: float) -> float:
+        """Return a finite number over 0.
+
+        Raises
+        ------
+        ModelError
+            If it is none.
+        """
+        value = self.number(name, default)
+        if not 0 < value < inf:
+            raise self.reading.error(f"`{name}` is `{value:g}`, expected a number over 0")
+        return value
+
+    def numbers(self, name: str) -> list[int] | None:
+        """Return a list of whole numbers; None where there is none.
+
+        Raises
+        ------
+        ModelError
+            If it is no such list.
+        """
+        value = self.take(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+            raise self.reading.error(f"`{name}` is `{value}`, expected a list of integers")
+        return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a truth value.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log, pi
+from math import ceil, floor, inf, log, pi
 from typing import Any
 
 from shardwright.frontends.configs.architecture import Rotary
@@ -14,6 +14,10 @@ _NUMBERS = (
     *("original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
     *("attention_factor", "partial_rotary_factor", "llama_4_scaling_beta"),
     "max_position_embeddings",
+)
+_POSITIVE = (
+    *("rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+    *("partial_rotary_factor", "low_freq_factor", "high_freq_factor"),
 )
 _PLAIN = ("longrope", "su", "dynamic")  # changed angles that the zoo does not have
 _STRETCHED = ("linear", "llama3", "yarn")
@@ -155,6 +159,12 @@ def _checked(reading: Reading, values: dict[str, Any]) -> dict[str, Any]:
         if name in _NUMBERS and value is not None and not is_number:
             shown = name if name == "rope_theta" else f"rope_parameters.{name}"
             raise reading.error(f"`{shown}` is `{value}`, expected a number")
+        least = 1 if name == "rope_theta" else 0
+        if name in _POSITIVE and is_number and not least < value < inf:
+            raise reading.error(f"`{name}` is `{value}`, expected a number over {least}")
+    if not isinstance(values["rope_type"], str):
+        kind = values["rope_type"]
+        raise reading.error(f"`rope_type` is `{kind}`, expected a name")
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -93,6 +93,12 @@ DENSE: Mapping[str, Kind] = {
         windows="pattern",
         theta=500_000.0,
     ),
+    "exaone4": Kind(
+        {"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
+        norms="after",
+        query_norm="heads",
+        windows="pattern",
+    ),
     "glm4": Kind(
         {"rms_norm_eps": 1.5625e-7, "head_dim": 128, "partial_rotary_factor": 0.5},
         biases=QUERIES,

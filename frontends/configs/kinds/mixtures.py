@@ -220,6 +220,37 @@ MIXTURES: Mapping[str, Kind] = {
             "weighs_inputs": True,
         },
     ),
+    "minimax_m2": Kind(
+        {
+            "num_local_experts": 256,
+            "num_experts_per_tok": 8,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "partial_rotary_factor": 1.0,
+            "scoring_func": None,
+        },
+        query_norm="all",
+        theta=5_000_000.0,
+        experts={
+            "count": "num_local_experts",
+            "inner": "intermediate_size",
+            "scores": "sigmoid",
+            "selection_bias": True,
+        },
+    ),
+    "dots1": Kind(
+        {
+            **_ROUTED,
+            "sliding_window": 4096,
+            "max_window_layers": 62,
+            "n_shared_experts": None,
+            "n_routed_experts": None,
+        },
+        biases=ATTENTION,
+        query_norm="heads",
+        windows="late",
+        experts={**_SIGMOID, **_SMALL},
+    ),
     "glm4_moe": Kind(
         {
             **_ROUTED,

@@ -203,9 +203,9 @@ class Weights:
         mlp = place[: place.index("experts.")]
         for other in ("gate", "router"):
             self._product(f"{name}.router", f"{mlp}{other}")
-        bias = f"{mlp}gate.e_score_correction_bias"
-        if bias in self.arrays:
-            self.found[f"{name}.selection_bias"] = self.arrays.pop(bias)
+        for bias in (f"{mlp}{part}e_score_correction_bias" for part in ("gate.", "")):
+            if bias in self.arrays:
+                self.found[f"{name}.selection_bias"] = self.arrays.pop(bias)
         if not kind.each.gated:
             for part in ("up", "down"):
                 whole = self.arrays.pop(f"{mlp}experts.{part}_proj")

@@ -201,6 +201,32 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_shared_expert_intermediate_size": 10,
         },
     ),
+    "minimax_m2": (
+        "MiniMaxM2",
+        {
+            **HEAD,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "dots1": (
+        "Dots1",
+        {
+            **FEW,
+            "n_routed_experts": 6,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "max_window_layers": 1,
+            "sliding_window": 3,
+            "norm_topk_prob": True,
+        },
+    ),
+    "exaone4": ("Exaone4", {"sliding_window": 3, "sliding_window_pattern": 2}),
+    "exaone4, all": (
+        "Exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
     "llama4": ("Llama4Text", LLAMA4),
     "llama4, every second": (
         "Llama4Text",
