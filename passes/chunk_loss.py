@@ -20,7 +20,13 @@ _MOST_PIECES = 64
 piece, 4 bytes; at half of them 32 ranks may, and twice as many double these bytes."""
 _OPERATOR = "head_log_sum_and_pick"
 _LOSSES = ("exp_sum_and_pick", "sparse_softmax_cross_entropy")
-_PASSED = ("scale", "cast", "transpose", "log_softmax")  # and views and biases, before a loss
+_PASSED = (
+    "scale",
+    "tanh",
+    "cast",
+    "transpose",
+    "log_softmax",
+)  # and views and biases, before a loss
 _ASKED = "the loss is to be made in chunks"
 
 
@@ -30,9 +36,10 @@ class ChunkLoss(Pass):
     """Make the logits of a cross entropy by chunks of the tokens, in forward and in backward.
 
     A product with the weight of a head, and a bias, whose logits only a cross entropy with labels
-    reads, becomes one operator. It has for every token the log sums of pieces of the vocabulary,
-    which ranks may share, and the logit at its label. Views of the logits become views of the
-    hidden states. Sums over all classes (label smoothing) are products with the summed weight.
+    reads, under a soft cap or without, becomes one operator. It has for every token the log sums of
+    pieces of the vocabulary, which ranks may share, and the logit at its label. Views of the logits
+    become views of these or of the hidden states. Sums over all classes (label smoothing) are
+    products with the summed weight.
 
     Before::
 
@@ -104,6 +111,8 @@ class _Unmade:
         The dimensions of the logits before the classes, a view of those of the hidden states.
     bias : Value, optional
         Added to each row.
+    cap : float
+        With one, the logits are ``cap`` tanh(product + bias).
     what : str
         The logits; with their dimensions in another order; the largest of each row; their log
         softmax; or products with class weights.
@@ -119,6 +128,7 @@ class _Unmade:
     transposed: bool
     shape: tuple[int, ...]
     bias: Value | None = None
+    cap: float = 0.0
     what: Literal["logits", "turned", "largest", "log_softmax", "weighted"] = "logits"
     classes: Value | None = None
     order: tuple[int, ...] = ()
@@ -297,7 +307,11 @@ class _Chunking:
             logits = self._viewed(node, logits)
         elif logits.what != "logits":
             return False
-        elif node.operator == "add" and bias not in (None, *unmade) and logits.bias is None:
+        elif node.operator == "tanh" and not logits.cap:
+            logits = replace(logits, cap=1.0)
+        elif node.operator == "scale" and logits.cap:
+            logits = replace(logits, cap=logits.cap * float(str(node.attributes["factor"])))
+        elif node.operator == "add" and bias not in (None, *unmade) and self._takes_bias(logits):
             row = self._shaped(self._at[str(bias)], (logits.vocabulary,))
             logits = replace(logits, bias=row)
         elif node.operator == "scale":
@@ -309,6 +323,10 @@ class _Chunking:
             return False
         self._unmade[node.name] = logits
         return True
+
+    @staticmethod
+    def _takes_bias(logits: _Unmade) -> bool:
+        return logits.bias is None and not logits.cap
 
     def _turned(self, node: Node, logits: _Unmade) -> _Unmade:
         """Return logits with their dimensions in another order; rows may come back."""
@@ -424,6 +442,8 @@ class _Chunking:
         axes = axis if isinstance(axis, tuple) else (axis,)
         if logits.what not in ("logits", "weighted") or axes not in ((-1,), (rank - 1,)):
             return False
+        if logits.cap:
+            return False
         emit, order = self.build.emit, "vk" if logits.transposed else "kv"
         if logits.classes is None:
             summed = emit("reduce_sum", logits.weight, axis=order.index("v"))
@@ -443,7 +463,7 @@ class _Chunking:
     def _head(self, logits: _Unmade, labels: str) -> tuple[Value, Value]:
         """Return log sums of pieces, and the logits at labels; emitted once for equal logits."""
         bias = logits.bias.name if logits.bias else ""
-        key = (logits.hidden.name, logits.weight.name, bias, labels)
+        key = (logits.hidden.name, logits.weight.name, bias, str(logits.cap), labels)
         if key not in self._heads:
             self._heads[key] = self._emitted_head(logits, self._at[labels])
         lead = logits.shape
@@ -458,7 +478,8 @@ class _Chunking:
         operands = [logits.hidden, logits.weight, rows]
         operands += [] if logits.bias is None else [logits.bias]
         pieces = pieces_of(logits.vocabulary)
-        attributes = {"transpose_b": logits.transposed, "pieces": pieces, "chunks": self.chunks}
+        attributes: dict[str, Any] = {"transpose_b": logits.transposed, "pieces": pieces}
+        attributes |= {"chunks": self.chunks} | ({"cap": logits.cap} if logits.cap else {})
         info = operator_info(_OPERATOR, [value.type for value in operands], attributes)
         name = logits.source.name
         if any(node.name == name for node in reversed(self.build.nodes)):

@@ -66,13 +66,16 @@ class OverChunks(WithWorkspace):
     """The base of the head with the sums of its loss, and of its gradient.
 
     The first operands are the hidden states ``[..., k]`` and the weight, ``[v, k]`` or ``[k, v]``
-    by ``transpose_b``; the last is the bias ``[v]``, where there is one.
+    by ``transpose_b``; the last is the bias ``[v]``, where there is one. With a ``cap`` the logits
+    are ``cap`` tanh(hidden x weight + bias).
     """
 
-    defaults: ClassVar = {"transpose_b": True, "pieces": 1, "chunks": 1}
+    defaults: ClassVar = {"transpose_b": True, "pieces": 1, "chunks": 1, "cap": 0.0}
     between: ClassVar[str]  # the rule of operands between the weight and the bias
     passes: ClassVar[int]  # products of the size of all logits
     logit_bytes: ClassVar[tuple[float, float]]  # of one, made in 16 bits; in its own bytes
+    cap_passes: ClassVar[float]  # times that a cap reads or writes one
+    cap_held: ClassVar[int]  # further logits of a chunk that are held for a cap
 
     def make_rule(self) -> Rule:
         """Return the rule for these operands."""
@@ -132,6 +135,7 @@ class OverChunks(WithWorkspace):
         """
         own, narrow = self.sizes(shapes), self.operand_types[0].dtype != self.wide
         each = self.logit_bytes[0] if narrow else self.logit_bytes[1] * item_bytes(self.wide)
+        each += item_bytes(self.wide) * self.cap_passes * bool(self.attributes["cap"])
         return each * own.rows * own.chunks * own.vocabulary
 
     def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
@@ -140,13 +144,19 @@ class OverChunks(WithWorkspace):
         own = self.sizes([layout.slice_shape(kind.shape, mesh) for layout, kind in types])
         narrow = self.operand_types[0].dtype
         item = item_bytes(self.wide) + (item_bytes(narrow) if narrow != self.wide else 0)
+        item += item_bytes(self.wide) * self.cap_held * bool(self.attributes["cap"])
         return float(own.rows * own.vocabulary * item)
 
     def logits(self, hidden: Array, weight: Array, bias: Array | None) -> Array:
-        """Return the logits of some rows, in the type of the log sums."""
+        """Return the logits of some rows before their cap, in the type of the log sums."""
         product = np.matmul(hidden, weight.T if self.attributes["transpose_b"] else weight)
         product = product if bias is None else product + bias
         return product.astype(_held(hidden), copy=False)
+
+    def capped(self, x: Array) -> Array:
+        """Return logits under their cap."""
+        cap = self.attributes["cap"]
+        return cap * np.tanh(x) if cap else x
 
     def rows(self, count: int) -> Iterator[slice]:
         """Yield the rows of each chunk."""
@@ -180,6 +190,7 @@ class HeadLogSumAndPick(OverChunks):
     between = "..."
     passes = 1
     logit_bytes = (14.0, 2.0)  # converted, and read for the largest and for the sum
+    cap_passes, cap_held = 2.0, 0
     examples = (
         Example(
             ("f64[4, 3, 5]", "f64[18, 5]", "i64[4, 3]"),
@@ -191,7 +202,7 @@ class HeadLogSumAndPick(OverChunks):
             {"transpose_b": False, "pieces": 4, "chunks": 4},
             ranges={2: (-1, 13)},
         ),
-        Example(("f64[5]", "f64[6, 5]", "i64[]"), ranges={2: (0, 6)}),
+        Example(("f64[5]", "f64[6, 5]", "i64[]"), {"cap": 3.0}, ranges={2: (0, 6)}),
     )
 
     @property
@@ -224,7 +235,7 @@ class HeadLogSumAndPick(OverChunks):
         flat = hidden.reshape(-1, hidden.shape[-1])
         sums, picked = (np.empty((len(flat), *n), _held(hidden)) for n in ((pieces,), ()))
         for rows in self.rows(len(flat)):
-            x = self.logits(flat[rows], weight, bias[0] if bias else None)
+            x = self.capped(self.logits(flat[rows], weight, bias[0] if bias else None))
             picked[rows] = x[np.arange(len(x)), local[rows]]
             x = x.reshape(len(x), pieces, -1)
             peak = x.max(axis=-1)
@@ -256,6 +267,7 @@ class HeadLogSumAndPickGradient(OverChunks):
     between = "... p, ..., ... p, ..."
     passes = 3
     logit_bytes = (20.0, 2.0)  # converted, read for their gradient, and that converted
+    cap_passes, cap_held = 5.0, 1
     examples = (
         Example(
             ("f64[4, 3, 5]", "f64[6, 5]", "f64[4, 3, 2]", "f64[4, 3]", "f64[4, 3, 2]", "i64[4, 3]"),
@@ -264,7 +276,7 @@ class HeadLogSumAndPickGradient(OverChunks):
         ),
         Example(
             ("f64[6, 4]", "f64[4, 12]", "f64[6, 4]", "f64[6]", "f64[6, 4]", "i64[6]", "f64[12]"),
-            {"transpose_b": False, "pieces": 4, "chunks": 4},
+            {"transpose_b": False, "pieces": 4, "chunks": 4, "cap": 2.0},
             ranges={5: (-1, 13)},
         ),
     )
@@ -306,11 +318,14 @@ class HeadLogSumAndPickGradient(OverChunks):
         d_hidden = np.empty(flat.shape, wide)
         d_weight, d_bias = np.zeros(weight.shape, wide), [np.zeros(b.shape, wide) for b in bias]
         for rows in self.rows(len(flat)):
-            x = self.logits(flat[rows], weight, bias[0] if bias else None)
+            before = self.logits(flat[rows], weight, bias[0] if bias else None)
+            x = self.capped(before)
             parts = x.reshape(len(x), pieces, -1)  # a view
             np.exp(parts - flat_sums[rows, :, None], out=parts)
             parts *= flat_d[rows, :, None]
             x[np.arange(len(x)), local[rows]] += own[rows]
+            if cap := self.attributes["cap"]:
+                x *= cap * (1 - np.square(np.tanh(before)))
             d_hidden[rows] = np.matmul(x, weight if transposed else weight.T)
             left, right = (x, flat[rows]) if transposed else (flat[rows], x)
             d_weight += np.matmul(left.T, right)

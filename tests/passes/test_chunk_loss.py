@@ -37,9 +37,9 @@ def model(lines: str, outputs: str = "loss") -> Graph:
             ASKED + "the model has no cross entropy of logits with labels" + END,
         ),
         (
-            model(f"{PRODUCT}\n  z2: f32[4, 8, 96] = tanh(z){LOSS.format('z2')}"),
+            model(f"{PRODUCT}\n  z2: f32[4, 8, 96] = exp(z){LOSS.format('z2')}"),
             ASKED
-            + "the logits of `t` come from `tanh` `z2`, expected a product with a matrix"
+            + "the logits of `t` come from `exp` `z2`, expected a product with a matrix"
             + END,
         ),
         (
@@ -95,6 +95,17 @@ def test_products_by_other_operators(lines: str) -> None:
     operators = [n.operator for n in ChunkLoss(2).run(model(lines + LOSS.format("z"))).nodes]
     assert "head_log_sum_and_pick" in operators
     assert not {"einsum", "matmul", "exp_sum_and_pick"} & set(operators)
+
+
+def test_a_soft_cap_is_an_attribute() -> None:
+    lines = f"""{PRODUCT}
+  a: f32[4, 8, 96] = scale(z) {{factor=0.1}}
+  b: f32[4, 8, 96] = tanh(a)
+  c: f32[4, 8, 96] = scale(b) {{factor=10.0}}"""
+    nodes = ChunkLoss(2).run(model(lines + LOSS.format("c"))).nodes
+    (head,) = [node for node in nodes if node.operator == "head_log_sum_and_pick"]
+    assert head.attributes["cap"] == 10.0
+    assert [n.attributes["factor"] for n in nodes if n.operator == "scale"] == [0.1]
 
 
 def test_two_losses_of_one_product_share_a_head() -> None:

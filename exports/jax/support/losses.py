@@ -121,6 +121,7 @@ def head_log_sum_and_pick(
     *,
     transpose_b: bool = True,
     chunks: int = 1,
+    cap: float = 0.0,
     size_p: int,
     size_w: int,
     start_p: Any = 0,
@@ -131,6 +132,7 @@ def head_log_sum_and_pick(
     def chunk(parts: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, at = parts
         x = _logits(rows, weight, bias, transpose_b)
+        x = cap * jnp.tanh(x) if cap else x
         sums = jax.nn.logsumexp(x.reshape(len(x), size_p, size_w), -1)
         return sums, jnp.take_along_axis(x, at[:, None], -1)[:, 0]
 
@@ -151,6 +153,7 @@ def head_log_sum_and_pick_gradient(
     *,
     transpose_b: bool = True,
     chunks: int = 1,
+    cap: float = 0.0,
     size_p: int,
     size_w: int,
     start_p: Any = 0,
@@ -163,9 +166,11 @@ def head_log_sum_and_pick_gradient(
 
     def chunk(totals: tuple[Array, ...], parts: tuple[Array, ...]) -> tuple[Any, Array]:
         rows, d_rows, shifts, at, cotangent = parts
-        x = _logits(rows, weight, bias, transpose_b)
+        before = _logits(rows, weight, bias, transpose_b)
+        x = cap * jnp.tanh(before) if cap else before
         slope = jnp.exp(x.reshape(len(x), size_p, size_w) - shifts) * d_rows
         slope = slope.reshape(x.shape).at[jnp.arange(len(x)), at].add(cotangent)
+        slope = slope * cap * (1 - jnp.square(jnp.tanh(before))) if cap else slope
         narrow = slope.astype(rows.dtype)
         pair = (narrow.T, rows) if transpose_b else (rows.T, narrow)
         added = (pair[0] @ pair[1], *(slope.sum(0) for _ in totals[1:]))

@@ -104,7 +104,7 @@ def _chunks(count: int, chunks: int) -> Iterator[slice]:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-    """Return logits in at least 32 bits, which nothing else reads: they are worked on in place."""
+    """Return logits before their cap, in at least 32 bits; nothing else reads them."""
     columns = weight.T if transposed else weight
     x = hidden @ columns if bias is None else torch.addmm(bias, hidden, columns)
     return x.float() if x.itemsize < 4 else x
@@ -125,6 +125,7 @@ def head_log_sum_and_pick(
     *,
     transpose_b: bool = True,
     chunks: int = 1,
+    cap: float = 0.0,
     size_p: int,
     size_w: int,
     start_p: int = 0,
@@ -135,6 +136,7 @@ def head_log_sum_and_pick(
     sums, picked = (flat.new_empty(len(flat), n, dtype=dtype) for n in (size_p, 1))
     for rows in _chunks(len(flat), chunks):
         x = _logits(flat[rows], weight, bias, transpose_b)
+        x = x.tanh_().mul_(cap) if cap else x
         picked[rows] = x.gather(-1, local[rows])
         pieces = x.view(-1, size_p, size_w)
         peak = pieces.amax(-1)
@@ -155,6 +157,7 @@ def head_log_sum_and_pick_gradient(
     *,
     transpose_b: bool = True,
     chunks: int = 1,
+    cap: float = 0.0,
     size_p: int,
     size_w: int,
     start_p: int = 0,
@@ -169,8 +172,12 @@ def head_log_sum_and_pick_gradient(
     d_bias = None if bias is None else torch.zeros_like(bias, dtype=d_sums.dtype)
     for rows in _chunks(len(flat), chunks):
         x = _logits(flat[rows], weight, bias, transpose_b)
+        turned = x.tanh_() if cap else x
+        x = turned * cap if cap else x
         x.view(-1, size_p, size_w).sub_(shift[rows]).exp_().mul_(d_sums[rows])
         x.scatter_add_(-1, local[rows], own[rows])
+        if cap:
+            x.mul_(turned.square_().neg_().add_(1).mul_(cap))
         if d_bias is not None:
             d_bias += x.sum(0)
         x = x.to(hidden.dtype)
