@@ -121,7 +121,8 @@ class Compilation:
     @checked
     def write(self, directory: str | Path, ranks: Iterable[int] | None = None) -> Path:
         """Write the plan; see `write_plan`."""
-        write_plan(Path(directory), self.plan, ranks)
+        with rare_collections():
+            write_plan(Path(directory), self.plan, ranks)
         return Path(directory)
 
 

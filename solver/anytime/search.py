@@ -52,7 +52,8 @@ def solve_anytime(problem: Problem, options: SolveOptions) -> Solution:
     if reduced.infeasible:
         incumbent.raise_bound(math.inf)
     else:
-        warm_up()
+        if not budget.work.is_counted:
+            warm_up()
         graph, rows = build_graph(flat), build_rows(flat)
         search = BoundedSearch(graph, rows, incumbent, options.seed, options.workers)
         run(search, flat, options.budget.seconds)
@@ -101,7 +102,10 @@ def run(search: BoundedSearch, flat: Flat, seconds: float) -> None:
 
 
 def warm_up() -> None:
-    """Compile all inner loops on a tiny problem, before the time is short."""
+    """Compile all inner loops on a tiny problem, before the time of a clock is short.
+
+    Where work is counted, each is compiled when it is needed first.
+    """
     table = np.array([[0, 2], [1, 0]])
     use = MemoryUse(np.array([1, 2]), 0, 1)
     variables = tuple(Variable(name, np.array([1, 0]), (use,)) for name in ("first", "second"))
