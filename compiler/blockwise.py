@@ -1,6 +1,7 @@
 """The plan of a program of repeated blocks in one stage, put together from plans of its blocks."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.buckets import fusion_text
@@ -8,8 +9,10 @@ from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.schedules import make_schedule
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.choice.one_stage import OneStage
+from shardwright.planner.choice.stages import StagedBlocks
+from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.effort import limits_on
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.site import Site
@@ -19,9 +22,16 @@ from shardwright.search.method import SearchResult
 
 @dataclass(frozen=True)
 class BlockwisePlan(Partitioned):
-    """The plan whose blocks have plans of their fronts (`planner.choice.one_stage`)."""
+    """The plan whose blocks have plans of their fronts (`planner.choice.steps`).
+
+    Parameters
+    ----------
+    below : float
+        Seconds that the step must undercut to be of use.
+    """
 
     cluster: Cluster
+    below: float = inf
 
     def emit(self) -> Emitted:
         """Emit the plan of the shortest step that was found, without a bound.
@@ -29,10 +39,11 @@ class BlockwisePlan(Partitioned):
         Raises
         ------
         NotFoundError
-            If none fits.
+            If none fits, or none is expected to be of use.
         """
         site = Site.of(self.source, self.cluster, self.mesh, self.options, self.budget)
-        planner = OneStage(site)
+        blocks = StagedBlocks(site, make_schedule("1f1b", 1, 1, self.options.passes))
+        planner = StepSearch(blocks, below=self.below)
         best = planner.best()
         limits = planner.site.limits
         memory = best.emitted.memory

@@ -202,12 +202,12 @@ class _OneOfSeveral:
         budget: Budget,
         known: SearchRequest | None,
         *,
-        is_draft: bool = False,
+        below: float | None = None,
     ) -> Found[Compiled]:
         """Return the best plan of a configuration, or a draft."""
         prepared = self.forms.prepared(options.passes)
         where = prepared, self.cluster, self.devices, options, mesh, budget, None, known
-        return _found(_compile(*where, is_draft=is_draft))
+        return _found(_compile(*where, below=below))
 
     def build_named(self, options: CompileOptions, budget: Budget) -> Found[Compiled]:
         """Return the plan that the options name."""
@@ -274,9 +274,9 @@ def _compile(
     progress: Progress | None,
     known: SearchRequest | None = None,
     *,
-    is_draft: bool = False,
+    below: float | None = None,
 ) -> Compiled:
-    """Compile for one configuration, whose problem may be known; of a pipeline, maybe a draft."""
+    """Compile for one configuration, whose problem may be known; or draft a plan below a step."""
     begin, source = time.perf_counter(), prepared.source
     passes = PassManager(records=list(prepared.records))
     if options.mode in UNPARTITIONED:
@@ -284,8 +284,8 @@ def _compile(
         emitted = _of_user(source, alone, devices, options, passes)
     else:
         where = (source, cluster, devices, options, mesh, budget)
-        emitted = _partitioned(*where, passes, progress, known, is_draft=is_draft)
-    memory = emitted.memory if is_draft else _memory_of_step(emitted, cluster, options)
+        emitted = _partitioned(*where, passes, progress, known, below=below)
+    memory = emitted.memory if below is not None else _memory_of_step(emitted, cluster, options)
     check_host(memory, cluster)
     return Compiled(
         source,
@@ -345,7 +345,7 @@ def _partitioned(
     progress: Progress | None,
     known: SearchRequest | None,
     *,
-    is_draft: bool,
+    below: float | None,
 ) -> Emitted:
     """Return the program that the compiler partitions, in stages where they are given."""
     stages = given_stages(source, cluster, devices, options)
@@ -356,11 +356,13 @@ def _partitioned(
             level = level_of_stages(cluster, devices, options.groups)
             where = (source, cluster, mesh, options, passes, progress, budget, level)
             search = PipelinePartitioning(*where)
-            return search.draft() if is_draft else search.emit()
+            return search.emit() if below is None else search.draft(below)
         emissions = {} if known is None else known.emissions
         alone = of_one_kind(cluster, "a program in one stage runs on one kind of device")
         one = (source, alone, mesh, options, passes, progress, budget)
-        return (BlockwisePlan(*one) if is_draft else Partitioning(*one, emissions, known)).emit()
+        if below is not None:
+            return BlockwisePlan(*one, below).emit()
+        return Partitioning(*one, emissions, known).emit()
     mesh = _mesh_of_stage(cluster, devices, options, mesh, stages)
     if is_searched(options):
         options = stages.in_options(options)

@@ -27,6 +27,7 @@ from shardwright.ir.errors import ExecutionError
 Transfer = tuple[Segment, Segment]
 """The segments between which values of one micro-batch pass, from and to."""
 
+_FORWARD = 1 / 3  # of a pass over a micro-batch
 _SLIGHT = 1e-3  # seconds of the segments that a path is not to follow
 _LATER = 0.75  # of those that it follows while the pipeline fills and drains, and then no more
 
@@ -244,6 +245,31 @@ def _leaving(
 
 
 # Bounds
+
+
+def segment_seconds(schedule: Schedule, passes: Sequence[float]) -> dict[Segment, float]:
+    """Return about how long the segments take of stages of which only whole passes are known.
+
+    A third is forward: of each product backward computes two, one for each operand's gradient.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule.
+    passes : sequence of float
+        Seconds of a pass of each stage over one micro-batch.
+
+    Examples
+    --------
+    >>> from shardwright.dataflow.schedules import make_schedule
+    >>> segment_seconds(make_schedule("1f1b", 1, 1, 2), [3.0])
+    {(0, 'forward'): 1.0, (0, 'backward'): 2.0}
+    """
+    rest = (1 - _FORWARD) / max(len(schedule.parts) - 1, 1)
+    return {
+        (stage, part): (_FORWARD if part == FORWARD else rest) * passes[stage]
+        for stage, part in schedule.segments
+    }
 
 
 @lru_cache(maxsize=64)

@@ -360,6 +360,21 @@ def in_flight(schedule: Schedule) -> tuple[tuple[InFlight, ...], ...]:
     return tuple(_in_flight(order, schedule) for order in schedule.actions)
 
 
+def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Return the most micro-batches that each stage has in flight.
+
+    Examples
+    --------
+    >>> most_in_flight(make_schedule("1f1b", 4, 1, 8))
+    (4, 3, 2, 1)
+    """
+    flights, groups = in_flight(schedule), schedule.groups
+    return tuple(
+        max(count.passes[stage // groups] for count in flights[stage % groups])
+        for stage in range(schedule.stages)
+    )
+
+
 def _in_flight(order: Sequence[Action], schedule: Schedule) -> tuple[InFlight, ...]:
     passes, weights = [0] * schedule.chunks, [0] * schedule.chunks
     divided, reaches_back = WEIGHTS in schedule.parts, BACKWARD in schedule.parts

@@ -4,11 +4,13 @@ from functools import cache
 from math import inf
 
 from shardwright.cost_model.cluster import cluster
+from shardwright.dataflow.schedules import make_schedule
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.planner.choice.one_stage import OneStage
+from shardwright.planner.choice.stages import StagedBlocks
+from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.work import Budget
@@ -35,9 +37,11 @@ def site(model: str, passes: int, memory: float = inf) -> Site:
 
 
 @cache
-def planned(model: str, passes: int, share: float = 1.0) -> OneStage:
+def planned(model: str, passes: int, share: float = 1.0) -> StepSearch:
     """Return the plans that were made within a share of the memory of the fastest one."""
     memory = inf if share == 1.0 else share * planned(model, passes).best().timeline.peak_bytes
-    found = OneStage(site(model, passes, memory))
+    found = StepSearch(
+        StagedBlocks(site(model, passes, memory), make_schedule("1f1b", 1, 1, passes))
+    )
     found.best()
     return found

@@ -15,10 +15,10 @@ import numpy as np
 
 from shardwright.compiler.limits.tighter import SHARE, Within, is_small, within_tighter_limits
 from shardwright.compiler.stages.bounds import CutBounds
-from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.race import Race
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.decisions import Decisions
+from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.plan.stage_plans import StagePlan
 

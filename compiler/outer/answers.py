@@ -11,7 +11,6 @@ from shardwright.compiler.outer.entries import (
     DRAFTING,
     NAMING,
     PRICING,
-    SKETCHING,
     Answer,
     Bound,
     Found,
@@ -62,10 +61,8 @@ class Answers(Generic[T]):
         if task.tier == BUILDING:
             assert task.plan is not None
             return self.judge.build(task.plan, task.configuration, budget)
-        if task.tier == SKETCHING:
-            return self.judge.sketch(task.configuration, budget)
         if task.tier == DRAFTING:
-            return self.judge.draft(task.configuration, budget)
+            return self.judge.draft(task.configuration, budget, task.below)
         if task.tier < len(self.judge.tiers):
             return self.judge.bound(task.configuration, task.tier, budget)
         return self.judge.compile(task.configuration, budget)
@@ -91,4 +88,4 @@ def is_answer(task: Task, answer: object) -> bool:
     return isfinite(answer.seconds) and isinstance(value, wanted)
 
 
-_WANTED = {PRICING: tuple, NAMING: list, BUILDING: Found, SKETCHING: float, DRAFTING: Found}
+_WANTED = {PRICING: tuple, NAMING: list, BUILDING: Found, DRAFTING: Found}

@@ -17,11 +17,8 @@ _SAME = 1.001  # times a bound: a higher one that is of little use
 PRICING = -1
 """The tier of what is to be priced with others."""
 
-SKETCHING = -2
-"""The tier of a pipeline whose stages are to be planned, without its program."""
-
 DRAFTING = -3
-"""The tier of a pipeline that is to be compiled without other candidates, and without a bound."""
+"""The tier of what is to be planned block by block, without a bound."""
 
 NAMING = -4
 """The tier of a question about all configurations: which named plans are to be built early."""
@@ -29,7 +26,7 @@ NAMING = -4
 BUILDING = -5
 """The tier of a named plan that is to be built."""
 
-SHORT = (NAMING, PRICING, SKETCHING)
+SHORT = (NAMING, PRICING)
 """The tiers in which no program is emitted."""
 
 
@@ -117,13 +114,13 @@ class Task:
         The configuration; several to be priced, one after the other.
     tier : int
         The tier of the bound; that behind the last one is the compilation. Before all are
-        `NAMING`, `BUILDING`, `PRICING`, and of pipelines `SKETCHING` and `DRAFTING`.
+        `NAMING`, `BUILDING`, `PRICING` and `DRAFTING`.
     seconds : float
         Seconds of work that it may spend; building a problem, and solving it, as many each.
     plan : NamedPlan, optional
         The named plan that is to be built.
     below : float
-        About the cost of the best plan: no higher bound is of use.
+        The cost of the best plan, or a little less: no higher bound or plan is of use.
     known : mapping
         What earlier prices told. A process keeps nothing of the kind by itself: its answer would
         depend on what it did before.
@@ -142,7 +139,7 @@ class Task:
         return self.configurations[0]
 
 
-Value = Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
+Value = Bound | Found[T] | tuple[Prices | None, ...] | list[NamedSeed]
 """What is asked."""
 
 
@@ -150,8 +147,7 @@ Value = Bound | Found[T] | tuple[Prices | None, ...] | float | list[NamedSeed]
 class Answer(Generic[T]):
     """What a process answers, and the seconds of work that it spent.
 
-    The value is a bound, a plan, prices, about what the plan of a sketch costs, named plans, or why
-    there is none of these.
+    The value is a bound, a plan, prices, named plans, or why there is none of these.
     """
 
     value: Value[T] | ShardwrightError
@@ -213,12 +209,8 @@ class Judge(Protocol[T]):
     ) -> Prices:
         """Return bounds and estimates of configurations that share a mesh and micro-batches."""
 
-    def sketch(self, configuration: Configuration, budget: Budget) -> float:
-        """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
-        ...
-
-    def draft(self, configuration: Configuration, budget: Budget) -> Found[T]:
-        """Return a plan that is found soon, without a bound."""
+    def draft(self, configuration: Configuration, budget: Budget, below: float) -> Found[T]:
+        """Return a plan that is found soon, without a bound, if it may undercut a cost."""
 
     def bound(self, configuration: Configuration, tier: int, budget: Budget) -> Bound:
         """Return a lower bound on the cost of all plans of a configuration."""
@@ -251,8 +243,6 @@ class Entry(Generic[T]):
         About what its plan costs; None where nothing is known.
     is_short_of_memory : bool
         Whether the memory limit makes its plans slower, as far as prices say.
-    is_sketched : bool
-        Whether the estimate is that of plans of its stages within the memory limit.
     has_no_draft : bool
         Whether no draft was found, in one stage.
     is_covered : bool
@@ -273,7 +263,6 @@ class Entry(Generic[T]):
     is_priced: bool = False
     estimate: float | None = None
     is_short_of_memory: bool = False
-    is_sketched: bool = False
     has_no_draft: bool = False
     is_covered: bool = False
     asked: int = PRICING  # the tier of the last task
@@ -283,11 +272,6 @@ class Entry(Generic[T]):
     def is_compiling(self) -> bool:
         """Whether a program of it is being emitted."""
         return self.is_running and self.asked not in SHORT
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether its estimate is as good as one without a program can be."""
-        return self.is_sketched or self.configuration.stages == 1
 
     @property
     def is_all_in_draft(self) -> bool:

@@ -55,9 +55,9 @@ class CompileOne(Protocol):
         budget: Budget,
         known: SearchRequest | None,
         *,
-        is_draft: bool = False,
+        below: float | None = None,
     ) -> Found[Compiled]:
-        """Return its best plan; of a draft, the plan of the sketch of a pipeline."""
+        """Return its best plan; or one that is made block by block, if it may undercut a cost."""
         ...
 
 
@@ -327,22 +327,18 @@ class ProgramJudge:
         is_draft = configuration.stages == 1 and self.prices_blocks and self.plans_blocks
         return (self.draft if is_draft else self.compile)(configuration, budget)
 
-    def sketch(self, configuration: Configuration, budget: Budget) -> float:
-        """Return about what a pipeline costs, by plans of its stages; infinite if none fits."""
-        assert configuration.mesh is not None
-        options = self.options_of(configuration)
-        return self.pipeline_of(options, configuration.mesh, budget).sketch()
-
-    def draft(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
-        """Return the plan of a sketch, or of one stage that of its blocks, without a bound.
+    def draft(
+        self, configuration: Configuration, budget: Budget, below: float = inf
+    ) -> Found[Compiled]:
+        """Return a plan that is made block by block, without a bound.
 
         Raises
         ------
         NotFoundError
-            If it does not fit.
+            If it does not fit, or is not expected to cost less than `below`.
         """
         options = self.options_of(configuration)
-        return self.compile_one(options, configuration.mesh, budget, None, is_draft=True)
+        return self.compile_one(options, configuration.mesh, budget, None, below=below)
 
     def options_of(self, configuration: Configuration) -> CompileOptions:
         """Return the options of a compilation of one configuration."""

@@ -2,10 +2,9 @@
 
 First the seeds are priced: of every number of device groups the mesh with the fewest axes, in about
 eight times as many micro-batches, and of one stage in 1, in 2 and in such as have a sample for each
-rank. Then the configuration of the least estimate is sketched, as long as that is below the best
-plan: its stages are planned within the memory limit, which makes the estimate a good one. If it is
-still the least, the configuration is compiled. In turn with that, the others are priced: those near
-the least estimates first, then least bound first.
+rank. Then the configuration of the least estimate is drafted, as long as that is below the best
+plan. In turn with that, the others are priced: those near the least estimates first, then least
+bound first.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,6 @@ from shardwright.compiler.outer.entries import (
     NAMING,
     PRICING,
     SHORT,
-    SKETCHING,
     Entry,
 )
 from shardwright.ir.mesh import Mesh
@@ -31,7 +29,6 @@ T = TypeVar("T")
 _GROUP = 2  # configurations of one mesh that are priced together
 _NEAR = 1.01  # times the estimate of a draft that is awaited: what is drafted besides
 _COMPILED = 2  # that are compiled at once
-_SKETCHED = 5  # configurations for each that is compiled
 _FARTHER = 0.03  # by which an estimate may be higher for each factor of two
 _FINER = 0.4  # factors of two, by which a mesh of one more axis differs
 _UNEVEN = 1.1  # the same, where the outermost axis divides a micro-batch unevenly
@@ -183,7 +180,7 @@ def first_taken(running: Sequence[Chosen[T]]) -> Chosen[T]:
 
 @dataclass
 class PricedOrder(Generic[T]):
-    """Decides what is priced, sketched or compiled next.
+    """Decides what is priced, drafted or compiled next.
 
     Parameters
     ----------
@@ -209,7 +206,7 @@ class PricedOrder(Generic[T]):
         best : Entry or None
             The configuration of the best plan.
         compiles : bool
-            Whether sketching and compiling come before pricing, where there is something to price.
+            Whether drafting and compiling come before pricing, where there is something to price.
         enough : float
             The bound that is high enough for any configuration.
         """
@@ -276,22 +273,18 @@ class PricedOrder(Generic[T]):
     def _promising(self, best: Entry[T] | None) -> Chosen[T] | None:
         """Return the priced configuration of the least estimate, if it is below the best plan's.
 
-        Its stages are planned first; if the estimate is then still the least, it is compiled. The
-        best of every few sketches is compiled in any case. One stage without a draft is compiled.
+        One stage without a draft is compiled.
         """
         cost = inf if best is None or best.found is None else best.found.cost
-        drafted = [_NEAR * _estimate(e) for e in self.entries if e.is_compiling and e.is_ready]
+        drafted = [_NEAR * _estimate(e) for e in self.entries if e.is_compiling]
         cost = min([cost, *drafted, *(e.named_seconds for e in self.entries)])
         open_ones = [e for e in self.entries if e.is_open and e.is_priced and not e.has_begun]
         found = [e for e in open_ones if _estimate(e) < cost]
         if best is None:
             found = self._simple(found)
-        ready = [entry for entry in found if entry.is_ready]
-        if sum(entry.is_compiling for entry in self.entries) >= _COMPILED:
-            found, ready = [entry for entry in found if entry not in ready], []
-        if not found:
+        if not found or sum(entry.is_compiling for entry in self.entries) >= _COMPILED:
             return None
-        least = min(ready if ready and self._has_sketched_enough else found, key=_finest)
+        least = min(found, key=_finest)
         is_planned = self.plans_blocks and not least.has_no_draft
         if least.configuration.stages == 1 and not is_planned:
             return Chosen([least], self.compilation)
@@ -301,7 +294,7 @@ class PricedOrder(Generic[T]):
         if finer:
             waiting = [entry for entry in finer if not entry.is_running]
             return Chosen(waiting[:1], PRICING)
-        return Chosen([least], DRAFTING if least.is_ready else SKETCHING)
+        return Chosen([least], DRAFTING)
 
     def _is_small_gain(self, one: Entry[T], best: Entry[T] | None) -> bool:
         """Return whether others are to be priced before a draft that is little better at most.
@@ -332,13 +325,6 @@ class PricedOrder(Generic[T]):
             and entry.configuration.axes > one.configuration.axes
             and entry.bound < _estimate(one)
         ]
-
-    @property
-    def _has_sketched_enough(self) -> bool:
-        """Whether the best sketch is compiled, although other estimates are lower."""
-        sketched = sum(entry.is_sketched for entry in self.entries)
-        compiled = sum(entry.is_sketched and entry.has_begun for entry in self.entries)
-        return sketched >= _SKETCHED * (1 + compiled)
 
     def _simple(self, among: list[Entry[T]]) -> list[Entry[T]]:
         """Return those of some configurations that have a plan soon: of few stages."""

@@ -27,7 +27,6 @@ from shardwright.compiler.outer.entries import (
     DRAFTING,
     NAMING,
     PRICING,
-    SKETCHING,
     Answer,
     Bound,
     Entry,
@@ -53,6 +52,7 @@ from shardwright.ir.errors import (
     StrategyError,
     TimeLimitError,
 )
+from shardwright.planner.choice.steps import NotFasterError
 from shardwright.planner.executors.chosen import PROCESSES, workers_of
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.search.options import Progress
@@ -72,7 +72,6 @@ MOMENT = 1e-3
 
 _SHARE_PRICED = 1 / 4  # the same, of many configurations, once there is a plan
 _CLOSE = 0.01  # of the best plan: how near to it the bounds of blocks are raised
-_SHORT = 1.05  # of an estimate, where a sketch finds no plan within the memory limit
 _SECONDS_NAMED = 600.0  # of work that a named plan may take at least, where it is built
 _SHARE = 1 / 2  # of the budget left, on each core, that building a problem may take, and solving it
 
@@ -279,7 +278,7 @@ class OuterSearch(Generic[T]):
         return self._seeds.next(self.best) if self.judge.names_plans else None
 
     def _priced_next(self) -> Chosen[T] | None:
-        """Return what is priced, sketched or compiled by its price; None where that is done.
+        """Return what is priced, drafted or compiled by its price; None where that is done.
 
         At last, the configuration of the best draft is compiled with all candidates.
         """
@@ -324,7 +323,8 @@ class OuterSearch(Generic[T]):
         configurations = tuple(one.configuration for one in chosen.entries)
         known = dict(self._known) if chosen.tier == PRICING else {}
         where = configurations, chosen.tier, max(seconds, MOMENT), chosen.plan
-        return Task(*where, self._enough, known)
+        best = inf if self.best is None else cost_of(self.best)
+        return Task(*where, best if chosen.tier == DRAFTING else self._enough, known)
 
     @property
     def _enough(self) -> float:
@@ -349,18 +349,7 @@ class OuterSearch(Generic[T]):
                 self._take_prices(chosen.entries, answer.value)
             case list():
                 self._seeds.take(answer.value)
-            case _:
-                self._take_sketch(entry, answer.value)
         self._report()
-
-    def _take_sketch(self, entry: Entry[T], seconds: float) -> None:
-        """Take the estimate of a sketch; others that share its prices are as far from theirs."""
-        before = entry.estimate or seconds
-        ratio = seconds / before if seconds < inf else _SHORT
-        for other in self.entries:
-            if shares_prices(entry, other) and not other.is_sketched and other.estimate is not None:
-                other.estimate *= ratio
-        entry.is_sketched, entry.estimate = True, seconds if seconds < inf else None
 
     def _take_plan(self, entry: Entry[T], tier: int, found: Found[T]) -> None:
         """Take a plan; of a draft, the configuration may be compiled later."""
@@ -425,12 +414,13 @@ class OuterSearch(Generic[T]):
             if tier == BUILDING:
                 self._seeds.take_cost(entry, inf)
             return
-        if tier in (SKETCHING, DRAFTING) and isinstance(error, NoPlanError | TimeLimitError):
+        if tier == DRAFTING and isinstance(error, NoPlanError | TimeLimitError):
             first = not any(other.has_no_draft for other in self.entries)
-            if first and entry.configuration.stages == 1:  # where memory is short
+            fails = first and not isinstance(error, NotFasterError)
+            if fails and entry.configuration.stages == 1:  # where memory is short
                 entry.asked, entry.has_no_draft = PRICING, True
             else:  # its bounds and a compilation may do
-                entry.estimate, entry.is_sketched = None, True
+                entry.estimate = None
             return
         entry.error = error
         if isinstance(error, InfeasibleError) or entry.is_infeasible:

@@ -13,20 +13,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.compiler.stages.cuts import (
-    Cut,
-    LeastCut,
-    PathCounts,
-    least_longest_path,
-    least_maximum,
-    least_sum,
-)
 from shardwright.cost_model.pipelines.mixed import GroupClusters
 from shardwright.dataflow.schedule_paths import (
     Path,
     SimulatedSchedule,
     Transfer,
     bounding_paths,
+    segment_seconds,
     simulate_schedule,
 )
 from shardwright.dataflow.schedules import (
@@ -34,8 +27,15 @@ from shardwright.dataflow.schedules import (
     FORWARD,
     WEIGHTS,
     Schedule,
-    Segment,
-    in_flight,
+    most_in_flight,
+)
+from shardwright.planner.choice.cuts import (
+    Cut,
+    LeastCut,
+    PathCounts,
+    least_longest_path,
+    least_maximum,
+    least_sum,
 )
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
 from shardwright.search.budget_note import FOR_A_BOUND
@@ -44,7 +44,6 @@ from shardwright.solver.work import Budget
 Floats = NDArray[np.float64]
 _ROUNDS = 4  # of adding the critical path of the best cut
 _TOLERANCE = 1e-4  # by which a critical path must raise the bound
-_FORWARD_SHARE = 1 / 3  # of a pass, where only the sum is known
 
 
 @dataclass
@@ -86,13 +85,7 @@ class CutBounds:
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
         """The micro-batches in flight at the peak of each stage."""
-        schedule, flights = self.schedule, in_flight(self.schedule)
-        return tuple(
-            max(
-                count.passes[stage // schedule.groups] for count in flights[stage % schedule.groups]
-            )
-            for stage in range(schedule.stages)
-        )
+        return most_in_flight(self.schedule)
 
     def bound(self) -> LeastCut:
         """Return the bound over all cuts, with a cut that comes near; infinite if none fits.
@@ -237,15 +230,8 @@ class CutBounds:
         for stage in range(1, self.schedule.stages):
             for transfer, seconds in zip(_neighbours(stage), self._delays[stage], strict=True):
                 delays[transfer] = float(seconds[cut[stage]])
-        return simulate_schedule(self.schedule, self._durations(cut), delays)
-
-    def _durations(self, cut: Cut) -> dict[Segment, float]:
-        share = {FORWARD: _FORWARD_SHARE}
-        rest = (1 - _FORWARD_SHARE) / max(len(self.schedule.parts) - 1, 1)
-        return {
-            (stage, part): share.get(part, rest) * self.passes[stage, cut[stage], cut[stage + 1]]
-            for stage, part in self.schedule.segments
-        }
+        passes = [float(self.passes[s, i, j]) for s, (i, j) in enumerate(pairwise(cut))]
+        return simulate_schedule(self.schedule, segment_seconds(self.schedule, passes), delays)
 
     def _length(self, path: PathCounts, cut: Cut) -> float:
         costs = path.seconds(self.passes)

@@ -6,18 +6,18 @@ from itertools import pairwise
 from math import inf
 from typing import Protocol
 
-from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.evaluation import SimulatedStep, simulated_step, tolerance_of
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.dataflow.placement import in_stages
-from shardwright.dataflow.schedule_paths import simulate_schedule
-from shardwright.dataflow.schedules import FORWARD, Schedule, in_flight
+from shardwright.dataflow.schedule_paths import segment_seconds, simulate_schedule
+from shardwright.dataflow.schedules import Schedule, most_in_flight
 from shardwright.dataflow.stretches import Stretch
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
+from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
@@ -29,7 +29,6 @@ from shardwright.solver.work import Budget
 
 _TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
 _LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
-_FORWARD_SHARE = 1 / 3  # of a pass, where only the sum is known
 
 
 class StagePlans(Protocol):
@@ -211,7 +210,7 @@ class CandidateBuilder:
 
         Each stage receives values in the layouts in which the stages before send them.
         """
-        flights, sent = in_flight_of(self.schedule), dict[str, Layout]()
+        flights, sent = most_in_flight(self.schedule), dict[str, Layout]()
         found: list[StagePlan] = []
         for stage, (begin, end) in enumerate(pairwise(cut)):
             part = self.blocks.stretch(begin, end)
@@ -227,7 +226,7 @@ class CandidateBuilder:
         self, cut: Cut, plans: Sequence[StagePlans], limits: Sequence[float]
     ) -> list[StagePlan] | None:
         """Return plans of the stages of a cut, each of which sends what the later ones prefer."""
-        flights, wanted = in_flight_of(self.schedule), dict[str, Layout]()
+        flights, wanted = most_in_flight(self.schedule), dict[str, Layout]()
         found: list[StagePlan] = []
         for stage, (begin, end) in reversed(list(enumerate(pairwise(cut)))):
             part = self.blocks.stretch(begin, end)
@@ -248,14 +247,9 @@ class CandidateBuilder:
 
     def estimate(self, staged: Sequence[StagePlan]) -> float:
         """Return about how long the step of a pipeline takes, by the seconds of its plans."""
-        schedule, later = self.schedule, max(len(self.schedule.parts) - 1, 1)
-        shares = {FORWARD: _FORWARD_SHARE}
-        rest = (1 - _FORWARD_SHARE) / later
-        durations = {
-            (stage, part): shares.get(part, rest) * staged[stage].step_seconds
-            for stage, part in schedule.segments
-        }
-        return simulate_schedule(schedule, durations).step_seconds / schedule.micro_batches
+        schedule = self.schedule
+        passes = [plan.step_seconds / schedule.micro_batches for plan in staged]
+        return simulate_schedule(schedule, segment_seconds(schedule, passes)).step_seconds
 
     # Programs
 
@@ -278,12 +272,3 @@ class CandidateBuilder:
             tolerance=tolerance_of(self.options.gap),
         )
         return Candidate(cut, decisions, program, step, tuple(passes.records))
-
-
-def in_flight_of(schedule: Schedule) -> tuple[int, ...]:
-    """Return the micro-batches in flight at the peak of each stage."""
-    flights = in_flight(schedule)
-    return tuple(
-        max(count.passes[stage // schedule.groups] for count in flights[stage % schedule.groups])
-        for stage in range(schedule.stages)
-    )

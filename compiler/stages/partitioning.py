@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -13,7 +14,7 @@ from shardwright.compiler.limits.pipelines import PipelineFrontier
 from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
-from shardwright.compiler.stages.cuts import Cut, LeastCut
+from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.compiler.stages.named import NamedProblems
 from shardwright.compiler.stages.places import (
     clusters_of_groups,
@@ -22,10 +23,9 @@ from shardwright.compiler.stages.places import (
 )
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.shared import SharedParts
-from shardwright.compiler.stages.sketches import Sketcher
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.pipelines.mixed import GroupClusters
+from shardwright.cost_model.pipelines.mixed import GroupClusters, of_one_kind
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
@@ -33,11 +33,23 @@ from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.placement import even_cuts
 from shardwright.dataflow.schedules import Schedule, make_schedule
 from shardwright.dataflow.stretches import Line
-from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError, PassError
+from shardwright.ir.errors import (
+    InfeasibleError,
+    NoPlanError,
+    NotFoundError,
+    OptionError,
+    PassError,
+)
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.choice.cuts import Cut, LeastCut
+from shardwright.planner.choice.stages import StagedBlocks
+from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.effort import limits_on
+from shardwright.planner.evaluation.programs import of_all_layers
 from shardwright.planner.fronts.problem import StageProblems
+from shardwright.planner.fronts.site import REPEATED, Site
+from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
 from shardwright.planner.search_request import SearchRequest, decided
@@ -258,29 +270,63 @@ class PipelinePartitioning(Partitioned):
             raise self._infeasible()
         return least.value
 
-    def sketch(self) -> float:
-        """Return about how long the step takes, by plans of stages; infinite where none fits."""
-        found = self.sketcher.sketch()
-        return inf if found is None else found.seconds
+    def draft(self, below: float = inf) -> Emitted:
+        """Emit the pipeline whose blocks have plans of their fronts, without a bound.
 
-    def draft(self) -> Emitted:
-        """Emit the pipeline of the sketch, without other candidates, and without a bound.
+        Where blocks are not planned so, it is what `emit` returns.
+
+        Parameters
+        ----------
+        below : float
+            Seconds that the step must undercut to be of use.
 
         Raises
         ------
         NotFoundError
-            If it does not fit.
+            If none fits, or none is expected to be of use.
         """
-        cut = self.sketcher.cut
-        found = None if cut is None else self.builder.fitting(cut, self.sketcher.plans)
-        if found is None:
-            raise self._not_found()
+        if not self.plans_blocks:
+            return self.emit()
+        found = self._of_blocks(self._staged, below)
         return self._emitted(found, self._drafted(found))
 
+    @property
+    def plans_blocks(self) -> bool:
+        """Whether there are plans by fronts: of devices of one kind, for the overlapped step.
+
+        Not where tensors may be offloaded: blocks alone do not tell when that pays.
+        """
+        offloads = self.source.offloaded or self.options.offload == SEARCHED
+        return self.overlaps and not offloads and not self.groups.is_mixed
+
+    @property
+    def _is_repeated(self) -> bool:
+        """Whether most blocks are equal to others: then plans by fronts are enough."""
+        blocks = self.blocks
+        kinds = {blocks.key(block, block + 1) for block in range(len(blocks))}
+        return len(blocks) >= REPEATED * len(kinds)
+
     @cached_property
-    def sketcher(self) -> Sketcher:
-        """What plans stages without a program."""
-        return Sketcher(self.problems, self.builder)
+    def _staged(self) -> StagedBlocks:
+        """The blocks, which have plans of their fronts."""
+        cluster = of_one_kind(self.cluster, "fronts are those of one kind of device")
+        where = self.source, cluster, self.mesh, self.options, self.blocks
+        return StagedBlocks(Site(*where, self.budget.beyond()), self.schedule)
+
+    def _of_blocks(self, blocks: StagedBlocks, below: float = inf) -> Candidate:
+        """Return the pipeline whose blocks have plans of their fronts.
+
+        Raises
+        ------
+        NotFoundError
+            If none fits, or none is expected to be of use.
+        """
+        best = StepSearch(blocks, self.groups.level, below).best()
+        assert blocks.cut is not None
+        whole = of_all_layers(self.source, self.options, best.emitted)
+        tolerance = tolerance_of(self.options.gap)
+        step = in_least_memory(whole.program, self.cluster, best.timeline, tolerance)
+        return Candidate(blocks.cut, whole.decisions, whole.program, step, whole.records)
 
     def emit(self) -> Emitted:
         """Search for the best pipeline that fits, and emit it.
@@ -310,6 +356,12 @@ class PipelinePartitioning(Partitioned):
     def _best(self, least: LeastCut) -> Candidate:
         target = least.value * (1 + self.limits.gap)
         race = Race(self.builder, target, self.budget, self.budget_note)
+        assert least.cut is not None
+        for blocks in (self._staged, self._staged.cut_at(least.cut)) if self.plans_blocks else ():
+            with suppress(NoPlanError):
+                race.keep(self._of_blocks(blocks, race.seconds))
+        if race.best is not None and self._is_repeated:
+            return race.best
         cuts = [*self._cuts(least)]
         for cut in cuts:
             for plans in self._kinds:

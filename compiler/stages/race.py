@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder, StagePlans
-from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.named import (
     NamedProblems,
     NamedStages,
@@ -17,6 +16,7 @@ from shardwright.compiler.stages.named import (
     plans_by_stage,
 )
 from shardwright.ir.mesh import Mesh
+from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.budget_note import BudgetNote
 from shardwright.solver.work import Budget
@@ -115,7 +115,7 @@ class Race:
         found = self.builder.fitting(cut, plans)
         return found is not None and self.keep(found, plans)
 
-    def keep(self, found: Candidate, plans: Sequence[StagePlans]) -> bool:
+    def keep(self, found: Candidate, plans: Sequence[StagePlans] | None = None) -> bool:
         """Keep a pipeline that fits if it leads; return whether it does."""
         if found.step.seconds >= self.seconds:
             return False

@@ -91,6 +91,11 @@ class Counts:
         found = [self._within(most, ahead) for most in self._gathers]
         return min((one for one in found if one), key=lambda one: one.seconds, default=None)
 
+    def least_seconds(self) -> float:
+        """Return a bound of the seconds, without room for gathers; infinite where none fits."""
+        fronts = [list(front) for front in self.fronts]
+        return _Program(self.counts, fronts, self.spans, self.limit_bytes).solved()[0]
+
     @property
     def _gathers(self) -> list[float]:
         """The sizes of gathers that plans can be restricted to."""

@@ -7,7 +7,7 @@ all of these its seconds are known for each resource.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.decisions import Decisions
-from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn
+from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn, sum_of
 from shardwright.planner.fronts.site import Kind, Site
 from shardwright.search.space.space import SearchSpace, Storage
 from shardwright.search.symmetry.alignment import align
@@ -47,6 +47,8 @@ class BlockPlan:
         At the end of the step, before parameters are updated.
     gathered_bytes : float
         Of the largest parameter that is gathered for an operator.
+    each_bytes : float
+        Saved of each other micro-batch in flight.
     """
 
     decisions: Decisions
@@ -55,6 +57,13 @@ class BlockPlan:
     own_bytes: float
     after_bytes: float
     gathered_bytes: float
+    each_bytes: float = 0.0
+
+    def with_in_flight(self, count: int) -> "BlockPlan":
+        """Return the plan in a stage with some micro-batches in flight."""
+        others = (count - 1) * self.each_bytes
+        held, after = self.held_bytes + others, self.after_bytes + others
+        return replace(self, held_bytes=held, after_bytes=after) if others else self
 
 
 @dataclass
@@ -67,10 +76,13 @@ class BlockFront:
         Where it runs.
     kind : Kind
         The blocks.
+    in_flight : int
+        Micro-batches in flight on a stage at most.
     """
 
     site: Site
     kind: Kind
+    in_flight: int = 1
 
     @cached_property
     def plans(self) -> tuple[BlockPlan, ...]:
@@ -79,8 +91,10 @@ class BlockFront:
         for weights, space in zip(self.site.weights, self.spaces, strict=True):
             request = self.site.request(self.kind, weights)
             narrow = self.site.narrow(request, space)
-            block = PricedBlock(narrow.problem, at_turn(narrow), list)
-            assignments.update((one.assignment, None) for one in _hull(block, self.site))
+            block = PricedBlock(narrow.problem, at_turn(narrow), lambda: self._others)
+            for count in sorted({1, self.in_flight}):
+                found = _hull(block, self.site, count)
+                assignments.update((one.assignment, None) for one in found)
         return tuple(map(self._plan, assignments))
 
     @cached_property
@@ -91,6 +105,18 @@ class BlockFront:
             request = self.site.request(self.kind, weights)
             found.append(request.recompute_space if request.recomputes else request.space)
         return found
+
+    @cached_property
+    def _others(self) -> list[Floats | None]:
+        """The bytes of each variable that each other micro-batch in flight takes, by option."""
+        if self.in_flight == 1:
+            return [None] * len(self.spaces[0].choices)
+        request = self.site.request(self.kind, self.site.weights[0])
+        assert request.part is not None
+        both = replace(request, part=replace(request.part, in_flight=2), others={})
+        space = both.recompute_space if both.recomputes else both.space
+        pairs = zip(at_turn(space), at_turn(self.spaces[0]), strict=True)
+        return [two if one is None or two is None else two - one for two, one in pairs]
 
     def _plan(self, assignment: tuple[int, ...]) -> BlockPlan:
         costs = [float(evaluate(space.problem, assignment).cost) for space in self.spaces]
@@ -106,6 +132,7 @@ class BlockFront:
             max(_at(usage, moment) for moment in range(turn, 2 * turn)) - held,
             _at(usage, 2 * turn),
             _gathered_bytes(space, assignment),
+            sum_of(self._others, assignment),
         )
 
 
@@ -138,13 +165,13 @@ def _gathered_bytes(space: SearchSpace, assignment: Sequence[int]) -> float:
     return max(sizes)
 
 
-def _hull(block: PricedBlock, site: Site) -> list[Priced]:
+def _hull(block: PricedBlock, site: Site, in_flight: int) -> list[Priced]:
     """Return the plans of least sums at all prices, cheapest in seconds first."""
-    free = block.least(0.0, 1, site.patience)
+    free = block.least(0.0, in_flight, site.patience)
     if not free.nbytes:
         return [free]
-    dear = block.least(_DEAREST * free.seconds / free.nbytes, 1, site.patience)
-    return [free, *_Hull(block, site, free).between(free, dear, _DEPTH), dear]
+    dear = block.least(_DEAREST * free.seconds / free.nbytes, in_flight, site.patience)
+    return [free, *_Hull(block, site, free, in_flight).between(free, dear, _DEPTH), dear]
 
 
 @dataclass
@@ -157,11 +184,14 @@ class _Hull:
         The block, and where it runs.
     free : Priced
         The plan that is best without a price.
+    in_flight : int
+        Micro-batches in flight.
     """
 
     block: PricedBlock
     site: Site
     free: Priced
+    in_flight: int
     _seconds: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def between(self, low: Priced, high: Priced, depth: int) -> Iterator[Priced]:
@@ -172,7 +202,7 @@ class _Hull:
         price = (self._of(high) - self._of(low)) / saved
         if price <= 0:
             return
-        found = self.block.least(price, 1, self.site.patience)
+        found = self.block.least(price, self.in_flight, self.site.patience)
         both = self._of(low) + price * low.nbytes
         gain = both - self._of(found) - price * found.nbytes
         if gain > _CLOSE * self._of(self.free):

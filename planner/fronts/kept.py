@@ -34,6 +34,7 @@ class _Plan:
     own_bytes: float
     after_bytes: float
     gathered_bytes: float
+    each_bytes: float
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,24 @@ class _Fronts:
 _KEPT = Kept("front of blocks", TypeAdapter(_Fronts))
 
 
-def fronts_of(site: Site) -> list[tuple[BlockPlan, ...]]:
-    """Return the plans of each kind of block of a site, and charge their search."""
-    key = _key(site) if site.options.cache else None
+def fronts_of(site: Site, in_flight: int = 1) -> list[tuple[BlockPlan, ...]]:
+    """Return the plans of each kind of block of a site, and charge their search.
+
+    Parameters
+    ----------
+    site : Site
+        The blocks.
+    in_flight : int
+        Micro-batches in flight on a stage at most.
+    """
+    key = _key(site, in_flight) if site.options.cache else None
     known = None if key is None else _KEPT.read(key)
     if known is not None and len(known.plans) == len(site.kinds):
         site.budget.charge(known.work_seconds)
         pairs = zip(site.kinds, known.plans, strict=True)
         return [tuple(_named(site, kind, plan) for plan in plans) for kind, plans in pairs]
     alone = replace(site, budget=Budget(work=site.budget.work.anew()))
-    found = [BlockFront(alone, kind).plans for kind in alone.kinds]
+    found = [BlockFront(alone, kind, in_flight).plans for kind in alone.kinds]
     spent = alone.budget.spent
     site.budget.charge(spent)
     if key is not None and not site.budget.work.is_stopped:
@@ -66,14 +75,14 @@ def fronts_of(site: Site) -> list[tuple[BlockPlan, ...]]:
     return found
 
 
-def _key(site: Site) -> str | None:
+def _key(site: Site, in_flight: int) -> str | None:
     """Return what the fronts of a site depend on; None where something is not told by fields."""
     chosen = {n: v for n, v in vars(site.options).items() if n not in _OTHERS}
     kinds = site.kinds
     told = [(site.blocks.told(one.first), *site.shapes(one).values()) for one in kinds]
     frequent = sorted(range(len(kinds)), key=lambda number: -len(kinds[number].places))
     try:
-        text = text_of((site.cluster, site.mesh, chosen, told, frequent))
+        text = text_of((site.cluster, site.mesh, chosen, told, frequent, in_flight))
     except TypeError:
         return None
     return sha256(text.encode()).hexdigest()
@@ -83,12 +92,12 @@ def _numbered(site: Site, kind: Kind, plan: BlockPlan) -> _Plan:
     values = site.blocks.values(kind.first)
     names = {name: str(number) for number, name in enumerate(values)}
     decisions, seconds = renamed(plan.decisions, names), tuple(plan.seconds.tolist())
-    sizes = plan.held_bytes, plan.own_bytes, plan.after_bytes, plan.gathered_bytes
+    sizes = plan.held_bytes, plan.own_bytes, plan.after_bytes, plan.gathered_bytes, plan.each_bytes
     return _Plan(decisions, seconds, *sizes)
 
 
 def _named(site: Site, kind: Kind, plan: _Plan) -> BlockPlan:
     names = {str(n): name for n, name in enumerate(site.blocks.values(kind.first))}
     decisions, seconds = renamed(plan.decisions, names), np.array(plan.seconds)
-    sizes = plan.held_bytes, plan.own_bytes, plan.after_bytes, plan.gathered_bytes
+    sizes = plan.held_bytes, plan.own_bytes, plan.after_bytes, plan.gathered_bytes, plan.each_bytes
     return BlockPlan(decisions, seconds, *sizes)

@@ -1,77 +1,21 @@
-"""Plans of stages within a memory limit, near their plans without one.
+"""Problems of blocks whose operators keep the strategies of the best plan without a memory limit.
 
 Where memory binds, the exact search decides about strategies, storage and what is saved for
 backward together, which takes seconds on a mesh of three axes. Most plans that fit differ from the
 best one without a limit in what is recomputed, regathered and split in storage. So operators keep
-their strategies here, and the rest is searched: a small problem. Its plans are candidates, and
-prove nothing.
+their strategies here, and the rest is searched: a small problem. Its plans prove nothing.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.errors import NoPlanError
-from shardwright.ir.layout import Layout, Strategy
-from shardwright.planner.fronts.problem import StageProblems
-from shardwright.planner.plan.stage_plans import StagePlan
+from shardwright.ir.layout import Strategy
 from shardwright.search.space.space import Option, SearchSpace
 from shardwright.solver.problem import Identity, Problem, Variable
-
-
-@dataclass
-class NarrowPlans:
-    """The plans of stages near the best ones without a memory limit.
-
-    Parameters
-    ----------
-    problems : StageProblems
-        The stage problems.
-    """
-
-    problems: StageProblems
-    _found: dict[Hashable, tuple[int, StagePlan | None]] = field(default_factory=dict)
-
-    def plan(
-        self,
-        begin: int,
-        end: int,
-        in_flight: int,
-        memory_limit: float | None,
-        received: Mapping[str, Layout] | None = None,
-    ) -> StagePlan | None:
-        """Return a plan of a stage; None where none was found."""
-        problems = self.problems
-        free = problems.plan(begin, end, in_flight, inf, received)
-        limit = problems.limits.limit_bytes if memory_limit is None else memory_limit
-        if free is None or free.memory_bytes <= limit:
-            return free
-        key = *problems.key(begin, end, received or {}), in_flight, limit
-        if key not in self._found:
-            self._found[key] = begin, self._within(begin, end, in_flight, limit, received, free)
-        first, found = self._found[key]
-        return None if found is None else problems.moved(found, first, begin, end)
-
-    def _within(
-        self,
-        begin: int,
-        end: int,
-        in_flight: int,
-        limit: float,
-        received: Mapping[str, Layout] | None,
-        free: StagePlan,
-    ) -> StagePlan | None:
-        problems = self.problems
-        request = problems.receiving(problems.request_of(begin, end, in_flight), received or {})
-        space = request.recompute_space if request.recomputes else request.space
-        narrow = narrowed(space, request.planner, free.decisions.strategies)
-        try:
-            return problems.rough_plan(request, narrow, limit)
-        except NoPlanError:
-            return None
 
 
 def narrowed(

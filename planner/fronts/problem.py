@@ -38,7 +38,6 @@ MANY = 2**26
 ONE = 1 + 2**-30
 """Passes of a problem of one pass in a loop: gradients are accumulated."""
 
-_ROUGH = 5e-3  # gap of a plan that is a candidate alone
 _SHARE = 1 / 4  # of the budget left that one search may take
 T = TypeVar("T")
 
@@ -357,19 +356,6 @@ class StageProblems:
             return _Searched(begin, least, None, memory_limit)
         return _Searched(begin, max(least, within), _plan(found), memory_limit)
 
-    def rough_plan(
-        self, request: SearchRequest, space: SearchSpace, memory_limit: float
-    ) -> StagePlan:
-        """Return a plan of a problem of a stage within a memory limit, near the best.
-
-        Raises
-        ------
-        NoPlanError
-            If there is none, or none was found.
-        """
-        gap = max(self.limits.gap, _ROUGH)
-        return _plan(self._solved(request, space, memory_limit, gap))
-
     def _passes_within(
         self, begin: int, end: int, in_flight: int, memory_limit: float | None, passes: float
     ) -> float:
@@ -471,11 +457,9 @@ class StageProblems:
         request: SearchRequest,
         space: SearchSpace,
         memory_limit: float | None,
-        gap: float | None = None,
     ) -> SearchResult:
         budget = self.budget.share(_SHARE)
         limits = replace(self.limits, memory_limit=memory_limit, budget=budget)
-        limits = limits if gap is None else replace(limits, gap=gap)
         self.options = max(self.options, sum(space.problem.sizes))
         try:
             result = request.solve(space, limits)

@@ -32,7 +32,7 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
-_REPEATED = 2  # blocks of each kind, in the mean: of fewer, the whole program is searched as one
+REPEATED = 2  # blocks of each kind, in the mean: of fewer, the whole program is searched as one
 _LINKS = 0.05
 """Weight of the links together, of all resources, by which boundaries and first plans are found.
 
@@ -57,7 +57,7 @@ def is_repeated(source: Graph, options: CompileOptions) -> bool:
     """Return whether most blocks of a program are equal to others."""
     blocks = _blocks_of(source, replace(options, micro_batches=1))
     kinds = {blocks.key(block, block + 1) for block in range(len(blocks))}
-    return len(blocks) >= _REPEATED * len(kinds)
+    return len(blocks) >= REPEATED * len(kinds)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from shardwright.ir.errors import (
     TimeLimitError,
 )
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.planner.choice.steps import NotFasterError
 from shardwright.search.named_plan import NamedPlan
 from shardwright.solver.work import Budget
 from tests.extent import first
@@ -258,7 +259,6 @@ class PricedJudge(DrawnJudge):
     prices_blocks: bool = True
     plans_blocks: bool = True
     estimates: dict[Configuration, float] = field(default_factory=dict)
-    sketches: dict[Configuration, float] = field(default_factory=dict)
     drafted: list[Configuration] = field(default_factory=list)
     undrafted: set[Configuration] = field(default_factory=set)
     seeds: list[tuple[NamedSeed, float]] = field(default_factory=list)  # with their costs
@@ -279,10 +279,7 @@ class PricedJudge(DrawnJudge):
     def price(self, configuration, budget, below, known):
         return DrawnPrices(self, configuration)
 
-    def sketch(self, configuration, budget):
-        return self.sketches[configuration]
-
-    def draft(self, configuration, budget):
+    def draft(self, configuration, budget, below):
         self.drafted.append(configuration)
         answer = self.drawn[configuration].answer
         if configuration in self.undrafted:
@@ -310,7 +307,6 @@ def priced_judge(seed: int) -> PricedJudge:
                 answer = draw.choice([NotFoundError("none found"), StrategyError("no such split")])
             drawn[one] = Drawn((free, within), answer)
             judge.estimates[one] = draw.uniform(1.0, 3.0)
-            judge.sketches[one] = draw.choice([draw.uniform(1.0, 3.0), inf])
     return judge
 
 
@@ -340,16 +336,36 @@ def test_with_prices_the_account_does_not_depend_on_the_number_of_processes(seed
     assert account(1) == account(2) == account(3)
 
 
-def test_what_is_drafted_is_the_least_of_the_sketches_and_is_compiled_at_last():
+def test_what_is_drafted_is_the_least_of_the_estimates_and_is_compiled_at_last():
     mesh = Mesh((MeshAxis("x", 4, 0),))
     one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
     drawn = {one: Drawn((1.0, 1.0), 1.5), two: Drawn((1.0, 1.0), 1.4)}
-    judge = PricedJudge(drawn, estimates={one: 1.0, two: 1.1}, sketches={one: 2.0, two: 1.4})
+    judge = PricedJudge(drawn, estimates={one: 1.2, two: 1.1})
     search, entries = searched(judge)
     assert judge.drafted[0] == two
     assert search.best.configuration == two
     assert search.best.found.cost == 1.4
     assert {entry.outcome for entry in entries} == {"compiled"}
+
+
+def test_a_draft_that_is_not_expected_to_be_faster_leaves_its_bounds_to_others():
+    one = Configuration(Mesh((MeshAxis("x", 8, 0),)), 1)
+    two = Configuration(Mesh((MeshAxis("x", 4, 0),)), 8, 2, 1, "1f1b")
+    drawn = {one: Drawn((1.0, 1.0), 1.4), two: Drawn((1.2, 1.5), 1.6)}
+    judge = PricedJudge(drawn, estimates={one: 1.2, two: 1.3})
+    draft, known = judge.draft, []
+
+    def drafted(configuration, budget, below):
+        known.append(below)
+        if below < inf:
+            raise NotFasterError("no plan of blocks is expected below")
+        return draft(configuration, budget, below)
+
+    judge.draft = drafted
+    search, entries = searched(judge)
+    assert known == [inf, pytest.approx(1.1 * 1.4)]
+    assert (search.best.configuration, search.best.found.cost) == (one, 1.4)
+    assert all(entry.outcome in ("compiled", "cut") for entry in entries)
 
 
 # Named plans that are built early
@@ -369,7 +385,7 @@ def test_the_named_plan_of_the_least_estimate_is_built_first_and_cuts():
     mesh = Mesh((MeshAxis("x", 4, 0),))
     one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
     drawn = {one: Drawn((1.3, 1.3), 1.5), two: Drawn((1.4, 1.4), 1.45)}
-    judge = PricedJudge(drawn, estimates={one: 1.6, two: 1.7}, sketches={one: 2.0, two: 1.5})
+    judge = PricedJudge(drawn, estimates={one: 1.6, two: 1.7})
     search, entries = searched(seeded(judge, (1.2, 1.25), (1.3, 1.2)))
     assert judge.built == [NamedPlan(tensor=2)]  # the other one is expected to be slower
     assert search.best.found.cost == 1.25
@@ -381,7 +397,7 @@ def test_where_a_named_plan_does_not_fit_the_next_one_is_built():
     mesh = Mesh((MeshAxis("x", 4, 0),))
     one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
     drawn = {one: Drawn((1.3, 1.3), NotFoundError("none")), two: Drawn((1.4, 1.4), 1.45)}
-    judge = PricedJudge(drawn, estimates={one: 1.6, two: 1.7}, sketches={one: 2.0, two: 1.5})
+    judge = PricedJudge(drawn, estimates={one: 1.6, two: 1.7})
     search, entries = searched(seeded(judge, (1.2, inf), (1.3, 1.42)))
     assert judge.built == [NamedPlan(tensor=2), NamedPlan(tensor=4)]
     assert search.best.found.cost == 1.42
@@ -480,7 +496,7 @@ def test_one_stage_of_the_least_estimate_is_planned_before_pipelines(micro_batch
     one = Configuration(Mesh((MeshAxis("x", 8, 0),)), micro_batches)
     two = Configuration(Mesh((MeshAxis("x", 4, 0),)), 8, 2, 1, "1f1b")
     drawn = {one: Drawn((1.0, 1.0), 1.4), two: Drawn((1.0, 1.0), 2.0)}
-    judge = PricedJudge(drawn, estimates={one: 1.5, two: 1.6}, sketches={two: 2.1})
+    judge = PricedJudge(drawn, estimates={one: 1.5, two: 1.6})
     judge.plans_blocks = plans_blocks
     search, _ = searched(judge)
     assert judge.drafted == [one] * plans_blocks  # else it is searched as one
@@ -491,7 +507,7 @@ def test_one_stage_without_a_draft_is_compiled_before_the_rest_is_priced():
     one = Configuration(Mesh((MeshAxis("x", 8, 0),)), 2)
     two = Configuration(Mesh((MeshAxis("x", 4, 0),)), 8, 2, 1, "1f1b")
     drawn = {one: Drawn((1.0, 1.0), 1.4), two: Drawn((1.0, 1.0), 2.0)}
-    judge = PricedJudge(drawn, estimates={one: 1.5, two: 1.6}, sketches={two: 2.1})
+    judge = PricedJudge(drawn, estimates={one: 1.5, two: 1.6})
     judge.undrafted = {one}
     search, entries = searched(judge)
     assert judge.drafted == [one]  # then it is compiled, and cheaper than the other's estimate

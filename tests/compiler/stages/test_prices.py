@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.compiler.stages.cuts import Cut
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.pipelines.segments import SegmentTimes
@@ -26,6 +25,7 @@ from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
+from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.solver.evaluate import evaluate

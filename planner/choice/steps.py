@@ -1,4 +1,4 @@
-"""The plan of a program of repeated blocks in one stage.
+"""The plan of a program of blocks, in one stage or several.
 
 The fronts of its kinds of blocks are searched alone, and counts of their plans fill the memory. How
 much of it must be left for parameters that are gathered ahead only the simulated step tells: where
@@ -7,20 +7,21 @@ leaves about one gather; further ones leave more, as long as the step becomes sh
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from math import inf
 
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.timeline import simulate
+from shardwright.dataflow.placement import in_stages
+from shardwright.dataflow.schedules import Schedule
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NotFoundError
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.choice.counts import Choice, Counts, Run
+from shardwright.planner.choice.counts import Run
+from shardwright.planner.choice.stages import StagedBlocks, StagedChoice
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.front import BlockPlan
-from shardwright.planner.fronts.kept import fronts_of
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.plan.assembly import assembled
 from shardwright.planner.plan.stage_plans import renamed
@@ -52,21 +53,25 @@ def _spread(runs: Sequence[Run]) -> list[BlockPlan]:
     return [runs[number].plan for _, number in sorted(places)]
 
 
+class NotFasterError(NotFoundError):
+    """No plan is expected to be faster than one that is known."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A whole plan that was emitted.
 
     Parameters
     ----------
-    choice : Choice
-        The counts of the plans of blocks.
+    choice : StagedChoice
+        The plans of blocks.
     emitted : EmittedPlan
         Its program.
     timeline : Timeline
         The overlapped step of that, within the memory limit.
     """
 
-    choice: Choice
+    choice: StagedChoice
     emitted: EmittedPlan
     timeline: Timeline
 
@@ -77,18 +82,24 @@ class Step:
 
 
 @dataclass
-class OneStage:
-    """Plans the blocks of one site.
+class StepSearch:
+    """Plans blocks.
 
     Parameters
     ----------
-    site : Site
-        The blocks.
+    blocks : StagedBlocks
+        The blocks, in one stage or several.
+    level : int
+        Level of the cluster whose links the stages use.
+    below : float
+        Seconds that a step must undercut to be of use.
     steps : list of Step
         The plans that were emitted.
     """
 
-    site: Site
+    blocks: StagedBlocks
+    level: int = 0
+    below: float = inf
     steps: list[Step] = field(default_factory=list)
     _tried: set[Hashable] = field(default_factory=set)
     _programs: Programs = field(default_factory=Programs)
@@ -98,6 +109,8 @@ class OneStage:
 
         Raises
         ------
+        NotFasterError
+            If none is expected to be of use.
         NotFoundError
             If none fits.
         """
@@ -105,72 +118,81 @@ class OneStage:
         if self._fastest is None:
             self._leave_excess()
         if self._fastest is None:
+            if not self.steps and self._choice(0.0) is not None:
+                raise NotFasterError(f"no plan of blocks is expected below {self.below:.4g} s")
             raise NotFoundError(
                 "no plan of blocks was found that fits within the memory limit",
                 hint="allow more memory",
             )
         return self._fastest
 
+    @property
+    def site(self) -> Site:
+        """Where the blocks run."""
+        return self.blocks.site
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of their stages."""
+        return self.blocks.schedule
+
+    def _choice(self, ahead: float, excess: Sequence[float] = ()) -> StagedChoice | None:
+        """Return the choice that leaves some room, and what device groups took too much."""
+        limit = self.site.limits.limit_bytes
+        over = excess or (0.0,) * self.schedule.groups
+        return self.blocks.best(ahead, [limit - each for each in over])
+
     def _leave_room(self) -> None:
         """Try plans that leave ever more room, as long as they may be faster."""
         before, low, high = 0.0, 0.0, 0.0
         for ahead in _AHEAD:
-            choice = self._counts.best(ahead)
+            choice = self._choice(ahead)
             if choice is None or choice.seconds >= self._worthwhile:
                 break
+            emitted = len(self.steps)
             if self._is_shorter(choice):
                 low, high = before, ahead
+            elif self._fastest is not None and len(self.steps) > emitted:
+                break
             before = ahead
         for _ in range(_HALVINGS if low else 0):
             middle = (low * high) ** 0.5
-            choice = self._counts.best(middle)
+            choice = self._choice(middle)
             if choice is not None and choice.seconds < self._worthwhile:
                 low, high = (low, middle) if self._is_shorter(choice) else (middle, high)
 
     def _leave_excess(self) -> None:
         """Try plans that leave what their programs take beyond the limit: buffers, mostly."""
-        limit, counts = self.site.limits.limit_bytes, self._counts
+        limit, excess = self.site.limits.limit_bytes, [0.0] * self.schedule.groups
         for _ in range(_CORRECTIONS):
-            excess = self.steps[-1].timeline.peak_bytes - limit if self.steps else 0.0
-            counts = replace(counts, limit_bytes=counts.limit_bytes - excess)
-            choice = counts.best(0.0)
-            if choice is None or self._is_shorter(choice):
+            taken = _taken(self.steps[-1]) if self.steps else [0.0] * self.schedule.groups
+            excess = [e + max(t - limit, 0.0) for e, t in zip(excess, taken, strict=True)]
+            choice = self._choice(0.0, excess)
+            if choice is None or choice.seconds >= self._worthwhile or self._is_shorter(choice):
                 return
 
     @property
     def _fastest(self) -> Step | None:
         limit = self.site.limits.limit_bytes
-        fitting = [step for step in self.steps if step.timeline.peak_bytes <= limit]
+        fitting = [step for step in self.steps if max(_taken(step)) <= limit]
         return min(fitting, key=lambda step: step.seconds, default=None)
 
     @property
     def _worthwhile(self) -> float:
-        """The load below which a plan may be faster by more than a little."""
-        return inf if self._fastest is None else (1 - _GAIN) * self._fastest.seconds
+        """The estimate below which a plan may be faster by more than a little."""
+        found = inf if self._fastest is None else self._fastest.seconds
+        return (1 - _GAIN) * min(found, self.below)
 
-    @cached_property
-    def _counts(self) -> Counts:
-        kinds = self.site.kinds
-        return Counts(
-            [len(kind.places) for kind in kinds],
-            fronts_of(self.site),
-            [(kind.places[0], kind.places[-1]) for kind in kinds],
-            self.site.limits.limit_bytes,
-        )
-
-    def _is_shorter(self, choice: Choice) -> bool:
+    def _is_shorter(self, choice: StagedChoice) -> bool:
         """Emit a choice in runs, and spread evenly where that may do, if it is new."""
         before = self._worthwhile
-        orders = [_in_runs]
-        if choice.links_bind and any(len(runs) > 1 for runs in choice.runs):
-            orders.append(_spread)
-        key = tuple((id(run.plan), run.count) for runs in choice.runs for run in runs)
-        if key not in self._tried:
-            self._tried.add(key)
+        orders = [_in_runs, _spread] if choice.can_spread else [_in_runs]
+        if choice.key not in self._tried:
+            self._tried.add(choice.key)
             self.steps += [self._emitted(choice, order) for order in orders]
         return self._worthwhile < before
 
-    def _emitted(self, choice: Choice, order: Order) -> Step:
+    def _emitted(self, choice: StagedChoice, order: Order) -> Step:
         site = self.site
         lowering = LowerRedistributions(site.cluster, site.options.cost_model)
         decisions = self._decisions(choice, order)
@@ -180,14 +202,29 @@ class OneStage:
         timeline = simulate(found.program, site.cluster, site.limits.limit_bytes)
         return Step(choice, found, timeline)
 
-    def _decisions(self, choice: Choice, order: Order) -> Decisions:
+    def _decisions(self, choice: StagedChoice, order: Order) -> Decisions:
         """Return the decisions of a choice, for the program of the whole batch."""
         blocks = self.site.blocks
         plans: dict[int, Decisions] = {}
-        for kind, runs in zip(self.site.kinds, choice.runs, strict=True):
-            for block, plan in zip(kind.places, order(runs), strict=True):
-                names = blocks.names(kind.first, block, 1)
-                plans[block] = renamed(plan.decisions, names)
-        parts = [blocks.stretch(block, block + 1) for block in sorted(plans)]
-        whole = assembled(self.site.source, parts, [plans[block] for block in sorted(plans)])
-        return blocks.loop.lifted(whole)
+        for parts, group in zip(choice.parts, choice.groups, strict=True):
+            for part, runs in zip(parts, group.runs, strict=True):
+                first = self.site.kinds[part.kind].first
+                for block, plan in zip(part.places, order(runs), strict=True):
+                    plans[block] = renamed(plan.decisions, blocks.names(first, block, 1))
+        stretches = [blocks.stretch(block, block + 1) for block in sorted(plans)]
+        whole = assembled(self.site.source, stretches, [plans[block] for block in sorted(plans)])
+        return self._in_stages(blocks.loop.lifted(whole))
+
+    def _in_stages(self, decisions: Decisions) -> Decisions:
+        schedule, cut = self.schedule, self.blocks.cut
+        if schedule.stages == 1:
+            return decisions
+        assert cut is not None
+        blocks = self.site.blocks
+        stages = blocks.line.stages([blocks.starts[block] for block in cut[1:-1]])
+        return in_stages(decisions, schedule.groups, stages, schedule.name, self.level)
+
+
+def _taken(step: Step) -> Sequence[float]:
+    """Return the memory that a rank of each device group takes."""
+    return step.timeline.group_peak_bytes or (step.timeline.peak_bytes,)

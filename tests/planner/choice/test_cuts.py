@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardwright.compiler.stages.cuts import (
+from shardwright.planner.choice.cuts import (
     Cut,
     PathCounts,
     least_longest_path,

@@ -1,32 +1,34 @@
-"""Sketches of pipelines: near the programs that are emitted for them, and within memory."""
+"""Plans of stages: within memory, and of the problems that they are from."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from shardwright.compiler.stages.candidates import in_flight_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
+from shardwright.dataflow.schedules import most_in_flight
 from shardwright.ir.errors import NotFoundError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
-from shardwright.planner.fronts.narrow import NarrowPlans, narrowed
+from shardwright.planner.choice.steps import NotFasterError
+from shardwright.planner.fronts.front import BlockFront
+from shardwright.planner.fronts.narrow import narrowed
+from shardwright.planner.fronts.site import Site
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.solver.work import Budget
-from tests.extent import first
 
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 
 
 def pipeline(
-    memory: float | None = None, chunks: int = 1, objective: str = "serial"
+    memory: float | None = None, chunks: int = 1, schedule: str | None = None
 ) -> PipelinePartitioning:
     options = CompileOptions(
         stages=2,
@@ -34,7 +36,7 @@ def pipeline(
         chunks=chunks,
         optimizer=Optimizer("adam"),
         memory_limit=memory,
-        objective=objective,  # type: ignore[arg-type]
+        schedule=schedule,
     )
     gpt = load_model(
         "gpt:layers=8,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512,dtype=float32"
@@ -43,44 +45,50 @@ def pipeline(
     return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, Budget(60), 0)
 
 
-@pytest.mark.parametrize("chunks", first(1, [2, 1]))
-def test_a_sketch_takes_about_the_step_of_its_program(chunks):
-    search = pipeline(chunks=chunks)
-    seconds = search.sketch()
-    drafted = search.draft()
-    assert drafted.result is not None
-    assert seconds == pytest.approx(drafted.result.cost, rel=0.05)
-    assert drafted.result.lower_bound == 0.0
-
-
-@pytest.mark.parametrize("chunks", first(1, [2, 1]))
-def test_a_draft_fits_where_memory_is_short_and_costs_no_less(chunks):
-    free = pipeline(chunks=chunks).draft()
+@pytest.mark.parametrize(("chunks", "schedule"), [(1, "1f1b"), (2, None), (1, "zero_bubble")])
+def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
+    chunks: int, schedule: str | None
+) -> None:
+    free = pipeline(chunks=chunks, schedule=schedule).draft()
     limit = 0.8 * free.memory.peak_bytes
-    search = pipeline(limit, chunks)
-    within = search.draft()
+    within = pipeline(limit, chunks, schedule).draft()
     assert within.memory.peak_bytes <= limit
-    assert within.result is not None
     assert free.result is not None
+    assert within.result is not None
     assert within.result.cost >= free.result.cost * (1 - 1e-9)
-    assert search.sketch() == pytest.approx(within.result.cost, rel=0.05)
+    assert free.result.lower_bound == 0.0
 
 
-def test_where_nothing_fits_there_is_no_sketch_and_no_draft():
-    search = pipeline(1e4)
-    assert search.sketch() == float("inf")
-    with pytest.raises(NotFoundError, match="no plan in 2 stages was found"):
-        search.draft()
+def test_where_nothing_fits_there_is_no_draft() -> None:
+    with pytest.raises(NotFoundError, match="no plan of blocks was found that fits"):
+        pipeline(1e4).draft()
 
 
-def test_the_stages_of_a_group_share_its_memory():
+def test_a_draft_is_not_emitted_where_none_is_expected_to_be_faster() -> None:
+    with pytest.raises(NotFasterError, match="no plan of blocks is expected below 1e-06 s"):
+        pipeline().draft(below=1e-6)
+
+
+def test_what_one_more_micro_batch_in_flight_takes_is_that_of_its_problem() -> None:
+    search = pipeline()
+    site = Site.of(search.source, POD, MESH, search.options, Budget())
+    one, several = (BlockFront(site, site.most_frequent, count) for count in (1, 2))
+    assert len(several.plans) >= len(one.plans)
+    for plan in several.plans:
+        assert plan.with_in_flight(1) == plan
+        more = plan.with_in_flight(3)
+        assert more.held_bytes - plan.held_bytes == pytest.approx(2 * plan.each_bytes)
+        assert 0 < plan.each_bytes < plan.held_bytes
+
+
+def test_the_stages_of_a_group_share_its_memory() -> None:
     search = pipeline(1e9, chunks=2)
-    cut = search.sketcher.cut
+    cut = search.even_cut
     assert cut is not None
-    limits = search.builder.memory_limits(cut, search.sketcher.plans)
+    limits = search.builder.memory_limits(cut, search.problems)
     for group in range(2):
         assert sum(limit or 0.0 for limit in limits[group::2]) == pytest.approx(1e9)
-    assert pipeline(1e9).builder.memory_limits(cut, search.sketcher.plans) == [1e9, 1e9]
+    assert pipeline(1e9).builder.memory_limits(cut, search.problems) == [1e9, 1e9]
 
 
 def test_a_plan_takes_as_much_memory_as_its_problem_says_however_many_are_in_flight():
@@ -111,19 +119,6 @@ def test_narrow_problems_have_the_strategies_that_are_given_and_every_storage():
         assert choice.kind == "operator" or allowed == len(variable.cost)
 
 
-def test_narrow_plans_are_points_of_the_whole_problem():
-    search = pipeline()
-    free = search.problems[0].plan(3, 5, 4, None)
-    assert free is not None
-    limit = 0.9 * free.memory_bytes
-    narrow = NarrowPlans(search.problems[0]).plan(3, 5, 4, limit)
-    best = search.problems[0].plan(3, 5, 4, limit)
-    assert best is not None
-    if narrow is not None:
-        assert narrow.memory_bytes <= limit
-        assert narrow.step_seconds >= best.step_seconds * (1 - 1e-9)
-
-
 def test_equal_stages_share_their_tables():
     search = pipeline()
     spaces = [search.problems[0].request_of(*pair, 1).space for pair in pairwise((2, 4, 6))]
@@ -132,4 +127,4 @@ def test_equal_stages_share_their_tables():
     assert shared == alone
     costs = [evaluate(s.problem, [0] * len(s.choices)).cost for s in spaces]
     assert costs[0] == costs[1]
-    assert in_flight_of(search.schedule) == (2, 1)
+    assert most_in_flight(search.schedule) == (2, 1)
