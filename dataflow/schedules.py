@@ -27,6 +27,7 @@ from typing import NamedTuple
 from shardwright.ir.errors import ExecutionError, OptionError
 
 FORWARD, BACKWARD, WEIGHTS = PARTS = ("forward", "backward", "weights")
+_BUBBLE_OF_ZB_H1 = 1 / 3  # of the bubble of `1f1b`, where all three parts are as long
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 
 Segment = tuple[int, str]
@@ -330,6 +331,21 @@ def _wrong(schedule: Schedule, what: str) -> ExecutionError:
         f"the schedule `{schedule.name}` of {schedule.groups} device groups, {schedule.chunks} "
         f"chunks and {schedule.micro_batches} micro-batches cannot run: {what}"
     )
+
+
+def bubble_share(name: str, chunks: int) -> float:
+    """Return the part of a pass of a device group for which each other group adds a wait.
+
+    In a step of M passes of T seconds on each of S groups, a group waits for (S - 1) T times that.
+    In the schedule `zero_bubble` the parts for weights, a third of a pass, fill two thirds of it
+    (ZB-H1 of Qi et al., arXiv 2401.10241, with equal parts).
+
+    Examples
+    --------
+    >>> bubble_share("1f1b", 1), bubble_share("interleaved", 4)
+    (1.0, 0.25)
+    """
+    return _BUBBLE_OF_ZB_H1 if name == "zero_bubble" else 1 / chunks
 
 
 # Micro-batches in flight

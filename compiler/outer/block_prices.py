@@ -43,6 +43,7 @@ from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.schedules import bubble_share
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.bounds.priced_blocks import (
@@ -63,7 +64,6 @@ _ABOVE = 1.01  # of the bound within the memory limit: an estimate of a plan in 
 _SHARE_OF_WEIGHTS = 1 / 4  # of the budget, after which no other weights are tried
 _MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
 _LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
-_BUBBLE = {"zero_bubble": 1 / 2}  # of the bubble of `1f1b`, in an estimate
 
 PipelineOf = Callable[[CompileOptions, Mesh, Budget], PipelinePartitioning]
 
@@ -172,8 +172,7 @@ class BlockPrices:
             return None
         mean = sum(kind.count * kind.seconds for kind in self.usual) / other.stages
         slowest = other.chunks * slowest_stage(self.usual, other.stages * other.chunks)
-        share = _BUBBLE.get(other.schedule or "", 1 / other.chunks)
-        bubble = (other.stages - 1) * share * mean
+        bubble = (other.stages - 1) * bubble_share(other.schedule or "", other.chunks) * mean
         again = 1.0 if self.fits else _AGAIN
         return again * (other.micro_batches * max(mean, slowest) + bubble)
 

@@ -27,6 +27,7 @@ from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.schedules import bubble_share
 from shardwright.dataflow.update_rules import mean_state_bytes
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
@@ -39,7 +40,6 @@ from shardwright.search.named_plan import NamedPlan, divisors
 _SAMPLES = (1, 2, 4, None)  # of a micro-batch on a data rank in a pipeline: a few, or all
 _ZERO = (0, 1, 3)
 _IN_PASSES = 3  # the ZeRO stage that gathers in every pass
-_BUBBLE = {"zero_bubble": 1 / 3}  # of that of `1f1b`
 _KEPT = {"zero_bubble": 2}  # times what is saved: gradients too, until those of weights are made
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 _GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
@@ -250,7 +250,7 @@ class _Estimate:
         """About how long the step takes, by a formula."""
         plan, groups = self.plan, self.plan.pipeline
         loads = [sum(self.durations[group::groups]) for group in range(groups)]
-        share = _BUBBLE.get(plan.order, 1 / plan.chunks)
+        share = bubble_share(plan.order, plan.chunks)
         bubble = (groups - 1) * share * sum(loads) / groups
         return self._with_data(self.passes * max(loads) + bubble)
 

@@ -12,12 +12,14 @@ from shardwright.dataflow.schedule_paths import (
     bound_seconds,
     bounding_paths,
     chain_transfers,
+    segment_seconds,
     simulate_schedule,
 )
 from shardwright.dataflow.schedules import (
     SCHEDULES,
     Action,
     Schedule,
+    bubble_share,
     check_schedule,
     execution_order,
     forward_only,
@@ -149,6 +151,16 @@ def test_the_steps_of_equal_stages(name, chunks, expected):
 
 def most_in_flight(schedule, group):
     return max(sum(chain(*counts)) for counts in in_flight(schedule)[group])
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)]
+)
+def test_the_bubble_of_equal_stages_is_its_share_of_passes(name, chunks):
+    schedule = make_schedule(name, 4, chunks, 16)
+    seconds = segment_seconds(schedule, [1.0 / chunks] * schedule.stages)  # a pass takes a second
+    step = simulate_schedule(schedule, seconds).step_seconds
+    assert step == pytest.approx(16 + 3 * bubble_share(name, chunks))
 
 
 def test_micro_batches_in_flight():
