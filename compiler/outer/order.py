@@ -36,7 +36,6 @@ _BEST = 6  # least estimates, near which others are expected
 _CLOSE = 0.02  # of an estimate: how far below it the bounds are that its plan is likely to cut
 _HOPE = 1.03  # times the best plan: what is expected above it is priced last
 _SETTLED = 12  # meshes and micro-batches, further ones, that are priced before a compilation
-_STAGES = 16  # up to which cuts are found soon
 _FEW = 8  # micro-batches for each device group of a seed
 _SOME = (1, 2)  # micro-batches of seeds of one stage
 _BESIDE = {BUILDING: 0, DRAFTING: 3}  # answers of short tasks that are taken before a long one's
@@ -280,8 +279,6 @@ class PricedOrder(Generic[T]):
         cost = min([cost, *drafted, *(e.named_seconds for e in self.entries)])
         open_ones = [e for e in self.entries if e.is_open and e.is_priced and not e.has_begun]
         found = [e for e in open_ones if _estimate(e) < cost]
-        if best is None:
-            found = self._simple(found)
         if not found or sum(entry.is_compiling for entry in self.entries) >= _COMPILED:
             return None
         least = min(found, key=_finest)
@@ -325,10 +322,6 @@ class PricedOrder(Generic[T]):
             and entry.configuration.axes > one.configuration.axes
             and entry.bound < _estimate(one)
         ]
-
-    def _simple(self, among: list[Entry[T]]) -> list[Entry[T]]:
-        """Return those of some configurations that have a plan soon: of few stages."""
-        return [one for one in among if one.configuration.stages <= _STAGES] or among
 
     def _expected(
         self, unpriced: Sequence[Entry[T]], best: Entry[T] | None

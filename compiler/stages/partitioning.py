@@ -301,8 +301,13 @@ class PipelinePartitioning(Partitioned):
 
     @property
     def _is_repeated(self) -> bool:
-        """Whether most blocks are equal to others: then plans by fronts are enough."""
+        """Whether most blocks are equal to others: then plans by fronts are enough.
+
+        Given stages are blocks themselves, of any size.
+        """
         blocks = self.blocks
+        if self.cuts:
+            return False
         kinds = {blocks.key(block, block + 1) for block in range(len(blocks))}
         return len(blocks) >= REPEATED * len(kinds)
 
