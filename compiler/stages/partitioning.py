@@ -13,8 +13,8 @@ from shardwright.compiler.fitting import bounded
 from shardwright.compiler.limits.pipelines import PipelineFrontier
 from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.bounds import CutBounds
+from shardwright.compiler.stages.by_blocks import PipelinesOfBlocks
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
-from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.compiler.stages.named import NamedProblems
 from shardwright.compiler.stages.places import (
     clusters_of_groups,
@@ -25,7 +25,7 @@ from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.pipelines.mixed import GroupClusters, of_one_kind
+from shardwright.cost_model.pipelines.mixed import GroupClusters
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
@@ -43,13 +43,8 @@ from shardwright.ir.errors import (
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.cuts import Cut, LeastCut
-from shardwright.planner.choice.stages import StagedBlocks
-from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.effort import limits_on
-from shardwright.planner.evaluation.programs import of_all_layers
 from shardwright.planner.fronts.problem import StageProblems
-from shardwright.planner.fronts.site import REPEATED, Site
-from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
 from shardwright.planner.search_request import SearchRequest, decided
@@ -285,53 +280,15 @@ class PipelinePartitioning(Partitioned):
         NotFoundError
             If none fits, or none is expected to be of use.
         """
-        if not self.plans_blocks:
+        if not self.by_blocks.is_known:
             return self.emit()
-        found = self._of_blocks(self._staged, below)
+        found = self.by_blocks.plan(below)
         return self._emitted(found, self._drafted(found))
 
-    @property
-    def plans_blocks(self) -> bool:
-        """Whether there are plans by fronts: of devices of one kind, for the overlapped step.
-
-        Not where tensors may be offloaded: blocks alone do not tell when that pays.
-        """
-        offloads = self.source.offloaded or self.options.offload == SEARCHED
-        return self.overlaps and not offloads and not self.groups.is_mixed
-
-    @property
-    def _is_repeated(self) -> bool:
-        """Whether most blocks are equal to others: then plans by fronts are enough.
-
-        Given stages are blocks themselves, of any size.
-        """
-        blocks = self.blocks
-        if self.cuts:
-            return False
-        kinds = {blocks.key(block, block + 1) for block in range(len(blocks))}
-        return len(blocks) >= REPEATED * len(kinds)
-
     @cached_property
-    def _staged(self) -> StagedBlocks:
-        """The blocks, which have plans of their fronts."""
-        cluster = of_one_kind(self.cluster, "fronts are those of one kind of device")
-        where = self.source, cluster, self.mesh, self.options, self.blocks
-        return StagedBlocks(Site(*where, self.budget.beyond()), self.schedule)
-
-    def _of_blocks(self, blocks: StagedBlocks, below: float = inf) -> Candidate:
-        """Return the pipeline whose blocks have plans of their fronts.
-
-        Raises
-        ------
-        NotFoundError
-            If none fits, or none is expected to be of use.
-        """
-        best = StepSearch(blocks, self.groups.level, below).best()
-        assert blocks.cut is not None
-        whole = of_all_layers(self.source, self.options, best.emitted)
-        tolerance = tolerance_of(self.options.gap)
-        step = in_least_memory(whole.program, self.cluster, best.timeline, tolerance)
-        return Candidate(blocks.cut, whole.decisions, whole.program, step, whole.records)
+    def by_blocks(self) -> PipelinesOfBlocks:
+        """The pipelines whose blocks have plans of their fronts."""
+        return PipelinesOfBlocks(self.builder, self.mesh)
 
     def emit(self) -> Emitted:
         """Search for the best pipeline that fits, and emit it.
@@ -361,11 +318,11 @@ class PipelinePartitioning(Partitioned):
     def _best(self, least: LeastCut) -> Candidate:
         target = least.value * (1 + self.limits.gap)
         race = Race(self.builder, target, self.budget, self.budget_note)
-        assert least.cut is not None
-        for blocks in (self._staged, self._staged.cut_at(least.cut)) if self.plans_blocks else ():
+        for cut in (None, least.cut) if self.by_blocks.is_known else ():
             with suppress(NoPlanError):
-                race.keep(self._of_blocks(blocks, race.seconds))
-        if race.best is not None and self._is_repeated:
+                race.keep(self.by_blocks.plan(race.seconds, cut))
+        # Given stages are blocks themselves, of any size.
+        if race.best is not None and self.by_blocks.are_repeated and not self.cuts:
             return race.best
         cuts = [*self._cuts(least)]
         for cut in cuts:
