@@ -21,7 +21,6 @@ from shardwright.ir.errors import (
     TimeLimitError,
 )
 from shardwright.ir.mesh import Mesh, MeshAxis
-from shardwright.planner.choice.steps import NotFasterError
 from shardwright.search.named_plan import NamedPlan
 from shardwright.solver.work import Budget
 from tests.extent import first
@@ -334,38 +333,6 @@ def test_with_prices_the_account_does_not_depend_on_the_number_of_processes(seed
         return [(e.outcome, e.bound, e.proof, e.found and e.found.cost) for e in entries]
 
     assert account(1) == account(2) == account(3)
-
-
-def test_what_is_drafted_is_the_least_of_the_estimates_and_is_compiled_at_last():
-    mesh = Mesh((MeshAxis("x", 4, 0),))
-    one, two = (Configuration(mesh, count, 2, 1, "1f1b") for count in (4, 8))
-    drawn = {one: Drawn((1.0, 1.0), 1.5), two: Drawn((1.0, 1.0), 1.4)}
-    judge = PricedJudge(drawn, estimates={one: 1.2, two: 1.1})
-    search, entries = searched(judge)
-    assert judge.drafted[0] == two
-    assert search.best.configuration == two
-    assert search.best.found.cost == 1.4
-    assert {entry.outcome for entry in entries} == {"compiled"}
-
-
-def test_a_draft_that_is_not_expected_to_be_faster_leaves_its_bounds_to_others():
-    one = Configuration(Mesh((MeshAxis("x", 8, 0),)), 1)
-    two = Configuration(Mesh((MeshAxis("x", 4, 0),)), 8, 2, 1, "1f1b")
-    drawn = {one: Drawn((1.0, 1.0), 1.4), two: Drawn((1.2, 1.5), 1.6)}
-    judge = PricedJudge(drawn, estimates={one: 1.2, two: 1.3})
-    draft, known = judge.draft, []
-
-    def drafted(configuration, budget, below):
-        known.append(below)
-        if below < inf:
-            raise NotFasterError("no plan of blocks is expected below")
-        return draft(configuration, budget, below)
-
-    judge.draft = drafted
-    search, entries = searched(judge)
-    assert known == [inf, pytest.approx(1.1 * 1.4)]
-    assert (search.best.configuration, search.best.found.cost) == (one, 1.4)
-    assert all(entry.outcome in ("compiled", "cut") for entry in entries)
 
 
 # Named plans that are built early
