@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.garbage import rare_collections
@@ -18,15 +17,15 @@ from shardwright.compiler.given_stages import given_stages
 from shardwright.compiler.stages.evaluation import (
     SimulatedStep,
     in_least_memory,
-    simulated_step,
     tolerance_of,
 )
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import seconds_in_any_memory, simulate, with_window
+from shardwright.cost_model.timeline import simulate, with_window
 from shardwright.dataflow.placement import in_stages, stages_of
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.update_rules import rules_within, with_rules
@@ -49,38 +48,141 @@ from shardwright.search.options import SearchOptions
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What a named plan takes.
+class Setting:
+    """Where and how programs run.
 
     Parameters
     ----------
-    program : Graph
-        Its program, in which copies stand for most of the equal layers.
-    step : SimulatedStep
-        Its step and its memory, as a compilation states them. Of a plan that does not fit, the step
-        is the fastest in any memory, and the memory that of the program in its order.
-    fits : bool
-        Whether it fits the memory limit.
-    as_run : SimulatedStep or None
-        The same as a training software runs the program and keeps its tensors; the memory is that
-        of the program where nothing is known of the software's. None without a software.
+    cluster : Cluster
+        The devices by which programs are made.
+    options : CompileOptions
+        How the model is trained.
+    software : Software, optional
+        The training software that runs the program.
+    timed : Cluster
+        The devices as the software runs programs on them.
     """
 
-    program: Graph
-    step: SimulatedStep
-    fits: bool
-    as_run: SimulatedStep | None = None
+    cluster: Cluster
+    options: CompileOptions
+    software: Software | None
+    timed: Cluster
+
+    @property
+    def limit_bytes(self) -> float:
+        """The memory limit of a device."""
+        return self.options.memory_on(self.cluster)
+
+    @property
+    def kept_bytes(self) -> float:
+        """What a device has for what the software keeps: all, unless the user gives a limit."""
+        given = self.options.memory_limit
+        return self.cluster.device.memory_bytes if given is None else float(given)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a named plan takes; what is not asked for is not simulated.
+
+    Parameters
+    ----------
+    alone : Graph
+        Its program before gradients are reduced in buckets, in which copies stand for most of the
+        equal layers.
+    setting : Setting
+        Where and how it runs.
+    """
+
+    alone: Graph
+    setting: Setting
+
+    @property
+    def program(self) -> Graph:
+        """The program in its fastest buckets."""
+        return self._bucketed[0]
+
+    @property
+    def step(self) -> SimulatedStep:
+        """The step and its memory, as a compilation states them.
+
+        Of a plan that does not fit, the step is the fastest in any memory, and the memory that of
+        the program in its order.
+        """
+        return self._bucketed[1]
 
     @property
     def seconds(self) -> float:
         """The step, as the training software runs it if there is one."""
-        return (self.as_run or self.step).seconds
+        return self.step.seconds if self.as_run is None else self.as_run.step_seconds
 
     @property
     def memory(self) -> MemoryUseReport:
         """The memory of the program or as the software keeps tensors, whichever is more."""
-        steps = (self.step, self.as_run or self.step)
-        return max((one.memory for one in steps), key=lambda memory: memory.peak_bytes)
+        own, kept = self.step.memory, self.kept
+        return own if kept is None or kept.peak_bytes < own.peak_bytes else kept
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program fits the memory limit, and what the software keeps the device."""
+        if not self.is_within_limit:
+            return False
+        return self.kept is None or self.kept.peak_bytes <= self.setting.kept_bytes
+
+    @property
+    def fitted_bytes(self) -> float:
+        """The bytes that decide whether the plan fits, as a part of the memory limit."""
+        own, limit = self.in_order.peak_bytes, self.setting.limit_bytes
+        if own > limit or self.kept is None:
+            return own
+        return max(own, self.kept.peak_bytes * limit / self.setting.kept_bytes)
+
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether the program in its order fits the memory limit."""
+        return self.in_order.peak_bytes <= self.setting.limit_bytes
+
+    @cached_property
+    def in_order(self) -> MemoryUseReport:
+        """The memory of the program in its order, which no window makes less."""
+        return peak_memory(self.alone)
+
+    @cached_property
+    def as_run(self) -> Timeline | None:
+        """The step as the training software runs it; None without one."""
+        if self.setting.software is None:
+            return None
+        window = self.step.memory.window_bytes or 0.0
+        return with_window(self.program, self.setting.timed, window)
+
+    @cached_property
+    def kept(self) -> MemoryUseReport | None:
+        """What the training software keeps of the program; None where that is not known."""
+        software = self.setting.software
+        if software is None or software.memory is None:
+            return None
+        return memory_as_run(self.program, software, self.setting.timed.device)
+
+    @cached_property
+    def _bucketed(self) -> tuple[Graph, SimulatedStep]:
+        with rare_collections():
+            return self._in_any_memory() if not self.is_within_limit else self._in_buckets()
+
+    def _in_any_memory(self) -> tuple[Graph, SimulatedStep]:
+        program = PassManager(verify_later=True).run_all(fused(self.setting.options), self.alone)
+        timeline = simulate(program, self.setting.cluster)
+        return program, SimulatedStep(timeline.step_seconds, self.in_order)
+
+    def _in_buckets(self) -> tuple[Graph, SimulatedStep]:
+        """Return the program in its fastest buckets, and the step in about the least memory."""
+        cluster, options = self.setting.cluster, self.setting.options
+        limit, fusion, timeline = self.setting.limit_bytes, options.fusion, None
+        if fusion == NO_BUCKETS and not self.alone.stages:
+            fusion, timeline = fastest_fusion(self.alone, cluster, limit, options.gap)
+        pipeline = fused(replace(options, fusion=fusion))
+        program = PassManager(verify_later=True).run_all(pipeline, self.alone)
+        if timeline is None or options.rewrites_programs:
+            timeline = simulate(program, cluster, limit)
+        return program, in_least_memory(program, cluster, timeline, tolerance_of(options.gap))
 
 
 @dataclass(frozen=True)
@@ -145,27 +247,11 @@ class Evaluator:
         ShardwrightError
             If the model has no such plan.
         """
-        with rare_collections():
-            return self._evaluation(plan)
-
-    def _evaluation(self, plan: NamedPlan) -> Evaluation:
         options = self._options_of(plan)
-        program = self._program(plan, options)
-        if plan.pipeline > 1:
-            program = PassManager(verify_later=True).run_all(fused(options), program)
-            step = self._simulated(program, options)
-        else:
-            program, step = self._in_buckets(program, options)
-        fits = step.memory.peak_bytes <= self.limit_bytes
-        if not fits:
-            seconds = seconds_in_any_memory(program, self._cluster)
-            step = SimulatedStep(seconds, peak_memory(program))
-        return self._as_run(Evaluation(program, step, fits))
-
-    @property
-    def limit_bytes(self) -> float:
-        """The memory limit of a device."""
-        return self.options.memory_on(self.cluster)
+        timed = self.cluster.without_host().run_by(self.software)
+        with rare_collections():
+            program = self._program(plan, options)
+            return Evaluation(program, Setting(self._cluster, options, self.software, timed))
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -178,46 +264,6 @@ class Evaluator:
         if any(parameter.attributes.get("fusion") for parameter in self.graph.parameters):
             return replace(options, gather_fusion=replace(options.gather_fusion, by_layer=True))
         return options
-
-    # The step
-
-    def _in_buckets(self, alone: Graph, options: CompileOptions) -> tuple[Graph, SimulatedStep]:
-        """Return the program of one stage in its fastest buckets, and its step."""
-        limit, fusion, plain = self.limit_bytes, options.fusion, peak_memory(alone)
-        if plain.peak_bytes > limit:
-            return alone, SimulatedStep(inf, plain)
-        timeline = None
-        if fusion == NO_BUCKETS:
-            fusion, timeline = fastest_fusion(alone, self._cluster, limit, options.gap)
-        pipeline = fused(replace(options, fusion=fusion))
-        program = PassManager(verify_later=True).run_all(pipeline, alone)
-        if timeline is None or options.rewrites_programs:
-            timeline = simulate(program, self._cluster, limit)
-        tolerance = tolerance_of(options.gap)
-        return program, in_least_memory(program, self._cluster, timeline, tolerance)
-
-    def _simulated(self, program: Graph, options: CompileOptions) -> SimulatedStep:
-        """Return the step of a program in stages."""
-        return simulated_step(
-            *(program, self._cluster, self.limit_bytes),
-            overlaps=True,
-            tolerance=tolerance_of(options.gap),
-        )
-
-    def _as_run(self, found: Evaluation) -> Evaluation:
-        """Return an evaluation with what the training software takes, if there is one."""
-        software, memory = self.software, found.step.memory
-        if software is None:
-            return found
-        cluster = self.cluster.without_host().run_by(software)
-        timeline = with_window(found.program, cluster, memory.window_bytes or 0.0)
-        fits = found.fits
-        if software.memory is not None:
-            memory = memory_as_run(found.program, software, cluster.device)
-            given = self.options.memory_limit
-            limit = cluster.device.memory_bytes if given is None else given
-            fits = fits and memory.peak_bytes <= limit
-        return replace(found, fits=fits, as_run=SimulatedStep(timeline.step_seconds, memory))
 
     # The program
 

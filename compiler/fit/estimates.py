@@ -34,12 +34,6 @@ _IN_PASSES = {2: (0, 1), 3: (2, 1)}
 _ONCE = {0: (0, 2), 1: (1, 1), 2: (1, 0)}
 _IN_ALL = 3  # the ZeRO stage that gathers in every pass
 _MOST_ACTIONS = 20_000  # of a schedule that is simulated
-SPARE = 0.08
-"""Share of the memory limit that an estimate leaves free.
-
-Built plans of large models take up to 5 % more, of small ones up to 10 %
-(`benchmarks/fit_estimates.md`), and gather parameters ahead in what is free.
-"""
 
 
 @dataclass(frozen=True)
@@ -100,8 +94,8 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits the memory limit with a share to spare."""
-        return self.memory_bytes <= (1 - SPARE) * self.model.limit_bytes
+        """Whether it fits the memory limit."""
+        return self.memory_bytes <= self.model.limit_bytes
 
     @property
     def _samples(self) -> int:
@@ -130,7 +124,7 @@ class Estimate:
     def _received(self) -> list[float]:
         """Seconds of every stage for which it receives in a pass, where software waits for that."""
         last = len(self._sizes) - 1
-        if self.model.cluster.software is None or not last:
+        if self.model.run_on.software is None or not last:
             return [0.0] * (last + 1)
         each = self._transfer_seconds
         return [each * ((stage > 0) + (stage < last)) for stage in range(last + 1)]
@@ -172,14 +166,14 @@ class Estimate:
         plan = self.plan
         if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
             return self.seconds
-        waits = self.model.cluster.software is not None  # which then are in the durations
+        waits = self.model.run_on.software is not None  # which then are in the durations
         transfer = 0.0 if waits else self._transfer_seconds
         return self._with_data(seconds_of_schedule(plan, self.passes, self.durations, transfer))
 
     @cached_property
     def _cluster(self) -> Cluster:
         """The part of the cluster that the devices use."""
-        return self.model.cluster.used_by(self.devices)
+        return self.model.run_on.used_by(self.devices)
 
     @property
     def _transfer_seconds(self) -> float:
@@ -201,7 +195,7 @@ class Estimate:
         gathers = self.passes * self._gathers_in_pass * self._gather_seconds
         if self.passes == 1:  # they run concurrently with the pass
             gathers, once = gathers + once, 0.0
-        usual, software = 0.0, self.model.cluster.software
+        usual, software = 0.0, self.model.run_on.software
         if software is not None:
             usual = software.exposed_parameters.value
             once = once * usual + software.step.value
@@ -232,7 +226,7 @@ class Estimate:
     def _data_parts(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """The (size, level) of the data ranks over which ZeRO divides, and of the others."""
         inside, outside, left = [], [], self.sharing or self.plan.data or 1
-        for size, level in self.plan.parts(self.model.cluster, self.devices)["data"]:
+        for size, level in self.plan.parts(self.model.run_on, self.devices)["data"]:
             own = min(size, left)
             left //= own
             inside.append((own, level))

@@ -1,6 +1,6 @@
-"""The plans of Megatron's family on a number of devices, and which of them are best."""
+"""The plans of Megatron's family on a number of devices."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.compiler.fit.estimates import Estimate
@@ -13,7 +13,6 @@ MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
 # Not `zero_bubble`: what it keeps for gradients of weights is not estimated.
 _ESTIMATED = tuple(form for form in FORMS if form[1] != "zero_bubble")
-_REFINED = 12  # plans whose schedules are simulated
 
 
 def family(
@@ -53,32 +52,3 @@ def family(
         for plan in degrees.plans(on_tensor_ranks(tensor), model.layers)
         for rule in rules
     ]
-
-
-def fastest(plans: Iterable[Estimate], count: int = 1) -> list[Estimate]:
-    """Return the plans of the least steps that fit: those of a formula, then simulated."""
-    fitting = sorted((one for one in plans if one.fits), key=lambda one: one.seconds)
-    refined = sorted(fitting[: max(_REFINED, count)], key=lambda one: one.refined_seconds)
-    return refined[:count]
-
-
-def front(plans: Iterable[Estimate]) -> list[Estimate]:
-    """Return the plans that no other one beats in step and memory, the fastest first.
-
-    Of equal ones the first counts.
-    """
-    found: list[Estimate] = []
-    for one in sorted(plans, key=lambda one: (one.seconds, one.memory_bytes)):
-        if not found or one.memory_bytes < found[-1].memory_bytes:
-            found.append(one)
-    return found
-
-
-def least_memory(plans: Iterable[Estimate]) -> Estimate | None:
-    """Return the plan that takes the least memory, of equal ones the fastest."""
-    listed = list(plans)
-    least = min((one.memory_bytes for one in listed), default=0.0)
-    equal = [one for one in listed if one.memory_bytes == least]
-    if len(equal) < 2:
-        return equal[0] if equal else None
-    return min(equal, key=lambda one: one.seconds)

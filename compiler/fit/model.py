@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator
 from shardwright.compiler.fit.held import SAMPLES, Held, Kept, SmallModels
 from shardwright.compiler.fit.shortened import cells, shortened
 from shardwright.compiler.fit.stored import StoredBytes
@@ -18,6 +19,7 @@ from shardwright.compiler.stages.layer_prices import (
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.shared import SharedParts
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.unread import PRODUCTS
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import node_seconds
@@ -80,9 +82,11 @@ class FitModel:
     graph : Graph
         The whole program; its first output is the loss.
     cluster : Cluster
-        The devices; as a training software runs programs on them, if the cluster has one.
+        The devices.
     options : CompileOptions
         How it is trained: optimizer, types, memory limit.
+    software : Software, optional
+        The training software that runs programs.
     tells_links : bool
         Whether the seconds of links are told from others.
 
@@ -96,6 +100,7 @@ class FitModel:
     graph: Graph
     cluster: Cluster
     options: CompileOptions
+    software: Software | None = None
     tells_links: bool = False
     _priced: dict[int, Mapping[str, _OfParts]] = field(default_factory=dict)
     _timed: dict[int, dict[str, tuple[PartSeconds, ...]]] = field(default_factory=dict)
@@ -103,6 +108,8 @@ class FitModel:
     _launched: dict[int, Mapping[str, _OfParts]] = field(default_factory=dict)
     _stored_parts: dict[int, tuple[float, float, float]] = field(default_factory=dict)
     _held: dict[tuple[NamedPlan, bool], tuple[Held, Kept | None]] = field(default_factory=dict)
+    _evaluators: dict[int, Evaluator] = field(default_factory=dict)
+    _evaluations: dict[tuple[NamedPlan, int], Evaluation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if any(node.operator == "dispatch" for node in self.graph.nodes):
@@ -139,6 +146,31 @@ class FitModel:
                 hint="give a plan to `shardwright estimate`, or search with `compile`",
             )
 
+    @cached_property
+    def run_on(self) -> Cluster:
+        """The devices as the training software runs programs on them."""
+        return self.cluster.run_by(self.software)
+
+    def evaluation(self, plan: NamedPlan, devices: int) -> Evaluation:
+        """Return what a plan takes on a number of devices.
+
+        Raises
+        ------
+        ShardwrightError
+            If the model has no such plan.
+        """
+        if (plan, devices) not in self._evaluations:
+            if devices not in self._evaluators:
+                where = self.cluster.used_by(devices), devices
+                given = Evaluator(self.graph, *where, self.options, self.software)
+                self._evaluators[devices] = given
+            self._evaluations[plan, devices] = self._evaluators[devices].evaluation(plan)
+        return self._evaluations[plan, devices]
+
+    def known(self, plan: NamedPlan, devices: int) -> Evaluation | None:
+        """Return what a plan takes, if that has been asked for before."""
+        return self._evaluations.get((plan, devices))
+
     @property
     def samples(self) -> int:
         """Samples of a step."""
@@ -152,7 +184,7 @@ class FitModel:
     @cached_property
     def layers(self) -> int:
         """Number of repeated layers."""
-        found = len(repeated_layers(self._pipeline(self.cluster, 1).blocks))
+        found = len(repeated_layers(self._pipeline(self.run_on, 1).blocks))
         return found + cells(self.graph) - cells(self._short) if found > 1 else 0
 
     @cached_property
@@ -173,7 +205,7 @@ class FitModel:
     @cached_property
     def end_elements(self) -> tuple[int, int]:
         """Trained elements that are read before the repeated layers, and after."""
-        blocks = self._pipeline(self.cluster, 1).blocks
+        blocks = self._pipeline(self.run_on, 1).blocks
         layers = repeated_layers(blocks)
 
         def elements(begin: int, end: int) -> int:
@@ -193,7 +225,7 @@ class FitModel:
         """Return the seconds of the parts with one sample, by the way to recompute."""
         if tensor not in self._priced:
             try:
-                self._priced[tensor] = self._layer_seconds(self.cluster, tensor)
+                self._priced[tensor] = self._layer_seconds(self.run_on, tensor)
             except ShardwrightError:
                 self._priced[tensor] = {}
         return self._priced[tensor]
@@ -204,14 +236,14 @@ class FitModel:
 
     @cached_property
     def _passed_bytes(self) -> float:
-        return passed_bytes(self._pipeline(self.cluster, 1))
+        return passed_bytes(self._pipeline(self.run_on, 1))
 
     def seconds(self, tensor: int, rule: str) -> tuple[PartSeconds, ...]:
         """Return the seconds of a layer, of what is before all of them, and after."""
         if tensor not in self._timed:
-            fast = self._seconds(self._alone(tensor), self.cluster, tensor)
+            fast = self._seconds(self._alone(tensor), self.run_on, tensor)
             told = tensor > 1 and self.tells_links
-            slow = self._seconds(None, _slow(self.cluster), tensor) if told else fast
+            slow = self._seconds(None, _slow(self.run_on), tensor) if told else fast
             for name, own in fast.items():
                 parts = list(map(_part_seconds, own, slow.get(name, own), self._host(tensor, name)))
                 if self._recomputes_blocks and name == _FULL:
@@ -221,7 +253,7 @@ class FitModel:
 
     @property
     def _recomputes_blocks(self) -> bool:
-        software = self.cluster.software
+        software = self.run_on.software
         return software is not None and software.recompute == "blocks"
 
     def _host(self, tensor: int, rule: str) -> tuple[float, ...]:
@@ -229,7 +261,7 @@ class FitModel:
 
         What tensor ranks add is counted for two of them, and are the collectives.
         """
-        software = self.cluster.software
+        software = self.run_on.software
         if software is None:
             return (0.0,) * 3
         alone = self._launches(1)[rule]
@@ -250,13 +282,11 @@ class FitModel:
         last = next((n for n in reversed(graph.nodes) if n.operator in PRODUCTS), None)
         if last is None:
             return 0.0
-        seconds = node_seconds(last, graph, self.cluster) / tensor
+        seconds = node_seconds(last, graph, self.run_on) / tensor
         if tensor > 1:
-            mesh = NamedPlan(tensor=tensor, data=1).mesh(self.cluster, tensor)
+            mesh = NamedPlan(tensor=tensor, data=1).mesh(self.run_on, tensor)
             sent = np.array([float(last.results[0].type.nbytes)])
-            moved = move_seconds(
-                "reduce_scatter", mesh.names, sent, mesh, _as_exposed(self.cluster)
-            )
+            moved = move_seconds("reduce_scatter", mesh.names, sent, mesh, _as_exposed(self.run_on))
             seconds += float(moved[0])
         return seconds / self.samples
 
@@ -264,7 +294,7 @@ class FitModel:
         """Return how many operators are launched in each part, by the way to recompute."""
         if tensor not in self._launched:
             try:
-                self._launched[tensor] = self._layer_seconds(_counting(self.cluster), tensor)
+                self._launched[tensor] = self._layer_seconds(_counting(self.run_on), tensor)
             except ShardwrightError:  # the model cannot be divided so
                 self._launched[tensor] = {}
         return self._launched[tensor]
@@ -316,12 +346,12 @@ class FitModel:
 
     @cached_property
     def _small(self) -> SmallModels:
-        return SmallModels(self.graph, self.cluster, self.options)
+        return SmallModels(self.graph, self.run_on, self.options)
 
     @cached_property
     def _layer(self) -> Graph:
         """The first of the repeated layers alone, for the whole batch."""
-        blocks = self._pipeline(self.cluster, 1).blocks
+        blocks = self._pipeline(self.run_on, 1).blocks
         layers = repeated_layers(blocks)
         return blocks.stretch(layers[0], layers[0] + 1, alone=True).graph
 

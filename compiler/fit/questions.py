@@ -1,23 +1,18 @@
 """What people ask before they train: how few devices, how large a micro-batch, what to change."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
 
-from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.family import family, fastest
+from shardwright.compiler.fit.evaluated import EVALUATED, Evaluated, evaluated, fastest
+from shardwright.compiler.fit.family import family
 from shardwright.compiler.fit.model import FitModel
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
-from shardwright.search.named_plan import RECOMPUTE, ZERO, divisors
+from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
 
-_MOST_SAMPLES = 2**20  # of a micro-batch
-_EVALUATIONS = 8  # of the memory at a sequence length
+_EVALUATIONS = 8  # of the memory at a sequence length, or a micro-batch
 _UNITS = 8  # in which a sequence length is told, of that of the model
-
-BELOW = 0.05
-"""Share by which an estimate may exceed the limit of a plan that fits: built ones take less so."""
 
 
 def least_devices(model: FitModel) -> int:
@@ -51,21 +46,21 @@ class OnDevices:
     devices : int
         The number.
     plans, fitting : int
-        How many plans the family has, and how many of them fit.
-    best : Estimate or None
+        How many plans the family has, and how many of them fit by their estimates.
+    best : Evaluated or None
         The fastest that fits.
     """
 
     devices: int
     plans: int
     fitting: int
-    best: Estimate | None
+    best: Evaluated | None
 
 
-def on_devices(model: FitModel, devices: int) -> OnDevices:
-    """Return the fastest plan on a number of devices."""
+def on_devices(model: FitModel, devices: int, count: int = EVALUATED) -> OnDevices:
+    """Return the fastest plan on a number of devices, of so many that are evaluated."""
     plans = family(model, devices)
-    best = fastest(plans)
+    best = fastest(plans, count)
     fitting = sum(one.fits for one in plans)
     return OnDevices(devices, len(plans), fitting, best[0] if best else None)
 
@@ -80,34 +75,17 @@ def fewest_devices(model: FitModel) -> OnDevices | None:
     return None
 
 
-def may_fit(one: Estimate) -> bool:
-    """Return whether a plan may fit once it is built, though its estimate is near the limit."""
-    return not one.fits and one.memory_bytes <= (1 + BELOW) * one.model.limit_bytes
-
-
-def largest_micro_batch(one: Estimate, limit: float | None = None) -> tuple[int | None, int]:
-    """Return the largest micro-batch of a plan that fits.
-
-    Parameters
-    ----------
-    one : Estimate
-        The plan.
-    limit : float, optional
-        The limit of its estimate; by default that of the model, with a share to spare.
-
-    Returns
-    -------
-    tuple of (int or None, int)
-        Of those that divide the batch, None where none fits; and whatever the batch is, with as
-        many micro-batches in flight, 0 where none fits.
-    """
-    limit = (1 - SPARE) * one.model.limit_bytes if limit is None else limit
+def largest_micro_batch(one: Evaluated) -> int | None:
+    """Return the largest micro-batch of a plan that fits, of those that divide the batch."""
     samples = one.model.samples // (one.plan.data or 1)
-    sizes = (replace(one, plan=replace(one.plan, micro_batch=n)) for n in divisors(samples))
-    fitting = [size.plan.micro_batch for size in sizes if size.memory_bytes <= limit]
-    counts = range(_MOST_SAMPLES)
-    free = bisect_right(counts, limit, key=one.memory_with) - 1
-    return max((n for n in fitting if n), default=None), max(0, free)
+    largest = one.plan.micro_batch if one.fits else None
+    for size in divisors(samples):
+        if size > (largest or 0):
+            other = evaluated(one.model, replace(one.plan, micro_batch=size), one.devices)
+            if other is None or not other.fits:
+                break
+            largest = size
+    return largest
 
 
 @dataclass(frozen=True)
@@ -129,9 +107,6 @@ class Longest:
 def longest_sequence(length: int, most: Callable[[int], float], limit: float) -> Longest:
     """Return the longest sequence, in eighths of that of the model, whose memory is in a limit.
 
-    Memory grows with the length no slower than linearly, so that a line through two points leads
-    from one length to the next.
-
     Parameters
     ----------
     length : int
@@ -143,27 +118,46 @@ def longest_sequence(length: int, most: Callable[[int], float], limit: float) ->
         The limit.
     """
     unit = max(length // _UNITS, 1)
-    low, high = 0, inf  # in units: fits, does not
+    found, is_last = largest_fitting(_UNITS, lambda units: most(units * unit), limit)
+    return Longest(found * unit or None, is_last)
+
+
+def largest_fitting(tried: int, most: Callable[[int], float], limit: float) -> tuple[int, bool]:
+    """Return the largest number whose memory is in a limit, and whether the next one's is not.
+
+    Memory grows no slower than linearly, so that a line through two points leads from one number to
+    the next.
+
+    Parameters
+    ----------
+    tried : int
+        The number that is tried first.
+    most : callable
+        Returns the memory of a number; raises `ShardwrightError` where it has none, which ends the
+        search.
+    limit : float
+        The limit.
+    """
+    low, high = 0, inf
     known: dict[int, float] = {}
-    tried = _UNITS
     while len(known) < _EVALUATIONS and low + 1 < high:
         try:
-            known[tried] = most(tried * unit)
+            known[tried] = most(tried)
         except ShardwrightError:
             break
         if known[tried] <= limit:
             low = tried
         else:
             high = tried
-        tried = _next_length(known, limit, low, high)
-    return Longest(low * unit or None, low + 1 >= high)
+        tried = _next_number(known, limit, low, high)
+    return low, low + 1 >= high
 
 
-def _next_length(known: dict[int, float], limit: float, low: int, high: float) -> int:
-    """Return the length that a line through the longest two known ones says, in bounds."""
+def _next_number(known: dict[int, float], limit: float, low: int, high: float) -> int:
+    """Return the number that a line through the largest two known ones says, in bounds."""
     (last, most), *others = sorted(known.items(), reverse=True)
     said: float = 2 * last if most <= limit else last // 2
-    if others and others[0][1] < most < inf:  # a length without a plan takes infinite memory
+    if others and others[0][1] < most < inf:  # what has no plan takes infinite memory
         before, less = others[0]
         said = last + (limit - most) * (last - before) / (most - less)
     return int(min(max(said, low + 1), high - 1))
@@ -179,20 +173,17 @@ class Change:
         What is changed: recomputation, ZeRO, micro-batch, degrees, devices.
     text : str
         The change.
-    estimate : Estimate
+    then : Evaluated
         The changed plan.
-    named : bool
-        Whether it has a name, so that it can be built as it is.
     """
 
     kind: str
     text: str
-    estimate: Estimate
-    named: bool = True
+    then: Evaluated
 
 
-def changes(one: Estimate) -> list[Change]:
-    """Return the plans that differ from another one in one thing."""
+def changes(one: Evaluated) -> Iterator[Change]:
+    """Yield the plans that differ from another one in one thing."""
     found = [
         *_of_plan(one, "recomputation", "recompute", RECOMPUTE),
         *_of_plan(one, "ZeRO", "zero", ZERO),
@@ -201,60 +192,60 @@ def changes(one: Estimate) -> list[Change]:
         *_degrees(one),
         *_more_devices(one),
     ]
-    return [change for change in found if _exists(change.estimate)]
+    known: list[Evaluated] = []
+    for kind, text, plan, devices in found:
+        then = evaluated(one.model, plan, devices)
+        if then is not None and not any(_is_same(then, other) for other in (one, *known)):
+            known.append(then)
+            yield Change(kind, text, then)
 
 
-def _exists(one: Estimate) -> bool:
-    """Return whether a plan is one of the model on its devices."""
-    try:
-        one.plan.mesh(one.model.cluster, one.devices)
-        one.plan.passes(one.model.samples, one.devices)
-    except ShardwrightError:
+def _is_same(one: Evaluated, other: Evaluated) -> bool:
+    """Return whether two plans are the same in all they take, as where nothing is recomputed."""
+    if one.devices != other.devices or one.memory_bytes != other.memory_bytes:
         return False
-    plan = one.plan
-    rotates = plan.chunks == 1 or one.passes % plan.pipeline == 0
-    fits = plan.pipeline * plan.chunks <= one.model.layers
-    return rotates and fits and plan.recompute in one.model.rules(plan.tensor)
+    return one.seconds == other.seconds
 
 
-def _with(one: Estimate, devices: int | None = None, **values: Any) -> Estimate | None:
+_Other = tuple[str, str, NamedPlan, int]  # its kind and text, the plan, and the devices
+
+
+def _with(one: Evaluated, **values: Any) -> NamedPlan | None:
     try:
-        plan = replace(one.plan, **values)
+        return replace(one.plan, **values)
     except OptionError:
         return None
-    return replace(one, plan=plan, devices=devices or one.devices, sharing=None)
 
 
-def _of_plan(one: Estimate, kind: str, name: str, values: Sequence[object]) -> Iterator[Change]:
+def _of_plan(one: Evaluated, kind: str, name: str, values: Sequence[object]) -> Iterator[_Other]:
     """Yield the plans with other values of a field."""
     for value in values:
         values_of: dict[str, Any] = {name: value}
         changed = None if value == getattr(one.plan, name) else _with(one, **values_of)
         if changed is not None and (name != "zero" or (one.plan.data or 1) > 1):
-            yield Change(kind, f"{name}={value}", changed)
+            yield kind, f"{name}={value}", changed, one.devices
 
 
-def _within(one: Estimate) -> Iterator[Change]:
+def _within(one: Evaluated) -> Iterator[_Other]:
     """Yield the plan that divides over the data ranks of a node alone (hybrid sharding)."""
     parts = one.plan.parts(one.model.cluster, one.devices)["data"]
-    if len(parts) > 1:
+    changed = _with(one, zero=ZERO[-1], shard=parts[0][0]) if len(parts) > 1 else None
+    if changed is not None:
         inner, level = parts[0]
-        base = one if one.plan.zero == ZERO[-1] else _with(one, zero=ZERO[-1])
-        if base is not None:
-            name = one.model.cluster.levels[level].name
-            text = f"zero=3 over the {inner} data ranks of a {name} (hybrid sharding)"
-            yield Change("ZeRO", text, replace(base, sharing=inner), named=False)
+        name = one.model.cluster.levels[level].name
+        text = f"zero=3 over the {inner} data ranks of a {name} (hybrid sharding)"
+        yield "ZeRO", text, changed, one.devices
 
 
-def _micro_batches(one: Estimate) -> Iterator[Change]:
+def _micro_batches(one: Evaluated) -> Iterator[_Other]:
     size = one.plan.micro_batch or 1
     for other in (size // 2, 2 * size):
         changed = _with(one, micro_batch=other) if other else None
         if changed is not None:
-            yield Change("micro-batch", f"micro_batch={other}", changed)
+            yield "micro-batch", f"micro_batch={other}", changed, one.devices
 
 
-def _degrees(one: Estimate) -> Iterator[Change]:
+def _degrees(one: Evaluated) -> Iterator[_Other]:
     """Yield the plans with twice or half of a degree, taken from or given to the data ranks."""
     data = one.plan.data or 1
     for name in ("tensor", "pipeline"):
@@ -273,17 +264,18 @@ def _degrees(one: Estimate) -> Iterator[Change]:
                 values["zero"] = 0
             changed = _with(one, **values)
             if changed is not None:
-                yield Change("degrees", f"{name}={other:g},data={ranks:g}", changed)
+                yield "degrees", f"{name}={other:g},data={ranks:g}", changed, one.devices
 
 
-def _more_devices(one: Estimate) -> Iterator[Change]:
+def _more_devices(one: Evaluated) -> Iterator[_Other]:
     """Yield the plan with twice as many data ranks, on twice as many devices."""
     data, samples = 2 * (one.plan.data or 1), one.plan.micro_batch or 1
     for size in (samples, samples // 2):
-        changed = _with(one, 2 * one.devices, data=data, micro_batch=size) if size else None
-        if changed is not None and _exists(changed):
-            text = f"{changed.devices} devices, data={data}"
-            if size != samples:
-                text += f",micro_batch={size}"
-            yield Change("devices", text, changed)
-            return
+        changed = _with(one, data=data, micro_batch=size) if size else None
+        if changed is None or one.model.samples % (data * size):
+            continue
+        text = f"{2 * one.devices} devices, data={data}"
+        if size != samples:
+            text += f",micro_batch={size}"
+        yield "devices", text, changed, 2 * one.devices
+        return

@@ -19,6 +19,7 @@ from itertools import product
 from math import inf
 
 from shardwright.compiler.fit.estimates import AS_SAID, Estimate, Factors
+from shardwright.compiler.fit.evaluated import Evaluated, evaluated, may_fit
 from shardwright.cost_model.cluster import Cluster
 
 COMPUTE, OVERLAP = "compute", "overlap"
@@ -130,13 +131,13 @@ class Flip:
         The figure.
     factor : float or None
         The factor, or share, at which it is; None where the choice holds in the interval.
-    plan : Estimate or None
+    plan : Evaluated or None
         The other plan.
     """
 
     error: Error
     factor: float | None
-    plan: Estimate | None
+    plan: Evaluated | None
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class Robust:
         The intervals.
     cases : tuple of Factors
         The cases; the first has the figures as they are said.
-    candidates : tuple of Estimate
+    candidates : tuple of Evaluated
         The plans, the first the fastest by the figures as they are said.
     choice : Choice
         The choice among them.
@@ -159,18 +160,39 @@ class Robust:
 
     errors: tuple[Error, ...]
     cases: tuple[Factors, ...]
-    candidates: tuple[Estimate, ...]
+    candidates: tuple[Evaluated, ...]
     choice: Choice
     flips: tuple[Flip, ...]
 
     @property
-    def plan(self) -> Estimate:
+    def plan(self) -> Evaluated:
         """The plan of least worst-case regret."""
         return self.candidates[self.choice.chosen]
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A plan that fits: what it takes, and its estimate, which tells how that changes."""
+
+    found: Evaluated
+    estimate: Estimate
+
+    def refined(self, case: Factors) -> float:
+        """Return the step in a case, by the simulated schedule."""
+        changed = replace(self.estimate, factors=case).refined_seconds
+        return self.found.seconds * changed / self.estimate.refined_seconds
+
+    def scaled(self, case: Factors) -> float:
+        """Return the step in a case, by the formula."""
+        changed = replace(self.estimate, factors=case).seconds
+        return self.found.seconds * changed / self.estimate.seconds
+
+
 def robust(plans: Sequence[Estimate], errors: Sequence[Error]) -> Robust | None:
     """Return the robust choice among the plans that fit; None where none does.
+
+    The step of a plan as the figures say is its evaluation; in other cases it is scaled as its
+    estimate is.
 
     Parameters
     ----------
@@ -179,19 +201,26 @@ def robust(plans: Sequence[Estimate], errors: Sequence[Error]) -> Robust | None:
     errors : sequence of Error
         The intervals of figures.
     """
-    fitting = [one for one in plans if one.fits]
-    if not fitting:
-        return None
+    possible = [one for one in plans if may_fit(one)]
     corners = product(*((error.low, error.high) for error in errors))
     cases = (AS_SAID, *(_factors(errors, corner) for corner in corners))
-    found: dict[int, None] = {}
+    best: dict[int, None] = {}
     for case in cases:
-        steps = [(replace(one, factors=case).seconds, i) for i, one in enumerate(fitting)]
-        found.update(dict.fromkeys(i for _, i in sorted(steps)[:_BY_CASE]))
-    candidates = sorted((fitting[i] for i in found), key=lambda one: one.refined_seconds)
-    table = [[replace(one, factors=case).refined_seconds for case in cases] for one in candidates]
+        steps = [(replace(one, factors=case).seconds, i) for i, one in enumerate(possible)]
+        best.update(dict.fromkeys(i for _, i in sorted(steps)[:_BY_CASE]))
+    candidates = sorted(_candidates([possible[i] for i in best]), key=lambda one: one.found.seconds)
+    if not candidates:
+        return None
+    table = [[one.refined(case) for case in cases] for one in candidates]
     flips = tuple(_flip(candidates, error) for error in errors)
-    return Robust(tuple(errors), cases, tuple(candidates), least_regret(table), flips)
+    found = tuple(one.found for one in candidates)
+    return Robust(tuple(errors), cases, found, least_regret(table), flips)
+
+
+def _candidates(plans: Sequence[Estimate]) -> list[_Candidate]:
+    """Return the plans that fit, with their estimates."""
+    known = [(evaluated(one.model, one.plan, one.devices), one) for one in plans]
+    return [_Candidate(found, one) for found, one in known if found is not None and found.fits]
 
 
 def _factors(errors: Sequence[Error], values: Sequence[float]) -> Factors:
@@ -201,34 +230,29 @@ def _factors(errors: Sequence[Error], values: Sequence[float]) -> Factors:
     return Factors(compute, tuple(links), exposed)
 
 
-def _flip(candidates: Sequence[Estimate], error: Error) -> Flip:
+def _flip(candidates: Sequence[_Candidate], error: Error) -> Flip:
     """Return the least error of one figure at which another plan is faster than the first."""
-    number = _position(candidates[0], error.name)
-    software = candidates[0].model.cluster.software
+    model = candidates[0].found.model
+    number, software = _position(model.run_on, error.name), model.software
     hides = 0.0 if software is None else software.exposed_parameters.value
     said = hides if error.name == OVERLAP else 1.0
     least, far = Flip(error, None, None), inf
     for end in {error.low, error.high} - {said}:
         for step in range(1, _STEPS + 1):
             factor = said + (end - said) * step / _STEPS
-            steps = [_scaled(one, _one(number, factor)) for one in candidates]
+            steps = [one.scaled(_one(number, factor)) for one in candidates]
             if min(steps) < steps[0] * (1 - _SAME):
                 if abs(factor - said) < far:
-                    least = Flip(error, factor, candidates[steps.index(min(steps))])
+                    least = Flip(error, factor, candidates[steps.index(min(steps))].found)
                     far = abs(factor - said)
                 break
     return least
 
 
-def _scaled(one: Estimate, factors: Factors) -> float:
-    """Return the step by the formula, which simulations scale by their ratio as said."""
-    return replace(one, factors=factors).seconds * one.refined_seconds / one.seconds
-
-
-def _position(one: Estimate, name: str) -> int | str:
+def _position(cluster: Cluster, name: str) -> int | str:
     if name in (COMPUTE, OVERLAP):
         return name
-    return [level.name for level in one.model.cluster.levels].index(name)
+    return [level.name for level in cluster.levels].index(name)
 
 
 def _one(where: int | str, factor: float) -> Factors:

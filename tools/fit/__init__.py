@@ -113,7 +113,7 @@ def _does_not_fit(answers: Answers) -> ShardwrightError:
     model, limit = answers.model, bytes_text(answers.model.limit_bytes)
     fewest = answers.fewest
     if least_devices(model) > answers.devices:
-        enough = f"; {fewest.devices} are enough by an estimate" if fewest is not None else ""
+        enough = f"; {fewest.devices} are enough" if fewest is not None else ""
         return InfeasibleError(
             f"parameters and optimizer states of `{answers.subject.name}` take "
             f"{bytes_text(model.least_bytes)}, {answers.devices} devices have {limit} each",

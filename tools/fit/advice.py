@@ -2,50 +2,45 @@
 
 from collections.abc import Sequence
 
-from shardwright.compiler.fit.estimates import Estimate
-from shardwright.compiler.fit.questions import Change, may_fit
+from shardwright.compiler.fit.evaluated import Evaluated
+from shardwright.compiler.fit.questions import Change
 from shardwright.ir.units import bytes_text
 
 _FREED = 0.05  # of the limit: changes that free less are no answer to a lack of memory
 _FASTER = 0.005  # relative: less is below what estimates tell
 
 
-def advice(base: Estimate, changes: Sequence[Change]) -> list[str]:
+def advice(base: Evaluated, changes: Sequence[Change]) -> list[str]:
     """Return sentences on what to change first.
 
     Parameters
     ----------
-    base : Estimate
+    base : Evaluated
         The plan.
     changes : sequence of Change
         Plans that differ from it in one thing.
     """
-    same = [one for one in changes if one.estimate.devices == base.devices]
-    if not base.fits and not may_fit(base):
+    same = [one for one in changes if one.then.devices == base.devices]
+    if not base.fits:
         return [_to_fit(changes)]
     return [_for_memory(base, same), _for_speed(base, same)]
 
 
-def verdict(one: Estimate) -> str:
-    """Return whether a plan fits by its estimate, in a word."""
-    return "yes" if one.fits else "perhaps" if may_fit(one) else "no"
-
-
 def _to_fit(changes: Sequence[Change]) -> str:
-    fitting = [one for one in changes if one.estimate.fits]
+    fitting = [one for one in changes if one.then.fits]
     if not fitting:
         return "no single change makes it fit"
-    first = min(fitting, key=lambda one: (one.estimate.devices, one.estimate.refined_seconds))
-    return f"to fit: `{first.text}`, {bytes_text(first.estimate.memory_bytes)}"
+    first = min(fitting, key=lambda one: (one.then.devices, one.then.seconds))
+    return f"to fit: `{first.text}`, {bytes_text(first.then.memory_bytes)}"
 
 
-def _for_memory(base: Estimate, changes: Sequence[Change]) -> str:
+def _for_memory(base: Evaluated, changes: Sequence[Change]) -> str:
     """Return the change that frees memory for the least time by each byte."""
     least = _FREED * base.model.limit_bytes
     found = [
         one
         for one in changes
-        if one.estimate.fits and base.memory_bytes - one.estimate.memory_bytes >= least
+        if one.then.fits and base.memory_bytes - one.then.memory_bytes >= least
     ]
     if not found:
         return "for memory: no single change frees much"
@@ -54,27 +49,26 @@ def _for_memory(base: Estimate, changes: Sequence[Change]) -> str:
     return f"for memory: `{first.text}` frees {freed} for {_slower(base, first):+.1%} of the step"
 
 
-def _for_speed(base: Estimate, changes: Sequence[Change]) -> str:
+def _for_speed(base: Evaluated, changes: Sequence[Change]) -> str:
     """Return the fastest change, and what it lacks where it does not fit."""
     faster = [one for one in changes if _slower(base, one) < -_FASTER]
-    fitting = [one for one in faster if one.estimate.fits]
+    fitting = [one for one in faster if one.then.fits]
     if fitting:
-        first = min(fitting, key=lambda one: one.estimate.refined_seconds)
+        first = min(fitting, key=lambda one: one.then.seconds)
         return f"for speed: `{first.text}`, {_slower(base, first):+.1%} of the step"
     if not faster:
         return "for speed: no single change is faster on as many devices"
-    first = min(faster, key=lambda one: one.estimate.memory_bytes)
-    needed = bytes_text(first.estimate.memory_bytes)
-    fits = "may not fit" if may_fit(first.estimate) else "does not fit"
+    first = min(faster, key=lambda one: one.then.memory_bytes)
+    needed = bytes_text(first.then.memory_bytes)
     return (
-        f"for speed: none that surely fits is faster on as many devices; `{first.text}`, "
-        f"{_slower(base, first):+.1%}, takes {needed} and {fits}"
+        f"for speed: none that fits is faster on as many devices; `{first.text}`, "
+        f"{_slower(base, first):+.1%}, takes {needed} and does not fit"
     )
 
 
-def _slower(base: Estimate, one: Change) -> float:
-    return one.estimate.refined_seconds / base.refined_seconds - 1
+def _slower(base: Evaluated, one: Change) -> float:
+    return one.then.seconds / base.seconds - 1
 
 
-def _freed(base: Estimate, one: Change) -> float:
-    return base.memory_bytes - one.estimate.memory_bytes
+def _freed(base: Evaluated, one: Change) -> float:
+    return base.memory_bytes - one.then.memory_bytes

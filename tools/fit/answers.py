@@ -1,15 +1,22 @@
 """The answers of `fit`: what is asked of a model on one number of devices, or on several."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Any
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.evaluation.evaluator import Evaluator
-from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.family import family, fastest, front, least_memory
+from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.evaluated import (
+    Evaluated,
+    evaluated,
+    fastest,
+    front,
+    least_memory,
+    unbeaten,
+)
+from shardwright.compiler.fit.family import family
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.questions import (
     Change,
@@ -17,29 +24,23 @@ from shardwright.compiler.fit.questions import (
     OnDevices,
     changes,
     fewest_devices,
+    largest_fitting,
     largest_micro_batch,
     longest_sequence,
-    may_fit,
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import ShardwrightError
+from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
 
-_TRIED = 2  # of the best plans, which are built until one fits
-SIMULATED = 4
-"""Plans of the least estimates of which those of one stage are simulated, to choose among them.
-
-Estimates are up to 15 % off, since they do not know what overlaps: with 2, the plan that is chosen
-for Llama 3 70B on 64 H100 is as good as with 4; with 1 its step is 17 % longer. Each takes up to 4
-seconds of a core.
-"""
+FRONT = 8
+"""Plans of the table of step against memory."""
 
 
 class Answers:
@@ -67,7 +68,6 @@ class Answers:
         self.model: FitModel = subject.model()
         self.model.tells_links = errors is not None
         self.plans = family(self.model, devices)
-        self.fastest = fastest(self.plans, SIMULATED)
 
     @cached_property
     def robust(self) -> Robust | None:
@@ -77,54 +77,29 @@ class Answers:
         levels = len(self.model.cluster.levels_of(self.devices))
         return robust(self.plans, errors_of(self.model.cluster, self.stated, levels))
 
-    @property
-    def preferred(self) -> list[Estimate]:
-        """The plans to build until one fits: the fastest, or of least regret; then the smallest."""
-        found = self._simulated if self.simulates else self.fastest
+    @cached_property
+    def fastest(self) -> list[Evaluated]:
+        """The plans that fit, the fastest first."""
+        return fastest(self.plans)
+
+    @cached_property
+    def best(self) -> Evaluated | None:
+        """The fastest plan that fits, or that of least regret; None where none was found."""
         if self.robust is not None:
-            candidates, regrets = self.robust.candidates, self.robust.choice.regrets
-            order = sorted(range(len(candidates)), key=regrets.__getitem__)
-            found = [candidates[i] for i in order]
-        smallest = [one for one in self._smallest if one not in found[:_TRIED]]
-        return [*found[:_TRIED], *smallest]
-
-    @property
-    def simulates(self) -> bool:
-        """Whether the plan is chosen by simulation: estimates of a training software are near."""
-        return self.software is None and self.stated is None
+            return self.robust.plan
+        return self.fastest[0] if self.fastest else None
 
     @cached_property
-    def _simulated(self) -> list[Estimate]:
-        """The plans of the least estimates, by their evaluated steps."""
-        model, cluster = self.model, self.model.cluster.used_by(self.devices)
-        evaluator = Evaluator(model.graph, cluster, self.devices, model.options)
-
-        def seconds(one: Estimate) -> float:
-            try:
-                found = evaluator.evaluation(one.plan)
-            except ShardwrightError:
-                return inf
-            return found.seconds if found.fits else inf
-
-        return sorted(self.fastest, key=seconds)
-
-    @property
-    def _smallest(self) -> list[Estimate]:
-        """The plan of least memory, where it fits or may do so."""
-        smallest = least_memory(self.plans)
-        return [smallest] if smallest is not None and (smallest.fits or may_fit(smallest)) else []
-
-    @cached_property
-    def built(self) -> tuple[Estimate, Compilation] | None:
-        """The best plan that fits once it is built, and its compilation."""
-        return self.subject.built(self.preferred)
+    def built(self) -> Compilation | None:
+        """The compilation of the best plan."""
+        return None if self.best is None else self.subject.built(self.best)
 
     @cached_property
     def _timed(self) -> Compilation:
         """The built plan on devices as the training software runs them."""
         assert self.built is not None
         cluster = self.subject.cluster.used_by(self.devices).run_by(self.software)
-        return replace(self.built[1], cluster=cluster)
+        return replace(self.built, cluster=cluster)
 
     @cached_property
     def _timeline(self) -> Timeline:
@@ -140,7 +115,7 @@ class Answers:
         if self.built is None:
             return None
         where = self._timed.cluster, self._timeline, self.model.limit_bytes
-        return Told.of(self.built[1], *where, asked, self.kept)
+        return Told.of(self.built, *where, asked, self.kept)
 
     @property
     def software_name(self) -> str:
@@ -150,45 +125,23 @@ class Answers:
     @cached_property
     def kept(self) -> Kept | None:
         """What the training software keeps of the built plan; None where unknown."""
-        return None if self.built is None else self.subject.kept(self.built[1])
+        return None if self.built is None else self.subject.kept(self.built)
 
     @cached_property
-    def subject_plan(self) -> Estimate | None:
+    def subject_plan(self) -> Evaluated | None:
         """The plan that changes are told of: the best, or where none fits the smallest."""
-        if self.built is not None:
-            return self.built[0]
-        return self.preferred[0] if self.preferred else least_memory(self.plans)
-
-    @property
-    def exactly(self) -> float:
-        """What the estimate of the plan may take, by what the plan took once it was built.
-
-        It may grow by what the built plan leaves of the limit; by less, in the same ratio, where
-        that took more than its estimate. Without a built plan a share is left to spare.
-        """
-        limit = self.model.limit_bytes
-        if self.built is None:
-            return (1 - SPARE) * limit
-        one, compilation = self.built
-        own = peak_memory(compilation.plan.program).peak_bytes  # without what is gathered ahead
-        as_kept = 0.0 if self.kept is None else self.kept.report.peak_bytes
-        estimated, built = one.memory_bytes, max(own, as_kept)
-        return estimated + (limit - built) * min(1.0, estimated / built)
+        return self.best or least_memory(self.plans)
 
     @cached_property
     def fitting(self) -> list[Estimate]:
-        """The plans that fit."""
+        """The plans that fit by their estimates."""
         return [one for one in self.plans if one.fits]
 
     @cached_property
-    def perhaps(self) -> list[Estimate]:
-        """The plans that may fit once they are built, though their estimates leave little free."""
-        return [one for one in self.plans if may_fit(one)]
-
-    @cached_property
-    def front(self) -> list[Estimate]:
-        """The fitting plans that no other one beats in step and memory."""
-        return front(self.fitting)
+    def front(self) -> list[Evaluated]:
+        """Some plans that fit of which none beats another in step and memory."""
+        known = [] if self.best is None else [self.best]
+        return unbeaten([*known, *front(self.plans, FRONT)])
 
     @cached_property
     def fewest(self) -> OnDevices | None:
@@ -197,9 +150,23 @@ class Answers:
 
     @cached_property
     def micro_batch(self) -> tuple[int | None, int]:
-        """The largest micro-batch of the plan, see `largest_micro_batch`."""
-        assert self.subject_plan is not None
-        return largest_micro_batch(self.subject_plan, self.exactly)
+        """The largest micro-batch of the plan that fits.
+
+        Of those that divide the batch, None where none fits; and whatever the batch is, with as
+        many micro-batches, 0 where none fits.
+        """
+        plan = self.subject_plan
+        assert plan is not None
+        one, data = plan.plan, plan.plan.data or 1
+        passes = one.passes(self.subject.samples, self.devices)
+
+        def most(size: int) -> float:
+            model = self.subject.model(batch=size * data * passes)
+            return _taken(model, replace(one, micro_batch=size), self.devices)
+
+        start = one.micro_batch or 1
+        free, _ = largest_fitting(start, most, self.model.limit_bytes)
+        return largest_micro_batch(plan), free
 
     @cached_property
     def sequences(self) -> tuple[Longest, Longest] | None:
@@ -214,13 +181,15 @@ class Answers:
                 models[sequence] = self.subject.model(sequence)
             return models[sequence]
 
+        def most(sequence: int) -> float:
+            return _taken(at(sequence), plan.plan, self.devices)
+
         if not (self._has(2 * length) or self._has(length)):
             return None
-        limit = (1 - SPARE) * self.model.limit_bytes
-        own = longest_sequence(length, lambda n: _memory_of(plan, at(n)), self.exactly)
+        limit = self.model.limit_bytes
         tensor = max((one.plan.tensor for one in self.plans), default=1)
-        most = _least_of(tensor, self.devices, at)
-        return own, longest_sequence(length, most, limit)
+        least = _least_of(tensor, self.devices, at)
+        return longest_sequence(length, most, limit), longest_sequence(length, least, limit)
 
     def _has(self, sequence: int) -> bool:
         """Return whether the model has a size `sequence` and can have this one."""
@@ -236,29 +205,27 @@ class Answers:
         plan = self.subject_plan
         return [] if plan is None else [*changes(plan), *self._trained_otherwise(plan)]
 
-    def _trained_otherwise(self, plan: Estimate) -> list[Change]:
-        """Return the plan with gradients in float32, where they are in a lower type."""
-        found = []
+    def _trained_otherwise(self, plan: Evaluated) -> Iterator[Change]:
+        """Yield the plan with gradients in float32, and in other precisions."""
         wide_types: dict[str, Any] = {"accumulate_type": "float32", "reduce_type": "float32"}
+        others: dict[str, dict[str, Any]] = {}
         if self.model.stored.gradient < self.model.stored.master:
-            wide = self.subject.model(**wide_types)
-            text = "gradients reduced and accumulated in float32"
-            found.append(Change("precision", text, _of_model(plan, wide)))
+            others["gradients reduced and accumulated in float32"] = wide_types
         for precision in ("float32", "bfloat16"):
             if precision != self.model.options.precision:
-                other = self.subject.model(precision=precision)
-                found.append(Change("precision", f"precision {precision}", _of_model(plan, other)))
-        return found
+                others[f"precision {precision}"] = {"precision": precision}
+        for text, options in others.items():
+            then = evaluated(self.subject.model(**options), plan.plan, plan.devices)
+            if then is not None:
+                yield Change("precision", text, then)
 
 
-def _of_model(plan: Estimate, model: FitModel) -> Estimate:
-    return Estimate(plan.plan, model, plan.devices, plan.sharing)
-
-
-def _memory_of(plan: Estimate, model: FitModel) -> float:
-    """Return about what a plan takes with another sequence; infinite where there is none."""
-    rules = model.rules(plan.plan.tensor)
-    return _of_model(plan, model).memory_bytes if plan.plan.recompute in rules else float("inf")
+def _taken(model: FitModel, plan: NamedPlan, devices: int) -> float:
+    """Return what a plan takes of the limit; more than that where it does not fit."""
+    found = evaluated(model, plan, devices)
+    if found is None:
+        return inf
+    return found.evaluation.fitted_bytes
 
 
 def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Callable[[int], float]:
@@ -271,8 +238,8 @@ def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Calla
         model = at(sequence)
         plans = family(model, devices, micro_batches=(1,), tensors=(tensor,))
         rule = plans[-1].plan.recompute if plans else ""
-        small = (one.memory_bytes for one in plans if one.plan.recompute == rule)
-        return min(small, default=float("inf"))
+        small = least_memory(one for one in plans if one.plan.recompute == rule)
+        return inf if small is None else small.evaluation.fitted_bytes
 
     return most
 

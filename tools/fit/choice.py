@@ -79,11 +79,11 @@ def choose_robust(arguments: argparse.Namespace) -> None:
     subject = Subject(with_options(arguments, sequence=None, software=IDEAL))
     devices = arguments.devices
     answers = Answers(subject, devices, stated_errors(arguments, subject.cluster, devices))
-    found = answers.built
+    found = answers.best
     if found is None:
         raise NotFoundError(
             f"no plan of Megatron's family for `{subject.name}` on {arguments.devices} devices "
             "fits the memory limit",
             hint="leave `--robust` out, and everything is searched",
         )
-    arguments.plan = found[0].plan.text
+    arguments.plan = found.plan.text

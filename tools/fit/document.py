@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices, may_fit
+from shardwright.compiler.fit.evaluated import Evaluated
+from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices
 from shardwright.compiler.fit.training import Training
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit.advice import advice
@@ -32,17 +32,15 @@ def answers_document(answers: Answers, asked: Asked) -> dict[str, Any]:
         "optimizer": model.options.optimizer.kind,
         "memory_limit_bytes": model.limit_bytes,
         "family": FAMILY,
-        "margin": SPARE,
         "plans": len(answers.plans),
         "fitting": len(answers.fitting),
-        "perhaps_fitting": len(answers.perhaps),
         "fits": answers.built is not None,
         "least_devices_proven": least_devices(model),
         "fewest_devices": None if fewest is None else on_devices_document(fewest, asked, answers),
-        "best": None if plan is None else estimate_document(plan, asked, answers),
+        "best": None if plan is None else plan_document(plan, asked, answers),
         "built": built_document(answers, asked),
         "robust": robust_document(answers.robust),
-        "front": [estimate_document(one, asked, answers) for one in answers.front],
+        "front": [plan_document(one, asked, answers) for one in answers.front],
         "changes": [change_document(change, answers, asked) for change in answers.changes],
     }
     if plan is not None:
@@ -70,11 +68,11 @@ def built_document(answers: Answers, asked: Asked) -> dict[str, Any] | None:
     """Return the figures of the best plan once it is built; None where none was."""
     if answers.built is None:
         return None
-    one, compilation = answers.built
+    compilation = answers.built
     step, told, kept = answers.step_seconds, answers.told(asked), answers.kept
     assert told is not None
     return {
-        "plan": one.plan.text,
+        "plan": answers.best and answers.best.plan.text,
         "software": None if answers.software is None else answers.software.name,
         "step_seconds": step,
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
@@ -91,23 +89,22 @@ def on_devices_document(found: OnDevices, asked: Asked, answers: Answers) -> dic
         "devices": found.devices,
         "plans": found.plans,
         "fitting": found.fitting,
-        "best": None if best is None else estimate_document(best, asked, answers),
+        "best": None if best is None else plan_document(best, asked, answers),
     }
 
 
-def estimate_document(one: Estimate, asked: Asked, answers: Answers) -> dict[str, Any]:
-    """Return the figures of an estimate."""
+def plan_document(one: Evaluated, asked: Asked, answers: Answers) -> dict[str, Any]:
+    """Return what a plan takes."""
     tokens = answers.subject.tokens
     return {
         "plan": one.plan.text,
         "devices": one.devices,
-        "step_seconds": one.refined_seconds,
+        "step_seconds": one.seconds,
         "memory_bytes_per_device": one.memory_bytes,
         "memory_by_kind": dict(one.memory_by_kind),
         "fits": one.fits,
-        "may_fit": may_fit(one),
-        "tokens_per_second_per_device": tokens and tokens / one.refined_seconds / one.devices,
-        **_training(asked.of_step(one.refined_seconds, tokens, one.devices)),
+        "tokens_per_second_per_device": tokens and tokens / one.seconds / one.devices,
+        **_training(asked.of_step(one.seconds, tokens, one.devices)),
     }
 
 
@@ -115,13 +112,12 @@ def change_document(change: Change, answers: Answers, asked: Asked) -> dict[str,
     """Return a change with what it costs in step and memory."""
     base = answers.subject_plan
     assert base is not None
-    found = estimate_document(change.estimate, asked, answers)
+    found = plan_document(change.then, asked, answers)
     return {
         "kind": change.kind,
         "change": change.text,
-        "named": change.named,
-        "step_change": change.estimate.refined_seconds / base.refined_seconds - 1,
-        "memory_change_bytes": change.estimate.memory_bytes - base.memory_bytes,
+        "step_change": change.then.seconds / base.seconds - 1,
+        "memory_change_bytes": change.then.memory_bytes - base.memory_bytes,
         **found,
     }
 

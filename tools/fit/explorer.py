@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.family import family, fastest
-from shardwright.compiler.fit.questions import BELOW, device_counts, may_fit, on_devices
+from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.evaluated import BELOW, Evaluated, fastest, may_fit
+from shardwright.compiler.fit.family import family
+from shardwright.compiler.fit.questions import device_counts, on_devices
 from shardwright.compiler.page.page import page_text, write_text
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.answers.told import Told
@@ -17,6 +18,7 @@ _SCRIPTS = ("units.js", "tables.js", "explorer.js")
 _FIELDS = ("tensor", "pipeline", "data", "chunks", "order", "recompute", "zero", "micro_batch")
 _DEVICES = 8  # numbers of devices of the curve, from the least on which all is stored
 _TIMES = (1 / 2, 1, 2, 4)  # of the batch, and of the sequence
+_CURVE = 1  # plans of the least estimates that are evaluated for a point of a curve
 
 
 def write_explorer(path: Path, answers: Answers, asked: Asked, sentences: Sequence[str]) -> None:
@@ -42,6 +44,7 @@ def explorer_document(
 ) -> dict[str, Any]:
     """Return all that the page draws."""
     model, subject, told = answers.model, answers.subject, answers.told(asked)
+    curves = [*_curves(answers)]
     parts = [*next(iter(answers.plans)).seconds_by_part] if answers.plans else []
     kinds = [*dict.fromkeys(kind for one in answers.plans for kind in one.memory_by_kind)]
     return {
@@ -57,7 +60,6 @@ def explorer_document(
         "precision": model.options.precision,
         "optimizer": model.options.optimizer.kind,
         "limit_bytes": model.limit_bytes,
-        "spare": SPARE,
         "below": BELOW,
         "fields": list(_FIELDS),
         "parts": parts,
@@ -66,21 +68,29 @@ def explorer_document(
         "best": None if answers.subject_plan is None else answers.subject_plan.plan.text,
         "built": None if told is None else _built(answers, told),
         "full_rate_seconds": None if told is None else _at_full_rate(told),
-        "curves": [*_curves(answers)],
+        "curves": curves,
     }
 
 
 def _row(one: Estimate, parts: Sequence[str], kinds: Sequence[str]) -> list[Any]:
-    """Return a plan as a row: its text, its fields, what it takes, and of what."""
+    """Return a plan as a row: its text, its fields, what it takes, whether it fits, and of what.
+
+    Of a plan that was evaluated that is its evaluation, made of parts as its estimate is.
+    """
     seconds, memory = one.seconds_by_part, one.memory_by_kind
+    known = one.model.known(one.plan, one.devices)
+    step, taken, fits = one.seconds, one.memory_bytes, 1 if may_fit(one) else 0
+    if known is not None:
+        step, taken, fits = known.seconds, known.memory.peak_bytes, 2 if known.fits else 0
     return [
         one.plan.text,
         [getattr(one.plan, name) for name in _FIELDS],
-        one.seconds,
-        one.memory_bytes,
-        2 if one.fits else 1 if may_fit(one) else 0,
-        [seconds[name] for name in parts],
-        [memory.get(kind, 0.0) for kind in kinds],
+        step,
+        taken,
+        fits,
+        [seconds[name] * step / one.seconds for name in parts],
+        [memory.get(kind, 0.0) * taken / one.memory_bytes for kind in kinds],
+        int(known is not None),
     ]
 
 
@@ -105,7 +115,7 @@ def _curves(answers: Answers) -> Iterator[dict[str, Any]]:
     model, subject, fewest = answers.model, answers.subject, answers.fewest
     if fewest is not None:
         counts = [n for n in device_counts(model) if n >= fewest.devices][:_DEVICES]
-        best = [(n, on_devices(model, n).best, subject.tokens) for n in counts]
+        best = [(n, _on(answers, n), subject.tokens) for n in counts]
         yield _curve("devices", answers.devices, best)
     length, batch = subject.sequence, subject.samples
     yield _curve("batch", batch, [*_of_sizes(answers, "batch", batch, length)])
@@ -113,9 +123,16 @@ def _curves(answers: Answers) -> Iterator[dict[str, Any]]:
         yield _curve("sequence", length, [*_of_sizes(answers, "sequence", length, batch)])
 
 
+def _on(answers: Answers, devices: int) -> Evaluated | None:
+    """Return the fastest plan on a number of devices."""
+    if devices == answers.devices:
+        return answers.fastest[0] if answers.fastest else None
+    return on_devices(answers.model, devices, _CURVE).best
+
+
 def _of_sizes(
     answers: Answers, name: str, own: int, others: int | None
-) -> Iterator[tuple[int, Estimate | None, int | None]]:
+) -> Iterator[tuple[int, Evaluated | None, int | None]]:
     """Yield for some values of a size the fastest plan, and the tokens of a step."""
     for size in (int(many * own) for many in _TIMES if many * own >= 1):
         try:
@@ -125,19 +142,19 @@ def _of_sizes(
         yield size, best[0] if best else None, others and others * size
 
 
-def _fastest_of(answers: Answers, sizes: Mapping[str, Any]) -> list[Estimate]:
-    return fastest(family(answers.subject.model(**sizes), answers.devices))
+def _fastest_of(answers: Answers, sizes: Mapping[str, Any]) -> list[Evaluated]:
+    return fastest(family(answers.subject.model(**sizes), answers.devices), _CURVE)
 
 
 def _curve(
-    name: str, own: int, points: Sequence[tuple[int, Estimate | None, int | None]]
+    name: str, own: int, points: Sequence[tuple[int, Evaluated | None, int | None]]
 ) -> dict[str, Any]:
     rows = [_point(size, one, tokens) for size, one, tokens in points if one is not None]
     return {"over": name, "own": own, "points": rows}
 
 
-def _point(size: int, one: Estimate, tokens: int | None) -> Mapping[str, Any]:
-    seconds = one.refined_seconds
+def _point(size: int, one: Evaluated, tokens: int | None) -> Mapping[str, Any]:
+    seconds = one.seconds
     return {
         "size": size,
         "plan": one.plan.text,

@@ -4,15 +4,12 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from shardwright.compiler.fit.estimates import SPARE, Estimate
-from shardwright.compiler.fit.held import LAST
+from shardwright.compiler.fit.evaluated import EVALUATED, Evaluated
 from shardwright.compiler.fit.questions import (
-    BELOW,
     Longest,
     OnDevices,
     device_counts,
     least_devices,
-    may_fit,
 )
 from shardwright.compiler.fit.training import Training
 from shardwright.cost_model.efficiency.software import Software
@@ -22,14 +19,13 @@ from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.clusters import attained_text, fitted_presets
-from shardwright.tools.fit.advice import advice, verdict
-from shardwright.tools.fit.answers import SIMULATED, Answers
+from shardwright.tools.fit.advice import advice
+from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import FAMILY
 from shardwright.tools.fit.robust import print_robust
 from shardwright.tools.tables import print_table, width
 
 _LABEL = 11  # columns
-_ROWS = 8  # of the front
 _GIB = 2**30
 _BREAKS = re.compile(r"(\s+|(?<=,)(?=\w))")  # a line may break after a comma too
 
@@ -93,9 +89,10 @@ def first_sentences(answers: Answers, asked: Asked, chosen: str = "") -> list[st
 def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:
     """Yield the first lines: the plan that was built, its figures, and the training."""
     best = "of the least regret" if answers.robust is not None else "the fastest"
-    compared = f"{best} of {len(answers.plans)} plans of Megatron's family, by estimates"
-    if answers.simulates:
-        compared += f" and, of the best {SIMULATED}, by simulation"
+    compared = (
+        f"{best} of {len(answers.plans)} plans of Megatron's family, by estimates and, of the"
+    )
+    compared += f" best {EVALUATED}, by simulation"
     divided, figures, trained, *rest = told.sentences(chosen, compared)
     yield from (divided, figures)
     yield f"{trained}; the plan is `{told.planned.plan.document.how}`"
@@ -110,11 +107,10 @@ def _figures(answers: Answers) -> str:
             f"hosts launch between passes; {_account(answers.software)}"
         )
     return (
-        "steps by the prices of one layer and of the ends of the model, memory by small models "
-        "that are built, and figures of "
-        f"{answers.subject.cluster.name} as its cluster file says; a plan is said to fit if its "
-        f"estimate leaves {SPARE:.0%} of the limit free, perhaps up to {BELOW:.0%} above "
-        f"the limit{timed}{attained_text(answers.subject.cluster)}"
+        f"steps and memory of all plans are estimated; of the best {EVALUATED}, and of each plan "
+        "that is told of, they are simulated, and those of the compiled program; by figures of "
+        f"{answers.subject.cluster.name} as its cluster file says{timed}"
+        f"{attained_text(answers.subject.cluster)}"
     )
 
 
@@ -139,14 +135,8 @@ def _print_verdict(answers: Answers) -> None:
     model, count = answers.model, len(answers.fitting)
     limit = bytes_text(model.limit_bytes)
     least = least_devices(model)
-    maybe = f", {len(answers.perhaps)} more perhaps" if answers.perhaps else ""
-    if answers.built is not None and not count:
-        _line(
-            "fits", f"yes: a plan was built that fits {limit}, of {len(answers.perhaps)} that may"
-        )
-    elif answers.built is not None:
-        plans = f"{count} of {len(answers.plans)} plans fit {limit} by their estimates{maybe}"
-        _line("fits", f"yes: {plans}")
+    if answers.best is not None:
+        _line("fits", f"yes, in {limit}; {count} of {len(answers.plans)} plans do by estimates")
     elif least > answers.devices:
         needed = bytes_text(model.least_bytes)
         _line(
@@ -154,15 +144,8 @@ def _print_verdict(answers: Answers) -> None:
             f"no, proven: parameters and optimizer states take {needed}, "
             f"{answers.devices} devices have {limit} each",
         )
-    elif count or answers.perhaps:
-        built = len(answers.preferred)
-        _line(
-            "fits",
-            f"not found: {count} estimates fit {limit}{maybe}, and of {built} plans that were "
-            "built none does",
-        )
     else:
-        _line("fits", f"no plan of this family fits {limit} by its estimate")
+        _line("fits", f"no plan of this family was found that fits {limit}")
     _line(
         "devices",
         f"{_fewest(answers)}; no plan fits on fewer than {least}, proven by the "
@@ -177,48 +160,24 @@ def _fewest(answers: Answers) -> str:
     best = fewest.best
     verb = "is" if fewest.devices == 1 else "are"
     return (
-        f"{fewest.devices} {verb} enough (of powers of two, by its estimate) for `{best.plan}`: "
-        f"{seconds_text(best.refined_seconds)}, {bytes_text(best.memory_bytes)}"
+        f"{fewest.devices} {verb} enough (of powers of two) for `{best.plan}`: "
+        f"{seconds_text(best.seconds)}, {bytes_text(best.memory_bytes)}"
     )
 
 
-def _print_plan(answers: Answers, plan: Estimate, asked: Asked) -> None:
+def _print_plan(answers: Answers, plan: Evaluated, asked: Asked) -> None:
     best = "best plan" if answers.robust is None else "robust"
-    name = best if answers.built is not None else "smallest"
-    _line(name, f"`{plan.plan}`")
-    if answers.built is not None:
-        _, compilation = answers.built
-        memory = compilation.plan.document.memory
-        step = answers.step_seconds
-        how = "" if answers.software is None else f" as {answers.software.name} runs it"
-        text = (
-            f"built{how}: {_speed(step, answers)}, {bytes_text(memory.peak_bytes)} on each device"
-        )
-        _line("", text + _training_text(asked.of_step(step, answers.subject.tokens, plan.devices)))
-        if answers.kept is not None:
-            kept = answers.kept
-            said = f"{bytes_text(kept.report.peak_bytes)} of {bytes_text(kept.limit)}"
-            _line("", f"as {answers.software_name} keeps tensors: {said}")
-    told = "" if plan.fits else ", may fit" if may_fit(plan) else ", does not fit"
-    _line(
-        "",
-        f"estimated: {seconds_text(plan.refined_seconds)}, {bytes_text(plan.memory_bytes)}{told}: "
-        + ", ".join(f"{k} {bytes_text(v)}" for k, v in plan.memory_by_kind.items() if v >= 1),
-    )
-    _line("", _fullest(plan))
-
-
-def _fullest(plan: Estimate) -> str:
-    """Return which part of the model holds most activations, and most gathered parameters."""
-    samples = plan.plan.micro_batch or 1
-    held, _ = plan.held(samples)
-    layer, head = held.saved_bytes * samples, held.of(LAST, samples)
-    gathered = max(plan.model.stored_parts(plan.plan))
-    share = plan.model.stored.gathered / plan.model.stored.total
-    return (
-        f"of each micro-batch a layer saves {bytes_text(layer)} and the head with the loss takes "
-        f"{bytes_text(head)}; the largest part gathered at once is {bytes_text(gathered * share)}"
-    )
+    _line(best if answers.best is not None else "smallest", f"`{plan.plan}`")
+    how = "" if answers.software is None else f"as {answers.software.name} runs it: "
+    step, fits = plan.seconds, "" if plan.fits else ", which does not fit"
+    text = f"{how}{_speed(step, answers)}, {bytes_text(plan.memory_bytes)} on each device{fits}"
+    _line("", text + _training_text(asked.of_step(step, answers.subject.tokens, plan.devices)))
+    if answers.kept is not None:
+        kept = answers.kept
+        said = f"{bytes_text(kept.report.peak_bytes)} of {bytes_text(kept.limit)}"
+        _line("", f"as {answers.software_name} keeps tensors: {said}")
+    kinds = plan.memory_by_kind.items()
+    _line("", ", ".join(f"{k} {bytes_text(v)}" for k, v in kinds if round(v)))
 
 
 def _speed(step: float, answers: Answers) -> str:
@@ -233,12 +192,10 @@ def _print_limits(answers: Answers) -> None:
     _line("micro-batch", f"largest with these degrees: {own}; {free} whatever the batch is")
     if answers.sequences is not None:
         own, any_plan = map(_length, answers.sequences)
-        built = "" if answers.built is None else ", by the built one"
         _line(
             "sequence",
-            f"longest with this plan: {own}{built}; with any plan of this family on "
-            f"{answers.devices} devices: {any_plan} (estimates, in eighths of "
-            f"{answers.subject.sequence:,})",
+            f"longest with this plan: {own}; with the smallest of this family on "
+            f"{answers.devices} devices: {any_plan} (in eighths of {answers.subject.sequence:,})",
         )
 
 
@@ -248,11 +205,11 @@ def _length(longest: Longest) -> str:
     return f"{'' if longest.is_last else 'at least '}{longest.tokens:,} tokens"
 
 
-def _print_changes(answers: Answers, base: Estimate) -> None:
+def _print_changes(answers: Answers, base: Evaluated) -> None:
     rows = []
-    for change in sorted(answers.changes, key=lambda one: one.estimate.memory_bytes):
-        one = change.estimate
-        step = one.refined_seconds / base.refined_seconds - 1
+    for change in sorted(answers.changes, key=lambda one: one.then.memory_bytes):
+        one = change.then
+        step = one.seconds / base.seconds - 1
         memory = (one.memory_bytes - base.memory_bytes) / _GIB
         rows.append(
             (
@@ -260,7 +217,7 @@ def _print_changes(answers: Answers, base: Estimate) -> None:
                 f"{step:+.1%}",
                 f"{memory:+.2f} GiB",
                 bytes_text(one.memory_bytes),
-                verdict(one),
+                "yes" if one.fits else "no",
             )
         )
     headings = ("one change to this plan", "step", "memory", "then", "fits")
@@ -269,12 +226,10 @@ def _print_changes(answers: Answers, base: Estimate) -> None:
 
 
 def _print_front(answers: Answers, asked: Asked) -> None:
-    found = _thinned(answers.front)
-    if not found:
-        return
-    rows = [_row(one, answers.subject.tokens, asked) for one in found]
-    title = f"step against memory: {len(found)} of {len(answers.front)} plans that none beats"
-    print_table(title, _headings("plan", asked), rows, right=(1, 2, 3, 4, 5))
+    rows = [_row(one, answers.subject.tokens, asked) for one in answers.front]
+    if rows:
+        title = f"step against memory: {len(rows)} plans that fit, of which none beats another"
+        print_table(title, _headings("plan", asked), rows, right=(1, 2, 3, 4, 5))
 
 
 def _headings(first: str, asked: Asked) -> tuple[str, ...]:
@@ -283,21 +238,14 @@ def _headings(first: str, asked: Asked) -> tuple[str, ...]:
     return (first, "step", "tokens/s each", "memory", *days, *cost)
 
 
-def _thinned(plans: Sequence[Estimate]) -> Sequence[Estimate]:
-    """Return some plans of a front, the ends among them."""
-    if len(plans) <= _ROWS:
-        return plans
-    return [plans[i * (len(plans) - 1) // (_ROWS - 1)] for i in range(_ROWS)]
-
-
-def _row(one: Estimate, tokens: int | None, asked: Asked) -> tuple[str, ...]:
-    step = one.refined_seconds
+def _row(one: Evaluated, tokens: int | None, asked: Asked) -> tuple[str, ...]:
+    step = one.seconds
     rate = "" if tokens is None else f"{tokens / step / one.devices:,.0f}"
     trained = _cells(asked.of_step(step, tokens, one.devices))
     return (_spaced(one), seconds_text(step), rate, bytes_text(one.memory_bytes), *trained)
 
 
-def _spaced(one: Estimate) -> str:
+def _spaced(one: Evaluated) -> str:
     """Return the text of a plan that a table can break."""
     return one.plan.text.replace(",", ", ")
 

@@ -52,7 +52,7 @@ def print_robust(found: Robust) -> None:
         if number == choice.chosen == 0:
             kind = "robust and fastest"
         case = _case(found, found.cases[choice.worst[number]])
-        plan, step = one.plan.text.replace(",", ", "), seconds_text(one.refined_seconds)
+        plan, step = one.plan.text.replace(",", ", "), seconds_text(one.seconds)
         rows.append((kind, plan, step, f"{choice.regrets[number]:.1%}", case))
     intervals = ", ".join(_interval(error) for error in found.errors)
     title = f"worst regret over {len(found.cases)} cases of {intervals}"

@@ -8,14 +8,14 @@ from typing import Any
 from shardwright.api import compile
 from shardwright.arguments import asked_options, with_own_options
 from shardwright.compilation import Compilation
-from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.fit.evaluated import Evaluated
 from shardwright.compiler.fit.model import FitModel
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.dataflow.update_rules import with_rules
-from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightWarning
+from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_new_size, with_size
 from shardwright.planner.options import OPTION_NAMES
 from shardwright.tools.answers.kept import Kept
@@ -64,8 +64,7 @@ class Subject:
         asked = with_own_options(asked_options(given, None, ()), definition, given)
         rules = with_rules(asked.optimizer, definition.graph)
         asked = replace(asked, micro_batches=1, optimizer=rules)
-        cluster = self.cluster.without_host().run_by(self.software)
-        return FitModel(definition.graph, cluster, asked)
+        return FitModel(definition.graph, self.cluster.without_host(), asked, self.software)
 
     @property
     def tokens(self) -> int | None:
@@ -82,26 +81,15 @@ class Subject:
         """Tokens of a sample; None where the model has no size ``sequence``."""
         return None if self.tokens is None else self.tokens // self.samples
 
-    def built(self, plans: list[Estimate]) -> tuple[Estimate, Compilation] | None:
-        """Return the first plan that fits once it is built, and its compilation.
-
-        It fits as a program, and as the training software keeps tensors.
-        """
-        for one in plans:
-            try:
-                found = compile(
-                    self.definition,
-                    one.devices,
-                    cluster=self.cluster.for_programs_of(self.software),
-                    plan=one.plan,
-                    **self._options,
-                )
-            except NoPlanError:
-                continue
-            kept = self.kept(found)
-            if kept is None or kept.report.peak_bytes <= one.model.limit_bytes:
-                return one, found
-        return None
+    def built(self, one: Evaluated) -> Compilation:
+        """Return the compilation of a plan that fits."""
+        return compile(
+            self.definition,
+            one.devices,
+            cluster=self.cluster.for_programs_of(self.software),
+            plan=one.plan,
+            **self._options,
+        )
 
     def kept(self, compilation: Compilation) -> Kept | None:
         """Return what the training software keeps of a plan; None if unknown."""

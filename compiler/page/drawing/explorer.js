@@ -1,14 +1,14 @@
 "use strict";
 // All plans of a family: step against memory, what each is made of, and what one change does.
 
-const FITS = ["does not fit", "may fit", "fits"];
+const FITS = ["does not fit", "may fit by its estimate", "fits"];
 const FITS_COLOURS = ["#c3ccd5", "#e09f3e", "#2a7d4f"];
 const GIB = 2 ** 30;
 
 function plansOf(report) {
-  return report.plans.map(([text, values, seconds, bytes, fits, parts, kinds], number) => {
+  return report.plans.map(([text, values, seconds, bytes, fits, parts, kinds, evaluated], number) => {
     const fields = Object.fromEntries(report.fields.map((name, i) => [name, values[i]]));
-    return { number, text, fields, seconds, bytes, fits, parts, kinds };
+    return { number, text, fields, seconds, bytes, fits, parts, kinds, evaluated };
   });
 }
 
@@ -53,11 +53,10 @@ function signed(share) { return `${share >= 0 ? "+" : "-"}${(100 * Math.abs(shar
 
 function detail(report, plans, plan, choose) {
   const tokens = report.tokens ? ` · ${numberText(report.tokens / plan.seconds / report.devices)} tokens/s on each device` : "";
-  const changes = oneChange(plan, plans), built = report.built && plan.text === report.best ? report.built : null;
+  const changes = oneChange(plan, plans), how = plan.evaluated ? "simulated" : "estimated";
   return make("div", {},
     make("h3", { class: "mono" }, plan.text),
-    make("p", {}, `${secondsText(plan.seconds)} a step${tokens} · ${bytesText(plan.bytes)} of ${bytesText(report.limit_bytes)} · ${FITS[plan.fits]}, by its estimate`),
-    built ? make("p", {}, `Built, it takes ${secondsText(built.step_seconds)} and ${bytesText(built.memory_bytes)}: estimates err by so much.`) : null,
+    make("p", {}, `${secondsText(plan.seconds)} a step${tokens} · ${bytesText(plan.bytes)} of ${bytesText(report.limit_bytes)} · ${FITS[plan.fits]} · ${how}`),
     make("h3", {}, "The step is made of"), bars(report.parts, plan.parts, secondsText),
     make("h3", {}, "The memory is made of"), bars(report.kinds, plan.kinds, bytesText),
     make("h3", {}, "What one change would do"),
@@ -107,7 +106,7 @@ function explorerView(report, plans) {
   })), marked()];
   const draw = (some) => {
     shown = some;
-    count.textContent = `${some.length} of ${plans.length} plans, ${some.filter((plan) => plan.fits === 2).length} of them fit by their estimates. A click on a point tells what it is.`;
+    count.textContent = `${some.length} of ${plans.length} plans, ${some.filter((plan) => plan.fits).length} of them fit or may do so. A click on a point tells what it is.`;
     if (drawn) drawn.setOption({ series: series() });
   };
   const seconds = plans.map((plan) => plan.seconds), least = Math.min(...seconds, report.full_rate_seconds || Infinity);
@@ -125,7 +124,7 @@ function explorerView(report, plans) {
   draw(plans);
   const best = plans.find((plan) => plan.text === report.best) || plans[0];
   choose(best);
-  return section("Plans", `Steps and memory are estimates, those of \`shardwright fit\`; the plan that it names first was built. ${Math.round(100 * report.spare)}% of the memory limit stay free in plans that fit.`.replaceAll("`", ""),
+  return section("Plans", `Steps and memory of the best plans are simulated, those of the others estimated; plans that may fit take up to ${Math.round(100 * report.below)}% more than the memory limit by their estimates.`.replaceAll("`", ""),
     filters(plans, draw), count, make("div", { class: "columns" }, cloud, place));
 }
 
@@ -133,7 +132,7 @@ function curveView(report, curve) {
   const speed = curve.points.every((point) => point.tokens_per_second_per_device);
   const value = (point) => (speed ? point.tokens_per_second_per_device : point.step_seconds);
   const own = curve.points.find((point) => point.size === curve.own);
-  return section(`Over ${curve.over}`, `The fastest plan that fits by its estimate, with all else as it is${own ? `; asked for: ${curve.own.toLocaleString("en")}` : ""}.`,
+  return section(`Over ${curve.over}`, `The best plan that fits, with all else as it is${own ? `; asked for: ${curve.own.toLocaleString("en")}` : ""}.`,
     chart(220, {
       grid: { left: 72, right: 24, top: 24, bottom: 44 },
       tooltip: { trigger: "axis", confine: true, formatter: ([point]) => `${curve.points[point.dataIndex].plan.replaceAll(",", ", ")}<br>${secondsText(curve.points[point.dataIndex].step_seconds)}, ${bytesText(curve.points[point.dataIndex].memory_bytes)}`, extraCssText: "white-space: normal; max-width: 320px" },

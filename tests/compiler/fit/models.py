@@ -28,12 +28,13 @@ def priced(run_by: str = IDEAL, *, narrow: bool = False, **options: str) -> FitM
     inner, *outer = CLUSTER.levels
     pairs = (inner.model_copy(update={"size": 2}), *outer)
     where = CLUSTER.model_copy(update={"levels": pairs}) if narrow else CLUSTER
-    return FitModel(definition().graph, where.run_by(software(run_by)), asked)
+    return FitModel(definition().graph, where, asked, software(run_by))
 
 
 def model(limit: float = 8 * GIB, *given: str, narrow: bool = False, **options: str) -> FitModel:
     """Return the model within a limit; all limits share the prices of its layers."""
     whole = priced(*given, narrow=narrow, **options)
-    found = replace(whole, options=replace(whole.options, memory_limit=limit))
+    asked = replace(whole.options, memory_limit=limit)
+    found = replace(whole, options=asked, _evaluators={}, _evaluations={})
     found.__dict__["_small"] = whole._small
     return found

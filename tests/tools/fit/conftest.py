@@ -13,15 +13,17 @@ def _each_model_is_priced_once():
     """Share the prices of layers, and the small models that are built, between commands."""
     known: list[FitModel] = []
 
-    def shared(graph, cluster, options):
+    def shared(graph, cluster, options, software):
         unlimited = replace(options, memory_limit=None)
         for one in known:
-            if (one.options, one.cluster, one.graph) == (unlimited, cluster, graph):
+            own = one.options, one.cluster, one.software, one.graph
+            if own == (unlimited, cluster, software, graph):
                 break
         else:
-            one = FitModel(graph, cluster, unlimited)
+            one = FitModel(graph, cluster, unlimited, software)
             known.append(one)
-        found = replace(one, options=options, _timed={})  # by whether links are told of
+        # By whether links are told of, and within another limit.
+        found = replace(one, options=options, _timed={}, _evaluators={}, _evaluations={})
         found.__dict__["_small"] = one._small
         return found
 

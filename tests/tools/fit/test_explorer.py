@@ -37,7 +37,7 @@ def document(answers):
 def test_rows_are_the_plans_and_add_up(answers, document):
     assert len(document["plans"]) == len(answers.plans)
     for one, row in zip(answers.plans, document["plans"], strict=True):
-        text, fields, seconds, memory, fits, parts, kinds = row
+        text, fields, seconds, memory, fits, parts, kinds, told = row
         named = dict(zip(document["fields"], fields, strict=True))
         assert (text, named["tensor"], named["zero"]) == (
             one.plan.text,
@@ -46,9 +46,13 @@ def test_rows_are_the_plans_and_add_up(answers, document):
         )
         assert sum(parts) == pytest.approx(seconds)
         assert sum(kinds) == pytest.approx(memory)
-        assert fits == (
-            2 if memory <= 0.92 * 0.3 * 2**30 else 1 if memory <= 1.05 * 0.3 * 2**30 else 0
-        )
+        known = answers.model.known(one.plan, 4)
+        assert told == (known is not None)
+        if known is None:
+            assert fits == (memory <= 1.05 * 0.3 * 2**30)
+        else:
+            assert (seconds, memory) == (known.seconds, known.memory.peak_bytes)
+            assert fits == 2 * known.fits
     assert document["best"] in [row[0] for row in document["plans"]]
 
 
@@ -59,7 +63,7 @@ def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document)
     for curve in curves.values():
         (own,) = (point for point in curve["points"] if point["size"] == curve["own"])
         assert own["plan"] == answers.fastest[0].plan.text
-        assert own["step_seconds"] == answers.fastest[0].refined_seconds
+        assert own["step_seconds"] == answers.fastest[0].seconds
 
 
 def test_page_is_written_with_its_document_and_replaces_no_other_file(tmp_path, capsys):
