@@ -172,8 +172,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     worst: dict[str, tuple[int, Difference]] = {}
     for model, text, found, difference in compared():
-        if difference.largest > 1e-9:
-            print(model, text, found.fits, difference, flush=True)
+        fits = "fits" if found.fits else "does not fit"
+        print(f"{model} `{text}` {fits}: {difference.largest:.1e}", flush=True)
         count, before = worst.get(model, (0, Difference(0.0, 0.0, 0.0)))
         parts = ("step", "memory", "traffic")
         most = {name: max(getattr(before, name), getattr(difference, name)) for name in parts}

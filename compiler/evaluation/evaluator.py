@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
+from shardwright.compiler.evaluation.parts import Parts, parts_of
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages
 from shardwright.compiler.stages.evaluation import (
@@ -252,6 +253,21 @@ class Evaluator:
         with rare_collections():
             program = self._program(plan, options)
             return Evaluation(program, Setting(self._cluster, options, self.software, timed))
+
+    def parts(self, plan: NamedPlan) -> Parts:
+        """Return what the parts of the model take under a plan without stages.
+
+        Raises
+        ------
+        ShardwrightError
+            If the model has no such plan.
+        """
+        options = self._options_of(plan)
+        model = self._model(options)
+        source = model.whole if model.few is None else model.few.graph
+        with rare_collections():
+            program = self._emitted(source, {}, plan, options)
+            return parts_of(program, source, self.cluster.without_host().run_by(self.software))
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -1,29 +1,25 @@
-"""About what a plan of Megatron's family takes: its step and its memory, by formulas.
+"""About what a plan of Megatron's family takes, to choose which plans are evaluated.
 
-With M micro-batches, a busiest device group of p seconds a pass, S device groups of V chunks, and d
-seconds in which the parameters of a rank are gathered once over the data ranks,
+Nothing that is printed of a plan is estimated, but of the many plans of a page that are not
+evaluated, and there it is said. With M micro-batches, a busiest device group of p seconds a pass, S
+device groups of V chunks, and d seconds in which the parameters of a rank are gathered once,
 
     step ~ M p + (S - 1) / V (mean of p) + 2 d
 
-and where parameters are gathered in every pass, a pass takes no less than that. As a training
-software runs it, a pass takes no less than the host needs to launch it, and the shares of
-communication that the software exposes are added.
-
-A device group takes what it stores, what is saved for its micro-batches in flight, and what small
-built models hold beside that at the peak of a layer or of an end (`compiler.fit.held`); or, where
-it is known and more, what the training software keeps of them. The plan takes what its fullest
-group does.
+and where parameters are gathered in every pass, a pass takes no less than that. The seconds of a
+pass, what it saves and what it holds beside that are those of the parts of the model
+(`compiler.evaluation.parts`). As a training software runs it, a pass takes no less than the host
+needs to launch it, and the shares of communication that the software exposes are added.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from operator import add
 
-from shardwright.compiler.fit.held import FIRST, LAST, LAYERS, Held, Kept
+from shardwright.compiler.evaluation.parts import Part, Parts
 from shardwright.compiler.fit.model import FitModel
-from shardwright.compiler.outer.degrees import seconds_of_schedule
+from shardwright.compiler.outer.degrees import on_tensor_ranks, seconds_of_schedule
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.placement import even_sizes
 from shardwright.search.named_plan import NamedPlan
@@ -59,6 +55,11 @@ class Factors:
         """Return the factor of a level."""
         return self.links[level] if level < len(self.links) else 1.0
 
+    def seconds(self, part: Part) -> float:
+        """Return the seconds of a pass of a part on the devices."""
+        links = (self.of_level(level) * one for level, one in enumerate(part.links))
+        return self.compute * part.compute + sum(links)
+
 
 AS_SAID = Factors()
 
@@ -75,8 +76,8 @@ class Estimate:
         The model on its cluster.
     devices : int
         Number of ranks.
-    sharing : int, optional
-        Data ranks over which ZeRO divides, the nearest ones; by default all.
+    parts : Parts
+        What the parts of the model take on its tensor and expert ranks, with its micro-batch.
     factors : Factors
         On what the cluster's figures say.
     """
@@ -84,8 +85,14 @@ class Estimate:
     plan: NamedPlan
     model: FitModel
     devices: int
-    sharing: int | None = None
+    parts: Parts
     factors: Factors = field(default=AS_SAID)
+
+    @staticmethod
+    def of(plan: NamedPlan, model: FitModel, devices: int) -> "Estimate | None":
+        """Return about what a plan takes; None where the model has no such plan."""
+        parts = model.parts(ranks_of(plan), plan.micro_batch or 1)
+        return None if parts is None else Estimate(plan, model, devices, parts)
 
     @cached_property
     def passes(self) -> int:
@@ -96,10 +103,6 @@ class Estimate:
     def fits(self) -> bool:
         """Whether it fits the memory limit."""
         return self.memory_bytes <= self.model.limit_bytes
-
-    @property
-    def _samples(self) -> int:
-        return self.plan.micro_batch or 1
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
@@ -114,17 +117,16 @@ class Estimate:
     @cached_property
     def durations(self) -> tuple[float, ...]:
         """Seconds of a pass of every stage over a micro-batch."""
-        rates = self._samples, self.factors.compute, self.factors.of_level(0)
-        parts = self.model.seconds(self.plan.tensor, self.plan.recompute)
-        device = self._by_stage([part.of(*rates) for part in parts])
-        host = self._by_stage([part.host for part in parts])
+        each = self.parts.layer, self.parts.first, self.parts.last
+        device = self._by_stage([self.factors.seconds(part) for part in each])
+        host = self._by_stage([part.host for part in each])
         return tuple(map(add, map(max, device, host), self._received))
 
     @property
     def _received(self) -> list[float]:
         """Seconds of every stage for which it receives in a pass, where software waits for that."""
         last = len(self._sizes) - 1
-        if self.model.run_on.software is None or not last:
+        if self.model.software is None or not last:
             return [0.0] * (last + 1)
         each = self._transfer_seconds
         return [each * ((stage > 0) + (stage < last)) for stage in range(last + 1)]
@@ -166,7 +168,7 @@ class Estimate:
         plan = self.plan
         if plan.pipeline == 1 or self.passes * len(self.durations) > _MOST_ACTIONS:
             return self.seconds
-        waits = self.model.run_on.software is not None  # which then are in the durations
+        waits = self.model.software is not None  # which then are in the durations
         transfer = 0.0 if waits else self._transfer_seconds
         return self._with_data(seconds_of_schedule(plan, self.passes, self.durations, transfer))
 
@@ -181,7 +183,8 @@ class Estimate:
         cluster = self._cluster
         number = self.plan.stage_level(cluster, self.devices)
         level = cluster.levels[number]
-        sent = level.send_seconds(self._samples * self.model.passed_bytes(self.plan.tensor))
+        samples = self.plan.micro_batch or 1
+        sent = level.send_seconds(samples * self.model.passed_bytes / self.plan.tensor)
         seconds = cluster.device.launch_seconds + sent * self.factors.of_level(number)
         software = cluster.software
         if software is None:
@@ -191,11 +194,11 @@ class Estimate:
 
     def _with_data(self, seconds: float) -> float:
         """Add gathers and reductions over the data ranks to seconds without them."""
-        once = self._times(_ONCE) * self._gather_seconds + self._copies_seconds
+        once = self._times(_ONCE) * self._gather_seconds
         gathers = self.passes * self._gathers_in_pass * self._gather_seconds
         if self.passes == 1:  # they run concurrently with the pass
             gathers, once = gathers + once, 0.0
-        usual, software = 0.0, self.model.run_on.software
+        usual, software = 0.0, self.model.software
         if software is not None:
             usual = software.exposed_parameters.value
             once = once * usual + software.step.value
@@ -208,47 +211,29 @@ class Estimate:
         times = self._times(_IN_PASSES)
         if self.plan.zero != _IN_ALL:
             return times
-        most = max(range(self.plan.pipeline), key=self._stored.__getitem__)
-        layers = self._stored_parts[0] * self._layers_of(most)
-        return times - 1 + layers / self._stored[most]
+        most = max(range(self.plan.pipeline), key=self._elements.__getitem__)
+        layers = self.parts.layer.elements * self._layers_of(most)
+        return times - 1 + layers / self._elements[most]
 
     def _times(self, by_stage: Mapping[int, tuple[int, int]]) -> float:
         """Return how many gathers its gathers and reductions take as long as."""
         gathers, reductions = by_stage.get(self.plan.zero, (0, 0))
-        return gathers + self._reduction * reductions
-
-    @property
-    def _reduction(self) -> float:
-        """How long a reduction of gradients takes, in gathers of as many parameters."""
-        return self.model.stored.reduced / self.model.stored.gathered
-
-    @cached_property
-    def _data_parts(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """The (size, level) of the data ranks over which ZeRO divides, and of the others."""
-        inside, outside, left = [], [], self.sharing or self.plan.data or 1
-        for size, level in self.plan.parts(self.model.run_on, self.devices)["data"]:
-            own = min(size, left)
-            left //= own
-            inside.append((own, level))
-            outside.append((size // own, level))
-        return inside, outside
+        stored = self.model.stored
+        return gathers + stored.reduced / stored.gathered * reductions
 
     @cached_property
     def _gather_seconds(self) -> float:
         """Seconds in which the parameters of a rank are gathered, in the type of computation."""
-        stored = self.model.stored
-        return self._moved(stored.gathered / stored.total, self._data_parts[0])
+        parts = self.plan.parts(self._cluster, self.devices)
+        fullest = max(range(self.plan.pipeline), key=self._elements.__getitem__)
+        experts = self._of_experts[fullest]
+        outer = [*parts["shard"], *parts["data"]]
+        others = self._moved(self._elements[fullest] - experts, [*parts["expert"], *outer])
+        return others + self._moved(experts, outer)
 
-    @cached_property
-    def _copies_seconds(self) -> float:
-        """Seconds of reductions between groups that have a copy of what ZeRO divides each."""
-        stored, (inside, outside) = self.model.stored, self._data_parts
-        share = stored.gathered / stored.total / prod(size for size, _ in inside)
-        return 2 * self._reduction * self._moved(share, outside)
-
-    def _moved(self, share: float, parts: list[tuple[int, int]]) -> float:
-        """Return the seconds in which a share of what the fullest group stores is gathered."""
-        left, seconds = share * max(self._stored), 0.0
+    def _moved(self, elements: float, parts: Sequence[tuple[int, int]]) -> float:
+        """Return the seconds in which elements of the fullest group are gathered."""
+        left, seconds = self.model.stored.gathered * elements, 0.0
         for size, number in parts:
             level = self._cluster.levels[number]
             each = left * (1 - 1 / size) / level.achieved_bandwidth
@@ -258,31 +243,30 @@ class Estimate:
 
     # Memory
 
-    @cached_property
-    def _stored(self) -> tuple[float, ...]:
-        """Bytes of parameters, gradients and optimizer states of every group, without ZeRO."""
-        layer, first, last = self._stored_parts
+    def _of_groups(self, layer: float, first: float, last: float) -> tuple[float, ...]:
+        """Return the sums of every group."""
         found = [layer * self._layers_of(group) for group in range(self.plan.pipeline)]
         found[0] += first
         found[-1] += last
         return tuple(found)
 
     @cached_property
-    def _stored_parts(self) -> tuple[float, float, float]:
-        """The same of a layer, of what is before all of them, and after."""
-        return self.model.stored_parts(self.plan)
+    def _elements(self) -> tuple[float, ...]:
+        """Trained elements of a rank of every group, without ZeRO."""
+        parts = self.parts
+        return self._of_groups(parts.layer.elements, parts.first.elements, parts.last.elements)
+
+    @cached_property
+    def _of_experts(self) -> tuple[float, ...]:
+        """Those of them that expert ranks divide."""
+        parts = self.parts
+        of_parts = parts.layer.of_experts, parts.first.of_experts, parts.last.of_experts
+        return self._of_groups(*of_parts)
 
     @cached_property
     def memory_of_groups(self) -> tuple[Mapping[str, float], ...]:
         """About what a rank of every device group takes, by kind."""
-        return self._memory_of_groups(self._samples)
-
-    def memory_with(self, samples: int) -> float:
-        """Return about what the fullest group takes with other micro-batches, as many in flight."""
-        return max(sum(kinds.values()) for kinds in self._memory_of_groups(samples))
-
-    def _memory_of_groups(self, samples: int) -> tuple[Mapping[str, float], ...]:
-        return tuple(self._memory_of(group, samples) for group in range(self.plan.pipeline))
+        return tuple(map(self._memory_of, range(self.plan.pipeline)))
 
     @cached_property
     def memory_by_kind(self) -> Mapping[str, float]:
@@ -294,43 +278,45 @@ class Estimate:
         """About what a rank of the fullest group takes."""
         return sum(self.memory_by_kind.values())
 
-    def _memory_of(self, group: int, samples: int) -> Mapping[str, float]:
-        """Return what a group takes, or more as the training software keeps its tensors."""
-        stored, (held, kept) = self.model.stored, self.held(samples)
-        ranks = prod(size for size, _ in self._data_parts[0])
-        elements, at_once = (n / stored.total for n in (self._stored[group], self._at_once(group)))
-        lasting = stored.on_rank(elements, self.plan.zero, ranks, self.passes, at_once)
-        own = {**lasting, **self._activations_of(group, samples, held)}
-        if kept is None:
-            return own
-        if kept.gradient_bytes and self.passes == 1:
-            lasting["gradients"] = kept.gradient_bytes * elements
-        other = kept.memory({**lasting, **self._activations_of(group, samples, kept)}, samples)
-        return max(own, other, key=lambda kinds: sum(kinds.values()))
+    def _memory_of(self, group: int) -> Mapping[str, float]:
+        """Return what a group takes, with what a training software reserves."""
+        stored, plan = self.model.stored, self.plan
+        experts, data = self._of_experts[group], plan.data or 1
+        own = self._elements[group] - experts, experts
+        ranks = data, data // plan.expert
+        shares = [n / max(self._elements[group], 1.0) for n in own]
+        lasting: dict[str, float] = {}
+        for elements, many, share in zip(own, ranks, shares, strict=True):
+            at_once = share * self._at_once(group)
+            kinds = stored.on_rank(elements, plan.zero, many, self.passes, at_once)
+            lasting = {kind: lasting.get(kind, 0.0) + nbytes for kind, nbytes in kinds.items()}
+        found = {**lasting, **self._activations_of(group)}
+        software = self.model.software
+        if software is not None and software.memory is not None:
+            more = software.memory.reserved.value - 1
+            found["reserved"] = more * sum(found.values())
+        return found
 
-    def held(self, samples: int) -> tuple[Held, Kept | None]:
-        """Return what the plan holds, and as the training software keeps it, of so many samples.
-
-        Of one micro-batch, ZeRO 1 reduces gradients as ZeRO 2 does.
-        """
-        once = self.plan.zero == 1 and self.passes == 1
-        return self.model.held(replace(self.plan, zero=2) if once else self.plan, samples)
-
-    def _activations_of(self, group: int, samples: int, held: Held) -> dict[str, float]:
+    def _activations_of(self, group: int) -> dict[str, float]:
         """Return what is saved on a group, and what it holds beside that at its peak."""
-        of_pass = samples * self._layers_of(group) * held.saved_bytes
-        peaks = [held.of(LAYERS, samples)]
-        if group == 0:  # at the end of a backward pass, which has freed what it had saved
-            peaks.append(held.of(FIRST, samples) - of_pass)
-        if group == self.plan.pipeline - 1:
-            peaks.append(held.of(LAST, samples))
-        return {"saved activations": self._in_flight(group) * of_pass, "transient": max(peaks)}
+        parts, first, last = self.parts, group == 0, group == self.plan.pipeline - 1
+        of_pass = self._layers_of(group) * parts.layer.saved
+        peaks = [parts.layer.peak]
+        if first:  # at the end of a backward pass, which has freed what it had saved
+            peaks.append(parts.first.peak - of_pass)
+        if last:
+            peaks.append(parts.last.peak)
+        gathered = self.model.stored.gathered * self._at_once(group)
+        held = gathered if self.plan.zero == _IN_ALL else 0.0
+        saved = self._in_flight(group) * (of_pass + first * parts.first.saved)
+        return {"saved activations": saved, "transient": max(peaks) + held}
 
     def _at_once(self, group: int) -> float:
-        """Return what is stored of the parameters that are gathered at once, or reduced."""
-        layer, head, tail = self._stored_parts
+        """Return the elements of the parameters that are gathered at once, or reduced."""
+        parts, layers = self.parts, min(_GATHERED, self._layers_of(group))
         first, last = group == 0, group == self.plan.pipeline - 1
-        return max(min(_GATHERED, self._layers_of(group)) * layer, first * head, last * tail)
+        ends = first * parts.first.elements, last * parts.last.elements
+        return max(layers * parts.layer.elements, *ends)
 
     def _in_flight(self, group: int) -> float:
         """Micro-batches in flight on a group, whole passes."""
@@ -341,3 +327,15 @@ class Estimate:
             return min(self.passes, groups - group)
         ahead = (chunks - 1) * groups + 2 * (groups - 1 - group) + 1
         return min(self.passes * chunks, ahead) / chunks
+
+
+def ranks_of(plan: NamedPlan) -> NamedPlan:
+    """Return the plan of the tensor and expert ranks of a plan alone, with what it recomputes."""
+    from_degrees = on_tensor_ranks(plan.tensor, plan.expert)
+    return NamedPlan(
+        tensor=from_degrees.tensor,
+        data=from_degrees.data,
+        expert=from_degrees.expert,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=plan.recompute,
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
@@ -23,8 +24,9 @@ def family(
 ) -> list[Estimate]:
     """Return the plans of a model on a number of devices, whether they fit or not.
 
-    They have tensor ranks inside the innermost level of the cluster, with sequence parallelism,
-    device groups and chunks, data ranks, a ZeRO stage, a micro-batch, and a way to recompute.
+    They have tensor ranks inside the innermost level of the cluster, with sequence parallelism, of
+    a mixture as many expert ranks as there are beside them, device groups and chunks, data ranks, a
+    ZeRO stage, a micro-batch, and a way to recompute.
 
     Parameters
     ----------
@@ -44,11 +46,10 @@ def family(
     """
     inner = model.cluster.for_devices(devices)[0]
     degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO, _ESTIMATED)
-    return [
-        Estimate(replace(plan, recompute=rule), model, devices)
-        for tensor in tensors or divisors(inner)
-        for rules in (model.rules(tensor),)
-        if rules
-        for plan in degrees.plans(on_tensor_ranks(tensor), model.layers)
-        for rule in rules
-    ]
+    found = []
+    for tensor in tensors or divisors(inner):
+        for expert in sorted({1, gcd(inner // tensor, model.experts, model.samples)}):
+            for plan in degrees.plans(on_tensor_ranks(tensor, expert), model.layers):
+                plans = (replace(plan, recompute=rule) for rule in model.rules)
+                found += [Estimate.of(one, model, devices) for one in plans]
+    return [one for one in found if one is not None]

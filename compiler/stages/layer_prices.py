@@ -7,7 +7,6 @@ data ranks and micro-batches; what data ranks add is left out.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +20,7 @@ from shardwright.search.heuristics.named_plan import NamedStrategies
 from shardwright.search.named_plan import NamedPlan, PlanAxes
 
 _FEWEST = 2  # repeated layers
+_IN_FLIGHT = 1, 2  # micro-batches, by which it is told what one more of them saves
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,6 @@ class LayerPrices:
     transient_bytes: float
     passed_bytes: float
 
-    @property
-    def seconds(self) -> tuple[float, float, float]:
-        """Of a layer, of what is before all layers, and after."""
-        return self.layer.seconds, self.first.seconds, self.last.seconds
-
 
 def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, LayerPrices]:
     """Return the prices of a model on the tensor ranks of a plan, by the way to recompute.
@@ -95,7 +90,7 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
         If the model cannot be divided so.
     """
     found, layers = {}, repeated_layers(pipeline.blocks)
-    for rule, parts in _parts(pipeline, plan, layers, in_flight=(1, 2)).items():
+    for rule, parts in _parts(pipeline, plan, layers).items():
         one, two, first, last = (_part(pipeline, *stages) for stages in parts)
         layer = two.less(one)
         found[rule] = LayerPrices(
@@ -106,21 +101,6 @@ def layer_prices(pipeline: PipelinePartitioning, plan: NamedPlan) -> dict[str, L
             max(one.stored_bytes - layer.stored_bytes, 0.0),
             passed_bytes(pipeline),
         )
-    return found
-
-
-def layer_seconds(
-    pipeline: PipelinePartitioning, plan: NamedPlan
-) -> dict[str, tuple[float, float, float]]:
-    """Return the seconds of `layer_prices` alone: of a layer, of what is before all, and after.
-
-    That asks for half as many stages, those of one micro-batch in flight.
-    """
-    passes, found = pipeline.options.passes, {}
-    layers = repeated_layers(pipeline.blocks)
-    for rule, parts in _parts(pipeline, plan, layers, in_flight=(1,)).items():
-        one, two, first, last = (stage.step_seconds / passes for (stage,) in parts)
-        found[rule] = max(two - one, 0.0), max(first - one, 0.0), max(last - one, 0.0)
     return found
 
 
@@ -140,11 +120,11 @@ def _is_numbered(blocks: Blocks, block: int) -> bool:
 
 
 def _parts(
-    pipeline: PipelinePartitioning, plan: NamedPlan, layers: range, in_flight: Sequence[int]
+    pipeline: PipelinePartitioning, plan: NamedPlan, layers: range
 ) -> dict[str, list[list[StagePlan]]]:
     """Return a layer, two of them, and both ends with one, by the way to recompute.
 
-    Of each are the plans with so many micro-batches in flight; a way that has no such stage is
+    Of each are the plans with one and two micro-batches in flight; a way that has no such stage is
     left out.
     """
     if len(layers) < _FEWEST:
@@ -157,11 +137,11 @@ def _parts(
     regather, found = stages.named.plan.sequence_parallel, {}
     for rule, marked in recomputations(pipeline.source).items():
         parts = [
-            [stages.at(marked, *one, count, {}, regather=regather) for count in in_flight]
+            [stages.at(marked, *one, count, {}, regather=regather) for count in _IN_FLIGHT]
             for one in stretches
         ]
         known = [[plan for plan in part if plan is not None] for part in parts]
-        if all(len(part) == len(in_flight) for part in known):
+        if all(len(part) == len(_IN_FLIGHT) for part in known):
             found[rule] = known
     return found
 

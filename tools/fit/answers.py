@@ -66,7 +66,6 @@ class Answers:
         self.subject, self.devices, self.stated = subject, devices, errors
         self.software = subject.software
         self.model: FitModel = subject.model()
-        self.model.tells_links = errors is not None
         self.plans = family(self.model, devices)
 
     @cached_property

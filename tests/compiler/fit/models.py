@@ -35,6 +35,4 @@ def model(limit: float = 8 * GIB, *given: str, narrow: bool = False, **options: 
     """Return the model within a limit; all limits share the prices of its layers."""
     whole = priced(*given, narrow=narrow, **options)
     asked = replace(whole.options, memory_limit=limit)
-    found = replace(whole, options=asked, _evaluators={}, _evaluations={})
-    found.__dict__["_small"] = whole._small
-    return found
+    return replace(whole, options=asked, _evaluators={}, _evaluations={})

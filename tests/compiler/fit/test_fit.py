@@ -21,18 +21,13 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.fit.stored import StoredBytes
 from shardwright.compiler.fit.training import training
-from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
-from shardwright.cost_model.efficiency.software import software
-from shardwright.cost_model.memory import peak_memory
-from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError
-from shardwright.ir.graph import renamed
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import timeline_of
-from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced
+from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model
 from tests.extent import first
 
 
@@ -43,136 +38,46 @@ def test_stored_bytes_are_those_of_mixed_precision_adam():
     assert model().elements == definition().parameter_count
 
 
+MIXTURE = (
+    "mixtral:layers=4,hidden=512,heads=4,kv_heads=2,inner=1024,experts=4,sequence=512,"
+    "vocabulary=8000"
+)
+
+
 @pytest.mark.parametrize(
-    "plan",
+    ("text", "plan"),
     [
-        "data=16,micro_batch=1,zero=3",
-        "tensor=2,data=8,micro_batch=2,zero=1,sequence_parallel",
-        "tensor=2,pipeline=2,data=4,micro_batch=1,chunks=2,schedule=interleaved,zero=2,"
-        "sequence_parallel",
+        (TEXT, "data=16,micro_batch=1,zero=3,recompute=full"),
+        (TEXT, "tensor=2,data=8,micro_batch=2,zero=1,sequence_parallel"),
+        (
+            TEXT,
+            "tensor=2,pipeline=2,data=4,micro_batch=1,chunks=2,schedule=interleaved,zero=2,"
+            "sequence_parallel",
+        ),
+        (MIXTURE, "data=16,expert=4,micro_batch=1,zero=1"),
+        (MIXTURE, "tensor=2,pipeline=2,data=4,expert=4,micro_batch=1,sequence_parallel"),
     ],
 )
-def test_an_estimate_is_near_the_built_plan(plan):
-    one = Estimate(NamedPlan.parse(plan), model(), 16)
-    built = compile(
-        definition(),
-        16,
-        cluster=CLUSTER,
-        plan=plan,
-        precision="bfloat16",
-        optimizer="adam",
-        memory_limit=float("inf"),
-    ).plan
-    peak = peak_memory(built.program)
-    assert one.memory_bytes == pytest.approx(peak.peak_bytes, rel=0.03)
-    for group, held in zip(one.memory_of_groups, peak.by_group, strict=False):
-        assert sum(group.values()) == pytest.approx(held, rel=0.05)
-    assert one.refined_seconds == pytest.approx(built.document.objective, rel=0.25)
-
-
-def test_a_model_whose_head_reads_several_layers_is_refused():
-    graph = training_definition(TEXT.replace("layers=4", "layers=8"), 32, 1)[0].graph
-    adds = [n for n in graph.nodes if n.operator == "add" and block_of(n.scope)]
-    last = adds[-1]
-    skip = replace(
-        last,
-        operands=(adds[-5].name, last.name),
-        results=(replace(last.results[0], name="skip"),),
-        scope="",
+def test_an_estimate_is_near_enough_to_choose_what_is_evaluated(text, plan):
+    whole = training_definition(text, 32, 1)[0] if text != TEXT else definition()
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = FitModel(whole.graph, CLUSTER, asked)
+    one, found = (
+        Estimate.of(NamedPlan.parse(plan), own, 16),
+        evaluated(own, NamedPlan.parse(plan), 16),
     )
-    at = graph.nodes.index(last) + 1
-    after = (renamed(node, {last.name: "skip"}) for node in graph.nodes[at:])
-    graph = graph.with_nodes((*graph.nodes[:at], skip, *after))
-    with pytest.raises(OptionError, match="reads several of them"):
-        FitModel(graph, CLUSTER, CompileOptions())
+    assert one is not None
+    assert found is not None
+    assert one.memory_bytes == pytest.approx(found.evaluation.fitted_bytes, rel=0.15)
+    assert one.refined_seconds == pytest.approx(found.seconds, rel=0.35)
 
 
-@pytest.mark.parametrize("layers", [2, 3])
-@pytest.mark.parametrize("plan", ["data=4,micro_batch=2,zero=3", "pipeline=2,data=2,micro_batch=1"])
-def test_memory_of_models_of_few_layers_is_that_of_built_plans(layers, plan):
-    own = training_definition(TEXT.replace("layers=4", f"layers={layers}"), 32, 1)[0]
-    kinds = {"precision": "bfloat16", "optimizer": "adam"}
-    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    one = Estimate(NamedPlan.parse(plan), FitModel(own.graph, CLUSTER, asked), 4)
-    built = peak_memory(compile(own, 4, cluster=CLUSTER, plan=plan, **kinds).plan.program)
-    for group, held in zip(one.memory_of_groups, built.by_group, strict=False):
-        assert sum(group.values()) == pytest.approx(held, rel=0.05)
-    assert one.memory_bytes == pytest.approx(built.peak_bytes, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("name", "plan"),
-    first(
-        3,
-        [
-            ("megatron-core+separate_attention", "tensor=4,data=4,micro_batch=1,sequence_parallel"),
-            ("nanotron", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
-            ("torchtitan", "tensor=2,data=8,micro_batch=1,zero=3,sequence_parallel"),
-            ("megatron-core", "data=16,micro_batch=2,zero=2"),
-            ("megatron-core", "pipeline=2,data=8,micro_batch=1,recompute=full,zero=1"),
-            ("nanotron", "tensor=4,pipeline=2,data=2,micro_batch=2,sequence_parallel"),
-        ],
-    ),
-)
-def test_memory_is_what_the_software_keeps_where_that_is_more(name, plan):
-    own, kinds = software(name), {"precision": "bfloat16", "optimizer": "adam"}
-    one = Estimate(NamedPlan.parse(plan), priced(name), 16)
-    built = compile(definition(), 16, cluster=CLUSTER, plan=plan, **kinds).plan
-    program = peak_memory(built.program).peak_bytes
-    kept = memory_as_run(built.program, own, CLUSTER.device).peak_bytes
-    assert one.memory_bytes == pytest.approx(max(kept, program), rel=0.06)
-    assert one.fits == (one.memory_bytes <= one.model.limit_bytes)
-
-
-@pytest.mark.parametrize("sized", first(1, ["hidden=128", "hidden=1024"]))
-def test_steps_of_a_software_are_near_those_of_built_plans(sized):
-    """Of small layers the host sets the pace, of large ones the device."""
-    text = TEXT.replace("hidden=1024", sized)
-    own, run_by = training_definition(text, 32, 1)[0], software("megatron-core")
-    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    ideal = FitModel(own.graph, CLUSTER, asked)
-    priced_so = FitModel(own.graph, CLUSTER, asked, run_by)
-    for plan in ("data=16,micro_batch=1,recompute=full,zero=1", "tensor=2,data=8,micro_batch=2"):
-        built = compile(own, 16, cluster=CLUSTER, plan=plan, precision="bfloat16", optimizer="adam")
-        timed = timeline_of(replace(built, cluster=CLUSTER.run_by(run_by)), float("inf"))
-        one = Estimate(NamedPlan.parse(plan), priced_so, 16).refined_seconds
-        assert one == pytest.approx(timed.step_seconds, rel=0.2)
-        if sized == "hidden=128":
-            assert one > 1.5 * Estimate(NamedPlan.parse(plan), ideal, 16).refined_seconds
-
-
-def test_reductions_take_the_time_of_their_type():
-    plan = "tensor=4,data=4,micro_batch=1,recompute=full,sequence_parallel"
-    own = software("megatron-core")
-    quick = {name: getattr(own, name).with_value(0.0) for name in ("host", "collective", "step")}
-    quick_one = own.model_copy(update=quick)
-    run_by, steps = CLUSTER.run_by(quick_one), []
-    for wide in ({}, {"accumulate_type": "float32", "reduce_type": "float32"}):
-        kinds = {"precision": "bfloat16", **wide}
-        asked = CompileOptions(optimizer=Optimizer("adam", {}), **kinds)
-        built = compile(definition(), 16, cluster=CLUSTER, plan=plan, optimizer="adam", **kinds)
-        timed = timeline_of(replace(built, cluster=run_by), float("inf"))
-        one = Estimate(
-            NamedPlan.parse(plan), FitModel(definition().graph, CLUSTER, asked, quick_one), 16
-        )
-        steps.append((one.refined_seconds, timed.step_seconds))
-    longer = [wide - narrow for narrow, wide in zip(*steps, strict=True)]
-    assert longer[0] == pytest.approx(longer[1], rel=0.2)
-    assert longer[1] > 0.02 * steps[0][1]
-
-
-def test_a_stage_waits_for_what_it_receives_as_a_software_runs_it():
-    own, plan = software("megatron-core"), "pipeline=4,data=4,micro_batch=1,zero=1"
-    slow = own.model_copy(update={"transfer": own.transfer.with_value(0.1)})
-    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    described = CLUSTER.run_by(slow)
-    priced_so = FitModel(definition().graph, CLUSTER, asked, slow)
-    kinds = {"precision": "bfloat16", "optimizer": "adam"}
-    built = compile(definition(), 16, cluster=CLUSTER, plan=plan, **kinds)
-    timed = timeline_of(replace(built, cluster=described), float("inf"))
-    one = Estimate(NamedPlan.parse(plan), priced_so, 16)
-    assert one.refined_seconds == pytest.approx(timed.step_seconds, rel=0.02)
-    assert one.seconds == pytest.approx(timed.step_seconds, rel=0.1)
+def test_models_with_few_layers_have_a_family():
+    for layers in (2, 3):
+        whole = training_definition(TEXT.replace("layers=4", f"layers={layers}"), 32, 1)[0]
+        asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+        plans = family(FitModel(whole.graph, CLUSTER, asked), 4, (1,), (1,))
+        assert {one.plan.pipeline for one in plans} == {1, 2}
 
 
 def test_plans_of_the_front_fit_and_none_beats_another():
@@ -290,14 +195,3 @@ def test_money_is_rate_times_hours():
     assert found.money == pytest.approx(64 * 2.5 * hours)
     assert found.days == pytest.approx(hours / 24)
     assert training(2.0, 1_000_000, 1e12, 64, None).money is None
-
-
-def test_one_micro_batch_accumulates_no_gradients():
-    def of(zero, samples):
-        plan = NamedPlan.parse(f"data=16,micro_batch={samples},zero={zero}")
-        return Estimate(plan, model(), 16)
-
-    whole = model().samples // 16
-    assert of(1, whole).passes == 1
-    assert of(1, whole).memory_bytes == of(2, whole).memory_bytes  # the same program
-    assert of(0, whole).memory_by_kind["gradients"] < of(0, 1).memory_by_kind["gradients"]

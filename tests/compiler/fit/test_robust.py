@@ -20,7 +20,7 @@ from tests.compiler.fit.models import CLUSTER, TEXT, model
 
 @pytest.fixture(scope="module")
 def plans():
-    return family(replace(model(narrow=True), tells_links=True, _timed={}), 16)
+    return family(model(narrow=True), 16)
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,7 +92,7 @@ def test_slower_links_make_steps_no_shorter(plans):
 def test_slower_rings_of_a_torus_make_steps_longer():
     graph = training_definition(TEXT, 64, 1)[0].graph
     options = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    model = FitModel(graph, cluster("tpu-v5e").without_host(), options, tells_links=True)
+    model = FitModel(graph, cluster("tpu-v5e").without_host(), options)
     plans = {one.plan.text: one for one in family(model, 64, tensors=(1,))}
     for text in ("data=64,micro_batch=1", "pipeline=4,data=16,micro_batch=1,schedule=1f1b"):
         times = [

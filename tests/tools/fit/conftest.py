@@ -10,7 +10,7 @@ from shardwright.tools.fit import subject
 
 @pytest.fixture(scope="package", autouse=True)
 def _each_model_is_priced_once():
-    """Share the prices of layers, and the small models that are built, between commands."""
+    """Share the parts of models between commands."""
     known: list[FitModel] = []
 
     def shared(graph, cluster, options, software):
@@ -22,10 +22,7 @@ def _each_model_is_priced_once():
         else:
             one = FitModel(graph, cluster, unlimited, software)
             known.append(one)
-        # By whether links are told of, and within another limit.
-        found = replace(one, options=options, _timed={}, _evaluators={}, _evaluations={})
-        found.__dict__["_small"] = one._small
-        return found
+        return replace(one, options=options, _evaluators={}, _evaluations={})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subject, "FitModel", shared)
