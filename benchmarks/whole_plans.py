@@ -105,9 +105,7 @@ def measured(task: Task, effort: float) -> dict[str, Any]:
     where = waiting(scaled(cluster(row.cluster), task.links), task.exposed)
     common = {**TRAINED, **task.ablation}
     if task.plan == BEST:
-        found = best_named_plan(
-            row.model, where, row.devices, batch=row.batch, time_limit=60.0, **common
-        )
+        found = best_named_plan(row.model, where, row.devices, batch=row.batch, **common)
         if found.compilation is None or found.plan is None:
             return {"reason": found.account}
         return {**figures(found.compilation), "plan": found.plan.text, "account": found.account}

@@ -1,28 +1,25 @@
-"""The best named plan: every sensible combination of degrees is built, and the fastest that fits.
+"""The best named plan: of every sensible combination of degrees, the fastest that fits.
 
 What a person with a rule book and patience would find, to compare the search with.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import gcd, inf
 from typing import Any
 
 from shardwright.api import compile
+from shardwright.arguments import asked_options, with_own_options
 from shardwright.compilation import Compilation
+from shardwright.compiler.evaluation.evaluator import Evaluator
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.pipelines.mixed import of_one_kind
-from shardwright.cost_model.streams import loads
-from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.samples import samples_of
-from shardwright.ir.errors import NoPlanError, OptionError, StrategyError
+from shardwright.ir.errors import OptionError, StrategyError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition
 from shardwright.passes.recompute import recomputations
-from shardwright.planner.options import DEFAULTS
 from shardwright.search.named_plan import NamedPlan, divisors
 from shardwright.tracing import Definition
 
@@ -41,30 +38,24 @@ class BestNamedPlan:
         Its program.
     step_seconds : float
         Its overlapped step; infinite without a plan.
-    candidates, tried : int
-        How many combinations of degrees there are, and how many of them were tried.
-    built, fitting : int
-        How many plans could be built, and how many of them fit.
+    evaluated, fitting : int
+        How many plans there are of them, and how many of these fit.
     declined : int
-        How many others were built and fit, but are not wanted as they are built.
+        How many others fit, but are not wanted as they are built.
     """
 
     plan: NamedPlan | None = None
     compilation: Compilation | None = None
     step_seconds: float = inf
-    candidates: int = 0
-    tried: int = 0
-    built: int = 0
+    evaluated: int = 0
     fitting: int = 0
     declined: int = 0
 
     @property
     def account(self) -> str:
         """How many plans were tried, in words."""
-        left = self.candidates - self.tried
-        rest = f"; the time limit left out {left} combinations of degrees" if left else ""
         others = f"; {self.declined} without such a form" if self.declined else ""
-        return f"{self.fitting} of {self.built} named plans fit{others}{rest}"
+        return f"{self.fitting} of {self.evaluated} named plans fit{others}"
 
 
 def best_named_plan(
@@ -73,13 +64,12 @@ def best_named_plan(
     devices: int,
     *,
     batch: int | None = None,
-    time_limit: float = inf,
     among: Callable[[Graph], Sequence[NamedPlan]] | None = None,
     allowed: Callable[[NamedPlan], bool] = lambda plan: True,
-    accepted: Callable[[Plan], bool] = lambda plan: True,
+    accepted: Callable[[Plan], bool] | None = None,
     **options: Any,
 ) -> BestNamedPlan:
-    """Build every candidate and return the fastest by the overlapped step that fits.
+    """Evaluate every candidate, and compile the fastest by the overlapped step that fits.
 
     Where a combination of degrees does not fit as it is, the largest micro-batch that fits is taken
     for each level of recomputation: nothing, the cores of attention, the blocks.
@@ -92,8 +82,6 @@ def best_named_plan(
         The devices.
     batch : int, optional
         Batch size.
-    time_limit : float
-        Seconds after which no other plan is tried.
     among : callable, optional
         The combinations of degrees for a program; by default `candidate_plans`.
     allowed : callable, optional
@@ -103,7 +91,6 @@ def best_named_plan(
     **options
         Further options of `CompileOptions`, such as the memory limit.
     """
-    begin = time.perf_counter()
     definition, _ = training_definition(model, batch, 1)
     if among is None:
         candidates = [*candidate_plans(definition.graph, cluster, devices)]
@@ -111,25 +98,21 @@ def best_named_plan(
         candidates = [*among(definition.graph)]
     samples = samples_of(definition.graph) or 1
 
+    asked = with_own_options(asked_options(options, None, ()), definition, options)
+    asked = replace(asked, cost_model="time", objective="overlapped", micro_batches=1)
+    evaluator = Evaluator(definition.graph, cluster.used_by(devices), devices, asked)
+
     def build(plan: NamedPlan) -> Compilation:
-        serial = {**options, "objective": "serial"}  # buckets are chosen for the best plan alone
-        return compile(definition, devices, cluster=cluster, plan=plan, **serial)
+        return compile(definition, devices, cluster=cluster, plan=plan, **options)
 
     levels = list(recomputations(definition.graph))
-    start = BestNamedPlan(candidates=len(candidates))
-    enumeration = _Enumeration(build, allowed, accepted, levels, start)
+    enumeration = _Enumeration(evaluator, build, allowed, accepted, levels)
     for base in candidates:
-        if time.perf_counter() - begin > time_limit:
-            break
         enumeration.add(base, samples // (base.data or 1))
     best = enumeration.best
-    if best.plan is None or options.get("objective", DEFAULTS["objective"]) == "serial":
+    if best.plan is None or best.compilation is not None:
         return best
-    found = compile(definition, devices, cluster=cluster, plan=best.plan, **options)
-    document = found.plan.document
-    if document.objective_is != "overlapped step":  # the cost model prices something else
-        return best
-    return replace(best, compilation=found, step_seconds=document.objective)
+    return replace(best, compilation=build(best.plan))
 
 
 def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[NamedPlan]:
@@ -155,27 +138,29 @@ class _Enumeration:
 
     Parameters
     ----------
+    evaluator : Evaluator
+        Tells what a plan takes.
     build : callable
         Compiles a plan.
     allowed : callable
         Whether a plan is wanted.
-    accepted : callable
-        Whether a plan that was built is wanted.
+    accepted : callable, optional
+        The same of a plan that was built.
     levels : sequence of str
         Levels of recomputation, the least first.
     best : BestNamedPlan
         The best plan.
     """
 
+    evaluator: Evaluator
     build: Callable[[NamedPlan], Compilation]
     allowed: Callable[[NamedPlan], bool]
-    accepted: Callable[[Plan], bool]
+    accepted: Callable[[Plan], bool] | None
     levels: Sequence[str]
-    best: BestNamedPlan
+    best: BestNamedPlan = field(default_factory=BestNamedPlan)
 
     def add(self, base: NamedPlan, samples: int) -> None:
         """Try a combination of degrees, whose data ranks have so many samples each."""
-        self.best = replace(self.best, tried=self.best.tried + 1)
         if self._fits(base) is not False:
             return
         sizes = divisors(samples)
@@ -199,27 +184,24 @@ class _Enumeration:
                 high = middle
 
     def _fits(self, plan: NamedPlan) -> bool | None:
-        """Build a plan and return whether it fits; None if there is none, or it is not wanted."""
-        best = self.best
+        """Return whether a plan fits; None if there is none, or it is not wanted."""
         if not self.allowed(plan):
             return None
         try:
-            compilation = self.build(plan)
-        except NoPlanError:
-            self.best = replace(best, built=best.built + 1)
-            return False
+            found = self.evaluator.evaluation(plan)
         except (OptionError, StrategyError):
             return None
-        if not self.accepted(compilation.plan):
-            self.best = replace(best, declined=best.declined + 1)
-            return None
-        best = replace(best, built=best.built + 1, fitting=best.fitting + 1)
-        program, limit = compilation.plan.program, compilation.plan.document.memory.limit
-        cluster = of_one_kind(compilation.cluster, "named plans of one kind are compared")
-        if max(loads(program, cluster).values()) < best.step_seconds:
-            timeline = simulate(program, compilation.cluster, inf if limit is None else limit)
-            if timeline.step_seconds < best.step_seconds:
-                step = timeline.step_seconds
-                best = replace(best, plan=plan, compilation=compilation, step_seconds=step)
-        self.best = best
+        evaluated = self.best.evaluated + 1
+        if not found.fits:
+            self.best = replace(self.best, evaluated=evaluated)
+            return False
+        best, compilation = self.best, None
+        if found.seconds < best.step_seconds:
+            if self.accepted is not None:
+                compilation = self.build(plan)
+                if not self.accepted(compilation.plan):
+                    self.best = replace(best, declined=best.declined + 1)
+                    return None
+            best = replace(best, plan=plan, compilation=compilation, step_seconds=found.seconds)
+        self.best = replace(best, evaluated=evaluated, fitting=best.fitting + 1)
         return True

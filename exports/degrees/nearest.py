@@ -191,7 +191,7 @@ def nearest(plan: Plan, words: Words, refusal: str = "") -> Nearest:
 def _none_fits(reason: str, words: Words, best: BestNamedPlan) -> OptionError:
     """Return the error of a plan that no other stands for."""
     none = f"no plan that {words.system} can say fits: {best.account}"
-    if best.declined and not best.built:
+    if best.declined and not best.evaluated:
         none = f"none of {best.declined} named plans on these devices has such a form"
     return OptionError(f"{reason}, and {none}", hint="export `placements`, which says any plan")
 
