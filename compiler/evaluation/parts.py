@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.cost_model.buffers import Buffers, buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.memory_as_run import buffers_as_run
+from shardwright.cost_model.efficiency.memory_as_run import buffers_as_run, workspace_bytes
 from shardwright.cost_model.memory import live_memory
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.cost_model.streams import Task
@@ -82,16 +82,24 @@ class Parts:
         One of its layers, the mean of all; its peak is that of the largest.
     first, last : Part
         What is before all layers, and after.
+    workspace : float
+        Bytes that a training software takes beside tensors.
     """
 
     layer: Part
     first: Part
     last: Part
+    workspace: float
 
     def toward(self, other: "Parts", share: float) -> "Parts":
         """Return the parts a share of the way to others: of more samples, for shares above 1."""
-        pairs = (self.layer, other.layer), (self.first, other.first), (self.last, other.last)
-        return Parts(*(one.toward(two, share) for one, two in pairs))
+        workspace = self.workspace + share * (other.workspace - self.workspace)
+        return Parts(
+            self.layer.toward(other.layer, share),
+            self.first.toward(other.first, share),
+            self.last.toward(other.last, share),
+            workspace,
+        )
 
 
 def parts_of(program: Graph, source: Graph, cluster: Cluster) -> Parts:
@@ -130,15 +138,16 @@ class _Program:
         found = [self._with_times(number) for number in (LAYERS, FIRST, LAST)]
         elements = self._elements()
         own = self._held(buffers(self.program))
-        software = self.cluster.software
+        software, workspace = self.cluster.software, 0.0
         if software is not None and software.memory is not None:
             own = self._more(own, self._held(buffers_as_run(self.program, software)))
+            workspace = workspace_bytes(self.program, software, self.cluster.device)
         layers, first, last = (
             replace(one, elements=all_of, of_experts=experts, saved=saved, peak=peak)
             for one, (all_of, experts), (saved, peak) in zip(found, elements, own, strict=True)
         )
         layer = self._nothing.toward(layers, 1 / self.layers)
-        return Parts(replace(layer, peak=layers.peak), first, last)
+        return Parts(replace(layer, peak=layers.peak), first, last, workspace)
 
     @property
     def _nothing(self) -> Part:
@@ -164,7 +173,7 @@ class _Program:
         program, loop = self.program, loop_of(self.program)
         body = range(len(program)) if loop is None else range(loop.start, loop.stop)
         order = [(position, 0) for position in body]
-        tasks = TaskMaker(program, self.cluster).tasks(order)
+        tasks = TaskMaker(program, self.cluster).tasks(program, order)
         for (position, _), task in zip(order, tasks, strict=True):
             if self.where[position] == part and task.in_line:
                 yield task

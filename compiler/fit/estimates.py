@@ -21,6 +21,7 @@ from shardwright.compiler.evaluation.parts import Part, Parts
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.degrees import on_tensor_ranks, seconds_of_schedule
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.memory_as_run import GRADIENT, RESERVE, WORKSPACE
 from shardwright.dataflow.placement import even_sizes
 from shardwright.search.named_plan import NamedPlan
 
@@ -293,8 +294,10 @@ class Estimate:
         found = {**lasting, **self._activations_of(group)}
         software = self.model.software
         if software is not None and software.memory is not None:
-            more = software.memory.reserved.value - 1
-            found["reserved"] = more * sum(found.values())
+            if software.memory.gradients == "whole" and self.passes == 1:
+                found["gradients"] = max(found["gradients"], GRADIENT * self._elements[group])
+            found[WORKSPACE] = self.parts.workspace
+            found[RESERVE] = (software.memory.reserved.value - 1) * sum(found.values())
         return found
 
     def _activations_of(self, group: int) -> dict[str, float]:

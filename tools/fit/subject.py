@@ -22,7 +22,7 @@ from shardwright.tools.answers.kept import Kept
 from shardwright.tools.options import compile_arguments
 from shardwright.tracing import Definition
 
-SEQUENCE = "sequence"
+SEQUENCE, BATCH = "sequence", "batch"
 
 
 class Subject:
@@ -54,12 +54,12 @@ class Subject:
             If the model has no such size.
         """
         definition, name = self.definition, self.name
-        if sequence is not None:
-            name = with_size(name, SEQUENCE, sequence)
-        if name != self.name or batch is not None:
+        for size, value in ((SEQUENCE, sequence), (BATCH, batch)):
+            name = name if value is None else with_size(name, size, value)
+        if name != self.name:
             with warnings.catch_warnings():  # they were told of the model itself
                 warnings.simplefilter("ignore", ShardwrightWarning)
-                definition, _ = training_definition(name, batch, 1)
+                definition, _ = training_definition(name, None, 1)
         given = {**self._options, **options}
         asked = with_own_options(asked_options(given, None, ()), definition, given)
         rules = with_rules(asked.optimizer, definition.graph)
