@@ -84,6 +84,59 @@ def test_experts_that_are_split_are_reached_by_an_exchange_all_to_all():
     assert_equal(trained(compiled.program), trained(alone))
 
 
+class Routed(nn.Cell):
+    """Experts alone, and the losses of their router."""
+
+    def __init__(self, **options) -> None:
+        self.experts = nn.RoutedExperts(HIDDEN, INNER, 8, **options)
+
+    def construct(self, x):
+        x = x + self.experts(x)
+        return (x * x).mean() + self.experts.balance * 0.01 + self.experts.z_loss * 0.001
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_losses_of_the_router_and_its_bias_are_those_of_one_device(micro_batches):
+    """Balance is of a micro-batch, on all ranks; the bias follows the loads of the whole step."""
+    cell = Routed(scores="sigmoid", groups=4, top_groups=2, selection_bias=True, scale=2.5)
+    graph = trace(cell, [InputSpec("x", TensorType("float32", (8, LENGTH, HIDDEN)))]).graph
+    how = CompileOptions(mode="stand_alone", micro_batches=micro_batches)
+    alone = trained(compile_graph(graph, CPU, 1, how).program)
+    plan = f"data=4,expert=4,micro_batch={2 // micro_batches}"
+    split = trained(compile_graph(graph, CPU, 4, CompileOptions(plan=plan)).program)
+    assert_equal(split, alone)
+    whole = trained(compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program)
+    bias = "experts.selection_bias"
+    np.testing.assert_array_equal(alone[bias], whole[bias])
+    assert np.abs(alone[bias]).max() > 0
+
+
+def test_a_sequence_may_be_split_between_the_ranks_of_experts():
+    graph = trace(Routed(), [InputSpec("x", TensorType("float32", (2, LENGTH, HIDDEN)))]).graph
+    pins = {n.name: ((1, 4, 1), (1, 4, 1)) for n in graph.nodes if n.operator == "dispatch"}
+    products = [n.name for n in graph.nodes if n.operator == "grouped_matmul"]
+    pins |= dict.fromkeys(products, ((4, 1, 1, 1), (4, 1, 1)))
+    compiled = compile_graph(graph, CPU, 4, CompileOptions(pins=pins))
+    assert any(node.operator == "all_to_all" for node in compiled.program.nodes)
+    alone = compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program
+    assert_equal(trained(compiled.program), trained(alone))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scores": "relu"}, "no scores are called `relu`"),
+        ({"groups": 3}, "8 experts do not make 3 equal groups"),
+        ({"groups": 4, "top_groups": 5}, "in 5 of 4 groups of experts"),
+        ({"top_k": 3, "groups": 4}, "through 3 experts, 1 groups of 2 have fewer"),
+        ({"gated": False, "activation": "swigluoai"}, "`gated` is False"),
+    ],
+)
+def test_routers_that_contradict_themselves_are_refused(options, message):
+    with pytest.raises(ModelError, match=message):
+        nn.RoutedExperts(HIDDEN, INNER, 8, **options)
+
+
 def test_gates_multiply():
     cell = nn.GatedFeedForward(HIDDEN, INNER)
     definition = trace(cell, [specification()])
