@@ -5,6 +5,7 @@ from math import inf
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text
+from shardwright.operators.models.routing import IMBALANCE
 from shardwright.passes.expect_imbalance import with_imbalance
 
 
@@ -26,7 +27,9 @@ def experts_text(program: Graph) -> str | None:
     if imbalance is None:
         return None
     most = peak_memory(with_imbalance(program, inf)).peak_bytes
+    source = ", as published of a selection bias; `--imbalance` sets it"
     return (
-        f"the expert rank that has most has {imbalance:g} times the tokens of the mean, as "
-        f"`--imbalance` says; if one got all tokens, it would take {bytes_text(most)}"
+        f"the busiest expert rank has {imbalance:g} times the tokens of the mean"
+        f"{source if imbalance == IMBALANCE else ''}; if it got all, it would take "
+        f"{bytes_text(most)}"
     )

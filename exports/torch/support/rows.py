@@ -29,6 +29,11 @@ class Rows(NamedTuple):
         return self.mask.flatten(1).sum(1)
 
     @property
+    def ends(self) -> Tensor:
+        """The end of the rows of each expert."""
+        return self.counts.cumsum(0).to(torch.int32)
+
+    @property
     def places(self) -> Tensor:
         """The expert and the token of each row."""
         return self.mask.flatten(1).nonzero()
@@ -81,25 +86,24 @@ def routing_weight_gradient(
     return found.movedim(0, -1).gather(-1, local.clamp(0, size_e - 1)) * inside
 
 
-def _is_grouped(*tensors: Tensor) -> bool:
-    """Return whether the device has a kernel for products of groups of such tensors."""
-    return _grouped_mm is not None and all(
-        x.is_cuda and x.dtype == torch.bfloat16 and not any(size % 8 for size in x.shape[-2:])
-        for x in tensors
-    )
+def _is_grouped(values: Tensor, *widths: int) -> bool:
+    """Return whether the device has a kernel for products of groups of such rows."""
+    fits = values.is_cuda and values.dtype == torch.bfloat16
+    return _grouped_mm is not None and fits and not any(width % 8 for width in widths)
 
 
 def grouped_matmul(x: Rows, matrices: Tensor, *, transposed: bool = False) -> Rows:
     right = matrices.mT if transposed else matrices
-    if _is_grouped(matrices) and x.values.is_cuda and _grouped_mm is not None:
-        ends = x.counts.cumsum(0).to(torch.int32)
-        return Rows(_grouped_mm(x.values, right, offs=ends), x.mask)
+    if _grouped_mm is not None and _is_grouped(x.values, *right.shape[1:]):
+        return Rows(_grouped_mm(x.values, right, offs=x.ends), x.mask)
     parts = x.values.split(x.counts.tolist())
     found = torch.cat([part @ matrix for part, matrix in zip(parts, right, strict=True)])
     return Rows(found, x.mask)
 
 
 def grouped_outer(x: Rows, y: Rows) -> Tensor:
+    if _grouped_mm is not None and _is_grouped(x.values, x.values.shape[1], y.values.shape[1]):
+        return _grouped_mm(x.values.mT, y.values, offs=x.ends)
     lengths = x.counts.tolist()
     pairs = zip(x.values.split(lengths), y.values.split(lengths), strict=True)
     return torch.stack([a.mT @ b for a, b in pairs])
