@@ -50,7 +50,7 @@ class Answers(Generic[T]):
         try:
             return Answer(self._value_of(task, budget), budget.spent)
         except ShardwrightError as error:
-            return Answer(error, budget.spent)
+            return Answer(_as_sent(error), budget.spent)
 
     def _value_of(self, task: Task, budget: Budget) -> Value[T]:
         """Return what is asked."""
@@ -89,3 +89,9 @@ def is_answer(task: Task, answer: object) -> bool:
 
 
 _WANTED = {PRICING: tuple, NAMING: list, BUILDING: Found, DRAFTING: Found}
+
+
+def _as_sent(error: ShardwrightError) -> ShardwrightError:
+    """Return an error as another process would send it: without the frames, which hold the task."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
