@@ -152,8 +152,8 @@ class StepSearch:
             emitted = len(self.steps)
             if self._is_shorter(choice):
                 low, high = before, ahead
-            elif self._fastest is not None and len(self.steps) > emitted:
-                break
+            elif self._is_staged and self._fastest is not None and len(self.steps) > emitted:
+                break  # programs in stages take long
             before = ahead
         for _ in range(_HALVINGS if low else 0):
             middle = (low * high) ** 0.5
@@ -170,6 +170,10 @@ class StepSearch:
             choice = self._choice(0.0, excess)
             if choice is None or choice.seconds >= self._worthwhile or self._is_shorter(choice):
                 return
+
+    @property
+    def _is_staged(self) -> bool:
+        return self.schedule.stages > 1
 
     @property
     def _fastest(self) -> Step | None:
@@ -217,7 +221,7 @@ class StepSearch:
 
     def _in_stages(self, decisions: Decisions) -> Decisions:
         schedule, cut = self.schedule, self.blocks.cut
-        if schedule.stages == 1:
+        if not self._is_staged:
             return decisions
         assert cut is not None
         blocks = self.site.blocks
