@@ -48,7 +48,7 @@ INPUTS: Mapping[str, Mapping[str, Any]] = {
     },
     "csm": {
         "input_ids": ("int", 4, 8, 32, 30),
-        "labels": ("int", 4, 8, 32, 30),
+        "labels": None,
         "input_values": None,
     },
     "deepseek_ocr2": {"input_ids": _marked(98, 145), "labels": _marked(7, 145)},

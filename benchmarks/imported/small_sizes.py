@@ -171,7 +171,11 @@ _DETECTED = {
         )
     },
 }
-_STEM = {"stem_channels": [3, 48, 96]}
+_STEM = {
+    "stem_channels": [3, 48, 96],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+    "out_indices": [1, 2, 3, 4],
+}
 _SCALED = {
     "intraclass_block_config": _DETECTED,
     "scale_factor_list": [1, 2, 4, 8],
@@ -347,6 +351,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "pp_ocrv5_server_det": _SCALED,
     "pp_ocrv6_medium_det": {**_SCALED, "backbone_config": _STEM},
     "pp_ocrv6_small_det": {"backbone_config": _STEM},
+    "sam3_tracker": {"vision_config": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}},
     "seggpt": {
         "image_size": [64, 32],
         "intermediate_hidden_state_indices": [1],

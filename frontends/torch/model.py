@@ -90,8 +90,10 @@ def import_module(
     except ModelError:
         raise
     except UnsupportedError as error:
-        hint = None if as_example or "depends on data" not in str(error) else _AS_EXAMPLE
-        raise ModelError(str(error), importer.where, hint) from error
+        said = str(error)
+        is_open = "shape" in said and "depends on data" in said
+        hint = _AS_EXAMPLE if is_open and not as_example else None
+        raise ModelError(said, importer.where, hint) from error
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
     except _UNFIT as error:

@@ -27,8 +27,8 @@ def refuse_different(
 ) -> None:
     """Refuse an export whose floating-point outputs are not those of the module.
 
-    Modules that draw random numbers, lack elements, or are large are not compared, nor what has no
-    implementation outside of this package.
+    Modules that draw random numbers, lack elements, compute gradients of their own, or are large
+    are not compared.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def refuse_different(
         try:
             found = _outputs(program, arguments, keywords)
             expected = [t for t in tree_leaves(module(*arguments, **keywords)) if _is_tensor(t)]
-        except Exception:  # of an operator that only stands for something, of many types
+        except Exception:  # PyTorch raises errors of many types; who runs the program gets them
             return
     for number, (one, right) in enumerate(zip(found, expected, strict=False)):
         difference = _difference(one, right)
@@ -74,7 +74,13 @@ def _can_be_run(program: ExportedProgram, tensors: list[Tensor]) -> bool:
         return False
     if sum(t.numel() for t in tensors) > _MOST_ELEMENTS:
         return False
-    return not any(_draws(node) for node in program.graph.nodes)
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    return not any(_draws(node) or _stands(node) for graph in graphs for node in graph.nodes)
+
+
+def _stands(node: fx.Node) -> bool:
+    """Return whether an operator only stands for something, as a mark of a gradient does."""
+    return str(node.target).startswith("shardwright.")
 
 
 def _draws(node: fx.Node) -> bool:
@@ -95,7 +101,7 @@ def _outputs(program: ExportedProgram, arguments: Any, keywords: Any) -> list[Te
         for spec in program.graph_signature.input_specs
     ]
     copied = [one.clone() if _is_tensor(one) else one for one in given]
-    results = program.graph_module(*copied)
+    results = fx.Interpreter(program.graph_module).run(*copied)
     pairs = zip(results, program.graph_signature.output_specs, strict=True)
     shown = [one for one, spec in pairs if spec.kind is OutputKind.USER_OUTPUT]
     return [one for one in shown if _is_tensor(one)]
