@@ -141,9 +141,10 @@ def assumed_precision(model: str) -> str | None:
     the element type of all parameters, ``dtype``. A file of another system says it.
     """
     name, _, sizes = model.partition(":")
-    if is_decoder(name):
-        return str(read(name, {}).options["precision"])
     keys = {item.partition("=")[0].strip() for item in sizes.split(",")}
+    if is_decoder(name):
+        found = str(read(name, {}).options["precision"])
+        return None if "dtype" in keys and name in presets() else found
     return _PRECISION if name in LANGUAGE_MODELS and "dtype" not in keys else None
 
 
@@ -193,6 +194,8 @@ def _from_config(name: str, sizes: str) -> Definition:
             function = partial(decoder, found.architecture)
         sizes = ",".join(f"{key}={text}" for key, text in given.items() if key in _OF_DECODERS)
     definition: Definition = _called(function, name, sizes, found.sizes_text)
+    if "dtype" in given and name in presets():  # of all parameters: nothing else is assumed
+        return definition
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])
 
 

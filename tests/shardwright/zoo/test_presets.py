@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.frontends.configs.architecture import Architecture
-from shardwright.zoo import load, presets
+from shardwright.zoo import assumed_precision, load, presets
 from shardwright.zoo.decoder import decoder
 from shardwright.zoo.presets import counted, read
 
@@ -63,3 +63,11 @@ def test_a_preset_takes_sizes_and_fields() -> None:
     assert definition.inputs[0].type.shape == (2, 8)
     assert definition.parameter_count == 2 * 50 * 64 + 3 * 64 + 64 * (64 + 2 * 32 + 64 + 3 * 32)
     assert definition.precision == "bfloat16"
+
+
+def test_the_type_of_all_parameters_assumes_nothing_else() -> None:
+    name = "llama3-8b:batch=2,sequence=8,layers=1,hidden=64,heads=4,kv_heads=2,dtype=bfloat16"
+    definition = load(name)
+    assert definition.precision is None is assumed_precision(name)
+    assert definition.optimizer is None
+    assert {p.value.type.dtype for p in definition.graph.parameters} == {"bfloat16"}
