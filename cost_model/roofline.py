@@ -1,7 +1,7 @@
 """The roofline time of single operators: the maximum of compute time and memory time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Protocol
@@ -103,16 +103,18 @@ def operator_seconds(
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
     _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     compute = flops / device.flops_per_second(_dtype(info))
-    seconds = max(compute, moved / device.memory_bandwidth) + device.launch_seconds
-    return seconds + _logits_between(info, operands, mesh) / device.memory_bandwidth
+    between, launches = _in_chunks(info, operands, mesh)
+    seconds = max(compute, moved / device.memory_bandwidth) + launches * device.launch_seconds
+    return seconds + between / device.memory_bandwidth
 
 
-def _logits_between(info: OperatorInfo, operands: Sequence[Layout], mesh: Mesh) -> float:
-    """Return the bytes of logits that a head in chunks moves between its products."""
+def _in_chunks(info: OperatorInfo, operands: Sequence[Layout], mesh: Mesh) -> tuple[float, int]:
+    """Return the bytes that a head in chunks moves between its products, and its launches."""
     if not isinstance(info, OverChunks):
-        return 0.0
+        return 0.0, 1
     types = zip(info.operand_types, operands, strict=True)
-    return info.moved_logits([layout.slice_shape(kind.shape, mesh) for kind, layout in types])
+    shapes = [layout.slice_shape(kind.shape, mesh) for kind, layout in types]
+    return info.moved_logits(shapes), info.launches(shapes)
 
 
 def takes_nothing(
@@ -164,9 +166,9 @@ def operator_work(
     scores, item = scores_of(info, products), item_bytes(dtype)
     is_short = kind == "product" and item == 2
     alignment = alignment_of(shapes) if is_short else ALIGNED
-    between = _logits_between(info, operands, mesh)
-    counts = (products, scores, item, info.name, 0.0, between, alignment)
-    return Work(kind, dtype, flops, moved, *counts)
+    between, launches = _in_chunks(info, operands, mesh)
+    found = Work(kind, dtype, flops, moved, products, scores, item, info.name)
+    return replace(found, between=between, launches=launches, alignment=alignment)
 
 
 def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:

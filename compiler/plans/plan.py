@@ -116,7 +116,10 @@ def make_plan(
     seed : int
         Seed of the initial values.
     """
-    model_graph = compiled.passes.left_by(as_asked(options, compiled.mesh.passes), traced)
+    undivided, model_graph = (
+        compiled.passes.left_by(as_asked(options, passes), traced)
+        for passes in (1, compiled.mesh.passes)
+    )
     document = PlanDocument(
         model=model,
         devices=compiled.mesh.size,
@@ -141,7 +144,7 @@ def make_plan(
         ),
         **_quality(compiled, options),
         **_searched(compiled, options),
-        micro_batch_statistics=_statistics(traced, model_graph),
+        micro_batch_statistics=_statistics(undivided, model_graph),
         predicted_step_seconds=compiled.step_seconds,
         memory=_memory(compiled.memory, memory_limit_of(cluster, compiled.mesh, options)),
         communication=_communication(compiled.program),
@@ -178,12 +181,12 @@ def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
     )
 
 
-def _statistics(traced: Graph, model: Graph) -> tuple[str, ...]:
+def _statistics(undivided: Graph, model: Graph) -> tuple[str, ...]:
     """Return the values of a model whose shapes differ: each micro-batch has one."""
     values = model.values
     return tuple(
         name
-        for name, value in traced.values.items()
+        for name, value in undivided.values.items()
         if name in values and values[name].type.shape != value.type.shape
     )
 

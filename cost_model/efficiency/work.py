@@ -112,6 +112,8 @@ class Work:
         Bytes of the windows that a convolution copies.
     between : float
         Bytes that an operator of several products reads and writes between them.
+    launches : int
+        Kernels that it launches, one after another.
     alignment : int
         Of products of 16-bit numbers, the greatest of 1, 2, 4, 8 that divides the last dimension of
         every tensor; else 8.
@@ -127,6 +129,7 @@ class Work:
     operator: str = ""
     copied: float = 0.0
     between: float = 0.0
+    launches: int = 1
     alignment: int = ALIGNED
 
     @property
@@ -263,7 +266,7 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     if work.kind == "product":
         products = sum(_product_seconds(p, work, device) for p in work.products)
         between = work.between * _factor("pointwise", software) / device.achieved_bandwidth
-        return max(products, moved) + between + device.launch_seconds
+        return max(products, moved) + between + work.launches * device.launch_seconds
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
         if work.kind == "attention" and software is not None:

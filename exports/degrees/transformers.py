@@ -27,6 +27,7 @@ from shardwright.search.named_plan import NamedPlan, PlanAxes, copies_and_shards
 _PRECISIONS: Final = ("float32", "bfloat16")
 _FULLY_SHARDED = 3  # the ZeRO stage that FSDP2 is
 _WHOLE = "replicate"
+_LINEAR = ("matmul", "head_log_sum_and_pick")
 
 
 def refusal(plan: NamedPlan) -> str:
@@ -146,7 +147,7 @@ class Styles:
             return "replicated_with_grad_allreduce" if any(map(self._divided, others)) else _WHOLE
         if reader.operator == "gather" and divided in ([0], [1]):
             return ("embedding_rowwise", "embedding_colwise")[divided[0]]
-        is_linear = reader.operator == "matmul" and reader.operands[1] == operand
+        is_linear = reader.operator in _LINEAR and reader.operands[1] == operand
         if is_linear and reader.attributes.get("transpose_b") and divided == [0]:
             return "colwise_gather_output" if reader is self._head else "colwise"
         if is_linear and reader.attributes.get("transpose_b") and divided == [1]:
@@ -168,7 +169,7 @@ class Styles:
     @cached_property
     def _head(self) -> Node | None:
         """The last linear layer of the forward pass."""
-        linear = (one.node for one in reversed(self._readings) if one.node.operator == "matmul")
+        linear = (one.node for one in reversed(self._readings) if one.node.operator in _LINEAR)
         return next(linear, None)
 
     def _divided(self, name: str) -> list[int]:

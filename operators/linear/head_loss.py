@@ -74,6 +74,7 @@ class OverChunks(WithWorkspace):
     between: ClassVar[str]  # the rule of operands between the weight and the bias
     passes: ClassVar[int]  # products of the size of all logits
     logit_bytes: ClassVar[tuple[float, float]]  # of one, made in 16 bits; in its own bytes
+    kernels: ClassVar[tuple[int, int]]  # of a chunk, made in 16 bits and not
     cap_passes: ClassVar[float]  # times that a cap reads or writes one
     cap_held: ClassVar[int]  # further logits of a chunk that are held for a cap
 
@@ -138,6 +139,11 @@ class OverChunks(WithWorkspace):
         each += item_bytes(self.wide) * self.cap_passes * bool(self.attributes["cap"])
         return each * own.rows * own.chunks * own.vocabulary
 
+    def launches(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return how many kernels a rank launches: for each chunk those of whole logits."""
+        narrow = self.operand_types[0].dtype != self.wide
+        return self.sizes(shapes).chunks * self.kernels[0 if narrow else 1]
+
     def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
         """Return the bytes of the logits of one chunk: as products make them, and converted."""
         types = zip(operands, self.operand_types, strict=True)
@@ -190,6 +196,7 @@ class HeadLogSumAndPick(OverChunks):
     between = "..."
     passes = 1
     logit_bytes = (14.0, 2.0)  # converted, and read for the largest and for the sum
+    kernels = (4, 3)
     cap_passes, cap_held = 2.0, 0
     examples = (
         Example(
@@ -267,6 +274,7 @@ class HeadLogSumAndPickGradient(OverChunks):
     between = "... p, ..., ... p, ..."
     passes = 3
     logit_bytes = (20.0, 2.0)  # converted, read for their gradient, and that converted
+    kernels = (6, 4)
     cap_passes, cap_held = 5.0, 1
     examples = (
         Example(

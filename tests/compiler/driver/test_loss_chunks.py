@@ -115,3 +115,12 @@ def test_memory_falls_by_the_logits_and_the_report_counts_those_of_a_chunk() -> 
 def test_the_head_of_a_searched_plan_costs_what_the_search_said() -> None:
     plan = compiled("llama", 4, 2, objective="serial", cluster="h100-pod")
     assert plan.document.objective == pytest.approx(plan.document.predicted_step_seconds, rel=1e-6)
+
+
+def test_more_chunks_take_longer_and_launch_more() -> None:
+    steps = []
+    for chunks in (1, 2, 8):
+        plan = compiled("llama", 1, chunks, cluster="h100-pod")
+        assert plan.document.micro_batch_statistics == ()
+        steps.append(plan.document.predicted_step_seconds)
+    assert steps[0] < steps[1] < steps[2]
