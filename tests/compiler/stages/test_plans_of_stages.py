@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.schedules import most_in_flight
@@ -22,6 +23,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.solver.work import Budget
+from tests.equivalence import assert_equal, trained
 
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
@@ -57,6 +59,15 @@ def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
     assert within.result is not None
     assert within.result.cost >= free.result.cost * (1 - 1e-9)
     assert free.result.lower_bound == 0.0
+
+
+def test_a_draft_computes_what_the_model_computes() -> None:
+    search, highs = pipeline(chunks=2), {"tokens": 512, "labels": 512}
+    limit = 0.8 * search.draft().memory.peak_bytes
+    alone = replace(search.options, mode="stand_alone", micro_batches=1, stages=1, chunks=1)
+    whole = compile_graph(search.source, POD, 1, alone).program
+    program = pipeline(limit, chunks=2).draft().program
+    assert_equal(trained(program, 1, highs), trained(whole, 1, highs))
 
 
 def test_where_nothing_fits_there_is_no_draft() -> None:
