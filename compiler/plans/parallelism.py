@@ -21,6 +21,7 @@ from shardwright.ir.liveness import times_run
 from shardwright.ir.types import item_bytes
 from shardwright.ir.units import pattern
 from shardwright.operators.info import info_of
+from shardwright.operators.linear.head_loss import HeadLogSumAndPick
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.rule import Rule
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
@@ -92,6 +93,8 @@ class Parallelism:
         Samples of a step; 1 of a model whose inputs share none.
     recomputed : Recomputed
         What is computed again.
+    loss_chunks : int
+        Chunks of tokens of which the loss makes the logits one after another.
     """
 
     ranks: Mapping[str, int]
@@ -110,6 +113,7 @@ class Parallelism:
     passes: int
     samples: int
     recomputed: Recomputed
+    loss_chunks: int = 1
 
     @property
     def sharing(self) -> int:
@@ -149,6 +153,7 @@ class Parallelism:
             mesh.passes,
             samples_of(plan.model) or 1,
             _recomputed(plan, constants),
+            _loss_chunks(plan.model),
         )
 
     @property
@@ -204,6 +209,12 @@ class Parallelism:
     @property
     def _mostly_whole(self) -> bool:
         return self.recomputed.whole > _MOST * self.recomputed.layers
+
+
+def _loss_chunks(model: Graph) -> int:
+    """Return the most chunks of a head of a model."""
+    heads = (node for node in model.nodes if node.operator == HeadLogSumAndPick.name)
+    return max((int(str(node.attributes["chunks"])) for node in heads), default=1)
 
 
 _WHOLE: Final = "full"

@@ -150,6 +150,8 @@ def divided(found: Parallelism, devices: int) -> list[str]:
         of = f" of {each} sample{'s' * (each > 1)}" if found.samples > 1 else ""
         phrases.append(f"{found.passes} micro-batches{of}")
     phrases.append(recomputation(found.recomputed))
+    if found.loss_chunks > 1:
+        phrases.append(f"the loss in {found.loss_chunks} chunks")
     return phrases
 
 

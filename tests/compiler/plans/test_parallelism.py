@@ -112,3 +112,13 @@ def test_what_a_searched_plan_does_otherwise_is_told():
         "full recomputation of 1 of 4 layers, in part of 2",
     ]
     assert replace(other, followed=0.5).named is None
+
+
+def test_a_loss_in_chunks_is_told():
+    found = Parallelism.of(sw.compile(GPT, 4, plan="tensor=4", loss_chunks=4).plan)
+    assert divided(found, 4) == [
+        "tensor parallel over all 4",
+        "no recomputation",
+        "the loss in 4 chunks",
+    ]
+    assert found.differences == ()
