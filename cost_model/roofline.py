@@ -59,7 +59,14 @@ def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> 
             if axes:  # a space and its windows may have different shares
                 share = -(-size // mesh.extent(axes)) / size
                 shares[axes] = max(share, shares.get(axes, 0.0))
-    return prod(shares.values()) * _filled_share(tensors, mesh)
+    counted: set[str] = set()
+    total = _filled_share(tensors, mesh)
+    # Heads of queries may be split over more axes than the heads of keys that they share.
+    for axes in sorted(shares, key=len, reverse=True):
+        if not counted.issuperset(axes):
+            total *= shares[axes]
+            counted.update(axes)
+    return total
 
 
 def _filled_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:

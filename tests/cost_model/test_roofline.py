@@ -8,11 +8,12 @@ from shardwright.cost_model.roofline import (
     node_axes,
     node_seconds,
     operator_seconds,
+    operator_work,
     program_seconds,
     seconds_of_nodes,
 )
 from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType
@@ -256,3 +257,13 @@ def test_putting_many_tensors_together_computes_nothing(operator: str) -> None:
     """The factors of 200 operands have a product beyond any floating-point number."""
     info = operator_info(operator, [TensorType("float32", (512, 512))] * 200, {})
     assert info.flops == 0.0
+
+
+def test_heads_of_queries_split_further_than_their_keys_are_counted_once():
+    mesh = Mesh((MeshAxis("x", 4), MeshAxis("y", 2)))
+    kinds = [TensorType("float32", (2, heads, 16, 8)) for heads in (8, 4, 4)]
+    info = operator_info("scaled_dot_product_attention", kinds, {})
+    whole = operator_work(info, *info.infer_tensor_layouts(Strategy(), mesh), mesh)
+    strategy = Strategy.of({"h": ("x",), "g": ("y",)})
+    split = operator_work(info, *info.infer_tensor_layouts(strategy, mesh), mesh)
+    assert split.flops == pytest.approx(whole.flops / 8)
