@@ -71,11 +71,9 @@ def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> 
 
 def _filled_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
     """Return the share of a rank's part of the work that is on filled entries."""
-    for tensor, layout in tensors:
-        if tensor.ragged is not None:
-            shape = layout.slice_shape(tensor.shape, mesh)
-            return tensor.filled_elements(shape) / prod(shape)
-    return 1.0
+    marked = ((tensor, layout) for tensor, layout in tensors if tensor.ragged is not None)
+    shapes = ((tensor, layout.slice_shape(tensor.shape, mesh)) for tensor, layout in marked)
+    return next((tensor.filled_elements(shape) / prod(shape) for tensor, shape in shapes), 1.0)
 
 
 def operator_seconds(
