@@ -61,7 +61,7 @@ def busy(loops: int) -> Iterator[None]:
 def dask_cluster() -> Iterator[str]:
     """Begin a Dask cluster of two processes; yield the executor."""
     sys.path.insert(0, str(ROOT))  # the workers are spawned with this path
-    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster:
         yield cluster.scheduler_address.replace("tcp://", "dask://")
 
 

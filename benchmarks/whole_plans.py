@@ -181,6 +181,7 @@ def run(task: Task, arguments: argparse.Namespace) -> None:
         "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "key": task.key,
         "load": os.getloadavg()[1],
+        "effort": arguments.effort,
     }
     with arguments.results.open("a") as file:
         file.write(json.dumps(told, default=str) + "\n")
@@ -198,12 +199,46 @@ HEAD = (
 )  # fmt: skip
 
 
-def document(results: dict[str, dict[str, Any]]) -> str:
-    """Return the page."""
+def document(results: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    results : dict
+        The last result of each task.
+    before : dict
+        The last result of each search that a clock ended.
+    """
     lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *table(results))]
     template = HERE.with_suffix(".template.md").read_text()
     notes = "\n".join(f"- {note}" for note in remarks(results)) or "None."
-    return template.format(table="\n".join(lines), machine=machine(), remarks=notes)
+    told = {"table": "\n".join(lines), "compared": compared(results, before)}
+    return template.format(**told, machine=machine(), remarks=notes)
+
+
+def compared(results: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]) -> str:
+    """Return the table of searches by counted work beside those that a clock ended."""
+    head = (
+        *("run", "step: by the clock", "by work", "changed by", "gap: by the clock", "by work"),
+        *("memory: by the clock", "by work", "CPU s: by the clock", "by work"),
+    )
+    lines = [head, ("---",) * len(head)]
+    for task, _ in variants(results):
+        old, new = before.get(task.key), results[task.key]
+        if old is None or not is_counted(new):
+            continue
+        steps = [plan.get("overlapped_step_seconds") for plan in (old, new)]
+        change = "" if None in steps else f"{steps[1] / steps[0] - 1:+.2%}"
+        columns = zip(our_cells(old), our_cells(new), strict=True)
+        step, _, _, _, memory, _, gap, spent, _ = columns
+        spent = tuple(cell.split(", ")[1] for cell in spent)
+        lines.append((label(task), *step, change, *gap, *memory, *spent))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def is_counted(result: dict[str, Any]) -> bool:
+    """Return whether counted work ended a search, not a clock."""
+    return "effort" in result
 
 
 def variants(results: dict[str, dict[str, Any]]) -> Iterator[tuple[Task, list[Task]]]:
@@ -222,7 +257,8 @@ def table(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Yield the cells: a line for each search, and one for each further named plan."""
     for search, plans in variants(results):
         ours = results[search.key]
-        own = (label(search), f"{rows()[search.row].batch:,}", *our_cells(ours))
+        name = label(search) if is_counted(ours) else f"{label(search)} (clock)"
+        own = (name, f"{rows()[search.row].batch:,}", *our_cells(ours))
         named = [results[plan.key] for plan in plans] or [{}]
         for place, result in enumerate(named):
             yield (
@@ -352,7 +388,8 @@ def main() -> None:
     elif arguments.command == "ablations":
         print(ablations(read(arguments.results)))
     else:
-        arguments.out.write_text(document(read(arguments.results)))
+        before = read(arguments.results, counted=False)
+        arguments.out.write_text(document(read(arguments.results), before))
 
 
 def run_rows(arguments: argparse.Namespace) -> None:
@@ -377,11 +414,11 @@ def setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the last result of each task by its key."""
+def read(path: Path, *, counted: bool = True) -> dict[str, dict[str, Any]]:
+    """Return the last result of each task by its key, maybe without those by counted work."""
     lines: Sequence[str] = path.read_text().splitlines() if path.is_file() else ()
     results = [json.loads(line) for line in lines]
-    return {result["key"]: result for result in results}
+    return {one["key"]: one for one in results if counted or not is_counted(one)}
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def cluster(workers=2):
     """Begin a Dask cluster whose workers are processes; yield its address and its workers."""
     distributed = optional("distributed", extra="dask", need="the test")
     with distributed.LocalCluster(
-        workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     ) as one:
         yield one.scheduler_address.replace("tcp://", elsewhere.DASK), one
 
