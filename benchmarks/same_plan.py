@@ -28,7 +28,10 @@ from machine import machine
 HERE = Path(__file__)
 ROOT = HERE.parent.parent
 MEASURED = HERE.with_suffix(".jsonl")
-SEARCHED = ("--mesh", "search", "--micro-batches", "search", "--stages", "search")
+SEARCHED = (
+    *("--mesh", "search", "--micro-batches", "search", "--stages", "search", "--effort", "0.02"),
+)
+LAYERS = "hidden=64,heads=4,batch=8,sequence=32,vocabulary=128"
 # Name, arguments of the command.
 RUNS = {
     "mlp on 8": ("mlp", "--devices", "8", "--mesh", "search"),
@@ -36,18 +39,29 @@ RUNS = {
     "wide_deep on 64": ("wide_deep", "--devices", "64", "--mesh", "search", "--effort", "0.2"),
     "dlrm on 8": ("dlrm", "--devices", "8", "--mesh", "search", "--effort", "0.2"),
     "feature_hash on 64": ("feature_hash", "--devices", "64", "--mesh", "search"),
-    "gpt2 on 16": ("gpt2", "--devices", "16", *SEARCHED, "--effort", "0.02"),
-    "bert-base on 8": ("bert-base", "--devices", "8", *SEARCHED, "--effort", "0.02"),
-    "llama3-8b on 64": ("llama3-8b", "--devices", "64", *SEARCHED, "--effort", "0.02"),
-    "mixtral-8x7b on 64": ("mixtral-8x7b", "--devices", "64", *SEARCHED, "--effort", "0.02"),
-    "llama3-70b on 64": ("llama3-70b", "--devices", "64", *SEARCHED, "--effort", "0.02"),
+    "gpt of 16 layers on 8": (f"gpt:layers=16,{LAYERS}", "--devices", "8", *SEARCHED),
+    "bert of 4 layers on 8": (f"bert:layers=4,{LAYERS}", "--devices", "8", *SEARCHED),
+    "llama of 16 layers on 8": (
+        f"llama:layers=16,{LAYERS},kv_heads=2",
+        "--devices",
+        "8",
+        *SEARCHED,
+    ),
+    "mixtral of 4 layers on 8": (
+        *(f"mixtral:layers=4,{LAYERS},kv_heads=2,experts=4", "--devices", "8", *SEARCHED),
+    ),
+    "two_matmul on 64": ("two_matmul", "--devices", "64", "--mesh", "search"),
+    "llama3-70b on 64": ("llama3-70b", "--devices", "64", *SEARCHED),
 }
 BUSY = "beside two busy loops, 2 workers"
+_BUSY_ALREADY = 3.0  # for each core, that wait to run: no loops are added then
+FIRST, SECOND = "nothing is kept yet", "with what that kept"
 
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """Run loops that never wait, beside what is measured."""
+    """Run loops that never wait, beside what is measured, unless the machine is as busy."""
+    loops = 0 if os.getloadavg()[0] > _BUSY_ALREADY * (os.cpu_count() or 1) else loops
     begun = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield
@@ -76,11 +90,15 @@ def variants(stack: ExitStack) -> dict[str, tuple[tuple[str, ...], tuple[str, ..
         BUSY: ((), ("--workers", "2")),
         "MPI, 2 workers": ((mpiexec or "mpiexec", "-n", "3"), ("--executor", "mpi")),
         "Dask, 2 workers": ((), ("--executor", dask)),
+        FIRST: ((), ("--workers", "1")),
+        SECOND: ((), ("--workers", "1")),
     }
 
 
-def measured(name: str, launcher: tuple[str, ...], options: tuple[str, ...]) -> dict[str, Any]:
-    """Return the digest of the plan of a run."""
+def measured(
+    name: str, launcher: tuple[str, ...], options: tuple[str, ...], kept: str
+) -> dict[str, Any]:
+    """Return the digest of the plan of a run; it keeps fronts in a folder, or none without."""
     module = ("-m", "mpi4py.futures") if launcher else ()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,6 +107,7 @@ def measured(name: str, launcher: tuple[str, ...], options: tuple[str, ...]) -> 
         ended = subprocess.run(
             [*words, *options, "--out", place],
             cwd=ROOT,
+            env={**os.environ, "SHARDWRIGHT_CACHE": kept},
             check=True,
             capture_output=True,
             text=True,
@@ -113,11 +132,15 @@ def run(names: list[str]) -> None:
     with ExitStack() as stack:
         by_name = variants(stack)
         for name in names or RUNS:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
             for variant, words in by_name.items():
                 if (name, variant) in known:
                     continue
+                kept = folder if variant in (FIRST, SECOND) else ""
                 with busy(2 if variant == BUSY else 0):
-                    row = {**measured(name, *words), "variant": variant, "machine": machine()}
+                    found = measured(name, *words, kept)
+                load = os.getloadavg()[0]
+                row = {**found, "variant": variant, "load": load, "machine": machine()}
                 with MEASURED.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(name, variant, row["digest"][:8], f"{row['seconds']:.0f} s", flush=True)

@@ -25,7 +25,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -199,46 +199,47 @@ HEAD = (
 )  # fmt: skip
 
 
-def document(results: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    results : dict
-        The last result of each task.
-    before : dict
-        The last result of each search that a clock ended.
-    """
+def document(path: Path) -> str:
+    """Return the page of a file of results."""
+    results = read(path)
     lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *table(results))]
     template = HERE.with_suffix(".template.md").read_text()
     notes = "\n".join(f"- {note}" for note in remarks(results)) or "None."
-    told = {"table": "\n".join(lines), "compared": compared(results, before)}
+    told = {"table": "\n".join(lines), "compared": compared(path)}
     return template.format(**told, machine=machine(), remarks=notes)
 
 
-def compared(results: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]) -> str:
+def compared(path: Path) -> str:
     """Return the table of searches by counted work beside those that a clock ended."""
+    before = read(path, lambda one: not is_counted(one))
+    after = read(path, is_counted)
     head = (
         *("run", "step: by the clock", "by work", "changed by", "gap: by the clock", "by work"),
-        *("memory: by the clock", "by work", "CPU s: by the clock", "by work"),
+        *("CPU s: by the clock", "by work"),
     )
     lines = [head, ("---",) * len(head)]
-    for task, _ in variants(results):
-        old, new = before.get(task.key), results[task.key]
-        if old is None or not is_counted(new):
+    for task, _ in variants(after):
+        old, new = before.get(task.key), after[task.key]
+        if old is None or "overlapped_step_seconds" not in old:
             continue
-        steps = [plan.get("overlapped_step_seconds") for plan in (old, new)]
-        change = "" if None in steps else f"{steps[1] / steps[0] - 1:+.2%}"
-        columns = zip(our_cells(old), our_cells(new), strict=True)
-        step, _, _, _, memory, _, gap, spent, _ = columns
-        spent = tuple(cell.split(", ")[1] for cell in spent)
-        lines.append((label(task), *step, change, *gap, *memory, *spent))
+        steps = [plan["overlapped_step_seconds"] for plan in (old, new)]
+        cells = [
+            (seconds_text(steps[n]), gap_text(plan["gap"]), f"{plan['cpu_seconds']:.0f}")
+            for n, plan in enumerate((old, new))
+        ]
+        step, gap, spent = zip(*cells, strict=True)
+        lines.append((label(task), *step, f"{steps[1] / steps[0] - 1:+.2%}", *gap, *spent))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def is_counted(result: dict[str, Any]) -> bool:
     """Return whether counted work ended a search, not a clock."""
     return "effort" in result
+
+
+def is_whole(result: dict[str, Any]) -> bool:
+    """Return whether a result has all figures: some searches told step, bound and seconds alone."""
+    return not result.get("told_alone", False)
 
 
 def variants(results: dict[str, dict[str, Any]]) -> Iterator[tuple[Task, list[Task]]]:
@@ -388,8 +389,7 @@ def main() -> None:
     elif arguments.command == "ablations":
         print(ablations(read(arguments.results)))
     else:
-        before = read(arguments.results, counted=False)
-        arguments.out.write_text(document(read(arguments.results), before))
+        arguments.out.write_text(document(arguments.results))
 
 
 def run_rows(arguments: argparse.Namespace) -> None:
@@ -414,11 +414,13 @@ def setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def read(path: Path, *, counted: bool = True) -> dict[str, dict[str, Any]]:
-    """Return the last result of each task by its key, maybe without those by counted work."""
+def read(
+    path: Path, wanted: Callable[[dict[str, Any]], bool] = is_whole
+) -> dict[str, dict[str, Any]]:
+    """Return the last wanted result of each task by its key."""
     lines: Sequence[str] = path.read_text().splitlines() if path.is_file() else ()
     results = [json.loads(line) for line in lines]
-    return {one["key"]: one for one in results if counted or not is_counted(one)}
+    return {one["key"]: one for one in results if wanted(one)}
 
 
 if __name__ == "__main__":
