@@ -146,8 +146,31 @@ def run(names: list[str]) -> None:
                 print(name, variant, row["digest"][:8], f"{row['seconds']:.0f} s", flush=True)
 
 
-def table() -> str:
+PAGE = """# The same bytes of a plan
+
+Written by `benchmarks/same_plan.py`: the first digits of the SHA-256 digest of `plan.json`, by who
+runs the search. Each plan is compiled by the command line in a process of its own, on a machine
+where much else ran ({loads}).
+*Nothing is kept yet* and *with what that kept* are the first and the second search with a new
+folder of kept fronts ([repeated layers](../docs/repeated-layers.md#fronts)); elsewhere nothing was
+kept. An empty cell was not run.
+
+{table}
+
+Measured on {machine}.
+"""
+
+
+def page() -> str:
     """Return what was measured, as Markdown."""
+    rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
+    loads = [row["load"] for row in rows if "load" in row]
+    told = f"up to {max(loads):.0f} processes wanted to run"
+    return PAGE.format(loads=told, table=table(), machine=rows[-1]["machine"])
+
+
+def table() -> str:
+    """Return the table of digests."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in map(json.loads, MEASURED.read_text().splitlines()):
         found.setdefault(row["run"], {})[row["variant"]] = row
@@ -172,7 +195,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="*")
     arguments = parser.parse_args()
     if arguments.what == "table":
-        print(table())
+        print(page(), end="")
     else:
         run(arguments.runs)
 
