@@ -161,12 +161,15 @@ def compared(row: Row, ranks: int) -> None:
         return
     try:
         start = time.process_time()
-        step = gradients_differ(wide, doubled, imported_as_example(row, wide, doubled))
+        imported, is_assumed = imported_as_example(wide, doubled)
+        step = gradients_differ(wide, doubled, imported)
         row.seconds = time.process_time() - start
         note(row, step, sum(p.grad is not None for p in wide.parameters()))
         if row.loss >= MOST_LOSS and _export_differs(wide, doubled):
             row.said = "PyTorch's own export of the module has another loss than the module, too"
-        if row.status == "right" and ranks > 1:
+        if row.status == "right" and is_assumed:
+            row.assumed = assumed_lines(module, inputs)
+        elif row.status == "right" and ranks > 1:
             options = {"dataset_strategy": "data_parallel", "effort": 1 / 6}
             row.ranks = list(on_ranks(wide, doubled, ranks, **options))
             if not (row.ranks[0] < MOST_LOSS and row.ranks[1] < MOST_GRADIENT):
@@ -181,18 +184,23 @@ def compared(row: Row, ranks: int) -> None:
         row.status, row.said = "wrong", f"error: {_sentence(error)}"
 
 
-def imported_as_example(row: Row, module: nn.Module, inputs: Inputs) -> Imported:
-    """Import a module; where it is refused, as the example, with the lines that are assumed."""
+def imported_as_example(module: nn.Module, inputs: Inputs) -> tuple[Imported, bool]:
+    """Import a module; where it is refused, as the example, and say so."""
     try:
-        return import_module(module, inputs)
+        return import_module(module, inputs), False
     except ShardwrightError as error:
         try:
-            imported = import_module(module, inputs, as_example=True)
+            return import_module(module, inputs, as_example=True), True
         except ShardwrightError:
             raise error from None
+
+
+def assumed_lines(module: nn.Module, inputs: Inputs) -> list[str]:
+    """Return the lines that an import as the example assumes, of the module as it is."""
+    torch.set_default_dtype(torch.float32)
+    imported = import_module(module.float(), inputs, loss="none", outputs=True, as_example=True)
     lines = (re.search(r"as in the example \((.*)\): the loss", w) for w in imported.warnings)
-    row.assumed = [line[1] for line in lines if line]
-    return imported
+    return [line[1] for line in lines if line]
 
 
 def _export_differs(module: nn.Module, inputs: Inputs) -> bool:
