@@ -85,7 +85,7 @@ def test_another_clock_gives_the_same_answer(seed, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["exact", "anytime"])
-@pytest.mark.parametrize("seconds", [0.05, 0.5])
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
 def test_a_budget_ends_a_search_at_the_same_place(method, seconds, monkeypatch):
     problem, found = dense(5, 30, 8, kind=np.int64), []
     for hurries in (False, True):
@@ -103,12 +103,12 @@ def test_cp_sat_ends_by_counted_work():
     network, work, found = build_network(dense(1, 30, 8)), Work(), []
     rows = MemoryRows(network, np.inf)
     for _ in range(2):
-        budget = Budget(1.0, work)
+        budget = Budget(0.4, work)
         answer = NetworkModel(network, rows, 0.0).solve(None, SolveOptions(budget))
         found.append((answer.lower_bound, answer.choice, budget.spent))
     assert found[0][:2] == found[1][:2]
     assert found[0][2] == pytest.approx(found[1][2])
-    assert found[0][2] > 0.5
+    assert found[0][2] > 0.2
 
 
 def test_an_elimination_ends_by_its_work():
