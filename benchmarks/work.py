@@ -4,12 +4,13 @@
     python benchmarks/work.py table
 
 A row is a row of `whole_plans_rows.py`, compiled with one worker in a process of its own, and
-appended to `work.jsonl`: processor seconds of the compilation, the work that it counted, and which
-functions charged it.
+appended to `work.jsonl`: processor seconds of the compilation and its peak memory, the work that it
+counted, and which functions charged it.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -54,6 +55,7 @@ def measure(name: str) -> dict[str, object]:
     return {
         "row": name,
         "processor_seconds": seconds,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "work_seconds": CHARGED.total(),
         "by_place": dict(CHARGED.most_common()),
         "step_seconds": document.objective,
@@ -66,13 +68,15 @@ def table() -> str:
     """Return what was measured, as Markdown."""
     found = {row["row"]: row for row in map(json.loads, MEASURED.read_text().splitlines())}
     lines = [
-        "| row | processor s | counted s | counted / processor | most of it |",
-        "| --- | --- | --- | --- | --- |",
+        "| row | processor s | peak GB | counted s | counted / processor | most of it |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in found.items():
         spent, counted = row["processor_seconds"], row["work_seconds"]
         most = ", ".join(f"`{p}` {s:.3g}" for p, s in list(row["by_place"].items())[:4])
-        lines.append(f"| {name} | {spent:.3g} | {counted:.3g} | {counted / spent:.2f} | {most} |")
+        peak = f"{row['peak_bytes'] / 1e9:.2f}" if "peak_bytes" in row else ""
+        ratio = counted / spent
+        lines.append(f"| {name} | {spent:.3g} | {peak} | {counted:.3g} | {ratio:.2f} | {most} |")
     return "\n".join(lines)
 
 
