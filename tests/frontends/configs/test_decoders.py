@@ -142,6 +142,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2": ("Starcoder2", {"sliding_window": 3}),
     "nemotron": ("Nemotron", {}),
     "mixtral": ("Mixtral", {"num_local_experts": 5}),
+    "granitemoe": ("GraniteMoe", {"num_local_experts": 5, "attention_multiplier": 0.3}),
     "olmoe": ("Olmoe", {"num_experts": 5, "num_experts_per_tok": 2}),
     "qwen2_moe": (
         "Qwen2Moe",
