@@ -183,7 +183,9 @@ def table() -> str:
         digests = [rows[one]["digest"] if one in rows else "" for one in columns]
         step = f"{1e3 * next(iter(rows.values()))['step_seconds']:.4g} ms"
         told = " | ".join(f"`{digest[:8]}`" if digest else "" for digest in digests)
-        same = "yes" if len({digest for digest in digests if digest}) == 1 else "**no**"
+        found_by = [digest for digest in digests if digest]
+        same = "yes" if len(set(found_by)) == 1 else "**no**"
+        same = same if len(found_by) > 1 else ""
         lines.append(f"| {name} | {step} | {told} | {same} |")
     return "\n".join(lines)
 
