@@ -24,7 +24,7 @@ from shardwright.planner.options import CompileOptions
 
 _PAGE = Path(__file__).with_suffix(".md")
 _CONFIGS = Path(__file__).parents[1] / "examples" / "configs"
-_BEST, _AT_RANDOM = 8, 4
+_BEST, _AT_RANDOM = 6, 4
 _SEED = 0
 _TYPES = {"precision": "bfloat16", "accumulate_type": "float32", "reduce_type": "float32"}
 
@@ -41,21 +41,6 @@ class Case:
 
 
 CASES = (
-    Case("mixtral-8x7b", 64, 64, "h100-3200g"),
-    Case("llama3-70b", 64, 64, "h100-pod"),
-    Case("llama3-70b", 512, 64, "h100-3200g", "megatron-core"),
-    Case(f"{_CONFIGS / 'llama2-13b.json'}:sequence=4096", 512, 64, "h100-3200g", "megatron-core"),
-    Case(f"{_CONFIGS / 'llama3-8b.json'}:sequence=32768", 128, 64, "h100-3200g", "megatron-core"),
-    Case(f"{_CONFIGS / 'llama3-8b.json'}:sequence=8192", 64, 16, "h100-3200g", "torchtitan"),
-    Case(f"{_CONFIGS / 'llama3-8b.json'}:sequence=8192", 128, 32, "h100-3200g", "nanotron"),
-    Case(f"{_CONFIGS / 'llama3-8b.json'}:sequence=8192", 128, 32, "h100-pod"),
-    Case(
-        "gpt:layers=24,hidden=2048,heads=16,sequence=2048,vocabulary=51200",
-        256,
-        16,
-        "a100-800g",
-        "megatron",
-    ),
     Case(
         "gpt:layers=12,hidden=768,heads=12,sequence=1024,vocabulary=50304",
         64,
@@ -63,6 +48,9 @@ CASES = (
         "a100-800g",
         "megatron-core",
     ),
+    Case("mixtral-8x7b", 64, 64, "h100-3200g"),
+    Case("llama3-70b", 64, 64, "h100-pod"),
+    Case(f"{_CONFIGS / 'llama3-8b.json'}:sequence=8192", 64, 16, "h100-3200g", "torchtitan"),
 )
 
 
