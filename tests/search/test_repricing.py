@@ -37,7 +37,7 @@ def request(graph, weights, others=(), *, passes=1, **more):
     """Return the search for a plan of a graph by weights, beside others."""
     options = CompileOptions(micro_batches=passes, optimizer=Optimizer("adam"), **more)
     planner = LowerRedistributions(POD, weights=weights).planner(MESH)
-    known = {other.weights: other for other in others}
+    known = {other.weights: other.spaces for other in others}
     return SearchRequest(graph, POD, planner, options, weights, others=known)
 
 
