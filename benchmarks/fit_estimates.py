@@ -23,7 +23,6 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 
 _PAGE = Path(__file__).with_suffix(".md")
-_CONFIGS = Path(__file__).parents[1] / "examples" / "configs"
 _BEST, _AT_RANDOM = 6, 4
 _SEED = 0
 _TYPES = {"precision": "bfloat16", "accumulate_type": "float32", "reduce_type": "float32"}
@@ -48,9 +47,6 @@ CASES = (
         "a100-800g",
         "megatron-core",
     ),
-    Case("mixtral-8x7b", 64, 64, "h100-3200g"),
-    Case("llama3-70b", 64, 64, "h100-pod"),
-    Case(f"{_CONFIGS / 'llama3-8b.json'}:sequence=8192", 64, 16, "h100-3200g", "torchtitan"),
 )
 
 

@@ -12,8 +12,9 @@ from shardwright.search.named_plan import NamedPlan
 BELOW = 0.1
 """Share by which an estimate may exceed the limit of a plan that fits.
 
-Estimates of memory are up to 4 % too high for large models, and 11 % for one of 4 layers. At twice
-of it more plans are evaluated that do not fit; at half some that fit are not.
+Estimates of memory are up to 7 % too high for models of 70 billion parameters and a mixture, and up
+to 14 % for small ones (`benchmarks/fit_estimates.md`). At twice of it more plans are evaluated that
+do not fit; at half some that fit are not.
 """
 EVALUATED = 4
 """Plans of the least estimates that are evaluated, to choose among them.
