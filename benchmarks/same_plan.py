@@ -153,7 +153,7 @@ runs the search. Each plan is compiled by the command line in a process of its o
 where much else ran ({loads}).
 *Nothing is kept yet* and *with what that kept* are the first and the second search with a new
 folder of kept fronts ([repeated layers](../docs/repeated-layers.md#fronts)); elsewhere nothing was
-kept. An empty cell was not run.
+kept. An empty cell was not run. No loops are added where more than six processes wanted to run.
 
 {table}
 
