@@ -152,6 +152,8 @@ class TensorType:
             raise IRError(f"a tensor has the shape {self.shape}, expected a tuple of integers")
         if not isinstance(self.in_host, bool):
             raise IRError(f"`in_host` of a tensor is {self.in_host}, expected True or False")
+        if not isinstance(self.ragged, Ragged | None):
+            raise IRError(f"`ragged` of a tensor is {self.ragged}, expected a Ragged or None")
         if not all(isinstance(size, int | np.integer) for size in self.shape):
             raise IRError(f"a tensor has the shape {self.shape}, every size must be an integer")
         if any(size < 1 for size in self.shape):

@@ -30,7 +30,7 @@ def test_the_stacks_of_experts_and_their_router_are_hidden_and_the_head_is_not()
     graph = load(SMALL["mixtral"]).graph
     inner = "decoder.blocks.0.feed_forward"
     hidden = hidden_matrices(graph)
-    assert {f"{inner}.{name}" for name in ("router.weight", "gate", "up", "down")} <= set(hidden)
+    assert {f"{inner}.{name}.weight" for name in ("router", "gate", "up", "down")} <= set(hidden)
     assert not {"decoder.head", "decoder.embedding.embedding_table"} & set(hidden)
 
 

@@ -180,8 +180,11 @@ def _attention(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
     keys, values = (x.reshape((b, h, 1, t, n)) for x, n in ((k, d), (v, e)))
     scores = q.reshape((*by_head, s, d)).apply("matmul", keys, transpose_b=True)
     scores = scores * (d**-0.5 if scale is None else scale)
-    seen = _seen(scores) if info.attributes["causal"] else None
-    for mask in terms[3:]:
+    if cap := info.attributes["soft_cap"]:
+        scores = (scores * (1 / cap)).apply("tanh") * cap
+    seen = _seen(info, scores) if info.attributes["causal"] else None
+    sinks = terms[3] if info.attributes["sinks"] else None
+    for mask in () if sinks else terms[3:]:
         n, m, rows, _ = mask.type.shape
         mask = mask.reshape((n, *((1, 1) if m == 1 else by_head[1:]), rows, t))
         is_seen = mask
@@ -191,17 +194,35 @@ def _attention(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
         seen = is_seen if seen is None else seen.apply("logical_and", is_seen)
     if seen is not None:
         scores = scores.where(seen, _MASKED)
-    weights = scores.apply("softmax")
+    weights = _with_sinks(scores, sinks) if sinks else scores.apply("softmax")
     if seen is not None:  # a query without keys
         weights = weights.where(seen, 0)
     return [weights.apply("matmul", values).reshape((b, heads, s, e))]
 
 
-def _seen(scores: Term) -> Term:
-    """Return where a key is not behind the query."""
+def _seen(info: OperatorInfo, scores: Term) -> Term:
+    """Return which keys each query reads: none behind it, before its window or its chunk."""
     rows, keys = scores.type.shape[-2:]
-    ones = scores.build.emit("fill", shape=(rows, keys), dtype=scores.type.dtype, value=1.0)
-    return Term(scores.build, scores.build.emit("tril", ones)).compare("greater", 0)
+    ones = scores.number(1).apply("broadcast_to", shape=(rows, keys))
+    seen = ones.apply("tril")
+    if window := info.attributes["window"]:
+        seen = seen - ones.apply("tril", diagonal=-window)
+    if chunk := info.attributes["chunk"]:
+        chunks = (-(-rows // chunk), -(-keys // chunk))
+        of_chunks = scores.number(1).apply("broadcast_to", shape=chunks).apply("tril", diagonal=-1)
+        each = of_chunks.reshape((chunks[0], 1, chunks[1], 1))
+        each = each.apply("broadcast_to", shape=(chunks[0], chunk, chunks[1], chunk))
+        before = each.reshape((chunks[0] * chunk, chunks[1] * chunk))
+        seen = seen - before.apply("slice", begin=(0, 0), size=(rows, keys)) * seen
+    return seen.compare("greater", 0)
+
+
+def _with_sinks(scores: Term, sinks: Term) -> Term:
+    """Return the weights of keys beside a sink in each row, which has no value."""
+    b, h, g, rows, keys = scores.type.shape
+    column = sinks.reshape((1, h, g, 1, 1)).apply("broadcast_to", shape=(b, h, g, rows, 1))
+    weights = scores.apply("concat", column, axis=4).apply("softmax")
+    return weights.apply("slice", begin=(0,) * 5, size=(b, h, g, rows, keys))
 
 
 COMPOSITIONS: Mapping[str, Composition] = {

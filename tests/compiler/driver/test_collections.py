@@ -10,7 +10,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.zoo import load
 
 
-@pytest.fixture(params=[(700, 10, 10), (0, 10, 10), (900_000, 10, 200), (900_000, 30, 200)])
+@pytest.fixture(params=[(700, 10, 10), (0, 10, 10), (900_000, 10, 200), (9_000_000, 30, 200)])
 def before(request: pytest.FixtureRequest) -> Iterator[tuple[int, int, int]]:
     """Set the user's thresholds, and restore those of the tests."""
     known = gc.get_threshold()
@@ -30,7 +30,7 @@ def test_collections_are_rare_in_a_compilation_and_then_as_before(
     shardwright.compile(load("mlp"), 4, progress=progress)
     assert gc.get_threshold() == before
     assert not gc.get_freeze_count()
-    assert seen == {tuple(map(max, before, (500_000, 20, 100))) if before[0] else before}
+    assert seen == {tuple(map(max, before, (2_000_000, 20, 100))) if before[0] else before}
 
 
 def test_collections_are_as_before_after_an_error(before: tuple[int, int, int]) -> None:
