@@ -329,6 +329,17 @@ def warn_of_idle_devices(mode: str, devices: int) -> None:
         )
 
 
+def warn_of_idle_executor(executor: str, default: str) -> None:
+    """Warn where one configuration is searched, which is not divided into tasks."""
+    if executor != default:
+        warnings.warn(
+            f"one configuration is searched, in this process: the executor `{executor}` has no "
+            "task; `--mesh search` and `--stages search` have tasks for it",
+            ShardwrightWarning,
+            stacklevel=3,
+        )
+
+
 def warn_of_repeated_work(mode: str, program: Graph) -> None:
     """Warn where data parallelism splits the batch over some of the ranks only."""
     mesh = program.mesh

@@ -1,6 +1,7 @@
 """Tasks of a search on processes, over MPI, and on a Dask cluster; workers that fail."""
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -160,3 +161,12 @@ def test_the_number_of_processes_is_that_of_this_machine():
     assert str(error.value) == (
         "`workers` has no effect with the executor `mpi`, which has its own; leave one of them out"
     )
+
+
+def test_an_executor_without_a_task_is_told():
+    text = (
+        "one configuration is searched, in this process: the executor `dask://localhost:1` has no "
+        "task; `--mesh search` and `--stages search` have tasks for it"
+    )
+    with pytest.warns(ShardwrightWarning, match=f"^{re.escape(text)}$"):
+        shardwright.compile("mlp", 2, cluster="cpu", mesh="2", executor="dask://localhost:1")

@@ -24,6 +24,7 @@ from shardwright.compiler.fit.questions import (
     OnDevices,
     changes,
     fewest_devices,
+    improved,
     largest_fitting,
     largest_micro_batch,
     longest_sequence,
@@ -79,7 +80,8 @@ class Answers:
     @cached_property
     def fastest(self) -> list[Evaluated]:
         """The plans that fit, the fastest first."""
-        return fastest(self.plans)
+        found = fastest(self.plans)
+        return [improved(found[0]), *found] if found else []
 
     @cached_property
     def best(self) -> Evaluated | None:
@@ -245,4 +247,5 @@ def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Calla
 
 def on_several(model: FitModel, counts: list[int]) -> list[OnDevices]:
     """Return the fastest plan on each number of devices."""
-    return [on_devices(model, count) for count in counts]
+    found = [on_devices(model, count) for count in counts]
+    return [replace(one, best=one.best and improved(one.best)) for one in found]
