@@ -27,6 +27,7 @@ from shardwright.ir.liveness import times_run
 from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER
+from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.tables import print_table, styled, width
@@ -286,15 +287,16 @@ def _print_summary(
     if document.micro_batch_statistics:
         said = _statistics_text(compilation.plan.model, document.micro_batch_statistics)
         print_line("per part", said)
+    if experts := experts_text(compilation.plan.program):
+        print_line("experts", experts)
     if details:
         _print_details(compilation)
     style = "green" if document.status == "optimal" else "yellow"
     print_line("plan", _quality_text(document), style)
-    if details:
-        _print_searched(compilation)
     for name, price in document.pin_prices.items():
         print_line("pin", f"`{name}` costs {_cost_text(price, document)}")
     if details:
+        _print_searched(compilation)
         searched = compiled.result
         of_search = searched and f", of which the search {seconds_text(searched.seconds)}"
         print_line("took", seconds_text(compiled.seconds) + (of_search or ""))

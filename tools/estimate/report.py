@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.clusters import attained_text, fitted_presets
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
-from shardwright.tools.estimate.experts import experts_text
 from shardwright.tools.estimate.exposed import parts_of_step
 from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
 from shardwright.tools.tables import print_table, width

@@ -14,6 +14,7 @@ from shardwright.compiler.fit.questions import (
 from shardwright.compiler.fit.training import Training
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.answers.told import Told
@@ -63,6 +64,8 @@ def print_answers(
         _line("change", "; ".join(advice(plan, answers.changes)))
     if answers.software is None:
         _line("kept", f"not counted: {NOT_COUNTED}")
+    if answers.built is not None and (experts := experts_text(answers.built.plan.program)):
+        _line("experts", experts)
     if verbose:
         _line("family", f"{len(answers.plans)} {FAMILY}")
         _line("figures", _figures(answers))
