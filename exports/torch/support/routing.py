@@ -34,8 +34,11 @@ def _taken(chosen: Tensor, start: int, size: int) -> Tensor:
     return chosen == local.reshape(-1, *(1,) * chosen.ndim)
 
 
-def _shares(chosen: Tensor, weights: tuple[Tensor, ...], start: int, size: int) -> Tensor:
-    """Return the weight of the row of each expert and token: 0 where it is not filled."""
+def shares(chosen: Tensor, weights: tuple[Tensor, ...], start: int, size: int) -> Tensor:
+    """Return the weight of the row of each expert and token: 0 where it is not filled.
+
+    Without weights they say which rows are filled.
+    """
     taken = _taken(chosen, start, size)
     return (taken * weights[0]).sum(-1) if weights else taken.any(-1)
 
@@ -50,12 +53,12 @@ def dispatch(
     start_e: int = 0,
     size_e: int,
 ) -> Tensor:
-    return x * _shares(chosen, weights, start_e, size_e).to(x.dtype)[..., None]
+    return x * shares(chosen, weights, start_e, size_e).to(x.dtype)[..., None]
 
 
 def combine(y: Tensor, chosen: Tensor, *weights: Tensor, start_e: int = 0, size_e: int) -> Tensor:
-    shares = _shares(chosen, weights, start_e, size_e)[..., None]
-    return torch.where(shares != 0, y * shares.to(y.dtype), 0).sum(0)
+    own = shares(chosen, weights, start_e, size_e)[..., None]
+    return torch.where(own != 0, y * own.to(y.dtype), 0).sum(0)
 
 
 def routing_weight_gradient(

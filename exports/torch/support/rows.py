@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .routing import shares
+
 _grouped_mm: Callable[..., Tensor] | None = getattr(torch.nn.functional, "grouped_mm", None)
 
 
@@ -39,19 +41,12 @@ class Rows(NamedTuple):
         return self.mask.flatten(1).nonzero()
 
 
-def _taken(chosen: Tensor, start: int, size: int) -> Tensor:
-    """Return which choices are of each expert of the rank, experts first."""
-    local = torch.arange(start, start + size, device=chosen.device)
-    return chosen == local.reshape(-1, *(1,) * chosen.ndim)
-
-
 def _weighed(rows: Rows, chosen: Tensor, weights: tuple[Tensor, ...], start: int) -> Tensor:
     """Return rows times the weights of their choices."""
     if not weights:
         return rows.values
-    taken = _taken(chosen, start, len(rows.mask))
-    shares = (taken * weights[0]).sum(-1)[rows.mask]
-    return rows.values * shares.to(rows.values.dtype)[:, None]
+    own = shares(chosen, weights, start, len(rows.mask))[rows.mask]
+    return rows.values * own.to(rows.values.dtype)[:, None]
 
 
 def dispatch(
@@ -64,7 +59,7 @@ def dispatch(
     start_e: int = 0,
     size_e: int,
 ) -> Rows:
-    mask = _taken(chosen, start_e, size_e).any(-1)
+    mask = shares(chosen, (), start_e, size_e)
     values = x.flatten(0, -2)[mask.flatten(1).nonzero()[:, 1]]
     return Rows(_weighed(Rows(values, mask), chosen, weights, start_e), mask)
 
