@@ -78,17 +78,17 @@ class Answers:
         return robust(self.plans, errors_of(self.model.cluster, self.stated, levels))
 
     @cached_property
-    def fastest(self) -> list[Evaluated]:
-        """The plans that fit, the fastest first."""
+    def fastest(self) -> Evaluated | None:
+        """The fastest plan that fits; None where none was found."""
         found = fastest(self.plans)
-        return [improved(found[0]), *found] if found else []
+        return improved(found[0]) if found else None
 
     @cached_property
     def best(self) -> Evaluated | None:
         """The fastest plan that fits, or that of least regret; None where none was found."""
         if self.robust is not None:
             return self.robust.plan
-        return self.fastest[0] if self.fastest else None
+        return self.fastest
 
     @cached_property
     def built(self) -> Compilation | None:

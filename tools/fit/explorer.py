@@ -126,7 +126,7 @@ def _curves(answers: Answers) -> Iterator[dict[str, Any]]:
 def _on(answers: Answers, devices: int) -> Evaluated | None:
     """Return the fastest plan on a number of devices."""
     if devices == answers.devices:
-        return answers.fastest[0] if answers.fastest else None
+        return answers.fastest
     return on_devices(answers.model, devices, _CURVE).best
 
 
@@ -139,11 +139,12 @@ def _of_sizes(
             best = answers.fastest if size == own else _fastest_of(answers, {name: size})
         except ShardwrightError:  # the model has no such size
             continue
-        yield size, best[0] if best else None, others and others * size
+        yield size, best, others and others * size
 
 
-def _fastest_of(answers: Answers, sizes: Mapping[str, Any]) -> list[Evaluated]:
-    return fastest(family(answers.subject.model(**sizes), answers.devices), _CURVE)
+def _fastest_of(answers: Answers, sizes: Mapping[str, Any]) -> Evaluated | None:
+    plans = family(answers.subject.model(**sizes), answers.devices)
+    return next(iter(fastest(plans, _CURVE)), None)
 
 
 def _curve(

@@ -62,8 +62,8 @@ def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document)
     assert (curves["devices"]["own"], curves["batch"]["own"]) == (4, 16)
     for curve in curves.values():
         (own,) = (point for point in curve["points"] if point["size"] == curve["own"])
-        assert own["plan"] == answers.fastest[0].plan.text
-        assert own["step_seconds"] == answers.fastest[0].seconds
+        assert own["plan"] == answers.fastest.plan.text
+        assert own["step_seconds"] == answers.fastest.seconds
 
 
 def test_page_is_written_with_its_document_and_replaces_no_other_file(tmp_path, capsys):
