@@ -47,7 +47,6 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.effort import budget_of
-from shardwright.planner.executors.chosen import PROCESSES
 from shardwright.planner.option_checks import SEARCHED, check_values, warn_of_idle_executor
 from shardwright.planner.options import UNPARTITIONED, CompileOptions
 from shardwright.planner.pipelines import (
@@ -122,7 +121,7 @@ def compile_graph(
     begin, budget = time.perf_counter(), budget_of(options)
     with rare_collections():
         if single:
-            warn_of_idle_executor(options.executor, PROCESSES)
+            warn_of_idle_executor(options.executor)
             prepared = forms.prepared(options.passes)
             layouts = {**layouts_on(meshes[0]), **prepared.options.input_layouts}
             alone = replace(prepared.options, input_layouts=layouts)

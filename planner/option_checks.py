@@ -26,6 +26,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.fuse_all_reduces import check_index
 from shardwright.passes.pipeline import parse_pipeline
+from shardwright.planner.executors.chosen import PROCESSES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.space.sharding import OptimizerSharding
 
@@ -329,9 +330,9 @@ def warn_of_idle_devices(mode: str, devices: int) -> None:
         )
 
 
-def warn_of_idle_executor(executor: str, default: str) -> None:
+def warn_of_idle_executor(executor: str) -> None:
     """Warn where one configuration is searched, which is not divided into tasks."""
-    if executor != default:
+    if executor != PROCESSES:
         warnings.warn(
             f"one configuration is searched, in this process: the executor `{executor}` has no "
             "task; `--mesh search` and `--stages search` have tasks for it",

@@ -185,8 +185,9 @@ def test_the_peak_of_every_stage_is_divided_by_layer_and_kind(compilation, docum
                 kinds[kind] += nbytes
         assert sum(kinds.values()) == pytest.approx(most, rel=1e-6, abs=50)
         if most == plan.peak_bytes:
-            # Of equal peaks in the order of the program another may be first in time.
-            assert peak["at"] in {node.name for node in compilation.plan.program.nodes}
+            if peak["at"] != plan.at:  # of equal peaks of a pipeline another is first in time
+                assert plan.by_group
+                assert peak["at"] in {node.name for node in compilation.plan.program.nodes}
             assert kinds == pytest.approx(plan.by_kind, rel=1e-6, abs=50)
         blocks.update(layer["layer"] for layer in peak["layers"])
     assert {"blocks/0", "blocks/1", "blocks/2"} <= blocks
