@@ -34,7 +34,7 @@ def _taken(chosen: Tensor, start: int, size: int) -> Tensor:
     return chosen == local.reshape(-1, *(1,) * chosen.ndim)
 
 
-def shares(chosen: Tensor, weights: tuple[Tensor, ...], start: int, size: int) -> Tensor:
+def _shares(chosen: Tensor, weights: tuple[Tensor, ...], start: int, size: int) -> Tensor:
     """Return the weight of the row of each expert and token: 0 where it is not filled.
 
     Without weights they say which rows are filled.
@@ -53,11 +53,11 @@ def dispatch(
     start_e: int = 0,
     size_e: int,
 ) -> Tensor:
-    return x * shares(chosen, weights, start_e, size_e).to(x.dtype)[..., None]
+    return x * _shares(chosen, weights, start_e, size_e).to(x.dtype)[..., None]
 
 
 def combine(y: Tensor, chosen: Tensor, *weights: Tensor, start_e: int = 0, size_e: int) -> Tensor:
-    own = shares(chosen, weights, start_e, size_e)[..., None]
+    own = _shares(chosen, weights, start_e, size_e)[..., None]
     return torch.where(own != 0, y * own.to(y.dtype), 0).sum(0)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .routing import shares
+from .routing import _shares
 
 _grouped_mm: Callable[..., Tensor] | None = getattr(torch.nn.functional, "grouped_mm", None)
 
@@ -45,7 +45,7 @@ def _weighed(rows: Rows, chosen: Tensor, weights: tuple[Tensor, ...], start: int
     """Return rows times the weights of their choices."""
     if not weights:
         return rows.values
-    own = shares(chosen, weights, start, len(rows.mask))[rows.mask]
+    own = _shares(chosen, weights, start, len(rows.mask))[rows.mask]
     return rows.values * own.to(rows.values.dtype)[:, None]
 
 
@@ -59,7 +59,7 @@ def dispatch(
     start_e: int = 0,
     size_e: int,
 ) -> Rows:
-    mask = shares(chosen, (), start_e, size_e)
+    mask = _shares(chosen, (), start_e, size_e)
     values = x.flatten(0, -2)[mask.flatten(1).nonzero()[:, 1]]
     return Rows(_weighed(Rows(values, mask), chosen, weights, start_e), mask)
 
