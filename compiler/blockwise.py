@@ -7,13 +7,13 @@ from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.buckets import fusion_text
 from shardwright.compiler.fitting import Attempt
 from shardwright.compiler.partitioned import Emitted, Partitioned
-from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.schedules import make_schedule
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.stages import StagedBlocks
 from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.effort import limits_on
+from shardwright.planner.evaluation.simulated_step import in_least_memory, tolerance_of
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.search_request import SearchRequest

@@ -24,7 +24,6 @@ from shardwright.compiler.outer.run import OuterRun
 from shardwright.compiler.partitioned import Emitted
 from shardwright.compiler.partitioning import Partitioning
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
-from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import check_parts, level_of_stages, memory_limit_of
 from shardwright.compiler.stages.shared import SharedParts
@@ -47,6 +46,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.effort import budget_of
+from shardwright.planner.evaluation.simulated_step import simulated_step, tolerance_of
 from shardwright.planner.option_checks import SEARCHED, check_values, warn_of_idle_executor
 from shardwright.planner.options import UNPARTITIONED, CompileOptions
 from shardwright.planner.pipelines import (

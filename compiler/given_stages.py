@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from shardwright.compiler.buckets import fusion_text
 from shardwright.compiler.fitting import memory_text
 from shardwright.compiler.partitioned import Emitted, Partitioned
-from shardwright.compiler.stages.evaluation import simulated_step, tolerance_of
 from shardwright.compiler.stages.places import (
     clusters_of_groups,
     level_of_stages,
@@ -26,6 +25,7 @@ from shardwright.ir.errors import InfeasibleError, NotFoundError, OptionError
 from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.effort import limits_on
+from shardwright.planner.evaluation.simulated_step import simulated_step, tolerance_of
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.search_request import SearchRequest

@@ -22,7 +22,6 @@ from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.pin_prices import pin_prices
 from shardwright.compiler.probes import Probed, as_unlimited, emitted_as_priced, probed
 from shardwright.compiler.rule_plans import RulePlans
-from shardwright.compiler.stages.evaluation import SimulatedStep, in_least_memory, tolerance_of
 from shardwright.compiler.step_weights import StepWeights
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
@@ -35,6 +34,11 @@ from shardwright.ir.graph import Graph
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.effort import limits_on
 from shardwright.planner.evaluation.programs import Programs
+from shardwright.planner.evaluation.simulated_step import (
+    SimulatedStep,
+    in_least_memory,
+    tolerance_of,
+)
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.search_request import SearchRequest
 from shardwright.search.budget_note import FOR_A_BOUND

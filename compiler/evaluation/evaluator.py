@@ -15,11 +15,6 @@ from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.evaluation.parts import Parts, parts_of
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages
-from shardwright.compiler.stages.evaluation import (
-    SimulatedStep,
-    in_least_memory,
-    tolerance_of,
-)
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
@@ -40,6 +35,11 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.evaluation.lengthening import NotRepeatedError
+from shardwright.planner.evaluation.simulated_step import (
+    SimulatedStep,
+    in_least_memory,
+    tolerance_of,
+)
 from shardwright.planner.evaluation.tiles import Shortened, shortened
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked, canonical_form, fused, marking, partitioned

@@ -5,13 +5,13 @@ from functools import cached_property
 from math import inf
 
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
-from shardwright.compiler.stages.evaluation import in_least_memory, tolerance_of
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.choice.stages import StagedBlocks
 from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.evaluation.programs import of_all_layers
+from shardwright.planner.evaluation.simulated_step import in_least_memory, tolerance_of
 from shardwright.planner.fronts.site import REPEATED, Site
 from shardwright.planner.option_checks import SEARCHED
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 from math import inf
 from typing import Protocol
 
-from shardwright.compiler.stages.evaluation import SimulatedStep, simulated_step, tolerance_of
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedule_paths import segment_seconds, simulate_schedule
@@ -18,6 +17,11 @@ from shardwright.ir.layout import Layout
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.planner.choice.cuts import Cut
+from shardwright.planner.evaluation.simulated_step import (
+    SimulatedStep,
+    simulated_step,
+    tolerance_of,
+)
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned

@@ -7,11 +7,11 @@ import pytest
 
 import shardwright
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.stages.evaluation import in_least_memory, simulated_step
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import simulate, to_chrome_trace, with_window
 from shardwright.ir.graph import Graph
+from shardwright.planner.evaluation.simulated_step import in_least_memory, simulated_step
 from shardwright.planner.options import CompileOptions
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.zoo import load
