@@ -15,6 +15,7 @@ from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.readings import forward_nodes, readings
 from shardwright.exports.table import Exported
+from shardwright.exports.writing import literal, prose
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.models.precision import MASTER
 
@@ -359,9 +360,9 @@ class _Pipeline:
                 sizes.append(mesh.of_ranks.extent(axes))
                 names.append(name)
         several = self.schedule not in _OF_ONE_STAGE
-        begins = "".join(f'    "{name}",\n' for name in self.begins)
+        begins = "".join(f"    {literal(name)},\n" for name in self.begins)
         return _FILE.format(
-            model=document.model,
+            model=prose(document.model),
             devices=document.devices,
             device="cpu" if document.cluster.name == "cpu" else "cuda",
             stages=self.program.stages,
@@ -384,7 +385,7 @@ class _Pipeline:
 
     def _again(self) -> str:
         """Return the line with the blocks that are computed again, if there are some."""
-        names = "".join(f'    "{name}",\n' for name in self.blocks.recomputed)
+        names = "".join(f"    {literal(name)},\n" for name in self.blocks.recomputed)
         return f"COMPUTED_AGAIN = (\n{names})\n" if names else ""
 
     def _imports(self) -> Iterator[str]:

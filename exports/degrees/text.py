@@ -9,6 +9,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.placement import block_count
 from shardwright.exports.degrees.nearest import samples
+from shardwright.exports.writing import prose
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import in_words
 from shardwright.operators.models.optimizer import Optimizer
@@ -69,7 +70,7 @@ def title(facts: Facts, system: str) -> str:
 
 def comment(facts: Facts, system: str, notes: tuple[str, ...]) -> str:
     """Return the head of a file as comments: which plan it says, of what, and what that costs."""
-    sentences = [title(facts, system), *notes]
+    sentences = map(prose, [title(facts, system), *notes])
     return "\n".join(
         textwrap.fill(
             one, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program import ProgramWriter
+from shardwright.exports.writing import prose
 from shardwright.operators.info import Array
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.
@@ -42,7 +43,7 @@ def package_files(plan: Plan, program: ProgramWriter) -> dict[str, str | bytes]:
         "__init__.py": _INIT.format(
             devices=plan.mesh.size,
             ranks=program.vocabulary.ranks,
-            model=plan.document.model,
+            model=prose(plan.document.model),
             trainer=program.trainer,
             modules=f"`{own[0]}` is" if len(own) == 1 else f"`{own[0]}` to `{own[-1]}` are",
         ),

@@ -7,6 +7,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.exports.emission.expressions import Expressions
 from shardwright.exports.emission.vocabulary import Vocabulary
+from shardwright.exports.writing import prose
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.liveness import accumulates, dying_values, loop_of
@@ -299,13 +300,13 @@ def summary(plan: Plan, ranks: str) -> str:
     """Return a sentence on a plan."""
     document = plan.document
     mesh = " x ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes) or "one device"
-    return f"A training step of {document.model} on {document.devices} {ranks}, mesh {mesh}."
+    return f"A training step of {prose(document.model)} on {document.devices} {ranks}, mesh {mesh}."
 
 
 def heading(node: Node) -> str:
     """Return the comment above the lines of a module: where they are in the model."""
     phase = node.provenance.phase
-    return f"{node.scope or 'model'}, {phase}"
+    return f"{prose(node.scope) or 'model'}, {phase}"
 
 
 def _splits(value: Value) -> tuple[tuple[str, ...], ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.writing import prose
 from shardwright.ir.graph import Value
 
 _TYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "ui"}
@@ -21,7 +22,7 @@ def shardy_text(plan: Plan) -> str:
     axes = ", ".join(f'"{axis.name}"={axis.size}' for axis in ranks.axes)
     outputs = [program.values[name] for name in program.outputs]
     lines = [
-        _HEAD.format(model=plan.document.model, devices=plan.mesh.size),
+        _HEAD.format(model=prose(plan.document.model), devices=plan.mesh.size),
         "module {",
         f"  sdy.mesh @mesh = <[{axes}]>",
         "  func.func private @step(",

@@ -13,6 +13,7 @@ from shardwright.exports.parallelize.axes import Axes, layout_of
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles, placement_text
 from shardwright.exports.readings import merged, weights_of
+from shardwright.exports.writing import literal, prose
 from shardwright.operators.models.precision import MASTER
 
 _WIDTH: Final = 98  # columns
@@ -204,7 +205,7 @@ class Writer:
             yield f"    {title}: dict[str, ParallelStyle] = {{"
             for name, call in every.items():
                 if call:
-                    yield wrapped(f'        "{name}": {call},')
+                    yield wrapped(f"        {literal(name)}: {call},")
             yield "    }"
             yield f"    _check(module, {title})"
             yield from head if title == "styles" else ()
@@ -274,7 +275,7 @@ class Writer:
         dimensions = dict(self._shard_dimensions())
         if dimensions:
             yield "    dimensions = {"
-            yield from (f'        "{name}": {d},' for name, d in dimensions.items())
+            yield from (f"        {literal(name)}: {d}," for name, d in dimensions.items())
             yield "    }"
             yield "    places = {"
             yield "        parameter: Shard(dimensions.get(name, 0))"
@@ -307,8 +308,8 @@ class Writer:
     def _head(self, said: tuple[str, ...]) -> str:
         document = self.plan.document
         title = (
-            f"For PyTorch: a plan of {document.model} on {document.devices} devices of "
-            f"{document.cluster.name}."
+            f"For PyTorch: a plan of {prose(document.model)} on {document.devices} devices of "
+            f"{prose(document.cluster.name)}."
         )
         return _HEAD.format(
             title=title,
@@ -425,11 +426,12 @@ class Writer:
 
 def _sentence(said: str) -> str:
     """Return a note as a sentence of a docstring."""
-    return textwrap.fill(f"{said[0].upper()}{said[1:]}.", _WIDTH, break_on_hyphens=False)
+    sentence = prose(f"{said[0].upper()}{said[1:]}.")
+    return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
 
 
 def _quoted(names: str | tuple[str, ...]) -> str:
-    return f'"{names}"' if isinstance(names, str) else ", ".join(f'"{name}"' for name in names)
+    return ", ".join(map(literal, [names] if isinstance(names, str) else names))
 
 
 def _tuple(names: tuple[str, ...]) -> str:
