@@ -1,6 +1,7 @@
 """Matrix products and convolutions."""
 
 from math import prod
+from string import ascii_lowercase
 from typing import Any
 
 from shardwright.frontends.common.einsum import emit_einsum
@@ -69,6 +70,28 @@ def _unjoined(call: Call, rows: Value) -> Value:
 @converts("aten.einsum")
 def _einsum(call: Call, equation: str, tensors: list[Value], path: Any = None) -> Value:
     return emit_einsum(call, equation, tensors)
+
+
+@converts("aten._trilinear")
+def _trilinear(
+    call: Call,
+    i1: Value,
+    i2: Value,
+    i3: Value,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Value:
+    """Convert a product of three tensors, each without some of the dimensions, and its sum."""
+    letters = ascii_lowercase[: i1.type.rank + len(expand1)]
+
+    def without(places: list[int]) -> str:
+        return "".join(letter for i, letter in enumerate(letters) if i not in places)
+
+    terms = ",".join(map(without, (expand1, expand2, expand3)))
+    return emit_einsum(call, f"{terms}->{without(sumdim)}", [i1, i2, i3])
 
 
 @converts("aten.outer")

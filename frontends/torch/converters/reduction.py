@@ -93,6 +93,19 @@ def _position(call: Call, x: Value, dim: int | None = None, keepdim: bool = Fals
     return call.reshape(call.cast(found, "int64"), call.result.shape)
 
 
+@converts("aten.var_mean", "aten.std_mean")
+def _var_mean(
+    call: Call,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool = True,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> list[Value]:
+    mean = call.emit("reduce_mean", x, axis=axes_of(x, dim), keep_dims=keepdim)
+    return [_var(call, x, dim, unbiased, correction, keepdim), mean]
+
+
 @converts("aten.var", "aten.std")
 def _var(
     call: Call,

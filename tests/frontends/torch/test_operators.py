@@ -43,6 +43,12 @@ def elementwise(w: Any, x: Any) -> Many:
         w.isnan() | ~(x == 0),
         torch.logical_xor(w, x),
     )
+    yield from (
+        torch.special.i0(w),
+        torch.special.i0e(w),
+        torch.special.i1(w),
+        torch.special.i1e(w),
+    )
     yield from (w.detach() * w, w.float().double(), w.round(), w.floor(), w.ceil(), w.sign())
     yield from (half.log2(), half.log10(), w.exp2(), (w * 0) ** 0)
     whole = (x * 9).long()
@@ -72,6 +78,7 @@ def shapes(w: Any, x: Any) -> Many:
 def reductions(w: Any, x: Any) -> Many:
     yield from (w.sum(), w.sum(0), w.mean(1, keepdim=True), w.prod(1), w.amax(1), w.amin(0))
     yield from (w.max(1).values, w.min(0).values, w.argmax(1), w.argmin(), w.max(), w.var(1))
+    yield from (*torch.var_mean(w, 1), *torch.std_mean(w, (0, 1), correction=0, keepdim=True))
     yield from (w.std(0, unbiased=False), w.norm(dim=1), w.abs().norm(1), w.logsumexp(1))
     yield from (w.softmax(0), w.log_softmax(1), w.cumsum(0), w.topk(2, 1).values, w.sort(1).values)
     yield from ((w > 0).any(1), (w > 0).all(), w.diff(dim=1), torch.linalg.vector_norm(w, 3.0))
@@ -162,6 +169,7 @@ def products(w: Any, x: Any) -> Many:
     heads = w.view(2, 2, 3, 2).transpose(1, 2)  # joined rows: [sample token, feature]
     yield from (torch.addmm(x[0, :4], heads.reshape(6, 4), x[:, :4]), heads.reshape(6, 4).tanh())
     yield torch.addmm(x[0, :4], w.view(1, 1, 24).reshape(1, 24), x.reshape(24, 1).expand(24, 4))
+    yield F.bilinear(w[:, :2], x[:, :3], torch.stack([x[:2, :3], w[:2, 3:]]), x[0, :2])
     image = w.view(1, 2, 3, 4)
     kernel = x.view(4, 2, 3, 1)
     yield from (F.conv2d(image, kernel, padding="same"), F.conv2d(image, kernel[:2, :1], groups=2))
