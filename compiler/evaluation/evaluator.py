@@ -6,7 +6,7 @@ communication are those of the compiled program. Everything that tells what a pl
 none, asks here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -198,6 +198,11 @@ class _Model:
         nothing = Decisions(Mesh(()), {}, {}, stages=stages_of(whole))
         return _Model(whole, shortened(whole, nothing, options.optimizer.overrides))
 
+    @property
+    def graph(self) -> Graph:
+        """The graph of few layers, or of all."""
+        return self.whole if self.few is None else self.few.graph
+
 
 @dataclass
 class Evaluator:
@@ -228,6 +233,7 @@ class Evaluator:
     options: CompileOptions
     software: Software | None = None
     _ran: list[tuple[Pass, Graph, Graph]] = field(default_factory=list)
+    _asked: dict[Hashable, SearchRequest] = field(default_factory=dict)
     _models: list[tuple[Graph, tuple[str, ...], _Model]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -263,10 +269,9 @@ class Evaluator:
             If the model has no such plan.
         """
         options = self._options_of(plan)
-        model = self._model(options)
-        source = model.whole if model.few is None else model.few.graph
+        source = self._in_one_stage(options).graph
         with rare_collections():
-            program = self._emitted(source, {}, plan, options)
+            program = self._emitted(source, self._decided(plan, options), options)
             return parts_of(program, source, self.cluster.without_host().run_by(self.software))
 
     @cached_property
@@ -285,45 +290,77 @@ class Evaluator:
 
     def _program(self, plan: NamedPlan, options: CompileOptions) -> Graph:
         """Return the program of a plan, before gradients are fused."""
-        model = self._model(options)
+        model, decisions = self._model(options), self._decisions(plan, options)
         if model.few is not None:
             with suppress(NotRepeatedError):
                 few = model.few
-                stages = few.decisions.stages
-                return few.lengthened(self._emitted(few.graph, stages, plan, options))
-        return self._emitted(model.whole, stages_of(model.whole), plan, options)
+                return few.lengthened(self._emitted(few.graph, few.decided(decisions), options))
+        return self._emitted(model.whole, decisions, options)
 
-    def _emitted(
-        self, model: Graph, stages: Mapping[str, int], plan: NamedPlan, options: CompileOptions
-    ) -> Graph:
+    def _emitted(self, model: Graph, decisions: Decisions, options: CompileOptions) -> Graph:
         """Return the program that the passes make of a model, before gradients are fused."""
         model = replace(model, cuts=())
         options = replace(options, optimizer=rules_within(options.optimizer, model))
-        lowering = LowerRedistributions(self._cluster, options.cost_model)
-        planner = lowering.planner(plan.mesh(self._cluster, self.devices))
-        request = SearchRequest(model, self._cluster, planner, options)
-        decisions = request.decisions(request.solve(request.space, SearchOptions()))
-        if stages:
-            level = plan.stage_level(self._cluster, self.devices)
-            decisions = in_stages(decisions, plan.pipeline, stages, plan.order, level)
-        pipeline = partitioned(options, decisions, lowering)
+        pipeline = partitioned(options, decisions, self._lowering)
         until = pipeline.index(CleanUp()) + 1
         return PassManager(verify_later=True).run_all(pipeline[:until], model)
+
+    @cached_property
+    def _lowering(self) -> LowerRedistributions:
+        """The pass that lowers redistributions, which knows the paths of all plans."""
+        return LowerRedistributions(self._cluster, self.options.cost_model)
+
+    # What a plan decides
+
+    def _decisions(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
+        """Return the decisions of a plan about the whole model, in its stages."""
+        model = self._in_one_stage(options)
+        found = self._decided(plan, options)
+        if model.few is not None:
+            found = model.few.extended(found)
+        stages = stages_of(self._model(options).whole)
+        if not stages:
+            return found
+        level = plan.stage_level(self._cluster, self.devices)
+        return in_stages(found, plan.pipeline, stages, plan.order, level)
+
+    def _decided(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
+        """Return the decisions of a plan about the model of few layers, without stages.
+
+        The problem that they solve is that of all plans on the mesh with as many micro-batches.
+        """
+        source = self._in_one_stage(options).graph
+        planner = self._lowering.planner(plan.mesh(self._cluster, self.devices))
+        options = replace(options, optimizer=rules_within(options.optimizer, source))
+        key = id(source), planner.mesh, options.passes, plan.sequence_parallel
+        request = SearchRequest(source, self._cluster, planner, options)
+        first = self._asked.setdefault(key, request)
+        request = replace(request, known_micro=first.micro)
+        return request.decisions(request.solve(first.space, SearchOptions()))
 
     # The model
 
     def _model(self, options: CompileOptions) -> _Model:
         """Return the model in canonical form, in the stages of a plan."""
-        source = self._left_by(as_asked(options, options.passes), self.graph)
-        source = self._left_by((canonical_form(options), *marking(options)), source)
+        source = self._source(options)
         given = given_stages(source, self._cluster, self.devices, options)
-        cuts = () if given is None else given.cuts
+        return self._at_cuts(source, () if given is None else given.cuts, options)
+
+    def _in_one_stage(self, options: CompileOptions) -> _Model:
+        """Return the model in canonical form, in one stage."""
+        return self._at_cuts(self._source(options), (), options)
+
+    def _at_cuts(self, source: Graph, cuts: tuple[str, ...], options: CompileOptions) -> _Model:
         for known, at, model in self._models:
             if known is source and at == cuts:
                 return model
         model = _Model.of(replace(source, cuts=cuts), options)
         self._models.append((source, cuts, model))
         return model
+
+    def _source(self, options: CompileOptions) -> Graph:
+        source = self._left_by(as_asked(options, options.passes), self.graph)
+        return self._left_by((canonical_form(options), *marking(options)), source)
 
     def _left_by(self, pipeline: Pipeline, graph: Graph) -> Graph:
         """Return the graph that passes leave; the same one for the same passes."""

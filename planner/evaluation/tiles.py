@@ -6,8 +6,9 @@ afterwards, as copies of what a layer became. The result is the program of the w
 names that passes make.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from shardwright.ir.decisions import Decisions
@@ -59,10 +60,26 @@ class Shortened:
             program = lengthened(self.whole, program, layers)
         return program
 
+    def decided(self, decisions: Decisions) -> Decisions:
+        """Return decisions about the whole model without the layers that are not in the graph."""
+        return _about(decisions, lambda name: () if name in self._gone else (name,))
+
+    def extended(self, decisions: Decisions) -> Decisions:
+        """Return decisions about the whole model: of all equal layers as of the first of them."""
+        names: dict[str, list[str]] = {}
+        for first, *layers, _ in self.stretches:
+            for layer in layers:
+                for one, other in zip(first, layer, strict=True):
+                    names.setdefault(one, [one]).append(other)
+        return _about(decisions, lambda name: names.get(name, (name,)))
+
+    @cached_property
+    def _gone(self) -> set[str]:
+        return self.whole.values.keys() - self.graph.values.keys()
+
     def _with_own_names(self, program: Graph) -> Graph:
         """Return the program with other names where passes took those of layers left out."""
-        free = self.whole.values.keys() - self.graph.values.keys()
-        names = {name: f"{name}.made" for name in program.values if name in free}
+        names = {name: f"{name}.made" for name in program.values if name in self._gone}
         nodes = [
             replace(
                 renamed(node, names),
@@ -115,24 +132,32 @@ def shortened(
         offloaded=tuple(name for name in graph.offloaded if name not in gone),
         shared_layouts=tuple(pair for pair in graph.shared_layouts if pair[0] not in gone),
     )
-    return Shortened(graph, few, _without(decisions, gone), stretches)
+    return Shortened(
+        graph,
+        few,
+        _about(decisions, lambda name: () if name in gone else (name,)),
+        stretches,
+    )
 
 
-def _without(decisions: Decisions, gone: set[str]) -> Decisions:
-    """Return the decisions of a model without some values."""
+def _about(decisions: Decisions, names: Callable[[str], Iterable[str]]) -> Decisions:
+    """Return decisions about the values that stand for each value, which may be none or several."""
 
-    def kept(mapping: Mapping[str, T]) -> dict[str, T]:
-        return {name: item for name, item in mapping.items() if name not in gone}
+    def of_each(mapping: Mapping[str, T]) -> dict[str, T]:
+        return {name: item for one, item in mapping.items() for name in names(one)}
+
+    def of_all(some: frozenset[str]) -> frozenset[str]:
+        return frozenset(name for one in some for name in names(one))
 
     return replace(
         decisions,
-        strategies=kept(decisions.strategies),
-        stored=kept(decisions.stored),
-        shared_layouts=kept(decisions.shared_layouts),
-        stages=kept(decisions.stages),
-        regathered=decisions.regathered - gone,
-        recomputed=decisions.recomputed - gone,
-        offloaded=decisions.offloaded - gone,
-        gathered_in_passes=decisions.gathered_in_passes - gone,
-        reduced_in_passes=decisions.reduced_in_passes - gone,
+        strategies=of_each(decisions.strategies),
+        stored=of_each(decisions.stored),
+        shared_layouts=of_each(decisions.shared_layouts),
+        stages=of_each(decisions.stages),
+        regathered=of_all(decisions.regathered),
+        recomputed=of_all(decisions.recomputed),
+        offloaded=of_all(decisions.offloaded),
+        gathered_in_passes=of_all(decisions.gathered_in_passes),
+        reduced_in_passes=of_all(decisions.reduced_in_passes),
     )
