@@ -145,7 +145,8 @@ class Evaluation:
     @cached_property
     def in_order(self) -> MemoryUseReport:
         """The memory of the program in its order, which no window makes less."""
-        return peak_memory(self.alone)
+        with rare_collections():
+            return peak_memory(self.alone)
 
     @cached_property
     def as_run(self) -> Timeline | None:

@@ -9,6 +9,7 @@ parameters and inputs, accumulators for the whole loop, and what is in flight.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from shardwright.operators.models.optimizer import Update
 from shardwright.operators.views import buffers_of
 
 Bytes = NDArray[np.float64]  # by kind
+_Change = tuple[int, float, str]  # of the live bytes: the column, the bytes, and the node
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,14 @@ class PipelineMemory:
         self.columns = columns or Columns.of_kinds(graph)
         parameters = {parameter.name for parameter in graph.parameters}
         self.lasting = graph.kept() | (parameters - set(copied))
+        self._buffers: dict[int, tuple[str, ...]] = {}
+
+    def buffers_at(self, position: int) -> tuple[str, ...]:
+        """Return the buffers that a node reads or defines, by its position."""
+        if position not in self._buffers:
+            node = self.pipeline.graph.nodes[position]
+            self._buffers[position] = buffers_of(node, self.held.live.roots)
+        return self._buffers[position]
 
     def walked(self, group: GroupProgram, segments: GroupSegments | None = None) -> WalkedGroup:
         """Return the live bytes of a group, with nodes in program order or at given times."""
@@ -163,13 +173,13 @@ class _Walk:
     def through(self, segments: GroupSegments | None) -> WalkedGroup:
         """Walk through a step."""
         program = self.program
-        self.now = self._allocated((*program.inputs, *program.parameters))
+        self.now = self._sum(self._allocated((*program.inputs, *program.parameters)))
         self.highest = Rise(self.now, "the start", self.now)
         for rise in self._rises(program.before, segments.before if segments else None):
             self._add(rise)
-        self.now = self.now + self._allocated(program.accumulated)
+        self.now = self.now + self._sum(self._allocated(program.accumulated))
         self._add_loop(self._of_loop(segments))
-        self.now = self.now - self._freed(program.dead_after_loop)
+        self.now = self.now + self._sum(self._freed(program.dead_after_loop))
         for rise in self._rises(program.after, segments.after if segments else None):
             self._add(rise)
         kinds = np.vstack(self.kinds) if self.kinds else np.zeros((0, self.memory.columns.count))
@@ -213,14 +223,12 @@ class _Walk:
 
     def _rise(self, runs: Iterable[Run]) -> Rise:
         """Return what some nodes do in program order."""
-        now, peak, at = self._none(), self._none(), ""
+        changes: list[_Change] = []
         for run in runs:
-            now = now + self._allocated(self._made(run))
-            most = now + self._workspace(run)
-            if most.sum() > peak.sum() or not at:
-                peak, at = most, self._node(run).name
-            now = now - self._freed(run.dead)
-        return Rise(peak, at, now)
+            changes += self._begun(run)
+            changes += self._ended(run)
+            changes += self._freed(run.dead)
+        return self._rise_by(changes)
 
     def _rise_in_time(self, timed: TimedSegment) -> Rise:
         """Return what the nodes of a segment do at their times.
@@ -228,32 +236,57 @@ class _Walk:
         A buffer is live from the start of the node that defines it to the end of the last that
         uses it; what is sent, to the end of the segment, and what is received, from its begin.
         """
-        changes: list[tuple[float, int, int, Bytes, str]] = []
+        found: list[tuple[float, int, int, list[_Change]]] = []
         ends: dict[str, tuple[float, int]] = {}  # the last use of each buffer
+        roots = self.memory.held.live.roots
         for i, (run, (start, end)) in enumerate(zip(timed.runs, timed.times, strict=True)):
-            node = self._node(run)
-            workspace = self._workspace(run)
-            changes.append((start, i, 0, self._allocated(self._made(run)) + workspace, node.name))
-            changes.append((end, i, 1, -workspace, ""))
-            for name in buffers_of(node, self.memory.held.live.roots):
+            found.append((start, i, 0, self._begun(run)))
+            found.append((end, i, 1, self._ended(run)))
+            for name in self.memory.buffers_at(run.position):
                 ends[name] = max(ends.get(name, (0.0, 0)), (end, i))
             for name in run.dead:
-                root = self.memory.held.live.roots.get(name, name)
-                moment, last = ends[root]
-                changes.append((moment, last, 1, -self._freed((name,)), ""))
-        now, peak, at = self._none(), self._none(), ""
-        for _, _, _, change, name in sorted(changes, key=lambda one: one[:3]):
-            now = now + change
-            if now.sum() > peak.sum() or not at:
-                peak, at = now, name or at
-        return Rise(peak, at, now)
+                moment, last = ends[roots.get(name, name)]
+                found.append((moment, last, 1, self._freed((name,))))
+        found.sort(key=itemgetter(0, 1, 2))
+        return self._rise_by([change for *_, changes in found for change in changes])
+
+    def _rise_by(self, changes: Sequence[_Change]) -> Rise:
+        """Return the peak of some changes of the live bytes, and what is left after them."""
+        if not changes:
+            return Rise(self._none(), "", self._none())
+        columns, nbytes, names = zip(*changes, strict=True)
+        first = 1 + int(np.cumsum(nbytes).argmax())
+        count = self.memory.columns.count
+        peak = np.bincount(columns[:first], nbytes[:first], count)
+        return Rise(peak, names[first - 1], np.bincount(columns, nbytes, count))
 
     def _none(self) -> Bytes:
         """Return no bytes in any column."""
         return np.zeros(self.memory.columns.count)
 
+    def _sum(self, changes: Iterable[_Change]) -> Bytes:
+        found = self._none()
+        for column, nbytes, _ in changes:
+            found[column] += nbytes
+        return found
+
     def _node(self, run: Run) -> Node:
         return self.memory.pipeline.graph.nodes[run.position]
+
+    def _begun(self, run: Run) -> list[_Change]:
+        """Count what a node defines, and return the bytes that it takes while it runs."""
+        name = self._node(run).name
+        made = self._allocated(self._made(run), name)
+        return [*made, (self.memory.columns.of[name], self._workspace(run, name), name)]
+
+    def _ended(self, run: Run) -> list[_Change]:
+        """Return the bytes that a node holds no longer once it has run."""
+        name = self._node(run).name
+        workspace = self._workspace(run, name)
+        return [(self.memory.columns.of[name], -workspace, name)] if workspace else []
+
+    def _workspace(self, run: Run, name: str) -> float:
+        return self.memory.held.workspaces.get(name, 0.0) if run.kind == "run" else 0.0
 
     def _made(self, run: Run) -> list[str]:
         """Return the values that a node defines, but for accumulators."""
@@ -262,32 +295,24 @@ class _Walk:
         live = self.memory.held.live
         return [r.name for r in self._node(run).results if not live.is_accumulator(r.name)]
 
-    def _workspace(self, run: Run) -> Bytes:
-        """Return the bytes that a node holds only while it runs."""
-        found, node = self._none(), self._node(run)
-        if run.kind == "run":
-            workspace = self.memory.held.workspaces.get(node.name, 0.0)
-            found[self.memory.columns.of[node.name]] = workspace
-        return found
-
-    def _allocated(self, names: Iterable[str]) -> Bytes:
+    def _allocated(self, names: Iterable[str], at: str = "") -> list[_Change]:
         """Count values; return the bytes of new buffers."""
-        found = self._none()
+        found: list[_Change] = []
         for name in names:
             root = self.memory.held.live.roots.get(name, name)
             if not self.holders[root]:
-                found[self.memory.columns.of[root]] += self.memory.held.sizes[root]
+                found.append((self.memory.columns.of[root], self.memory.held.sizes[root], at))
             self.holders[root] += 1
         return found
 
-    def _freed(self, names: Iterable[str]) -> Bytes:
-        """Forget values; return the bytes of the buffers that none of the others is in."""
-        found = self._none()
+    def _freed(self, names: Iterable[str]) -> list[_Change]:
+        """Forget values; return the bytes, negative, of the buffers that no other is in."""
+        found: list[_Change] = []
         for name in names:
             if name in self.memory.lasting:
                 continue
             root = self.memory.held.live.roots.get(name, name)
             self.holders[root] -= 1
             if not self.holders[root]:
-                found[self.memory.columns.of[root]] += self.memory.held.sizes[root]
+                found.append((self.memory.columns.of[root], -self.memory.held.sizes[root], ""))
         return found

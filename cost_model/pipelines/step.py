@@ -10,7 +10,7 @@ schedule bound the step of every program.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from shardwright.cost_model.events import (
     Event,
@@ -126,8 +126,16 @@ def group_peaks(
 
 
 def _steps(pipeline: Pipeline, cluster: AnyCluster, columns: Columns | None = None) -> "_Steps":
+    if columns is None:
+        return _steps_by_kind(pipeline, cluster)
     times = SegmentTimes(pipeline, cluster)
     return _Steps(times, PipelineMemory(pipeline, times.buffers, columns))
+
+
+@lru_cache(maxsize=2)  # a step is simulated, and then narrowed; a pipeline is compared by identity
+def _steps_by_kind(pipeline: Pipeline, cluster: AnyCluster) -> "_Steps":
+    times = SegmentTimes(pipeline, cluster)
+    return _Steps(times, PipelineMemory(pipeline, times.buffers))
 
 
 def pipeline_seconds(pipeline: Pipeline, cluster: AnyCluster) -> float:
