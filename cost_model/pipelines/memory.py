@@ -256,9 +256,7 @@ class _Walk:
             return Rise(self._none(), "", self._none())
         columns, nbytes, names = zip(*changes, strict=True)
         first = 1 + int(np.cumsum(nbytes).argmax())
-        count = self.memory.columns.count
-        peak = np.bincount(columns[:first], nbytes[:first], count)
-        return Rise(peak, names[first - 1], np.bincount(columns, nbytes, count))
+        return Rise(self._sum(changes[:first]), names[first - 1], self._sum(changes))
 
     def _none(self) -> Bytes:
         """Return no bytes in any column."""
