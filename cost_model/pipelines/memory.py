@@ -254,9 +254,9 @@ class _Walk:
         """Return the peak of some changes of the live bytes, and what is left after them."""
         if not changes:
             return Rise(self._none(), "", self._none())
-        columns, nbytes, names = zip(*changes, strict=True)
-        first = 1 + int(np.cumsum(nbytes).argmax())
-        return Rise(self._sum(changes[:first]), names[first - 1], self._sum(changes))
+        first = 1 + int(np.cumsum([nbytes for _, nbytes, _ in changes]).argmax())
+        *_, name = changes[first - 1]
+        return Rise(self._sum(changes[:first]), name, self._sum(changes))
 
     def _none(self) -> Bytes:
         """Return no bytes in any column."""
