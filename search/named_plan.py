@@ -8,6 +8,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from math import gcd, prod
 
 from shardwright.cost_model.cluster import Cluster
@@ -23,6 +24,7 @@ from shardwright.ir.values import (
     in_words,
     wrong_value,
 )
+from shardwright.search.plan_axes import NAMES
 
 RECOMPUTE = ("none", "selective", "operators", "full")
 ZERO = (0, 1, 2, 3)
@@ -49,7 +51,10 @@ class NamedPlan:
     ring : bool
         Whether keys and values pass round the context ranks; else they are gathered.
     expert : int
-        Ranks, out of those that share the batch, between which experts are divided.
+        Ranks between which experts are divided: out of all of a stage, the nearest ones behind
+        those of `expert_tensor`, whatever they share elsewhere (Megatron-Core folds them so).
+    expert_tensor : int or None
+        Ranks that share the weights of an expert; None for as many as `tensor`.
     micro_batch : int or None
         Samples of one micro-batch on one data rank; None for all of its samples.
     chunks : int
@@ -85,6 +90,7 @@ class NamedPlan:
     context: int = 1
     ring: bool = False
     expert: int = 1
+    expert_tensor: int | None = None
     micro_batch: int | None = None
     chunks: int = 1
     schedule: str | None = None
@@ -106,6 +112,8 @@ class NamedPlan:
             check_flag(name, getattr(self, name), _OF)
         if self.shard > 1 and not self.zero:
             object.__setattr__(self, "zero", ZERO[-1])
+        if self.expert_tensor == self.tensor:
+            object.__setattr__(self, "expert_tensor", None)
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -133,17 +141,48 @@ class NamedPlan:
             )
         if self.pipeline > 1:
             check_options(self.order, self.pipeline, self.chunks, self.pipeline)
-        if self.data is not None and self.data % self.expert:
-            raise OptionError(
-                f"`expert={self.expert}` does not divide `data={self.data}`: experts are divided "
-                "between the ranks that share the batch"
-            )
         self._check_shard()
-        if self.zero and self.data == self.context == 1:
+        self._check_experts()
+        if self.zero and self.data == self.context == 1 == self.expert_data:
             raise OptionError(
                 f"`zero={self.zero}` divides over the data ranks, and the plan has one",
                 hint="leave `zero` out",
             )
+
+    def _check_experts(self) -> None:
+        """Refuse ranks of experts that do not fold onto those of the rest of the model."""
+        if self.expert_tensor is not None and self.tensor > 1 and not self.sequence_parallel:
+            raise OptionError(
+                f"`expert_tensor={self.expert_tensor}` of the plan divides tokens between tensor "
+                "ranks, which all hold the same without `sequence_parallel`",
+                hint="add `sequence_parallel`",
+            )
+        if not self.folds:
+            return
+        own = self._written("expert_tensor", "expert")
+        if self.data is not None:
+            ranks, others = self.ranks_of_stage, self._written("tensor", "context", "data")
+            if ranks % (self.of_experts * self.expert):
+                raise OptionError(
+                    f"{own} of the plan does not divide the {ranks} ranks of a stage, {others}",
+                    hint=f"use degrees whose product divides {ranks}",
+                )
+        ends = sorted(set(self._ends.values()))
+        for near, far in pairwise(ends):
+            if far % near:
+                raise OptionError(
+                    f"{own} of the plan does not fold onto {self._written('tensor', 'context')}: "
+                    f"groups of {near} and of {far} ranks would overlap in part",
+                    hint="use degrees of which products divide each other, such as powers of two",
+                )
+
+    def _written(self, *names: str) -> str:
+        """Return degrees as they are written, those above 1, else the first."""
+        degrees = {name: getattr(self, name) for name in names}
+        if "expert_tensor" in degrees:
+            degrees["expert_tensor"] = self.of_experts
+        shown = [f"`{name}={n}`" for name, n in degrees.items() if n > 1]
+        return " * ".join(shown) or f"`{names[0]}=1`"
 
     def _check_shard(self) -> None:
         """Refuse groups of ranks that divide parameters, and are no groups of data ranks."""
@@ -155,11 +194,13 @@ class NamedPlan:
                 "share the batch divide the parameters",
                 hint=f"use a divisor of {self.data}",
             )
-        if self.shard % self.expert or self.shard == self.expert:
+        group, experts = self.tensor * self.context * self.shard, self.of_experts * self.expert
+        if self.folds and (group % experts or group == experts):
             raise OptionError(
-                f"`shard={self.shard}` is no larger multiple of `expert={self.expert}`: groups of "
-                "expert ranks divide the parameters",
-                hint=f"use a multiple of {self.expert}, or leave `shard` out",
+                f"`shard={self.shard}` makes groups of {group} ranks, no larger multiple of "
+                f"{self._written('expert_tensor', 'expert')}: groups of expert ranks divide the "
+                "parameters",
+                hint=f"use a larger multiple of {experts} ranks, or leave `shard` out",
             )
 
     @classmethod
@@ -211,6 +252,40 @@ class NamedPlan:
     def order(self) -> str:
         """The schedule of a pipeline."""
         return self.schedule or ("interleaved" if self.chunks > 1 else "1f1b")
+
+    # Experts
+
+    @property
+    def folds(self) -> bool:
+        """Whether experts have degrees of their own."""
+        return self.expert > 1 or self.expert_tensor is not None
+
+    @property
+    def of_experts(self) -> int:
+        """Ranks that share the weights of an expert."""
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+    @property
+    def ranks_of_stage(self) -> int:
+        """Ranks of a stage; without `data`, those of one data rank."""
+        return self.tensor * self.context * (self.data or 1)
+
+    @property
+    def expert_data(self) -> int:
+        """Ranks that have copies of the same experts: data ranks of experts."""
+        return max(self.ranks_of_stage // (self.of_experts * self.expert), 1)
+
+    @property
+    def _ends(self) -> dict[str, int]:
+        """After how many ranks, from the nearest on, each degree of a stage ends."""
+        tensor, context = self.tensor, self.tensor * self.context
+        found = {"tensor": tensor, "context": context}
+        if self.folds:
+            within = self.of_experts
+            found |= {"within": within, "expert": within * self.expert}
+        if self.shard > 1:
+            found["shard"] = context * self.shard
+        return found if self.data is None else {**found, "data": self.ranks_of_stage}
 
     # On devices
 
@@ -308,66 +383,39 @@ class NamedPlan:
     def parts(self, cluster: Cluster, devices: int) -> dict[str, list[tuple[int, int]]]:
         """Return for each degree its (size, level), innermost first.
 
+        Ranks that have one part elsewhere and another at the experts are apart: `tensor_expert` is
+        of tensor ranks that divide experts, `tensor_copies` of those that have copies of them.
+
         Raises
         ------
         ShardwrightError
             If the degrees do not fit the devices, or the levels of the cluster.
         """
         plan = self.on(devices)
-        assert plan.data is not None
-        degrees = {
-            "tensor": plan.tensor,
-            "context": plan.context,
-            "expert": plan.expert,
-            "shard": max(plan.shard // plan.expert, 1),
-            "data": plan.data // max(plan.shard, plan.expert),
-            "pipeline": plan.pipeline,
-        }
+        degrees = dict(plan._segments())
+        for name in (*_ORDER, "expert"):
+            degrees.setdefault(name, 1)
+        degrees["pipeline"] = plan.pipeline
         left = [*cluster.for_devices(devices)]
         return {n: list(_on_levels(n, degree, left, cluster)) for n, degree in degrees.items()}
 
-
-@dataclass(frozen=True)
-class PlanAxes:
-    """The axes of the mesh of a named plan, by what they divide.
-
-    Parameters
-    ----------
-    data : tuple of str
-        The batch; those of the experts are among them.
-    expert, tensor, context : tuple of str
-        Experts; weights; sequences.
-    shard : tuple of str
-        What ZeRO divides, where not all axes of the batch do; those of experts are not among them.
-    """
-
-    data: tuple[str, ...]
-    expert: tuple[str, ...]
-    tensor: tuple[str, ...]
-    context: tuple[str, ...] = ()
-    shard: tuple[str, ...] = ()
-
-    @property
-    def storage(self) -> tuple[str, ...]:
-        """The axes over which ZeRO divides: those with copies of the weights, or some of them."""
-        some = {*self.expert, *self.shard} if self.shard else set(self.data)
-        return (*(axis for axis in self.data if axis in some), *self.context)
-
-    @staticmethod
-    def of(mesh: Mesh) -> "PlanAxes":
-        """Return the axes of a mesh made by `NamedPlan.mesh`."""
-        kinds = {name: name.partition("_")[0] for name in mesh.names}
-
-        def of(*wanted: str) -> tuple[str, ...]:
-            return tuple(name for name in mesh.names if kinds[name] in wanted)
-
-        batch = of("data", "shard", "expert")
-        return PlanAxes(batch, of("expert"), of("tensor"), of("context"), of("shard"))
+    def _segments(self) -> Iterator[tuple[str, int]]:
+        """Yield the ranks of a stage by what they share elsewhere and at experts, nearest first."""
+        ends = self._ends
+        within = ends["within"] if self.folds else ends["tensor"]
+        for near, far in pairwise(sorted({1, *ends.values()})):
+            elsewhere = next(name for name in _ORDER if near < ends.get(name, 1))
+            divides = "expert" if near < ends.get("expert", 1) else "copies"
+            yield NAMES[elsewhere, "within" if near < within else divides], far // near
 
 
+_ORDER = ("tensor", "context", "shard", "data")  # what ranks share, nearest first
 _KEYS = tuple(item.name for item in fields(NamedPlan))
 _FLAGS = ("ring", "sequence_parallel")
-_COUNTS = ("tensor", "pipeline", "data", "context", "expert", "micro_batch", "chunks", "shard")
+_COUNTS = (
+    *("tensor", "pipeline", "data", "context", "expert", "expert_tensor", "micro_batch", "chunks"),
+    "shard",
+)
 
 
 def _item(item: str, text: str) -> tuple[str, object]:

@@ -75,6 +75,8 @@ class Parallelism:
         Products that are divided otherwise, repeated layers as one, the most work first.
     expert : int
         Ranks between which experts are divided.
+    expert_tensor : int or None
+        Ranks that share the weights of an expert; None without experts.
     scattered : bool
         Whether norms are divided by position over the tensor ranks.
     by_heads : bool
@@ -101,6 +103,7 @@ class Parallelism:
     followed: float
     otherwise: tuple[str, ...]
     expert: int
+    expert_tensor: int | None
     scattered: bool
     by_heads: bool
     divided: int
@@ -141,6 +144,7 @@ class Parallelism:
             sum(follow.values()) / total if total else 1.0,
             _patterns(plan.model, {n: w for n, w in work.items() if n not in follow}),
             prod(sizes[name] for name in experts.axes),
+            prod(sizes[name] for name in experts.within) if experts.weights else None,
             _scattered(plan, tensor),
             _by_heads(plan, [name for name, role in own.items() if role == SEQUENCE]),
             prod(sizes[name] for name in divided),
@@ -171,6 +175,7 @@ class Parallelism:
                 data=data if data > 1 else None,
                 context=context,
                 expert=self.expert,
+                expert_tensor=self.expert_tensor if self.scattered else None,
                 micro_batch=self.samples // (data * self.passes) if self.passes > 1 else None,
                 chunks=self.chunks if pipelined else 1,
                 schedule=self.schedule if pipelined else None,
@@ -191,6 +196,8 @@ class Parallelism:
             found.append(f"{1 - self.followed:.1%} of the products divided otherwise: {some}{more}")
         if self.by_heads:
             found.append("attention divided by heads, not by position")
+        if not self.scattered and self.expert_tensor not in (None, self.ranks[TENSOR]):
+            found.append(f"the weights of an expert divided over {self.expert_tensor}")
         if 1 < self.divided < self.sharing and self.shard == 1:
             found.append(f"parameters divided over {self.divided} of {self.sharing} ranks")
         if self.divided > 1 and self.divided_share < _ALL:
@@ -223,9 +230,10 @@ _SHOWN = 2  # patterns of products in a clause
 
 @dataclass(frozen=True)
 class _Experts:
-    """The axes that divide experts, and the parameters of these."""
+    """The axes that divide experts, and the weights of an expert, and the parameters of these."""
 
     axes: set[str] = field(default_factory=set)
+    within: set[str] = field(default_factory=set)
     weights: set[str] = field(default_factory=set)
 
 
@@ -252,6 +260,7 @@ def _roles(
         }
         if _has_experts(info.rule, weights):
             experts.axes.update(axis for axis in sizes if found.get(axis) == EXPERT)
+            experts.within.update(axis for axis in sizes if found.get(axis) == TENSOR)
             experts.weights.update(*(constants[node.operands[i]] for i in weights))
             continue
         work[node.name] = info.product_flops

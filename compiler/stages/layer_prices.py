@@ -17,7 +17,8 @@ from shardwright.passes.recompute import recomputations
 from shardwright.planner.plan.blocks import Blocks
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.heuristics.named_plan import NamedStrategies
-from shardwright.search.named_plan import NamedPlan, PlanAxes
+from shardwright.search.named_plan import NamedPlan
+from shardwright.search.plan_axes import PlanAxes
 
 _FEWEST = 2  # repeated layers
 _IN_FLIGHT = 1, 2  # micro-batches, by which it is told what one more of them saves

@@ -19,7 +19,8 @@ from shardwright.passes.recompute import recomputations
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.plan.stage_plans import StagePlan, renamed
 from shardwright.search.heuristics.named_plan import NamedStrategies
-from shardwright.search.named_plan import ZERO, NamedPlan, PlanAxes
+from shardwright.search.named_plan import ZERO, NamedPlan
+from shardwright.search.plan_axes import PlanAxes
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
@@ -230,6 +231,8 @@ def _axes(mesh: Mesh, graph: Graph) -> Iterator[PlanAxes]:
         yield PlanAxes(data, (), tensor)
         if experts and data:
             yield PlanAxes(data, data, tensor)
+        if experts and tensor:
+            yield PlanAxes(data, names, tensor, within=())
 
 
 def _plan(mesh: Mesh, axes: PlanAxes, zero: int, *, by_position: bool, ring: bool) -> NamedPlan:
@@ -245,6 +248,7 @@ def _plan(mesh: Mesh, axes: PlanAxes, zero: int, *, by_position: bool, ring: boo
         data=mesh.extent(axes.data),
         context=mesh.extent(axes.context),
         expert=mesh.extent(axes.expert),
+        expert_tensor=mesh.extent(axes.of_experts),
         ring=ring,
         zero=zero,
         sequence_parallel=by_position,

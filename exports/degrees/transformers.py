@@ -22,7 +22,8 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.search.named_plan import NamedPlan, PlanAxes, copies_and_shards
+from shardwright.search.named_plan import NamedPlan, copies_and_shards
+from shardwright.search.plan_axes import PlanAxes
 
 _PRECISIONS: Final = ("float32", "bfloat16")
 _FULLY_SHARDED = 3  # the ZeRO stage that FSDP2 is

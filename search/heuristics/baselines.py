@@ -11,8 +11,8 @@ from shardwright.search.heuristics.batch import batch_layout, follow_batch
 from shardwright.search.heuristics.completion import complete, replicated, scattered
 from shardwright.search.heuristics.tensor_ranks import walk
 from shardwright.search.method import Heuristic, SearchResult
-from shardwright.search.named_plan import PlanAxes
 from shardwright.search.options import SearchOptions
+from shardwright.search.plan_axes import PlanAxes
 from shardwright.search.space.space import SearchSpace
 
 

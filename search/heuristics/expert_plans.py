@@ -1,16 +1,17 @@
 """Expert plans on the axes of any mesh: who divides the batch, the weights, the sequences.
 
 A named plan says a degree for each purpose. On a given mesh the innermost axes are taken for tensor
-ranks, the next for context ranks, the next for experts, and the rest for data ranks: tensor ranks
-are nearest to each other, as Megatron places them. Neighbouring axes of one purpose and one level
+ranks, the next for context ranks, and the rest for data ranks: tensor ranks are nearest to each
+other, as Megatron places them. Experts are divided over the next axes behind those of tensor ranks;
+or, each whole on a rank, over these and the next. Neighbouring axes of one purpose and one level
 are merged while the plan is built, since it treats them as one; its decisions are then those of the
 given mesh.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 from shardwright.cost_model.streams import parameter_tensors
@@ -23,10 +24,10 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.info import info_of
 from shardwright.search.heuristics.named_plan import ByName, NamedStrategies
 from shardwright.search.heuristics.tensor_ranks import attended_lengths
-from shardwright.search.named_plan import ZERO, NamedPlan, PlanAxes
+from shardwright.search.named_plan import ZERO, NamedPlan
+from shardwright.search.plan_axes import PlanAxes
 
 _EXPERT_RANK = 3  # dimensions of the weights of a product of experts
-_CONTEXT = 1  # position of the context ranks among the purposes, nearest first
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,15 @@ class ExpertMesh:
     @cached_property
     def plan(self) -> NamedPlan:
         """The plan of these degrees, without ZeRO."""
-        tensor, context, expert, data = (
-            self.mesh.extent(axes)
-            for axes in (self.axes.tensor, self.axes.context, self.axes.expert, self.axes.data)
+        axes, extent = self.axes, self.mesh.extent
+        return NamedPlan(
+            tensor=extent(axes.tensor),
+            context=extent(axes.context),
+            expert=extent(axes.expert),
+            expert_tensor=extent(axes.of_experts),
+            data=extent(axes.data),
+            sequence_parallel=axes.of_experts != axes.tensor,
         )
-        return NamedPlan(tensor=tensor, context=context, expert=expert, data=data)
 
     def refined(self, decisions: Decisions, mesh: Mesh) -> Decisions:
         """Return decisions on the merged mesh as those on the given one."""
@@ -141,9 +146,9 @@ def expert_walks(graph: Graph, mesh: Mesh) -> Iterator[ExpertWalk]:
             continue
         if any(length < plan.context for length in lengths):
             continue
-        by_position = (False, True) if plan.tensor > 1 else (False,)
+        by_position = (plan.sequence_parallel, True) if plan.tensor > 1 else (False,)
         ring = (False, True) if plan.context > 1 else (False,)
-        for scattered, passed in product(by_position, ring):
+        for scattered, passed in product(dict.fromkeys(by_position), ring):
             yield ExpertWalk(on, replace(plan, sequence_parallel=scattered, ring=passed), graph)
 
 
@@ -166,29 +171,49 @@ def _expert_meshes(mesh: Mesh, *, with_context: bool, with_experts: bool) -> Ite
         (axis for axis in mesh.axes if axis.size > 1),
         key=lambda axis: (axis.level, -mesh.names.index(axis.name)),
     )
-    seen: set[tuple[int, ...]] = set()
     count = len(nearest)
     for tensor in range(count + 1):
         for context in range(count + 1 - tensor) if with_context else (0,):
-            for expert in range(count + 1 - tensor - context) if with_experts else (0,):
-                ends = (0, tensor, tensor + context, tensor + context + expert, count)
-                groups = [nearest[a:b] for a, b in pairwise(ends)]
-                found = _merged(mesh, groups)
-                degrees = tuple(prod(axis.size for axis in group) for group in groups)
-                if degrees not in seen:
-                    seen.add(degrees)
-                    yield found
+            ends = {"tensor": tensor, "context": tensor + context}
+            for within, expert in _of_experts(tensor, count) if with_experts else ((tensor, 0),):
+                own = {"within": within, "expert": within + expert}
+                yield _merged(
+                    mesh,
+                    {
+                        axis.name: (_first_of(ends, at, "data"), _first_of(own, at, "copies"))
+                        for at, axis in enumerate(nearest)
+                    },
+                )
 
 
-def _merged(mesh: Mesh, groups: Sequence[Sequence[MeshAxis]]) -> ExpertMesh:
-    """Merge neighbouring axes of one purpose and level, but not those that divide sequences."""
-    purpose = {axis.name: i for i, group in enumerate(groups) for axis in group}
+def _of_experts(tensor: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield over how many axes the weights of an expert are divided, and over how many experts."""
+    yield from product((tensor,), range(count + 1 - tensor))
+    if tensor:
+        yield from product((0,), range(tensor, count + 1))
+
+
+def _first_of(ends: Mapping[str, int], at: int, other: str) -> str:
+    return next((name for name, end in ends.items() if at < end), other)
+
+
+def _merged(mesh: Mesh, purposes: Mapping[str, tuple[str, str]]) -> ExpertMesh:
+    """Merge neighbouring axes of one purpose and level, but not those that divide sequences.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        The mesh.
+    purposes : mapping of str to tuple of str
+        What the ranks of every axis share elsewhere and at experts.
+    """
     merged: list[list[MeshAxis]] = []
     for axis in mesh.axes:
-        if axis.name not in purpose:
+        if axis.name not in purposes:
             continue
         last = merged[-1][-1] if merged else None
-        joins = last is not None and purpose[last.name] == purpose[axis.name] != _CONTEXT
+        joins = last is not None and purposes[last.name] == purposes[axis.name]
+        joins = joins and purposes[axis.name][0] != "context"
         if last is not None and joins and last.level == axis.level:
             merged[-1].append(axis)
         else:
@@ -196,10 +221,16 @@ def _merged(mesh: Mesh, groups: Sequence[Sequence[MeshAxis]]) -> ExpertMesh:
     members = {group[0].name: tuple(axis.name for axis in group) for group in merged}
     axes = [replace(group[0], size=prod(axis.size for axis in group)) for group in merged]
 
-    def of(*wanted: int) -> tuple[str, ...]:
-        return tuple(name for name in members if purpose[name] in wanted)
+    def of(place: int, purpose: str) -> tuple[str, ...]:
+        return tuple(name for name in members if purposes[name][place] == purpose)
 
-    plan = PlanAxes(data=of(2, 3), expert=of(2), tensor=of(0), context=of(_CONTEXT))
+    plan = PlanAxes(
+        data=of(0, "data"),
+        expert=of(1, "expert"),
+        tensor=of(0, "tensor"),
+        context=of(0, "context"),
+        within=of(1, "within"),
+    )
     single = len(axes) == sum(axis.size > 1 for axis in mesh.axes)
     if single:
         return ExpertMesh(mesh, plan, {name: (name,) for name in mesh.names})

@@ -9,7 +9,7 @@ pass (``zero=3``). Over micro-batches the gradient is accumulated whole and redu
 micro-batches stages 1 and 2 are the same program.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -24,8 +24,9 @@ from shardwright.ir.units import bytes_text
 from shardwright.search.heuristics.completion import Preference, complete, replicated
 from shardwright.search.heuristics.tensor_ranks import Walk, attended_lengths, walk
 from shardwright.search.method import Heuristic, SearchResult
-from shardwright.search.named_plan import NamedPlan, PlanAxes
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
+from shardwright.search.plan_axes import PlanAxes
 from shardwright.search.space.space import Choice, RecomputedStrategy, SearchSpace, Storage
 from shardwright.solver.problem import Identity
 
@@ -80,18 +81,24 @@ class ByName(Heuristic):
             axes = PlanAxes.of(space.mesh)
             named = NamedStrategies.of(self.plan, space.graph, space.mesh, axes)
         chosen = named.completed(space)
-        self._check_storage(space, chosen, named.axes)
+        self._check_storage(space, chosen, named)
         return chosen
 
-    def _check_storage(self, space: SearchSpace, chosen: Sequence[int], axes: PlanAxes) -> None:
+    def _check_storage(
+        self, space: SearchSpace, chosen: Sequence[int], named: "NamedStrategies"
+    ) -> None:
         """Refuse a ZeRO stage that divides no parameter, or that the cost model does not allow."""
-        ranks, divided = space.mesh.extent(axes.storage), False
+        divided = False
         for choice, position in zip(space.choices, chosen, strict=True):
             option = choice.options[position]
             if not self.plan.zero or not isinstance(option, Storage):
                 continue
-            if not set(axes.storage).isdisjoint(option.layout.split_axes):
+            storage = named.storage(choice.name)
+            ranks = space.mesh.extent(storage)
+            if not set(storage).isdisjoint(option.layout.split_axes):
                 divided = True
+                continue
+            if ranks == 1:
                 continue
             shape = space.graph.values[choice.name].type.shape
             slices = zip(shape, option.layout.counts(space.mesh), strict=True)
@@ -121,11 +128,14 @@ class NamedStrategies:
         The axes of the mesh, by what they divide.
     strategies : mapping of str to Strategy
         The strategy of each operator.
+    of_experts : collection of str
+        Weights of experts.
     """
 
     plan: NamedPlan
     axes: PlanAxes
     strategies: Mapping[str, Strategy]
+    of_experts: Collection[str] = frozenset()
 
     @staticmethod
     def of(
@@ -146,7 +156,11 @@ class NamedStrategies:
             graph, mesh, axes, by_position=scattered, ring=ring, storage=storage, alike=alike
         )
         self._check_divided(found)
-        return replace(self, strategies=found.strategies)
+        return replace(self, strategies=found.strategies, of_experts=found.of_experts)
+
+    def storage(self, parameter: str) -> tuple[str, ...]:
+        """Return the axes over which ZeRO divides a parameter."""
+        return self.axes.expert_storage if parameter in self.of_experts else self.axes.storage
 
     def completed(
         self, space: SearchSpace, received: Mapping[str, Layout] | None = None
@@ -197,7 +211,16 @@ class NamedStrategies:
 
     def _check_divided(self, found: Walk) -> None:
         """Refuse a degree with which nothing is divided."""
+        expert = self.plan.expert
+        if expert > 1 and found.experts and not found.with_experts:
+            counts = " or ".join(map(str, sorted(found.experts)))
+            raise OptionError(
+                f"`expert={expert}` of the plan does not divide the {counts} experts of the model",
+                hint=f"use a divisor of {max(found.experts)}",
+            )
         unused = {
+            f"expert_tensor={self.plan.expert_tensor}": self.plan.expert_tensor is not None
+            and not found.experts,
             f"tensor={self.plan.tensor}": self.plan.tensor > 1 and not found.divided,
             f"expert={self.plan.expert}": self.plan.expert > 1 and not found.with_experts,
             f"context={self.plan.context}": self.plan.context > 1 and not found.with_context,
@@ -207,6 +230,7 @@ class NamedStrategies:
         missing = {
             "tensor": "product",
             "expert": "product of experts",
+            "expert_tensor": "product of experts",
             "context": "attention over positions of an input [batch, position]",
             "ring": "attention without a mask operand",
         }
@@ -222,11 +246,12 @@ class NamedStrategies:
     def _preference(self, mesh: Mesh) -> Preference:
         if not self.plan.zero:
             return replicated
-        axes, when = self.axes.storage, _WHEN[self.plan.zero]
-        known: dict[Identity, Sequence[bool]] = {}  # equal parameters share their options
+        when = _WHEN[self.plan.zero]
+        known: dict[object, Sequence[bool]] = {}  # equal parameters share their options
 
         def divided(choice: Choice) -> Sequence[bool]:
-            key = Identity(choice.options)
+            axes = self.storage(choice.name)
+            key = Identity(choice.options), axes
             if key not in known:
                 known[key] = _divided(choice, mesh, axes, when)
             return known[key]

@@ -14,7 +14,7 @@ Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing activation re
 transformer models", 2022; Lepikhin et al., "GShard", 2020.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwright.ir.graph import Graph, Node, Value
@@ -30,7 +30,7 @@ from shardwright.search.heuristics.batch import (
     followed,
     legal_strategy,
 )
-from shardwright.search.named_plan import PlanAxes
+from shardwright.search.plan_axes import PlanAxes
 
 Factors = dict[str, tuple[str, ...]]
 
@@ -45,17 +45,23 @@ class _Visited:
         The operator.
     strategy : Strategy
         Its strategy.
-    column : bool
-        Whether it takes the columns of a weight.
+    column : tuple of str
+        The axes over which it takes the columns of a weight.
     split, layouts : sequence of bool, of Layout
-        Whether the tensor ranks split each result, and the layout in which it goes on.
+        Whether columns split each result, and the layout in which it goes on.
+    of_experts : bool
+        Whether it reads weights of experts.
+    of_expert : sequence of frozenset of int
+        The dimensions of experts of each result.
     """
 
     info: OperatorInfo
     strategy: Strategy
-    column: bool
+    column: tuple[str, ...]
     split: Sequence[bool]
     layouts: Sequence[Layout]
+    of_experts: bool
+    of_expert: Sequence[frozenset[int]]
 
 
 @dataclass
@@ -80,6 +86,10 @@ class Walk:
         The strategy of each operator.
     dropped : set of str
         Products whose columns an operator could not follow.
+    of_experts : set of str
+        Weights of experts, and what these are made of.
+    experts : set of int
+        How many experts there are at products of experts.
     divided, scattered, with_experts, with_context, with_ring : bool
         Whether a weight is divided over the tensor ranks, a sum is scattered, experts are divided,
         the queries of attention are, and its keys pass round.
@@ -94,6 +104,8 @@ class Walk:
     storage: tuple[str, ...] = ()
     strategies: dict[str, Strategy] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    of_experts: set[str] = field(default_factory=set)
+    experts: set[int] = field(default_factory=set)
     divided: bool = False
     scattered: bool = False
     with_experts: bool = False
@@ -107,8 +119,9 @@ class Walk:
         }
         self._known: dict[object, _Visited] = {}  # equal operators on equal layouts
         self._layout_once: dict[Layout, Layout] = {}  # equal ones are one object
-        # The products whose columns split a tensor.
-        self._columns: dict[str, frozenset[str]] = {}
+        # The products whose columns split a tensor, each with the axes that do.
+        self._columns: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        self._of_expert: dict[str, frozenset[int]] = {}  # the dimensions of experts that are split
         self._weights = {parameter.name for parameter in self.graph.parameters}
         made = []
         for node in self.graph.nodes:
@@ -134,7 +147,12 @@ class Walk:
         key = (
             (id(info), node.name in self.whole),
             *[
-                (id(self._layouts.get(name)), name in self._weights, bool(self._columns.get(name)))
+                (
+                    id(self._layouts.get(name)),
+                    name in self._weights,
+                    self._column_axes([name]),
+                    self._of_expert.get(name),
+                )
                 for name in node.operands
             ],
         )
@@ -143,25 +161,47 @@ class Walk:
         known = self._known[key]
         self.strategies[node.name] = known.strategy
         self._note_dropped(info, node, known.strategy)
-        origins = frozenset([node.name] if known.column else []).union(
-            *(self._columns.get(name, frozenset()) for name in node.operands)
-        )
-        for result, split, layout in zip(node.results, known.split, known.layouts, strict=True):
-            self._columns[result.name] = origins if split else frozenset()
+        if known.of_experts:
+            self.of_experts.update(name for name in node.operands if name in self._weights)
+        origins = {node.name: known.column} if known.column else {}
+        for name in node.operands:
+            origins = {**origins, **self._columns.get(name, {})}
+        every = zip(node.results, known.split, known.of_expert, known.layouts, strict=True)
+        for result, split, of_expert, layout in every:
+            self._columns[result.name] = origins if split else {}
+            self._of_expert[result.name] = of_expert
             self._layouts[result.name] = layout
 
     def _visited(self, info: OperatorInfo, node: Node) -> "_Visited":
         factors = self._followed(info, node)
         if isinstance(info, Attention):
             self._split_queries(info, factors)
-        column = self._at_weights(info, node, factors)
+        weights = [i for i, name in enumerate(node.operands) if name in self._weights]
+        of_experts = {f for i in weights for f in self._expert_factor(info, i)}
+        column = self._at_weights(info, weights, node, factors)
         strategy = legal_strategy(info, factors, self.mesh)
         layouts = info.rule.result_layouts(strategy, self.mesh)
         results = zip(node.results, layouts, strict=True)
         left = [self._left(node, result, layout) for result, layout in results]
         left = [self._layout_once.setdefault(layout, layout) for layout in left]
-        split = [self._has_tensor(layout) for layout in layouts]
-        return _Visited(info, strategy, column, split, left)
+        columns = {*column, *self._column_axes(node.operands)}
+        split = [not columns.isdisjoint(layout.split_axes) for layout in layouts]
+        divided = of_experts | {
+            factor
+            for name, dims in zip(node.operands, info.rule.operands, strict=True)
+            for dim in self._of_expert.get(name, ())
+            for factor in dims[dim]
+        }
+        of_expert = [
+            frozenset(i for i, dim in enumerate(dims) if divided.intersection(dim))
+            for dims in info.rule.results
+        ]
+        return _Visited(info, strategy, column, split, left, bool(of_experts), of_expert)
+
+    def _column_axes(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the axes of columns that split some tensors."""
+        found = (axes for name in names for axes in self._columns.get(name, {}).values())
+        return tuple(dict.fromkeys(axis for axes in found for axis in axes))
 
     def _split_queries(self, info: Attention, factors: Factors) -> None:
         """Note whether context ranks share the queries; pass the keys round, or balance them."""
@@ -175,13 +215,10 @@ class Walk:
                 factors[form.mark] = split
                 self.with_ring |= self.ring
 
-    def _has_tensor(self, layout: Layout) -> bool:
-        return not set(self.axes.tensor).isdisjoint(layout.split_axes)
-
     def _followed(self, info: OperatorInfo, node: Node) -> Factors:
         """Follow the operands; tokens return from the experts to the ranks of their batch."""
         layouts = [self._layouts.get(name) for name in node.operands]
-        back = [self._contracts_experts(info, i, layout) for i, layout in enumerate(layouts)]
+        back = [self._contracts_experts(info, i, name) for i, name in enumerate(node.operands)]
         first = [None if b else layout for b, layout in zip(back, layouts, strict=True)]
         factors = followed(info, first, self.mesh, uneven=True)
         if any(back):
@@ -192,12 +229,9 @@ class Walk:
                     factors[factor] = axes
         return factors
 
-    def _contracts_experts(self, info: OperatorInfo, operand: int, layout: Layout | None) -> bool:
-        experts = set(self.axes.expert)
-        return layout is not None and any(
-            experts.intersection(axes) and any(info.rule.kinds[f] == "sum" for f in factors)
-            for factors, axes in zip(info.rule.operands[operand], layout.splits, strict=True)
-        )
+    def _contracts_experts(self, info: OperatorInfo, operand: int, name: str) -> bool:
+        dims, kinds = info.rule.operands[operand], info.rule.kinds
+        return any(kinds[f] == "sum" for dim in self._of_expert.get(name, ()) for f in dims[dim])
 
     def _without_experts(self, layout: Layout | None) -> Layout | None:
         if layout is None:
@@ -213,41 +247,57 @@ class Walk:
             if not columns:
                 continue
             for factors, axes in zip(dims, self._layouts[name].splits, strict=True):
-                split = set(self.axes.tensor).intersection(axes)
-                if not split.issubset(strategy.of_factors(factors)):
-                    self.dropped |= columns
+                for origin, own in columns.items():
+                    split = set(own).intersection(axes)
+                    if not split.issubset(strategy.of_factors(factors)):
+                        self.dropped.add(origin)
 
     # Weights
 
-    def _at_weights(self, info: OperatorInfo, node: Node, factors: Factors) -> bool:
-        """Divide the weights of an operator; return whether it takes their columns."""
-        for i, name in enumerate(node.operands):
-            if name in self._weights:
-                self._divide_experts(info, i, factors)
-                if self._take_columns(info, i, node, factors):
-                    return True
-        return False
+    def _at_weights(
+        self, info: OperatorInfo, weights: Sequence[int], node: Node, factors: Factors
+    ) -> tuple[str, ...]:
+        """Divide the weights of an operator; return the axes over which it takes their columns."""
+        for i in weights:
+            axes = self.axes.tensor
+            for factor in self._expert_factor(info, i):
+                self._divide_experts(info, factor, factors)
+                axes = self.axes.of_experts
+            if self._take_columns(info, i, node, factors, axes):
+                return axes
+        return ()
 
-    def _divide_experts(self, info: OperatorInfo, weight: int, factors: Factors) -> None:
-        """Divide the products of experts ``[expert, inputs, outputs]`` between the expert ranks."""
-        dims, experts = info.rule.operands[weight], self.axes.expert
-        if not experts or len(dims) != 3 or len(dims[0]) != 1:
-            return
-        (factor,) = dims[0]
-        shared = factor in _factors_of_others(info.rule, weight)
-        batched = shared and info.rule.kinds[factor] == "parallel"
-        if batched and can_split(info.rule, factor, experts, self.mesh):
+    def _expert_factor(self, info: OperatorInfo, weight: int) -> tuple[str, ...]:
+        """Return the factor of experts of their weights ``[expert, inputs, outputs]``, or none."""
+        dims = info.rule.operands[weight]
+        if len(dims) != 3 or len(dims[0]) != 1:
+            return ()
+        shared = dims[0][0] in _factors_of_others(info.rule, weight)
+        return dims[0] if shared and info.rule.kinds[dims[0][0]] == "parallel" else ()
+
+    def _divide_experts(self, info: OperatorInfo, factor: str, factors: Factors) -> None:
+        """Divide the products of experts between the expert ranks."""
+        experts = self.axes.expert
+        self.experts.add(info.rule.sizes[factor])
+        if experts and can_split(info.rule, factor, experts, self.mesh):
             _remove(factors, experts)
             factors[factor] = experts
             self.with_experts = True
 
-    def _take_columns(self, info: OperatorInfo, weight: int, node: Node, factors: Factors) -> bool:
+    def _take_columns(
+        self,
+        info: OperatorInfo,
+        weight: int,
+        node: Node,
+        factors: Factors,
+        tensor: tuple[str, ...],
+    ) -> bool:
         """Split the columns of a weight, or the rows of a table, over the tensor ranks."""
-        rule, tensor = info.rule, self.axes.tensor
+        rule = info.rule
         if not tensor or info.operand_types[weight].rank not in (2, 3):
             return False
-        if any(self._columns.get(name) for name in node.operands):
-            contracted = [f for f, axes in factors.items() if set(tensor).intersection(axes)]
+        if split := self._column_axes(node.operands):
+            contracted = [f for f, axes in factors.items() if set(split).intersection(axes)]
             self.divided |= any(rule.kinds[f] == "sum" for f in contracted)
             return False
         factor = _column_factor(rule, weight, self._biases(node))
@@ -295,6 +345,10 @@ class Walk:
         """
         info = info_of(self.graph, node)
         rule, wanted = info.rule, self._layout_at_reader(node.results[0])
+        storage = self.storage
+        if not self.of_experts.isdisjoint(result.name for result in node.results):
+            self.of_experts.update(node.operands)
+            storage = self.axes.expert_storage if storage else ()
         factors: Factors = {}
         left: list[tuple[str, ...]] = []
         for dims, axes in zip(rule.results[0], wanted.splits, strict=True):
@@ -304,7 +358,7 @@ class Walk:
                 left.append(axes)
         used = {axis for axes in wanted.splits for axis in axes}
         if node.operator != "cast":  # casts are divided as their parameters
-            left.append(tuple(axis for axis in self.storage if axis not in used))
+            left.append(tuple(axis for axis in storage if axis not in used))
         for axes in filter(None, left):
             self._divide_further(rule, factors, axes)
         self.strategies[node.name] = legal_strategy(info, factors, self.mesh)

@@ -95,9 +95,11 @@ def built(graph: Graph, **options: object) -> Built:
     return Built(attempts, attempts.rules)
 
 
-@pytest.mark.parametrize("passes", first(1, [2, 1]))
-def test_expert_plans_on_merged_axes_are_the_named_plans(passes: int) -> None:
-    graph = zoo.load(SMALL["gpt"]).graph
+@pytest.mark.parametrize(
+    ("model", "passes"), first(1, [("gpt", 2), ("gpt", 1), ("mixtral", 1), ("mixtral", 2)])
+)
+def test_expert_plans_on_merged_axes_are_the_named_plans(model: str, passes: int) -> None:
+    graph = zoo.load(SMALL[model]).graph
     by_rule = built(graph, micro_batches=passes)
     attempts = by_rule.attempts
     steps: dict[str, float] = {}
@@ -105,6 +107,7 @@ def test_expert_plans_on_merged_axes_are_the_named_plans(passes: int) -> None:
         program = attempts.emit(attempts.limits, plan.result).program
         steps[plan.result.how] = fastest_fusion(program, CPU)[1].step_seconds
     assert any("tensor=4" in text for text in steps)
+    assert any("expert_tensor=1" in text for text in steps) == (model == "mixtral")
     assert any("zero=3" in text for text in steps)
     assert ("data=4,zero=2" in steps) == (passes > 1)
     for text, step in steps.items():
@@ -197,6 +200,22 @@ def test_axes_of_one_purpose_and_level_are_merged_while_a_plan_is_built() -> Non
     assert shapes["tensor=2,data=4"] == (4, 2)
     assert shapes["tensor=4,data=2"] == (2, 4)
     assert shapes["tensor=8,data=1"] == (8,)
+
+
+def test_experts_fold_onto_tensor_ranks() -> None:
+    mesh = mesh_for(CPU, 8, (2, 2, 2))
+    walks = {
+        walk.plan.text: walk.on for walk in expert_walks(zoo.load(SMALL["mixtral"]).graph, mesh)
+    }
+    folded = {text: on.mesh.shape for text, on in walks.items() if "expert_tensor" in text}
+    assert folded == {
+        "tensor=2,data=4,expert=2,expert_tensor=1,sequence_parallel": (4, 2),
+        "tensor=2,data=4,expert=4,expert_tensor=1,sequence_parallel": (2, 2, 2),
+        "tensor=2,data=4,expert=8,expert_tensor=1,sequence_parallel": (4, 2),
+        "tensor=4,data=2,expert=4,expert_tensor=1,sequence_parallel": (2, 4),
+        "tensor=4,data=2,expert=8,expert_tensor=1,sequence_parallel": (2, 4),
+        "tensor=8,data=1,expert=8,expert_tensor=1,sequence_parallel": (8,),
+    }
 
 
 def test_nothing_is_built_by_rule_once_the_budget_is_spent() -> None:

@@ -42,13 +42,27 @@ WRONG = (
     ("sequence_parallel=1,tensor=2", "`sequence_parallel` of the plan has the value `1`, expected"),
     ("sequence_parallel", "`sequence_parallel` splits activations over tensor ranks, and"),
     ("chunks=2", "`chunks=2` interleaves stages, and the plan has one stage; leave `chunks` out"),
-    ("data=6,expert=4", "`expert=4` does not divide `data=6`: experts are divided between"),
+    (
+        "data=6,expert=4",
+        "`expert=4` of the plan does not divide the 6 ranks of a stage, `data=6`; use degrees",
+    ),
+    (
+        "tensor=4,data=8,expert=6,expert_tensor=1",
+        "`expert_tensor=1` of the plan divides tokens between tensor ranks, which all hold the "
+        "same without `sequence_parallel`; add `sequence_parallel`",
+    ),
+    (
+        "tensor=4,data=3,expert=6,expert_tensor=1,sequence_parallel",
+        "`expert=6` of the plan does not fold onto `tensor=4`: groups of 4 and of 6 ranks would "
+        "overlap in part; use degrees of which products divide each other, such as powers of two",
+    ),
+    ("expert_tensor=0", "`expert_tensor` of the plan is 0, expected an integer of at least 1"),
     ("tensor=8,data=1,zero=1", "`zero=1` divides over the data ranks, and the plan has one"),
     ("ring", "`ring` passes keys round the context ranks, and the plan has one; leave it out"),
     ("context=2,ring=1", "`ring` of the plan has the value `1`, expected the word alone"),
     ("data=4,shard=3", "`shard=3` does not divide `data=4`: groups of ranks that share the batch"),
-    ("expert=4,shard=6", "`shard=6` is no larger multiple of `expert=4`: groups of expert ranks"),
-    ("expert=2,shard=2", "`shard=2` is no larger multiple of `expert=2`: groups of expert ranks"),
+    ("expert=4,shard=6", "`shard=6` makes groups of 6 ranks, no larger multiple of `expert=4`: gr"),
+    ("expert=2,shard=2", "`shard=2` makes groups of 2 ranks, no larger multiple of `expert=2`: gr"),
     ("shard=4,zero=0", "`shard` of the plan says how many ranks `zero` divides over, and `zero`"),
     ("shard=0", "`shard` of the plan is 0, expected an integer of at least 1"),
     ("context=0", "`context` of the plan is 0, expected an integer of at least 1"),
@@ -66,10 +80,11 @@ def test_a_wrong_plan_is_refused_with_one_sentence(text, message):
     st.builds(
         NamedPlan,
         tensor=st.integers(2, 64),
-        context=st.integers(2, 8),
+        context=st.sampled_from((2, 4, 8)),
         ring=st.booleans(),
         data=st.none() | st.integers(1, 32).map(lambda n: 2 * n),
         expert=st.sampled_from((1, 2)),
+        expert_tensor=st.none(),
         pipeline=st.integers(2, 16),
         chunks=st.integers(1, 4),
         micro_batch=st.none() | st.integers(1, 8),
@@ -93,7 +108,7 @@ def test_data_takes_the_devices_that_are_left():
     )
     with pytest.raises(OptionError, match="degrees tensor=3 does not divide the 8 devices"):
         NamedPlan.parse("tensor=3").on(8)
-    with pytest.raises(OptionError, match="`expert=4` does not divide `data=2`"):
+    with pytest.raises(OptionError, match="`expert=4` of the plan does not divide the 8 ranks"):
         NamedPlan.parse("tensor=4,expert=4").on(8)
 
 

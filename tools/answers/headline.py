@@ -167,6 +167,8 @@ def _degrees(found: Parallelism, devices: int) -> Iterator[str]:
         yield f"context parallel over {_number(found.ranks[SEQUENCE], devices)}{heads}"
     if found.expert > 1:
         yield f"expert parallel over {_number(found.expert, devices)}"
+    if found.expert_tensor not in (None, found.ranks[TENSOR]):
+        yield f"each expert over {_number(found.expert_tensor or 1, devices)}"
     yield from _sharing(found, devices)
     if found.ranks[COPIES] > 1:
         yield f"{_number(found.ranks[COPIES], devices)} ranks compute the same"

@@ -77,6 +77,11 @@ def test_experts_are_told_apart_from_the_ranks_that_share_the_batch():
     found = Parallelism.of(plan)
     assert found.named == NamedPlan.parse("data=4,expert=2")
     assert divided(found, 4)[0] == "expert parallel over 2"
+    folded = "tensor=2,data=2,expert=4,expert_tensor=1,zero=1,sequence_parallel"
+    plan = sw.compile(f"{model},vocabulary=50", 4, plan=folded, objective="serial").plan
+    found = Parallelism.of(plan)
+    assert found.named == NamedPlan.parse(folded)
+    assert divided(found, 4)[1:3] == ["expert parallel over all 4", "each expert over 1"]
 
 
 def test_a_searched_plan_says_which_named_one_it_is_near():
