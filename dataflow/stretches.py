@@ -172,7 +172,9 @@ class Line:
             inputs=tuple(graph.values[name] for name in (*fed, *received)),
             parameters=tuple(graph.parameter(name) for name in stored),
             nodes=tuple(chosen),
-            outputs=tuple(name for name in graph.outputs if self._is_own(name, own, begin)),
+            outputs=tuple(
+                name for name in graph.outputs if self._is_own(name, own, begin == 0 and not alone)
+            ),
             updates=tuple((p, new) for p, new in graph.updates if new in here and p in here),
             recomputed=tuple(name for name in graph.recomputed if name in names),
             offloaded=tuple(name for name in graph.offloaded if name in names),
@@ -227,10 +229,10 @@ class Line:
             found[home].append((name, max(self._readers(name), default=-1)))
         return found
 
-    def _is_own(self, output: str, own: range, begin: int) -> bool:
+    def _is_own(self, output: str, own: range, has_everywhere: bool) -> bool:
         """Return whether a stretch returns an output; the first those that are everywhere."""
         home = self.home(output)
-        return begin == 0 and output in self.graph.producers if home is None else home in own
+        return has_everywhere and output in self.graph.producers if home is None else home in own
 
     @cached_property
     def _order(self) -> dict[str, int]:

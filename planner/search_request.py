@@ -209,7 +209,8 @@ class SearchRequest:
         for weights, spaces in self.others.items():
             space = spaces.get(which)
             if isinstance(space, RepriceableSpace) and self._tells_no_more_than(weights):
-                return repriced(space, self.profile, self._budget, self.options.effort)
+                shared = self._interner(which == "recompute_space", regather=False)
+                return repriced(space, self.profile, self._budget, self.options.effort, shared)
         return None
 
     def _tells_no_more_than(self, weights: ResourceWeights | None) -> bool:

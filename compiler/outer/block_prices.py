@@ -52,7 +52,7 @@ from shardwright.planner.bounds.priced_blocks import (
     BlockPart,
     can_price_memory,
 )
-from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
+from shardwright.planner.fronts.problem import MANY, ONE, StageProblems, Structure
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between
 from shardwright.planner.search_request import SearchRequest, decided
@@ -259,8 +259,8 @@ class BlockPricing:
         if pipeline.source.recomputed:
             pipeline = replace(pipeline, source=replace(pipeline.source, recomputed=()))
         blocks: Blocks = self._blocks_of(pipeline)
-        emissions: Emissions = {}
-        problems_by = partial(self._problems, pipeline, blocks, emissions=emissions, budget=budget)
+        shared: tuple[Emissions, dict[Hashable, Structure]] = {}, {}
+        problems_by = partial(self._problems, pipeline, blocks, shared=shared, budget=budget)
         passes = options.passes if configuration.stages == 1 or options.passes == 1 else MANY
         own = replace(configuration, chunks=1, schedule=None)
         most = most_between(blocks)
@@ -313,7 +313,7 @@ class BlockPricing:
         if not isinstance(bounded, BlockBounds):
             coarse = replace(self.pipeline_of(options, mesh, part.budget), source=pipeline.source)
             alone = replace(part, is_enough=lambda _: False)
-            problems = self._problems(coarse, blocks, self._free, {}, part.budget)
+            problems = self._problems(coarse, blocks, self._free, ({}, {}), part.budget)
             bounded = alone.bounded(problems)
         return bounded, {key: bounded}
 
@@ -378,10 +378,11 @@ class BlockPricing:
         pipeline: PipelinePartitioning,
         blocks: Blocks,
         weights: ResourceWeights | None,
-        emissions: Emissions,
+        shared: tuple[Emissions, dict[Hashable, Structure]],
         budget: Budget,
     ) -> StageProblems:
-        options = pipeline.options
+        """Return the problems by some weights, which share operators and structures with others."""
+        options, (emissions, structures) = pipeline.options, shared
         cluster = of_one_kind(pipeline.cluster, "prices of blocks are those of one kind of device")
         lowering = LowerRedistributions(cluster, options.cost_model, weights)
         planner = lowering.planner(pipeline.mesh)
@@ -389,7 +390,7 @@ class BlockPricing:
         request = SearchRequest(*known, budget=budget)
         where = (blocks, pipeline.limits, budget, pipeline.level, True)
         if weights is not None:
-            return StageProblems(request, *where)
+            return StageProblems(request, *where, structures=structures)
         where_of = pipeline.mesh, options.passes, cluster
         tables = pipeline.shared.tables(*where_of, lambda: request.profile)
         request = replace(request, prices=tables.profile)

@@ -6,7 +6,8 @@ for every plan, and no plan that matters takes more than a step once, so ``t >= 
 """
 
 import operator
-from collections.abc import Collection, Hashable, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.errors import InfeasibleError, NoPlanError, NotFoundError
 from shardwright.ir.layout import Layout
@@ -40,6 +42,7 @@ ONE = 1 + 2**-30
 
 _SHARE = 1 / 4  # of the budget left that one search may take
 T = TypeVar("T")
+Structure = tuple[ResourceWeights | None, MutableMapping[str, SearchSpace]]
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ class StageProblems:
         Notes whether the budget ended a search.
     interners : dict
         What the problems share, and others with the same profile.
+    structures : dict
+        By what a problem is of, the weights and the problems of the first searches for it: those
+        by other weights, which share this dict, only price them anew.
     searches : int
         Number of plans that were searched.
     options : int
@@ -107,6 +113,7 @@ class StageProblems:
     alone: bool = False
     budget_note: BudgetNote = field(default_factory=BudgetNote)
     interners: dict[Hashable, Interner] = field(default_factory=dict)
+    structures: dict[Hashable, Structure] = field(default_factory=dict)
     searches: int = 0
     options: int = 0
     _found: dict[Hashable, list[_Searched]] = field(default_factory=dict)
@@ -442,7 +449,9 @@ class StageProblems:
             {name: pin for name, pin in pinned.items() if name in names}
             for pinned in (options.pins, options.result_pins)
         )
-        return replace(
+        key = begin, end, in_flight, passes, free_ends, uncounted, stretch.graph.recomputed
+        weights, spaces = self.structures.get(key, (self.request.weights, {}))
+        request = replace(
             self.request,
             source=stretch.graph,
             options=replace(options, pins=pins, result_pins=result_pins),
@@ -450,7 +459,11 @@ class StageProblems:
             loop=loop,
             prices=prices,
             interners=self.interners,
+            others={weights: spaces},
         )
+        if request.weights == weights:
+            self.structures[key] = weights, ChainMap(request.spaces, spaces)
+        return request
 
     def _solved(
         self,

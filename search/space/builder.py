@@ -263,12 +263,13 @@ class SpaceBuilder:
     def _built(self) -> Built | None:
         """Return how the space was built, if other prices can take its place (`repricing`)."""
         context, host = self.context, self.context.host
-        if self.pins or self.result_pins or context.part is not None or self.graph.offloaded:
+        if self.pins or self.result_pins or self.graph.offloaded:
             return None
         if host is not None and host.offered:
             return None
         return Built(
-            *(self.arguments, context.micro, self.steps, self.sizes),
+            *(self.arguments, context.micro, context.part),
+            *(context.budget.spent, self.steps, self.sizes),
             *(self.recomputable, self.regathered, self.counted),
         )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.profile import CostProfile
 from shardwright.search.space.builder import SpaceBuilder
 from shardwright.search.space.context import BuildContext
+from shardwright.search.space.interning import Interner
 from shardwright.search.space.saved.offloading import Offloading
 from shardwright.search.space.steps import RepriceableSpace, Step
 from shardwright.solver.problem import Identity, Pair, Problem, Variable
@@ -25,9 +26,15 @@ Floats = NDArray[np.float64]
 
 
 def repriced(
-    space: RepriceableSpace, profile: CostProfile, budget: Budget, effort: float
+    space: RepriceableSpace,
+    profile: CostProfile,
+    budget: Budget,
+    effort: float,
+    interner: Interner | None = None,
 ) -> RepriceableSpace:
-    """Return a space by other prices.
+    """Return a space by other prices, for as much work as building it takes.
+
+    That is charged since whether another space is known must not change what a search may spend.
 
     Parameters
     ----------
@@ -38,14 +45,19 @@ def repriced(
         costs are one, they stay one.
     budget, effort : Budget, float
         What building may spend, and the effort that the user asked for.
+    interner : Interner, optional
+        What was interned for other problems by the same prices, as in `build_search_space`.
 
     Raises
     ------
     TimeLimitError
         If nothing is left of the budget.
     """
-    context = BuildContext(space.graph, profile, budget, effort, space.built.micro)
-    return _Repricer(context, space.built.arguments).reprice(space)
+    built, shared = space.built, interner or Interner()
+    where = space.graph, profile, budget, effort, built.micro, built.part
+    found = _Repricer(BuildContext(*where, interner=shared), built.arguments).reprice(space)
+    budget.charge(max(built.seconds - budget.spent, 0.0))
+    return found
 
 
 class _Repricer(SpaceBuilder):
@@ -132,7 +144,7 @@ class _Repricer(SpaceBuilder):
         return replace(
             space,
             problem=Problem(tuple(variables), (*pairs, *copies)),
-            constant=self.profile.constant(),
+            constant=self.profile.constant() if self.context.part is None else 0.0,
             planner=self.profile.orbit_planner,
         )
 

@@ -8,6 +8,7 @@ from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.search.space.context import StagePart
 from shardwright.search.space.saved.recomputation import Recomputable
 from shardwright.search.space.saved.regathering import Positions
 from shardwright.search.space.sharding import OptimizerSharding
@@ -56,6 +57,10 @@ class Built:
         What it was built for.
     micro : MicroBatches, optional
         The micro-batches of a step.
+    part : StagePart, optional
+        The part of a program that the space is of.
+    seconds : float
+        Of work that building it took.
     steps : sequence of Step
         The steps, in order.
     sizes : sequence of (int, int)
@@ -70,6 +75,8 @@ class Built:
 
     arguments: Arguments
     micro: MicroBatches | None
+    part: StagePart | None
+    seconds: float
     steps: Sequence[Step]
     sizes: Sequence[tuple[int, int]]
     recomputable: Recomputable

@@ -43,6 +43,15 @@ def test_a_parameter_is_at_home_where_it_is_read_first() -> None:
     assert first.graph.outputs == ()
 
 
+def test_alone_a_stretch_returns_nothing_that_it_does_not_compute() -> None:
+    line = Line(parse(TIED.replace("return loss", "return loss, scaled")))
+    first, alone = (line.stretch(0, 2, alone=one).graph for one in (False, True))
+    assert [node.name for node in first.nodes] == ["scaled", "h", "r"]
+    assert first.outputs == ("scaled",)
+    assert [node.name for node in alone.nodes] == ["h", "r"]
+    assert alone.outputs == ()
+
+
 def test_stages_ascend_in_program_order() -> None:
     stages = Line(parse(TIED)).stages([2, 4])
     assert list(stages.values()) == [0, 0, 0, 1, 1, 1, 2, 2]

@@ -7,16 +7,22 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.dataflow.micro_batches import micro_batches, one_pass
+from shardwright.dataflow.stretches import Line
 from shardwright.ir.errors import OptionError
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.passes.apply_precision import ApplyPrecision
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.fronts.problem import MANY, StageProblems
 from shardwright.planner.options import CompileOptions
+from shardwright.planner.plan.blocks import Blocks, cut_points
 from shardwright.planner.search_request import SearchRequest
+from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import SpaceBuilder
 from shardwright.solver.problem import distinct
+from shardwright.solver.work import Budget
 from shardwright.zoo import load
 from tests.extent import first
 from tests.random_graphs import random_graph
@@ -95,6 +101,51 @@ def test_random_graphs(seed, which):
 def test_models(model, which):
     graph = ApplyPrecision(PRECISIONS["bfloat16"]).run(load(SMALL[model]).graph)
     check_repriced(Canonicalize().run(graph), len(model), which)
+
+
+def check_parts(graph, seed, passes):
+    """Check the problems of blocks that are priced anew, and that they cost as much work."""
+    random = np.random.default_rng(seed)
+    line = Line(graph)
+    loop = one_pass(graph) if passes == 1 else micro_batches(graph, passes)
+    blocks = Blocks(line, loop, cut_points(line, loop, 1))
+    known, later = (random_weights(random, 1, 1) for _ in range(2))
+    shared = {}
+
+    def problems(weights, structures):
+        budget = Budget()
+        searched = replace(request(graph, weights, passes=passes), budget=budget)
+        limits = SearchOptions(None, budget)
+        return StageProblems(searched, blocks, limits, budget, structures=structures), budget
+
+    first, second, alone = problems(known, shared), problems(later, shared), problems(later, {})
+    for block in random.permutation(len(blocks))[:3].tolist():
+        free_ends = bool(random.integers(2))
+        what = block, block + 1, int(random.integers(1, 4)), MANY if random.integers(2) else None
+        uncounted = blocks.common(block) if free_ends else frozenset()
+        for which in ("recompute_space", "space"):
+            built, priced, anew = (
+                getattr(one.request_of(*what, free_ends=free_ends, uncounted=uncounted), which)
+                for one, _ in (first, second, alone)
+            )
+            assert is_repriced(priced, built)
+            check_equal(priced, anew)
+            assert priced.graph == anew.graph
+    assert second[1].spent == pytest.approx(alone[1].spent)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_blocks_of_random_graphs(seed):
+    try:
+        check_parts(Canonicalize().run(random_graph(seed, nodes=8)), seed, 1 + seed % 2)
+    except OptionError:
+        assert seed % 2  # such as an odd batch
+
+
+@pytest.mark.parametrize(("model", "passes"), [("gpt", 1), ("llama", 2), ("mixtral", 2)])
+def test_blocks_of_models(model, passes):
+    graph = ApplyPrecision(PRECISIONS["bfloat16"]).run(load(SMALL[model]).graph)
+    check_parts(Canonicalize().run(graph), 0, passes)
 
 
 def canonical(model):

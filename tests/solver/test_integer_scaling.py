@@ -40,6 +40,7 @@ def test_what_is_too_wide_for_elimination_is_solved(monkeypatch: pytest.MonkeyPa
     truth = solve(problem)
     assert truth.status == "optimal"
     monkeypatch.setattr(exact_search, "WORK_PER_SECOND", 1)
+    monkeypatch.setattr(exact_search, "PASSING", 0)
     monkeypatch.setattr(exact_search, "IS_FAST", True)
     found = solve(problem, budget=Budget(20.0))
     assert found.how == "message passing"
