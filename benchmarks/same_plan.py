@@ -152,7 +152,7 @@ Written by `benchmarks/same_plan.py`: the first digits of the SHA-256 digest of 
 runs the search. Each plan is compiled by the command line in a process of its own, on a machine
 where much else ran ({loads}).
 *Nothing is kept yet* and *with what that kept* are the first and the second search with a new
-folder of kept fronts ([repeated layers](../docs/repeated-layers.md#fronts)); elsewhere nothing was
+folder of kept fronts ([fronts](../docs/how-plans-are-found.md#fronts)); elsewhere nothing was
 kept. An empty cell was not run. No loops are added where more than six processes wanted to run.
 
 {table}

@@ -32,7 +32,7 @@ CHARGED = Counter[str]()
 def charge(work: Work, seconds: float) -> None:
     """Count work by the function that charges it; what tasks spent is charged again by none."""
     place = sys._getframe(2).f_code.co_qualname.removesuffix(".<lambda>")
-    if place != "OuterSearch._take_of":
+    if place != "BestFirst._take_answer":
         CHARGED[place] += seconds
     work._done += seconds
 

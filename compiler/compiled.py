@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.passes.manager import PassManager
+from shardwright.planner.choice.trace import SearchTrace
 from shardwright.search.method import SearchResult
 
 
@@ -44,7 +44,7 @@ class Compiled:
     passes : PassManager
         The graph after every pass.
     trace : SearchTrace or None
-        The account of the outer search, where there was one.
+        The account of the search over configurations, where there was one.
     """
 
     source: Graph

@@ -16,8 +16,6 @@ from shardwright.compiler.given_stages import (
     is_searched,
 )
 from shardwright.compiler.names import check_input_layouts, check_tensor_names
-from shardwright.compiler.outer.configuration import FORMS, Form, candidate_counts, configurations
-from shardwright.compiler.outer.entries import Found
 from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
@@ -45,6 +43,8 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
+from shardwright.planner.choice.configuration import FORMS, Form, candidate_counts, configurations
+from shardwright.planner.choice.judge import Found
 from shardwright.planner.effort import budget_of
 from shardwright.planner.evaluation.simulated_step import simulated_step, tolerance_of
 from shardwright.planner.option_checks import SEARCHED, check_values, warn_of_idle_executor

@@ -307,14 +307,14 @@ class CompileOptions:
     workers: int = field(
         default=0,
         metadata=_about(
-            "processes of the outer search; 0 for as many as cores and free memory allow",
+            "processes that search; 0 for as many as cores and free memory allow",
             allowed=_WORKERS,
         ),
     )
     executor: str = field(
         default=PROCESSES,
         metadata=_about(
-            "who runs the outer search: `processes` of this machine, `mpi`, or `dask://HOST:PORT`",
+            "who runs the tasks of a search: `processes` of this machine, `mpi`, or `dask://HOST:PORT`",
             validate=check_executor,
         ),
     )

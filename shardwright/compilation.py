@@ -9,7 +9,6 @@ from shardwright.arguments import DatasetStrategy
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.garbage import rare_collections
-from shardwright.compiler.outer.trace import SearchTrace
 from shardwright.compiler.page.compact import compact_tables
 from shardwright.compiler.page.document import page_document
 from shardwright.compiler.page.page import write_page
@@ -26,6 +25,7 @@ from shardwright.ir.html import html_table
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import checked
+from shardwright.planner.choice.trace import SearchTrace
 from shardwright.planner.options import CompileOptions
 from shardwright.search.options import Progress
 from shardwright.tracing import Definition
@@ -54,7 +54,7 @@ class Compilation:
 
     @property
     def search_trace(self) -> SearchTrace | None:
-        """What the outer search tried, and why it cut the rest; None where there was none."""
+        """What a search over configurations tried, and what became of each; None without one."""
         return self.compiled.trace
 
     @property

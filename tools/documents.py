@@ -171,7 +171,7 @@ def _saved(compilation: Compilation) -> dict[str, Any]:
 
 
 def _searched(compilation: Compilation) -> dict[str, Any]:
-    """Return the keys about an outer search."""
+    """Return the keys about a search over configurations."""
     return {
         "mesh_shapes": dict(compilation.objectives),
         "mesh_lower_bounds": dict(compilation.lower_bounds),

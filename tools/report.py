@@ -323,7 +323,7 @@ def _print_details(compilation: Compilation) -> None:
 
 
 def _print_searched(compilation: Compilation) -> None:
-    """Print what an outer search found on each mesh, and what became of its configurations."""
+    """Print what a search found on each mesh, and what became of its configurations."""
     document = compilation.plan.document
     if compilation.objectives:
         costs = [

@@ -6,8 +6,8 @@ from math import gcd
 
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
-from shardwright.compiler.outer.configuration import FORMS
 from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks
+from shardwright.planner.choice.configuration import FORMS
 from shardwright.search.named_plan import ZERO, divisors
 
 MICRO_BATCHES = (1, 2, 4, 8)

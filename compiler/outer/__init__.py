@@ -1,1 +1,1 @@
-"""The outer search: over meshes and numbers of micro-batches, each an exact search of its own."""
+"""What bounds, prices and plans a configuration: a mesh, micro-batches and pipeline stages."""

@@ -1,4 +1,4 @@
-"""The account of an outer search: its tables for people, its document for scripts."""
+"""The account of a search over configurations: its tables for people, its document for scripts."""
 
 import math
 from collections import Counter
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright.compiler.outer.trace import MemoryPoint, Outcome, RankedPlan, SearchTrace, Tried
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.planner.choice.trace import MemoryPoint, Outcome, RankedPlan, SearchTrace, Tried
 
 _GIB = 2**30
 _USUAL_ROWS = 24  # of configurations, unless all are asked for
@@ -137,7 +137,7 @@ def _memory_row(point: MemoryPoint, cost_text: CostText) -> tuple[str, ...]:
 
 
 def search_document(trace: SearchTrace | None) -> dict[str, Any] | None:
-    """Return the account as a document; None where there was no outer search."""
+    """Return the account as a document; None where there was no search over configurations."""
     if trace is None:
         return None
     return {

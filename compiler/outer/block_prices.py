@@ -35,7 +35,6 @@ from itertools import chain, repeat
 from math import inf
 
 from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.configuration import Configuration, merged
 from shardwright.compiler.outer.floors import first_of_groups, has_two_parts
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.weights import SegmentWeights
@@ -52,6 +51,7 @@ from shardwright.planner.bounds.priced_blocks import (
     BlockPart,
     can_price_memory,
 )
+from shardwright.planner.choice.configuration import Configuration, merged
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems, Structure
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between
@@ -96,6 +96,8 @@ class BlockPrices:
         What one device computes of both halves of a pass.
     known : mapping
         Bounds on the mesh that merges axes, by that mesh and the number of micro-batches.
+    proof : str
+        What proved the bounds.
     """
 
     configuration: Configuration
@@ -108,6 +110,7 @@ class BlockPrices:
     most_stages: int = 0
     halves: Halves = field(default_factory=Halves)
     known: Mapping[Hashable, object] = field(default_factory=dict)
+    proof: str = "blocks alone"
 
     def bound(self, other: Configuration) -> float:
         """Return a bound of every plan of a configuration; 0 where the prices say nothing of it.

@@ -24,7 +24,6 @@ which the shares hold.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shardwright.compiler.outer.configuration import Configuration
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
@@ -33,6 +32,7 @@ from shardwright.dataflow.schedules import (
     execution_order,
     make_schedule,
 )
+from shardwright.planner.choice.configuration import Configuration
 from shardwright.solver.linear_program import Job, path_mixture
 
 _MOST_ACTIONS = 1024  # of a schedule: of more the bubble is small, and the program takes long

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from shardwright.compiler.outer.configuration import FORMS, Form
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, make_schedule
 from shardwright.ir.errors import ShardwrightError
+from shardwright.planner.choice.configuration import FORMS, Form
 from shardwright.search.named_plan import NamedPlan, divisors
 
 _FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3

@@ -1,18 +1,18 @@
-"""The account of an outer search for its reader: other plans, and what memory is worth."""
+"""What a search over configurations tells its reader: other plans, and what memory is worth."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import Entry, Found
 from shardwright.compiler.outer.judge import ProgramJudge
-from shardwright.compiler.outer.search import MOMENT
-from shardwright.compiler.outer.trace import MemoryPoint, RankedPlan
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.planner.choice.best_first import MOMENT, Entry
+from shardwright.planner.choice.configuration import Configuration
+from shardwright.planner.choice.judge import Found
+from shardwright.planner.choice.trace import MemoryPoint, RankedPlan
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.solver.work import Budget, Work
@@ -138,7 +138,10 @@ class _Within:
         options = self.judge.options
         limit = share * options.memory_on(self.judge.cluster)
         judge = replace(self.judge, options=replace(options, memory_limit=limit))
-        return judge.plan(self.configuration, Budget(self.seconds, self.work.anew()))
+        one = self.configuration
+        is_by_blocks = one.stages == 1 and judge.plans_blocks(one)
+        plan = judge.plan if is_by_blocks else judge.search
+        return plan(one, Budget(self.seconds, self.work.anew()))
 
 
 def _monotone(points: Sequence[MemoryPoint]) -> tuple[MemoryPoint, ...]:

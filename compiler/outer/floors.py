@@ -57,9 +57,9 @@ from functools import cached_property
 from itertools import accumulate
 
 from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.configuration import Configuration
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.schedules import BACKWARD, FORWARD
+from shardwright.planner.choice.configuration import Configuration
 
 _OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
 _OF_THREE_PARTS = "zero_bubble"

@@ -2,16 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd, inf
 from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing, PipelineOf
+from shardwright.compiler.outer.block_prices import BlockPricing, PipelineOf
 from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.configuration import Configuration, is_large
-from shardwright.compiler.outer.entries import Bound, Found
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
@@ -19,26 +18,30 @@ from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.samples import samples_of
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import (
+    NoPlanError,
+    NotFoundError,
+    OptionError,
+    ShardwrightError,
+    StrategyError,
+)
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.choice.configuration import Configuration, is_large
+from shardwright.planner.choice.judge import Found, Prices
 from shardwright.planner.fronts.site import is_repeated
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
-from shardwright.search.budget_note import BudgetNote
-from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
-OF_PATHS = "paths through the schedule of the pipeline"
 _ROUGH = 5e-3  # gap of a search for a bound
 _LINKS = 0.05  # weight of the links together in a bound on the overlapped step
-_SHARE = 1 / 4  # of the time of a task that a search for a bound takes, once its problem is built
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -67,6 +70,63 @@ class BuildNamed(Protocol):
     def __call__(self, options: CompileOptions, budget: Budget) -> Found[Compiled]:
         """Return the plan that the options name, which ask for its number of micro-batches."""
         ...
+
+
+@dataclass(frozen=True)
+class PricesOfWhole:
+    """Bounds by searches of a whole program in one stage.
+
+    A plan in more micro-batches is one in fewer, of no greater cost: layouts that divide a slice of
+    the batch divide the batch, and a pass costs no less than its part of one pass over all, by the
+    roofline and by every algorithm of a collective. A plan on a mesh that merges axes of one level
+    is one on the finer mesh, whose collectives over them cost the same.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration.
+    cost : float
+        A bound of its plans within any memory.
+    limited_cost : float
+        The same within the memory limit.
+    proof : str
+        What proved that.
+    is_in_seconds : bool
+        Whether costs are seconds.
+    is_one_program : bool
+        Whether other numbers of micro-batches have the same program.
+    """
+
+    configuration: Configuration
+    cost: float
+    limited_cost: float
+    proof: str
+    is_in_seconds: bool
+    is_one_program: bool
+
+    @property
+    def known(self) -> Mapping[Hashable, object]:
+        """Nothing that other prices may begin with."""
+        return {}
+
+    def bound(self, other: Configuration) -> float:
+        """Return a bound of every plan of a configuration; 0 where nothing is known of it."""
+        own = self.configuration
+        if own == other:
+            return self.limited_cost
+        one = own.micro_batches == other.micro_batches or self.is_one_program
+        return self.cost if self.is_in_seconds and one and own.divides(other) else 0.0
+
+    def estimate(self, other: Configuration) -> float | None:
+        """Return the bound of the configuration itself, which exact plans are close to."""
+        return self.limited_cost if other == self.configuration else None
+
+    def is_short_of_memory(self, other: Configuration) -> bool:
+        """Return whether the search for a plan is to be left out, since blocks have a better one.
+
+        There is no other plan here.
+        """
+        return False
 
 
 @dataclass
@@ -105,9 +165,9 @@ class ProgramJudge:
     _halves: Halves = field(default_factory=Halves)
 
     @property
-    def tiers(self) -> tuple[str, ...]:
-        """What proves bounds: searches, where the method minimises the cost to a proof."""
-        return (WITHOUT_LIMIT, WITHIN_LIMIT) if self._is_bounded else ()
+    def prices(self) -> bool:
+        """Whether configurations are priced: the method minimises the cost to a proof."""
+        return self._is_bounded
 
     @property
     def _is_bounded(self) -> bool:
@@ -148,11 +208,11 @@ class ProgramJudge:
         self._halves = floor.halves
         return floor
 
-    @property
-    def prices_blocks(self) -> bool:
-        """Whether blocks are priced before their configurations are judged.
+    @cached_property
+    def _prices_blocks(self) -> bool:
+        """Whether prices are those of blocks alone, instead of searches of the whole program.
 
-        Those of pipelines are, and those of large programs in several numbers of micro-batches.
+        Of pipelines they are, and of large programs in several numbers of micro-batches.
         """
         several = self.options.micro_batches == SEARCHED and self.is_large
         many = self.options.stages != 1 or several
@@ -163,19 +223,22 @@ class ProgramJudge:
         """Whether the program is large: one micro-batch in several device groups is not tried."""
         return is_large(self.source_of(1))
 
-    @property
-    def plans_blocks(self) -> bool:
-        """Whether one stage is planned block by block: of a large program of repeated blocks.
+    def plans_blocks(self, configuration: Configuration) -> bool:
+        """Return whether a plan is put together from plans of blocks, before a search.
 
-        Not where tensors may be offloaded: blocks alone do not tell when that pays.
+        In one stage that is one of a large program of repeated blocks. Not where tensors may be
+        offloaded: blocks alone do not tell when that pays.
         """
-        options = self.options
+        return self._prices_blocks and (configuration.stages > 1 or self._repeats_blocks)
+
+    @cached_property
+    def _repeats_blocks(self) -> bool:
+        options, source = self.options, self.source_of(1)
         known = options.objective != "serial" and options.offload != SEARCHED
-        source = self.source_of(1)
         return known and self.is_large and not source.offloaded and is_repeated(source, options)
 
     @property
-    def names_plans(self) -> bool:
+    def _names_plans(self) -> bool:
         """Whether named plans are among those that are searched: they decide all that may be."""
         options = self.options
         given = options.pins or options.result_pins or options.input_layouts
@@ -183,15 +246,25 @@ class ProgramJudge:
         bounded = self._is_bounded and self._is_in_seconds
         return bounded and free and not self.layouts_on(ALONE)
 
-    def named_seeds(
-        self, configurations: Sequence[Configuration], budget: Budget
-    ) -> list[NamedSeed]:
-        """Return the named plans of some configurations that are to be built, the best first."""
+    def name(
+        self, configurations: Sequence[Configuration]
+    ) -> tuple[Configuration, Found[Compiled]] | None:
+        """Return the first named plan that fits, and whose plans it is among; None without one.
+
+        Those that are likely to be fast are tried first, whatever that takes: nothing is searched.
+        """
+        for seed in self._named_seeds(configurations) if self._names_plans else ():
+            with suppress(NoPlanError, StrategyError, OptionError):
+                return seed.configuration, self._build(seed)
+        return None
+
+    def _named_seeds(self, configurations: Sequence[Configuration]) -> list[NamedSeed]:
+        """Return the named plans of some configurations, the best first."""
         source = self.source_of(1)
 
         def pipeline_of(mesh: Mesh, count: int) -> PipelinePartitioning:
             options = self.options_of(Configuration(mesh, count))
-            return self.pipeline_of(options, mesh, budget)
+            return self.pipeline_of(options, mesh, Budget())
 
         return NamedFamily(
             self.cluster,
@@ -204,9 +277,7 @@ class ProgramJudge:
             _experts(source),
         ).seeds()
 
-    def build(
-        self, plan: NamedPlan, configuration: Configuration, budget: Budget
-    ) -> Found[Compiled]:
+    def _build(self, seed: NamedSeed) -> Found[Compiled]:
         """Return a named plan.
 
         Raises
@@ -214,12 +285,9 @@ class ProgramJudge:
         ShardwrightError
             If it does not fit, or the model cannot be divided so.
         """
-        options = replace(
-            self.options.in_one_stage(),
-            micro_batches=configuration.micro_batches,
-            plan=plan,
-        )
-        return self.build_named(options, budget)
+        count = seed.configuration.micro_batches
+        options = replace(self.options.in_one_stage(), micro_batches=count, plan=seed.plan)
+        return self.build_named(options, Budget())
 
     def price(
         self,
@@ -227,19 +295,22 @@ class ProgramJudge:
         budget: Budget,
         below: float = inf,
         known: Mapping[Hashable, object] | None = None,
-    ) -> BlockPrices:
-        """Return the prices of the blocks on a mesh in a number of micro-batches.
-
-        Where the bound is no less than the cost of a plan, there is no estimate.
+    ) -> Prices:
+        """Return bounds on a mesh in a number of micro-batches, and an estimate.
 
         Raises
         ------
         ShardwrightError
             If the program has no form in so many, or no price was found within the budget.
         """
+        if not self._prices_blocks:
+            return self._price_of_whole(configuration, budget)
         alone = Configuration(configuration.mesh, configuration.micro_batches)
         options = self.options_of(alone)
-        return self._pricing.prices(configuration, options, budget, below, known or {})
+        try:
+            return self._pricing.prices(configuration, options, budget, below, known or {})
+        except ShardwrightError as error:  # of blocks alone: whole programs may have a plan
+            raise NotFoundError(f"there is no price of {configuration}") from error
 
     @cached_property
     def _pricing(self) -> BlockPricing:
@@ -251,16 +322,14 @@ class ProgramJudge:
     def _is_in_seconds(self) -> bool:
         return self.options.cost_model == "time"
 
-    def holds_for(self, bounded: Configuration, other: Configuration) -> bool:
-        """Return whether a bound without memory limit holds for another configuration.
+    def covers(self, one: Configuration, other: Configuration) -> bool:
+        """Return whether the plans of another configuration are among those of a first one.
 
-        A plan in more micro-batches is one in fewer, of no greater cost: layouts that divide a
-        slice of the batch divide the batch, and a pass costs no less than its part of one pass over
-        all, by the roofline and by every algorithm of a collective. A plan on a mesh that merges
-        axes of one level is one on the finer mesh, whose collectives over them cost the same.
+        A plan on a mesh that merges axes of one level is one on the finer mesh, whose collectives
+        over them cost the same.
         """
-        one = bounded.micro_batches == other.micro_batches or self._is_one_program
-        return self._is_in_seconds and one and bounded.divides(other)
+        same = one.micro_batches == other.micro_batches
+        return self._is_in_seconds and same and one.divides(other)
 
     @cached_property
     def _is_one_program(self) -> bool:
@@ -270,67 +339,37 @@ class ProgramJudge:
         except ShardwrightError:  # it has no form in two
             return False
 
-    def bound(self, configuration: Configuration, tier: int, budget: Budget) -> Bound:
-        """Return a bound: without the memory limit, or within it.
+    def _price_of_whole(self, configuration: Configuration, budget: Budget) -> "PricesOfWhole":
+        """Return bounds by searches of the whole program: without the memory limit, and within it.
 
         Raises
         ------
         ShardwrightError
             If the configuration has no plan, or no bound was found within the budget.
         """
-        if configuration.stages > 1:
-            return self._bound_of_stages(configuration, tier, budget)
-        note, request = BudgetNote(budget), self._request(configuration, budget)
-        gap, space = max(self.options.gap, _ROUGH) * (self.options.gap > 0), request.space
+        request = self._request(configuration, budget)
+        gap = max(self.options.gap, _ROUGH) * (self.options.gap > 0)
         limits = SearchOptions(None, budget.beyond(budget.seconds), gap)
-        free = request.solve(space, limits)
-        note.note_end_of(free, limits)
-        limit, late = self.options.memory_on(self.cluster), note.has_ended_a_search
-        if tier == 0 or free.memory_bytes <= limit:
-            fits = free.memory_bytes <= limit
-            return Bound(free.lower_bound, is_last=fits, is_cut_short=late)
-        space = request.recompute_space if request.recomputes else request.space
-        limits = replace(limits, memory_limit=limit, budget=budget.beyond(budget.seconds))
-        within = request.solve(space, limits)
-        note.note_end_of(within, limits)
-        least = max(free.lower_bound, within.lower_bound)
-        return Bound(least, is_cut_short=note.has_ended_a_search)
+        free = request.solve(request.space, limits)
+        limit, within = self.options.memory_on(self.cluster), free.lower_bound
+        proof = WITHOUT_LIMIT
+        if free.memory_bytes > limit:
+            proof = WITHIN_LIMIT
+            space = request.recompute_space if request.recomputes else request.space
+            limits = replace(limits, memory_limit=limit, budget=budget.beyond(budget.seconds))
+            within = max(within, request.solve(space, limits).lower_bound)
+        where = configuration, free.lower_bound, within, proof
+        return PricesOfWhole(*where, self._is_in_seconds, self._is_one_program)
 
-    def _bound_of_stages(self, configuration: Configuration, tier: int, budget: Budget) -> Bound:
-        """Return the bound of a pipeline by paths through its schedule.
-
-        It is too high by at most a multiple of the step itself, so of a step of T seconds it proves
-        T >= bound - rounding(1) T.
-
-        Raises
-        ------
-        ShardwrightError
-            If no plan fits wherever it is cut, or there is no such pipeline.
-        """
-        if tier > 0:
-            return Bound(0.0, is_last=True)
-        assert configuration.mesh is not None
-        options = self.options_of(configuration)
-        search = self.pipeline_of(options, configuration.mesh, budget)
-        least = search.bound()
-        least /= 1 + search.bounds.rounding(1.0)
-        late = search.budget_note.has_ended_a_search
-        return Bound(least, is_last=True, proof=OF_PATHS, is_cut_short=late)
-
-    def compile(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
+    def search(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
         """Return the best plan of a configuration within the memory limit."""
         options, known = self.options_of(configuration), self.requests.get(configuration)
         return self.compile_one(options, configuration.mesh, budget, known)
 
-    def plan(self, configuration: Configuration, budget: Budget) -> Found[Compiled]:
-        """Return the plan of a configuration as the outer search finds it."""
-        is_draft = configuration.stages == 1 and self.prices_blocks and self.plans_blocks
-        return (self.draft if is_draft else self.compile)(configuration, budget)
-
-    def draft(
+    def plan(
         self, configuration: Configuration, budget: Budget, below: float = inf
     ) -> Found[Compiled]:
-        """Return a plan that is made block by block, without a bound.
+        """Return a plan that is put together from plans of blocks, without a bound.
 
         Raises
         ------

@@ -21,7 +21,6 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import gcd
 
-from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks, seconds_of_schedule
 from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -34,6 +33,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan, divisors
 

@@ -1,18 +1,17 @@
-"""The outer search of a compilation, from the configurations to the best plan and its account."""
+"""The search over configurations of a compilation: to the best plan and its account."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.fitting import bounded
-from shardwright.compiler.outer.configuration import Configuration
-from shardwright.compiler.outer.entries import Entry
 from shardwright.compiler.outer.explanation import memory_points, ranked_plans
 from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.judge import ProgramJudge
-from shardwright.compiler.outer.search import CORES, OuterSearch
-from shardwright.compiler.outer.trace import SearchTrace, Tried
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
+from shardwright.planner.choice.best_first import CORES, BestFirst, Entry
+from shardwright.planner.choice.configuration import Configuration
+from shardwright.planner.choice.trace import SearchTrace, Tried
 from shardwright.planner.executors.workers import usable_workers
 from shardwright.search.budget_note import ENDED, INTERRUPTED, says_so
 from shardwright.search.options import Progress
@@ -26,7 +25,7 @@ _SHARE = 3 / 4  # of the budget that is the search's, where its account takes ti
 
 @dataclass(frozen=True)
 class OuterRun:
-    """An outer search.
+    """A search over configurations.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class OuterRun:
         """
         options, whole = self.judge.options, self.budget.beyond(CORES * self.budget.seconds)
         explained = options.explain_search
-        search = OuterSearch(
+        search: BestFirst[Compiled] = BestFirst(
             self.judge,
             self.candidates,
             self._floor(whole).of,
@@ -64,7 +63,6 @@ class OuterRun:
             self.workers,
             self.progress,
             _EXPLAINED if explained else 1,
-            self.seed,
             options.executor,
         )
         entries = search.run()
@@ -89,14 +87,6 @@ class OuterRun:
             return ComputationFloor(1, 0.0)
         stages = {one.stages for one in self.candidates}
         return self.judge.floor(stages, budget.share(1 / CORES))
-
-    @property
-    def seed(self) -> Configuration | None:
-        """The configuration of the smallest problem, where the others have larger ones."""
-        fewest = min(one.stages for one in self.candidates)
-        equal = [one for one in self.candidates if one.stages == fewest]
-        least = min(equal, key=lambda one: (one.axes, one.micro_batches))
-        return least if any(one.axes > least.axes for one in equal) else None
 
     @property
     def workers(self) -> int:

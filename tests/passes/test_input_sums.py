@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.outer.configuration import candidate_counts
 from shardwright.cost_model.memory import peak_memory
 from shardwright.dataflow.input_sums import with_input_sums
 from shardwright.dataflow.micro_batches import micro_batches
@@ -15,6 +14,7 @@ from shardwright.ir.liveness import loop_of
 from shardwright.ir.text import parse, to_text
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
+from shardwright.planner.choice.configuration import candidate_counts
 from shardwright.planner.options import CompileOptions
 from shardwright.proof import UpdateRule, prove_program, training_step
 from shardwright.runtime import Executor, LocalCommunicator, initialize

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 import shardwright
-from shardwright.compiler.outer import search
-from shardwright.compiler.outer.answers import Answers
-from shardwright.compiler.outer.entries import BUILDING, PRICING
 from shardwright.ir.errors import ShardwrightWarning
 from shardwright.planner import effort
+from shardwright.planner.choice import best_first
+from shardwright.planner.choice.judge import Answers
 from shardwright.planner.executors.elsewhere import Elsewhere
 
 GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
@@ -72,7 +71,7 @@ def test_workers_that_get_bytes_find_the_same_plan(run, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
     alone = plan(run, tmp_path, workers=1)
     with ThreadPoolExecutor(2) as threads:
-        monkeypatch.setattr(search, "workers_of", elsewhere(threads))
+        monkeypatch.setattr(best_first, "workers_of", elsewhere(threads))
         assert plan(run, tmp_path, workers=3) == alone
 
 
@@ -101,7 +100,7 @@ def test_a_worker_that_answers_nonsense_changes_no_plan(tmp_path, monkeypatch):
         found = answer(answers, task)
         if os.getpid() == parent:
             return found
-        return {PRICING: replace(found, value=()), BUILDING: "a plan"}.get(task.tier, found)
+        return {"price": replace(found, value=()), "plan": "a plan"}.get(task.question, found)
 
     monkeypatch.setattr(Answers, "__call__", careless)
     with pytest.warns(ShardwrightWarning, match="answered something else; it is done again"):

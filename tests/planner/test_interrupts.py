@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import shardwright
-from shardwright.compiler.outer import search
+from shardwright.planner.choice import best_first
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.elsewhere import Elsewhere
 
@@ -28,7 +28,7 @@ def executor(request, monkeypatch):
         return Elsewhere(threads, lambda: {"one", "two"}, lambda: None, run)
 
     by_name = {"inline": lambda *_: None, "processes": workers_of, "bytes": elsewhere}
-    monkeypatch.setattr(search, "workers_of", by_name[request.param])
+    monkeypatch.setattr(best_first, "workers_of", by_name[request.param])
     return 2
 
 
@@ -45,7 +45,7 @@ def test_the_first_plan_is_whole_when_the_search_is_interrupted(executor):
 
 
 def test_without_a_plan_an_interrupt_ends_the_command(executor, monkeypatch):
-    parent, submit = os.getpid(), search.Tasks.submit
+    parent, submit = os.getpid(), best_first.Tasks.submit
 
     def begun(tasks, task, **others):
         number = submit(tasks, task, **others)
@@ -53,6 +53,6 @@ def test_without_a_plan_an_interrupt_ends_the_command(executor, monkeypatch):
             interrupt()
         return number
 
-    monkeypatch.setattr(search.Tasks, "submit", begun)
+    monkeypatch.setattr(best_first.Tasks, "submit", begun)
     with pytest.raises(KeyboardInterrupt):
         shardwright.compile(GPT, 4, workers=executor, **SEARCHED)

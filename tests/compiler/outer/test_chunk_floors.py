@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.outer.floors import halves_of
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, Segment, make_schedule
+from shardwright.planner.choice.configuration import Configuration
 
 DEVICES = 4  # of a group
 NUMBERS = [(2, 2, 2), (2, 3, 4), (2, 8, 2), (3, 2, 3), (3, 4, 6), (4, 2, 8), (4, 3, 4)]

@@ -4,11 +4,10 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compilation import Compilation
-from shardwright.compiler.outer import configuration
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.cost_model.cluster import cluster
-from shardwright.solver.work import Budget
+from shardwright.planner.choice import configuration
 from tests.extent import first
 
 CLUSTER = cluster("a100-pod")
@@ -20,18 +19,17 @@ MODEL = "gpt3-175b:layers=8,vocabulary=51200"
 def family(
     devices: int, monkeypatch: pytest.MonkeyPatch, model: str = MODEL, **options: object
 ) -> list[NamedSeed]:
-    """Return the named plans that a search of everything begins with."""
+    """Return the named plans that a search of everything without the effort for one tries."""
     found: list[NamedSeed] = []
 
-    def noted(self: ProgramJudge, configurations: list, budget: Budget) -> list[NamedSeed]:
-        assert self.names_plans
-        found.extend(original(self, configurations, budget))
+    def noted(self: ProgramJudge, configurations: list) -> list[NamedSeed]:
+        found.extend(original(self, configurations))
         raise KeyboardInterrupt
 
-    original = ProgramJudge.named_seeds
-    monkeypatch.setattr(ProgramJudge, "named_seeds", noted)
+    original = ProgramJudge._named_seeds
+    monkeypatch.setattr(ProgramJudge, "_named_seeds", noted)
     with pytest.raises(KeyboardInterrupt):
-        compile(model, devices, workers=1, **{**WHERE, **SEARCHED, **options})
+        compile(model, devices, workers=1, effort=1e-4, **{**WHERE, **SEARCHED, **options})
     monkeypatch.undo()
     return found
 

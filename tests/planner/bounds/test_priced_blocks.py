@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from shardwright.compiler.outer.block_prices import BlockPricing
-from shardwright.compiler.outer.configuration import Configuration
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
@@ -29,6 +28,7 @@ from shardwright.planner.bounds.priced_blocks import (
     best_price,
     can_price_memory,
 )
+from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.fronts.problem import MANY
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import most_between

@@ -1,11 +1,11 @@
-"""What an outer search tried, and why it cut the rest."""
+"""What a search over configurations tried, and why it cut the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from shardwright.compiler.outer.configuration import Configuration
+from shardwright.planner.choice.configuration import Configuration
 
 Outcome = Literal["compiled", "cut", "infeasible", "refused", "not found", "left"]
 
@@ -93,7 +93,7 @@ class MemoryPoint:
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """The account of an outer search.
+    """The account of a search over configurations.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Configurations: what the outer search chooses, and an exact search is given."""
+"""Configurations: the mesh, micro-batches and pipeline of a plan, which a search chooses first."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 from shardwright.dataflow.micro_batches import micro_batches
@@ -59,6 +59,18 @@ class Configuration:
     def parts(self) -> int:
         """Number of stages of all device groups."""
         return self.stages * self.chunks
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the mesh has one axis for each level at most."""
+        mesh = self.mesh
+        return mesh is None or sum(axis.size > 1 for axis in mesh.axes) == len(_extents(mesh))
+
+    @property
+    def merged(self) -> Hashable:
+        """What is equal for configurations that differ by how levels are divided into axes."""
+        extents = {} if self.mesh is None else _extents(self.mesh)
+        return replace(self, mesh=None), tuple(sorted(extents.items()))
 
     def __str__(self) -> str:
         number = self.micro_batches

@@ -1,0 +1,356 @@
+"""The search over configurations against all of them, with judges whose bounds and costs are drawn.
+
+Bounds are true. Wrong estimates and slow plans of blocks cost time, and nothing else.
+"""
+
+import random
+from dataclasses import dataclass, field
+from math import inf
+
+import pytest
+
+from shardwright.compiler.outer.run import check_bounds
+from shardwright.ir.errors import (
+    InfeasibleError,
+    ModelError,
+    NotFoundError,
+    OptionError,
+    PassError,
+    ShardwrightError,
+    StrategyError,
+    TimeLimitError,
+)
+from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.planner.choice.best_first import BestFirst
+from shardwright.planner.choice.configuration import Configuration
+from shardwright.planner.choice.judge import Found
+from shardwright.planner.choice.trace import Tried
+from shardwright.solver.work import Budget
+from tests.extent import first
+
+FLOOR = 1.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What is true of a configuration: bounds, an estimate, and the costs of plans, or errors."""
+
+    free: float
+    within: float
+    searched: float | ShardwrightError
+    estimate: float | None = None
+    planned: float | ShardwrightError = 9.0
+
+
+@dataclass(frozen=True)
+class DrawnPrices:
+    own: Configuration
+    drawn: dict[Configuration, Drawn]
+    proof: str = "blocks alone"
+    known: dict[object, object] = field(default_factory=dict)
+
+    def bound(self, other):
+        if (other.mesh, other.micro_batches) == (self.own.mesh, self.own.micro_batches):
+            return self.drawn[other].within
+        return self.drawn[self.own].free if self.own.divides(other) else 0.0
+
+    def estimate(self, other):
+        return self.drawn[other].estimate
+
+    def is_short_of_memory(self, other):
+        return False
+
+
+@dataclass
+class DrawnJudge:
+    drawn: dict[Configuration, Drawn]
+    prices: bool = True
+    blocks: bool = False
+    named: tuple[Configuration, float] | None = None
+    seconds: float = 0.0
+    late: bool = False
+    asked: list[tuple[str, Configuration]] = field(default_factory=list)
+
+    def plans_blocks(self, configuration):
+        return self.blocks
+
+    def price(self, configuration, budget, below, known):
+        self._note("price", configuration, budget)
+        if self.drawn[configuration].within == inf:
+            raise InfeasibleError("no plan fits", least_memory_bytes=2.0, least_memory_bound=1.0)
+        return DrawnPrices(configuration, self.drawn)
+
+    def plan(self, configuration, budget, below):
+        self._note("plan", configuration, budget)
+        return self._found(self.drawn[configuration].planned, 0.0)
+
+    def search(self, configuration, budget):
+        self._note("search", configuration, budget)
+        drawn = self.drawn[configuration]
+        return self._found(drawn.searched, drawn.within)
+
+    def name(self, configurations):
+        if self.named is None or self.named[0] not in configurations:
+            return None
+        return self.named[0], Found(self.named[1], 0.0, 1.0, "named")
+
+    def covers(self, one, other):
+        return one.micro_batches == other.micro_batches and one.divides(other)
+
+    def _note(self, question, configuration, budget):
+        self.asked.append((question, configuration))
+        budget.charge(self.seconds)
+
+    def _found(self, cost, bound):
+        if isinstance(cost, ShardwrightError):
+            raise cost
+        return Found(cost, bound, 1.0, "a plan", self.late)
+
+
+def one_axis(size: int = 8) -> Mesh:
+    return Mesh((MeshAxis("x", size, 0),))
+
+
+FINER = Mesh((MeshAxis("x", 2, 0), MeshAxis("y", 4, 0)))
+
+
+def candidates(counts: int) -> list[Configuration]:
+    """Return one stage on two meshes, and pipelines in two forms, in several micro-batches."""
+    found = []
+    for count in (2**number for number in range(counts)):
+        found += [Configuration(one_axis(), count), Configuration(FINER, count)]
+        forms = (1, "1f1b"), (2, "interleaved")
+        found += [Configuration(one_axis(4), count, 2, *form) for form in forms]
+    return found
+
+
+def drawn_judge(seed: int) -> DrawnJudge:
+    draw = random.Random(seed)
+    drawn: dict[Configuration, Drawn] = {}
+    # A bound holds for multiples and merged axes, so these are drawn after what bounds them.
+    for one in sorted(candidates(draw.randint(1, 3)), key=lambda c: (c.micro_batches, -c.axes)):
+        free = max(
+            [draw.uniform(FLOOR, 2.0), *(d.free for c, d in drawn.items() if c.divides(one))]
+        )
+        finer = (c for c in drawn if c.micro_batches == one.micro_batches and c.divides(one))
+        within = draw.choice([free, draw.uniform(free, 3.0), inf])
+        within = max([within, *(drawn[c].within for c in finer)])
+        cost: float | ShardwrightError = within * draw.choice([1.0, draw.uniform(1.0, 1.5)])
+        if within == inf:
+            cost = InfeasibleError("no plan fits")
+        elif draw.random() < 0.2:
+            cost = draw.choice([NotFoundError("none found"), StrategyError("no such split")])
+        planned = NotFoundError("no plan of blocks")
+        if isinstance(cost, float) and draw.random() < 0.7:
+            planned = cost * draw.uniform(1.0, 1.2)
+        estimate = draw.choice([None, draw.uniform(1.0, 3.0)])
+        drawn[one] = Drawn(free, within, cost, estimate, planned)
+    return DrawnJudge(drawn, blocks=draw.random() < 0.5, prices=draw.random() < 0.8)
+
+
+def searched(judge: DrawnJudge, workers: int = 1, gap: float = 0.0, seconds: float = 1e3):
+    where = judge, list(judge.drawn), lambda _: FLOOR, Budget(seconds), gap, workers
+    search = BestFirst(*where)
+    return search, search.run()
+
+
+def account(entries):
+    return [(e.outcome, e.bound, e.proof, e.found and e.found.cost, str(e.error)) for e in entries]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_best_of_all_configurations_is_found_and_the_bound_is_below_it(seed):
+    judge = drawn_judge(seed)
+    search, entries = searched(judge)
+    costs = [d.searched for d in judge.drawn.values() if isinstance(d.searched, float)]
+    for entry in entries:
+        assert entry.bound <= judge.drawn[entry.configuration].within
+        assert entry.outcome is not None
+    if not costs:
+        assert search.best is None
+        assert {e.outcome for e in entries} <= {"infeasible", "not found", "refused"}
+        return
+    assert search.best.cost == min(costs)
+    assert min(entry.tried().lower_bound for entry in entries) <= min(costs)
+    kinds = [e.outcome for e in entries if e.bound >= min(costs) and e.found is None]
+    assert set(kinds) <= {"cut", "infeasible", "not found", "refused"}
+
+
+@pytest.mark.parametrize("seed", first(4, range(12)))
+def test_the_account_does_not_depend_on_the_number_of_processes(seed):
+    one = account(searched(drawn_judge(seed))[1])
+    assert account(searched(drawn_judge(seed), 3)[1]) == one
+
+
+@pytest.mark.parametrize("seed", first(10, range(30)))
+def test_where_the_budget_is_spent_the_bound_is_honest_and_the_search_ends(seed):
+    judge = drawn_judge(seed)
+    judge.seconds = 1.0
+    search, entries = searched(judge, seconds=5.0)
+    assert search.budget.spent <= 5.0 + 4.0  # what a round takes longer
+    for entry in entries:
+        assert entry.bound <= judge.drawn[entry.configuration].within
+    if any(entry.outcome is None for entry in entries):
+        assert search.is_cut_short
+
+
+def test_a_configuration_whose_bound_exceeds_a_plan_is_asked_nothing_more():
+    one, two = (Configuration(one_axis(size)) for size in (4, 8))
+    judge = DrawnJudge({one: Drawn(1.0, 1.1, 1.2, 1.1), two: Drawn(1.5, 1.6, 1.7, 1.6)})
+    search, entries = searched(judge)
+    assert search.best.configuration == one
+    assert ("search", two) not in judge.asked
+    assert [entry.outcome for entry in entries] == ["compiled", "cut"]
+
+
+def test_a_bound_holds_for_more_micro_batches_and_says_whose_it_is():
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    judge = DrawnJudge({one: Drawn(1.2, 1.2, 1.2, 1.2), two: Drawn(1.2, 1.2, 1.2, 9.0)})
+    judge.seconds = 1.0
+    _, entries = searched(judge)
+    judge.drawn[two] = Drawn(1.3, 1.3, 1.3, 9.0)
+    assert entries[1].outcome == "cut"
+    assert ("search", two) not in judge.asked
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_finer_mesh_is_looked_at_once_the_others_are_done(blocks):
+    merged, finer = (Configuration(mesh) for mesh in (one_axis(), FINER))
+    other = Configuration(one_axis(4), 1, 2, 1, "1f1b")
+    judge = DrawnJudge(
+        {
+            finer: Drawn(1.0, 1.0, 1.2, 1.1, 1.2),
+            merged: Drawn(1.0, 1.1, 1.21, 1.2, 1.21),
+            other: Drawn(1.0, 1.19, 1.3, 1.19, 1.3),
+        },
+        blocks=blocks,
+    )
+    search, _ = searched(judge)
+    of_finer = next(i for i, (_, one) in enumerate(judge.asked) if one == finer)
+    asked = {one for _, one in judge.asked[:of_finer]}
+    assert asked == {merged, other}
+    assert (search.best.configuration, search.best.cost) == (finer, 1.2)
+
+
+def test_plans_of_blocks_come_before_searches_and_the_best_one_is_searched_first():
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    drawn = {one: Drawn(1.0, 1.0, 1.3, 1.3, 1.5), two: Drawn(1.0, 1.0, 1.25, 1.2, 1.4)}
+    judge = DrawnJudge(drawn, blocks=True)
+    search, _ = searched(judge)
+    kinds = [question for question, _ in judge.asked if question != "price"]
+    assert kinds == ["plan", "plan", "search", "search"]
+    assert judge.asked[-2:] == [("search", two), ("search", one)]
+    assert search.best.cost == 1.25
+
+
+def test_what_is_not_expected_to_be_faster_is_not_planned():
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    three = Configuration(one_axis(), 4)
+    drawn = {
+        one: Drawn(1.0, 1.0, 1.1, 1.1, 1.2),
+        two: Drawn(1.0, 1.0, 1.2, 1.15, 1.2),
+        three: Drawn(1.0, 1.05, 1.3, 1.25, 1.3),
+    }
+    judge = DrawnJudge(drawn, blocks=True)
+    searched(judge)
+    assert ("plan", three) not in judge.asked
+    assert ("search", three) in judge.asked  # its bound leaves room for a better plan
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_where_the_budget_ends_the_search_of_a_configuration_it_is_said(late):
+    one = Configuration(one_axis())
+    search, _ = searched(DrawnJudge({one: Drawn(1.1, 1.4, 1.4)}, late=late))
+    assert search.is_cut_short == late
+
+
+def test_the_gap_is_the_users():
+    one, two = (Configuration(one_axis(size)) for size in (4, 8))
+    drawn = {one: Drawn(1.0, 1.05, 1.1, 1.0), two: Drawn(1.0, 1.04, 1.09, 1.2)}
+    exact, _ = searched(DrawnJudge(drawn))
+    assert exact.best.configuration == two
+    rough, entries = searched(DrawnJudge(drawn), gap=0.1)
+    assert rough.best.cost <= min(e.tried().lower_bound for e in entries) / 0.9
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("error", [ModelError("it is not divisible"), OptionError("wrong")])
+def test_errors_that_are_not_about_a_configuration_are_raised(error, workers):
+    one = Configuration(one_axis())
+    with pytest.raises(type(error), match=error.what):
+        searched(DrawnJudge({one: Drawn(1.0, 1.0, error)}), workers)
+
+
+def test_options_that_refuse_more_micro_batches_leave_one():
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    drawn = {one: Drawn(1.0, 1.0, 1.5, 1.0), two: Drawn(1.0, 1.0, OptionError("no"), 1.0)}
+    search, entries = searched(DrawnJudge(drawn))
+    assert search.best.configuration == one
+    assert (entries[1].outcome, entries[1].tried().lower_bound) == ("refused", inf)
+
+
+def test_what_takes_too_long_keeps_the_bound_honest():
+    one, two = (Configuration(one_axis(size)) for size in (4, 8))
+    drawn = {one: Drawn(1.1, 1.4, 1.4, 1.4), two: Drawn(1.2, 1.3, TimeLimitError("long"), 1.3)}
+    search, entries = searched(DrawnJudge(drawn))
+    assert (search.best.cost, entries[1].outcome) == (1.4, "left")
+    assert search.is_cut_short
+    assert min(entry.tried().lower_bound for entry in entries) == 1.3
+
+
+def test_where_nothing_fits_each_configuration_is_searched_for_its_reason():
+    told = InfeasibleError("no plan fits", least_memory_bytes=9.0, least_memory_bound=8.0)
+    drawn = {Configuration(one_axis(), count): Drawn(1.0, inf, told) for count in (1, 2)}
+    search, entries = searched(DrawnJudge(drawn))
+    assert search.best is None
+    assert [entry.outcome for entry in entries] == ["infeasible"] * 2
+    assert {entry.error.least_memory_bound for entry in entries} == {8.0}
+
+
+def test_what_is_proven_not_to_fit_is_not_searched_beside_a_plan():
+    told = InfeasibleError("no plan fits")
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    judge = DrawnJudge({one: Drawn(1.0, inf, told), two: Drawn(1.0, 1.5, 1.5, 1.5)})
+    search, entries = searched(judge)
+    assert search.best.configuration == two
+    assert entries[0].outcome == "infeasible"
+    assert ("search", one) not in judge.asked
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_a_plan_a_named_one_is_taken_before_anything_is_searched(workers):
+    one = Configuration(one_axis())
+    judge = DrawnJudge({one: Drawn(1.0, 1.0, 1.2)}, blocks=True, named=(one, 1.3))
+    judge.drawn[one] = Drawn(1.0, 1.0, TimeLimitError("long"), 1.0, NotFoundError("none"))
+    search, entries = searched(judge, workers)
+    assert (search.best.cost, entries[0].found.plan) == (1.3, "named")
+    judge = DrawnJudge({one: Drawn(1.0, 1.0, 1.2)}, named=(one, 1.3), seconds=9.0)
+    search, _ = searched(judge, workers, seconds=0.0)
+    assert search.best.cost == 1.3
+    assert search.is_cut_short
+
+
+def test_more_plans_than_the_best_one_are_found_where_they_are_asked_for():
+    drawn = {
+        Configuration(one_axis(), count): Drawn(1.0, 1.2 * cost, 1.2 * cost, cost)
+        for count, cost in ((1, 1.0), (2, 1.3), (4, 1.2), (8, 2.0))
+    }
+    for plans, expected in ((1, {1}), (3, {1, 2, 4})):
+        judge = DrawnJudge(drawn)
+        where = judge, list(drawn), lambda _: FLOOR, Budget(1e3), 0.0
+        entries = BestFirst(*where, plans=plans).run()
+        assert {e.configuration.micro_batches for e in entries if e.found} >= expected
+        assert any(e.outcome == "cut" for e in entries)
+
+
+@pytest.mark.parametrize(("bound", "is_false"), [(1.0, False), (1.1, True)])
+def test_a_bound_above_the_cost_of_a_plan_is_refused(bound, is_false):
+    tried = (
+        Tried(Configuration(one_axis()), "left", 0.5, "computation"),
+        Tried(Configuration(one_axis(), 2), "compiled", bound, "blocks alone", 1.0),
+    )
+    if not is_false:
+        check_bounds(tried)
+        return
+    with pytest.raises(PassError, match="2 micro-batches costs 1, the search said that each"):
+        check_bounds(tried)
