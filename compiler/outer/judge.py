@@ -231,6 +231,14 @@ class ProgramJudge:
         """
         return self._prices_blocks and (configuration.stages > 1 or self._repeats_blocks)
 
+    def searches(self, configuration: Configuration) -> bool:
+        """Return whether a configuration is searched as a whole where there is a plan.
+
+        The search of a pipeline of a large program takes long, and proves little more than blocks
+        alone.
+        """
+        return configuration.stages == 1 or not self.is_large
+
     @cached_property
     def _repeats_blocks(self) -> bool:
         options, source = self.options, self.source_of(1)

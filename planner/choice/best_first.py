@@ -305,13 +305,15 @@ class BestFirst(Generic[T]):
     def _to_search(self) -> list[Entry[T]]:
         """Return what may be searched at last: that of the best plan, then the least bound first.
 
-        Where memory is short the search of a whole program takes long, and finds nothing better.
+        Where memory is short, and of large pipelines, the search of a whole program takes long, and
+        finds nothing better.
         """
         best = self.best
         left = [e for e in self._open(self.entries) if "search" not in e.asked]
         if best is None:
             return sorted(left, key=lambda entry: (*entry.size, entry.bound))
         left = [entry for entry in left if not entry.is_short_of_memory]
+        left = [entry for entry in left if self.judge.searches(entry.configuration)]
         return sorted(left, key=lambda entry: (entry is not best, entry.bound))
 
     def _task(self, entry: Entry[T], question: Question) -> Task:

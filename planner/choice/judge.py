@@ -130,6 +130,10 @@ class Judge(Protocol[T]):
         """Return whether a plan is put together from plans of blocks, before a search."""
         ...
 
+    def searches(self, configuration: Configuration) -> bool:
+        """Return whether a configuration is searched as a whole where there is a plan."""
+        ...
+
     def price(
         self,
         configuration: Configuration,

@@ -69,10 +69,14 @@ class DrawnJudge:
     named: tuple[Configuration, float] | None = None
     seconds: float = 0.0
     late: bool = False
+    is_large: bool = False
     asked: list[tuple[str, Configuration]] = field(default_factory=list)
 
     def plans_blocks(self, configuration):
         return self.blocks
+
+    def searches(self, configuration):
+        return configuration.stages == 1 or not self.is_large
 
     def price(self, configuration, budget, below, known):
         self._note("price", configuration, budget)
@@ -255,6 +259,17 @@ def test_what_is_not_expected_to_be_faster_is_not_planned():
     searched(judge)
     assert ("plan", three) not in judge.asked
     assert ("search", three) in judge.asked  # its bound leaves room for a better plan
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_large_pipelines_are_not_searched_beside_a_plan(is_large):
+    one, two = (Configuration(one_axis(4), count, 2, 1, "1f1b") for count in (2, 4))
+    drawn = {one: Drawn(1.0, 1.0, 1.2, 1.1, 1.2), two: Drawn(1.0, 1.1, 1.3, 1.2, 1.3)}
+    judge = DrawnJudge(drawn, blocks=True, is_large=is_large)
+    search, entries = searched(judge)
+    assert search.best.cost == 1.2
+    assert ("search" in {question for question, _ in judge.asked}) != is_large
+    assert entries[1].tried().lower_bound == 1.1
 
 
 @pytest.mark.parametrize("late", [True, False])
