@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwright.frontends.common.items import InitialValues, StoredTensor
+from shardwright.frontends.common.mixtures import mixtures_in_rows, refuse_selections
 from shardwright.frontends.common.patterns.recurrences import rerolled
 from shardwright.frontends.common.patterns.rewrites import fuse
 from shardwright.frontends.common.patterns.rows import unjoined
@@ -53,7 +54,9 @@ def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported
     data : mapping of str to array or StoredTensor
         Initial values of its parameters.
     """
-    graph = _without_unread(rerolled(_without_unread(graph)))
+    graph = _without_unread(mixtures_in_rows(_without_unread(graph), InitialValues(data)))
+    refuse_selections(graph)
+    graph = _without_unread(rerolled(graph))
     graph = _without_unread(fuse(graph, InitialValues(data)))
     graph = _without_unread(unjoined(graph))
     verify(graph)

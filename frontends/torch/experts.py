@@ -16,7 +16,6 @@ from shardwright.frontends.common.errors import UnsupportedError
 
 _NAME = "shardwright"
 _INTERFACE = "transformers.integrations.moe"
-_STATIC = "batched_mm"  # looks up the weights of every token, in sizes that are known
 
 
 # Operators that exports have and PyTorch never runs; `converters.routing` imports them.
@@ -50,25 +49,21 @@ torch.library.register_fake("shardwright::combine", _combined)
 
 @contextmanager
 def experts_in_rows(module: torch.nn.Module) -> Iterator[None]:
-    """Let the experts of a module compute on rows of experts, until the end of the context.
-
-    Experts for which the user has chosen the implementation `batched_mm` keep it.
-    """
+    """Let the experts of a module compute on rows of experts, until the end of the context."""
     interface = getattr(sys.modules.get(_INTERFACE), "ALL_EXPERTS_FUNCTIONS", None)
     parts = [part for part in module.modules() if hasattr(part, "_is_expert_parallel")]
     configs = {id(part.config): part.config for part in parts}
     before = [(config, config._experts_implementation) for config in configs.values()]
-    changed = [(config, chosen) for config, chosen in before if chosen != _STATIC]
-    if interface is None or not changed:
+    if interface is None or not before:
         yield
         return
     interface[_NAME] = _forward
     try:
-        for config, _ in changed:
+        for config, _ in before:
             config._experts_implementation = _NAME
         yield
     finally:
-        for config, chosen in changed:
+        for config, chosen in before:
             config._experts_implementation = chosen
         del interface[_NAME]
 

@@ -18,6 +18,7 @@ from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.torch.call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
+from shardwright.frontends.torch.exporting.choices import PLACES
 from shardwright.frontends.torch.exporting.known import ASSUMED
 from shardwright.frontends.torch.gradients import GRADIENT, differentiated
 from shardwright.frontends.torch.places import module_path, place
@@ -474,7 +475,8 @@ def _checks(graph: fx.Graph) -> set[fx.Node]:
     for node in reversed(graph.nodes):
         if node.op == "call_function":
             is_check = str(node.target).startswith(CHECKS) and not is_assumption(node)
-            if is_check or (node.users and all(user in found for user in node.users)):
+            unread = not node.users and str(node.target).startswith(PLACES)
+            if is_check or unread or (node.users and all(user in found for user in node.users)):
                 found.add(node)
     return found
 

@@ -25,6 +25,7 @@ from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_rows
 from shardwright.frontends.torch.exporting.assertions import passing_assertions
+from shardwright.frontends.torch.exporting.choices import grouped_products
 from shardwright.frontends.torch.exporting.comparison import as_before, refuse_different
 from shardwright.frontends.torch.exporting.following import refuse_changing, traced
 from shardwright.frontends.torch.functional import functional
@@ -143,6 +144,7 @@ def exported(
             with (
                 experts_in_rows(module),
                 experts_without_loops(module),
+                grouped_products(),
                 whole_traces(),
                 plain_modes(),
                 passing_assertions(),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.groups import product_of_groups
 from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.shape import transposed
 from shardwright.frontends.jax.table import converts
@@ -173,3 +174,23 @@ def _solve(call: Call) -> Value:
     how["transposed"] = not how["transposed"]
     found = call.emit("solve_triangular", a, call.transpose(b, turned), **how)
     return call.transpose(found, turned)
+
+
+@converts("ragged_dot_general", "ragged_dot")
+def _ragged_dot(call: Call) -> Value:
+    """Convert a product of rows in groups with one matrix a group; others are gradients."""
+    how = call.params.get("ragged_dot_dimension_numbers")
+    if call.params.get("group_offset") is not None:
+        raise UnsupportedError("a product of groups of which the first are left out,")
+    columns = 1
+    if how is not None:
+        ((left,), (columns,)), batch = how.dot_dimension_numbers
+        grouped = (tuple(how.lhs_ragged_dimensions), tuple(how.rhs_group_dimensions))
+        if left != 1 or batch != ((), ()) or grouped != ((0,), (0,)):
+            raise UnsupportedError("a product of groups other than of rows with matrices,")
+    dtype = _computed_in(call)
+    rows, matrices = (call.cast(call.at(position), dtype) for position in (0, 1))
+    if columns == 2:
+        matrices = call.transpose(matrices, (0, 2, 1))
+    ends = call.emit("cumsum", call.at(2), axis=0)
+    return call.cast(product_of_groups(call, rows, matrices, ends), call.result.dtype)

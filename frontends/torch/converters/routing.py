@@ -1,5 +1,9 @@
 """Rows of experts; see `frontends.torch.experts`."""
 
+from math import prod
+
+from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.groups import picked, product_of_groups, put
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -18,3 +22,27 @@ def _grouped_matmul(call: Call, rows: Value, matrices: Value, transposed: bool) 
 @converts("shardwright.combine")
 def _combine(call: Call, rows: Value, chosen: Value, weights: Value) -> Value:
     return call.emit("combine", rows, chosen, weights)
+
+
+@converts("shardwright.product_of_groups")
+def _product_of_groups(call: Call, rows: Value, matrices: Value, ends: Value) -> Value:
+    return product_of_groups(call, rows, matrices, ends)
+
+
+@converts("shardwright.picked")
+def _picked(call: Call, rows: Value, mask: Value) -> Value:
+    size, *rest = rows.type.shape
+    found = picked(call, call.reshape(rows, (size, prod(rest))), mask)
+    return call.reshape(found, rows.type.shape)
+
+
+@converts("shardwright.put")
+def _put(call: Call, rows: Value, mask: Value) -> Value:
+    size, *rest = rows.type.shape
+    found = put(call, call.reshape(rows, (size, prod(rest))), mask)
+    return call.reshape(found, rows.type.shape)
+
+
+@converts("shardwright.places")
+def _places(call: Call, mask: Value, dim: int) -> Value:
+    raise UnsupportedError("the places of tokens that chose an expert, as numbers,")

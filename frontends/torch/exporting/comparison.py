@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from shardwright.frontends.torch.exporting.choices import COMPUTED
 from shardwright.frontends.torch.private import OpOverload, tree_leaves
 from shardwright.ir.errors import ModelError
 
@@ -80,7 +81,8 @@ def _can_be_run(program: ExportedProgram, tensors: list[Tensor]) -> bool:
 
 def _stands(node: fx.Node) -> bool:
     """Return whether an operator only stands for something, as a mark of a gradient does."""
-    return str(node.target).startswith("shardwright.")
+    name = str(node.target)
+    return name.startswith("shardwright.") and not name.startswith(COMPUTED)
 
 
 def _draws(node: fx.Node) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from shardwright.frontends.torch.exporting.choices import choices_in_rows
 from shardwright.frontends.torch.exporting.known import Known, is_whole, known_values
 from shardwright.frontends.torch.private import tree_leaves
 from shardwright.frontends.torch.table import is_selection
@@ -53,6 +54,13 @@ def traced(
         raise
     except Exception as error:  # PyTorch raises errors of many types
         failed = error
+    try:
+        with choices_in_rows():
+            chosen = export()
+        if not _has_unknown_sizes(chosen):
+            return chosen, {}, set()
+    except Exception as error:
+        failed = error if failed is None else failed
     for assumed in (False, True) if assumes else (False,):
         try:
             with known_values(module, (arguments, keywords), assumed) as known:

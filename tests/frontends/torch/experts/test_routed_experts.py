@@ -17,6 +17,8 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen3  # noqa: E
 
 from shardwright import nn  # noqa: E402
 from shardwright.dataflow.cotangents import gradient_name  # noqa: E402
+from shardwright.frontends.torch import import_module  # noqa: E402
+from shardwright.ir.text import to_text  # noqa: E402
 from shardwright.ir.types import TensorType  # noqa: E402
 from shardwright.passes.canonicalize import Canonicalize  # noqa: E402
 from shardwright.passes.differentiate import Differentiate  # noqa: E402
@@ -238,3 +240,14 @@ def test_imported_experts_train_as_autograd_under_plans(kind: str) -> None:
     assert max(found.loss, found.gradient) < 1e-9
     assert not found.missing
     assert max(compare.on_ranks(module, tokens, 4, plan="data=4,expert=2,zero=3")) < 1e-9
+
+
+def test_implementations_of_transformers_are_one_program() -> None:
+    tokens = {name: torch.randint(0, 32, (2, 4)) for name in ("input_ids", "labels")}
+    module = _randomized(transformers.Qwen3MoeForCausalLM(_qwen3_config()).float().eval())
+    graphs = []
+    for kind in ("eager", "grouped_mm", "batched_mm"):
+        module.config._experts_implementation = kind
+        graphs.append(to_text(import_module(module, tokens).graph))
+        assert module.config._experts_implementation == kind
+    assert graphs[0] == graphs[1] == graphs[2]
