@@ -270,7 +270,7 @@ class Walk:
     def _expert_factor(self, info: OperatorInfo, weight: int) -> tuple[str, ...]:
         """Return the factor of experts of their weights ``[expert, inputs, outputs]``, or none."""
         dims = info.rule.operands[weight]
-        if len(dims) != 3 or len(dims[0]) != 1:
+        if not info.product_flops or len(dims) != 3 or len(dims[0]) != 1:
             return ()
         shared = dims[0][0] in _factors_of_others(info.rule, weight)
         return dims[0] if shared and info.rule.kinds[dims[0][0]] == "parallel" else ()

@@ -365,6 +365,20 @@ def test_tokens_go_to_their_experts_and_back():
     assert stored["decoder.blocks.0.feed_forward.gate.weight"].slice_shape == (4, 16, 24)
 
 
+def test_expert_ranks_divide_products_of_experts_alone():
+    # The skip of a state space layer is a parameter of [heads, 1, 1] times the values of its heads.
+    model = (
+        "nemotron-3-nano:hidden_size=16,hybrid_override_pattern=ME,num_attention_heads=2,head_dim=8,"
+        "vocab_size=32,mamba_num_heads=4,mamba_head_dim=8,n_groups=2,ssm_state_size=4,"
+        "moe_intermediate_size=12,moe_shared_expert_intermediate_size=12,n_routed_experts=4,"
+        "num_experts_per_tok=2,sequence=8,dtype=float32"
+    )
+    program = sw.compile(model, 4, batch=8, plan="data=4,expert=2").plan.program
+    moved = [n for n in program.nodes if n.operator == "all_to_all"]
+    assert moved
+    assert all(node.results[0].type.ragged is not None for node in moved)
+
+
 def test_shards_are_gathered_inside_of_a_group_and_gradients_reduced_over_all():
     plan = sw.compile(GPT.replace("batch=8", "batch=16"), 16, plan="shard=8").plan
     nodes = [n for n in plan.program.nodes if n.operator == "all_gather"]
