@@ -44,7 +44,7 @@ Thakur, Rabenseifner and Gropp, "Optimization of collective communication operat
 scan", 2009.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 from math import log2, prod
@@ -146,6 +146,35 @@ def collective_seconds_array(
     for _, found in _prices(kind, sizes, axes, cluster):
         np.minimum(seconds, found, out=seconds)
     return np.where(sizes > 0, seconds, 0.0)
+
+
+def exchange_seconds_array(
+    nbytes: NDArray[np.generic],
+    axes: Sequence[MeshAxis],
+    cluster: Cluster,
+    copies: Callable[[int], float],
+) -> NDArray[np.float64]:
+    """Return the times of an all-to-all that sends once what several parts of a member need.
+
+    Every member is sent to once, and hands on inside what it received, while it receives more: the
+    slowest level decides.
+
+    Parameters
+    ----------
+    nbytes, axes, cluster
+        As of `collective_seconds_array`, for `all_to_all`.
+    copies : callable
+        Copies for a number of members, each with as many parts, over those for all parts.
+    """
+    sizes = np.asarray(nbytes, dtype=np.float64)
+    stages = _stages("all_to_all", tuple(axes), cluster.levels)
+    seconds, wait = np.zeros(sizes.shape), _wait("all_to_all", stages)
+    for place, stage in enumerate(stages):
+        share = copies(prod(further.size for further in stages[place:]))
+        ways = [_pairwise(way) for way in stage.ways]
+        times = [a.latency_seconds + share * sizes * a.seconds_per_byte for a in ways]
+        seconds = np.maximum(seconds, np.min(times, axis=0))
+    return np.where(sizes > 0, seconds + wait, 0.0)
 
 
 def least_seconds_per_byte(kind: str, axes: Iterable[MeshAxis], cluster: Cluster) -> float:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.exchange import Choices, choices_sent
 from shardwright.cost_model.efficiency.figures import ALIGNED
 from shardwright.cost_model.efficiency.work import (
     Work,
@@ -22,6 +22,7 @@ from shardwright.cost_model.efficiency.work import (
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
+from shardwright.cost_model.redistribution.prices import ExchangePrices, NodePrices
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates_over, times_run
@@ -305,24 +306,6 @@ def node_seconds(node: Node, graph: Graph, cluster: AnyCluster) -> float:
     return node_cost(node, graph.operand_values(node), mesh, prices)
 
 
-class NodePrices(Protocol):
-    """The prices of which the cost of a node is made."""
-
-    def operator_cost(
-        self, info: OperatorInfo, operands: Sequence[Layout], results: Sequence[Layout]
-    ) -> float:
-        """Return the cost of a computing operator on one rank."""
-        ...
-
-    def move_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
-        """Return the cost of a communication operator, for operands of several sizes."""
-        ...
-
-    def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
-        """Return the further cost of one whose parts are copied (`moves.is_packed`)."""
-        ...
-
-
 @dataclass(frozen=True)
 class SecondPrices:
     """The prices of a cluster in seconds, each computed once."""
@@ -349,6 +332,12 @@ class SecondPrices:
         if key not in self.moves:
             self.moves[key] = move_seconds(operator, axes, local_bytes, self.mesh, self.cluster)
         return self.moves[key].copy()
+
+    def exchange_costs(
+        self, axes: tuple[str, ...], local_bytes: Floats, choices: Choices
+    ) -> Floats:
+        """Return the seconds of an all-to-all of the rows of experts."""
+        return move_seconds("all_to_all", axes, local_bytes, self.mesh, self.cluster, choices)
 
     def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Return the further seconds of one whose parts are copied."""
@@ -433,6 +422,9 @@ def placed_cost(
     axes = info.axes or (mesh.names if bare and info.is_collective else ())
     if info.groups and info.is_collective:
         return _group_cost(info, axes, size, mesh, prices)
+    choices = choices_sent(info, taken[0], left[0], mesh)
+    if choices is not None and isinstance(prices, ExchangePrices):
+        return float(prices.exchange_costs(axes, np.array([size]), choices)[0])
     if not isinstance(info, OverHalo):
         return _move_cost(info, axes, size, prices)
     copied = (size + local_bytes(info.result_types[0], left[0], mesh)) / 2  # read and written

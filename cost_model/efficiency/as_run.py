@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import accumulate
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.fused import Kernel, kernels
 from shardwright.cost_model.efficiency.software import FLOAT8, Software
 from shardwright.cost_model.efficiency.unread import PRODUCTS, block_of
-from shardwright.cost_model.efficiency.work import Work
-from shardwright.cost_model.roofline import operator_work, seconds_of_nodes
+from shardwright.cost_model.efficiency.work import Work, work_seconds
+from shardwright.cost_model.roofline import operator_work, seconds_of_nodes, value_bytes
 from shardwright.cost_model.streams import Placement, Task
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout
@@ -36,7 +37,21 @@ def seconds_as_run(graph: Graph, cluster: Cluster, placed: Sequence[Placement]) 
         lower = seconds_of_nodes(graph, in_float8(cluster))
         for i, node in enumerate(graph.nodes):
             found[i] = lower[i] if is_linear(node) else found[i]
+    for kernel in kernels(graph):
+        first, *rest = kernel.positions
+        found[first] = work_seconds(kernel_work(graph, kernel), cluster)
+        for position in rest:
+            found[position] = 0.0
     return found
+
+
+def kernel_work(graph: Graph, kernel: Kernel) -> Work:
+    """Return the work of element-wise operators that run as one kernel."""
+    mesh, values = graph.mesh or Mesh(()), graph.values
+    names = (*kernel.read, *kernel.written)
+    moved = sum(value_bytes(values[name], mesh) for name in names)
+    node = graph.nodes[kernel.positions[0]]
+    return Work("pointwise", node.results[0].type.dtype, 0.0, moved, operator=node.operator)
 
 
 def in_float8(cluster: Cluster) -> Cluster:

@@ -8,11 +8,12 @@ there are the workspaces of libraries, as large as on the device, and what its a
 beside tensors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from shardwright.cost_model.buffers import Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.cluster import Device
+from shardwright.cost_model.efficiency.fused import Kernel, kernels
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.unread import block_of
 from shardwright.cost_model.memory import peak_memory
@@ -91,6 +92,8 @@ def buffers_as_run(graph: Graph, software: Software) -> Buffers:
         for name in (result.name for result in node.results):
             if kinds[name] == "activations" and block_of(node) and name not in logits:
                 sizes[name] *= kept.activations.value
+    for kernel in kernels(graph):
+        sizes |= _made_again(kernel, sizes, held)
     if software.attention == "separate":
         for name, nbytes in _scores(graph, kept.scores.value):
             sizes[roots.get(name, name)] += nbytes
@@ -103,6 +106,19 @@ def buffers_as_run(graph: Graph, software: Software) -> Buffers:
     scale = _logit_scale(graph, held, logits, kept.logits.value)
     sizes |= {name: sizes[name] * scale for name in logits}
     return replace(held, sizes=sizes)
+
+
+def _made_again(kernel: Kernel, sizes: Mapping[str, float], held: Buffers) -> dict[str, float]:
+    """Return the sizes of the values inside a kernel of experts: it keeps what it reads instead.
+
+    What it reads then lasts as long as what is made again of it, so its bytes count there.
+    """
+    inside = {held.live.roots.get(name, name) for name in kernel.made_again}
+    saved = sum(sizes[name] for name in inside)
+    kept_for = {held.live.roots.get(name, name) for name in kernel.kept}
+    kept = sum(sizes[name] for name in kept_for - held.live.lasting)
+    share = min(1.0, kept / saved) if saved else 1.0
+    return {name: sizes[name] * share for name in inside}
 
 
 def _logits(graph: Graph) -> set[str]:

@@ -9,7 +9,7 @@ all. It times what `timeline.simulate` times for the same program and software.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import add
 
@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.as_run import in_float8, is_linear, run_by, softmax_seconds
+from shardwright.cost_model.efficiency.as_run import (
+    in_float8,
+    is_linear,
+    kernel_work,
+    run_by,
+    softmax_seconds,
+)
+from shardwright.cost_model.efficiency.exchange import Choices
+from shardwright.cost_model.efficiency.fused import kernel_of
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
@@ -51,13 +59,15 @@ _SIMULATED = 4  # passes over micro-batches, where communication runs concurrent
 class Moved:
     """Bytes that a communication operator moves over some axes.
 
-    `further`: what it takes further where its parts are copied, not the move itself.
+    `further`: what it takes further where its parts are copied, not the move itself. `choices`:
+    those of the tokens whose rows it exchanges.
     """
 
     operator: str
     axes: tuple[str, ...]
     nbytes: float
     further: bool = False
+    choices: Choices | None = None
 
 
 Call = Work | RingWork | Moved
@@ -256,8 +266,9 @@ class RecipeTimes:
         if isinstance(call, RingWork):
             return ring_seconds(call, self.recipe.mesh, cluster)
         sizes, mesh = np.array([call.nbytes]), self.recipe.mesh
-        priced = packing_seconds if call.further else move_seconds
-        return float(priced(call.operator, call.axes, sizes, mesh, cluster)[0])
+        where = call.operator, call.axes, sizes, mesh, cluster
+        found = packing_seconds(*where) if call.further else move_seconds(*where, call.choices)
+        return float(found[0])
 
     def _line(self, entries: Integers) -> float:
         """Return the end of tasks in line, each no earlier than the host has launched it."""
@@ -391,6 +402,14 @@ class _Recorder:
         self.calls += [Moved(operator, axes, float(nbytes)) for nbytes in local_bytes]
         return np.zeros_like(local_bytes)
 
+    def exchange_costs(
+        self, axes: tuple[str, ...], local_bytes: Floats, choices: Choices
+    ) -> Floats:
+        """Record an exchange of the rows of experts."""
+        moved = partial(Moved, "all_to_all", axes, choices=choices)
+        self.calls += [moved(float(nbytes)) for nbytes in local_bytes]
+        return np.zeros_like(local_bytes)
+
     def packing_costs(self, operator: str, axes: tuple[str, ...], local_bytes: Floats) -> Floats:
         """Record what a move takes further."""
         self.calls += [Moved(operator, axes, float(nbytes), further=True) for nbytes in local_bytes]
@@ -427,8 +446,11 @@ class _Recording:
 
     def _entry(self, position: int, unread: Sequence[int] = ()) -> Entry:
         graph, recorder = self.graph, _Recorder(self.mesh)
-        node = graph.nodes[position]
-        node_cost(node, graph.operand_values(node), self.mesh, recorder)
+        node, kernel = graph.nodes[position], kernel_of(graph).get(position)
+        if kernel is None:
+            node_cost(node, graph.operand_values(node), self.mesh, recorder)
+        elif position == kernel.positions[0]:
+            recorder.calls.append(kernel_work(graph, kernel))
         in_loop = self.loop is not None and self.loop.start <= position < self.loop.stop
         others = tuple(self._entry(i) for i in unread)
         calls = tuple(recorder.calls)

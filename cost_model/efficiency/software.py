@@ -10,13 +10,23 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
 import yaml
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from shardwright.cost_model.efficiency.figures import Description, Figure, Rate
+from shardwright.cost_model.efficiency.exchange import Gate, Sent
+from shardwright.cost_model.efficiency.figures import (
+    Description,
+    Figure,
+    Name,
+    Positive,
+    Rate,
+    Tag,
+)
 from shardwright.ir.errors import ClusterError
 
 IDEAL, FLOAT8 = "ideal", "float8"
@@ -74,6 +84,35 @@ class SoftwareMemory(Description):
         return hash(self.figures)
 
 
+class HeadWidths(Description):
+    """What attention attains of its rate by the width of queries and keys of a head.
+
+    Parameters
+    ----------
+    points : tuple of (float, float)
+        Widths, which rise, and shares; between two of them the line counts, beyond them the last.
+    tag, source
+        As of a figure.
+    """
+
+    points: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
+    tag: Tag
+    source: Name
+
+    @field_validator("points")
+    @classmethod
+    def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        for (width, _), (wider, _) in pairwise(points):
+            if wider <= width:
+                raise ValueError(f"the widths of points must rise, and {wider:g} follows {width:g}")
+        return points
+
+    def share(self, width: float) -> float:
+        """Return the share of a width."""
+        widths, shares = zip(*self.points, strict=True)
+        return float(np.interp(width, widths, shares))
+
+
 class Software(Description):
     """What a training software adds to the operators of a program, and what it hides.
 
@@ -117,8 +156,19 @@ class Software(Description):
         of as large a share of the device's peak rate of float8 as products of other types attain.
     kernels : Figure, optional
         Rate of its fused attention over that of the cluster file.
+    widths : HeadWidths, optional
+        What its fused attention attains of that rate by the width of a head; without it all.
     exposed_transfers : Rate, optional
         Share of transfers between stages for which the next stage waits; all of them by default.
+    biases : Figure, optional
+        Where biases of experts are added apart from the product, the memory traffic of that over
+        reading and writing the rows once; without it they are added inside the product.
+    exchange : str
+        Where ranks divide experts, a token is sent for each of its ``choices``, or once to each of
+        the ``ranks`` that have some of them, and once to each node.
+    gate : str
+        Which experts a token chooses: all ``alike``, or ``neighbours``, as the gate of a benchmark
+        that balances loads.
     memory : SoftwareMemory, optional
         How it keeps tensors; without it as the program.
     """
@@ -141,13 +191,21 @@ class Software(Description):
     step: Figure
     float8: Figure | None = None
     kernels: Figure | None = None
+    widths: HeadWidths | None = None
     exposed_transfers: Rate | None = None
+    biases: Figure | None = None
+    exchange: Sent = "choices"
+    gate: Gate = "alike"
     memory: SoftwareMemory | None = None
 
     @property
     def attention_rate(self) -> float:
         """Rate of fused attention over that of the cluster file."""
         return 1.0 if self.kernels is None else self.kernels.value
+
+    def attention_of(self, width: float) -> float:
+        """Return the rate of fused attention over that of the cluster file, by a head's width."""
+        return self.attention_rate * (1.0 if self.widths is None else self.widths.share(width))
 
     def check_on(self, peak_flops: Mapping[str, float], where: str) -> None:
         """Refuse a profile that computes in float8 on devices without a rate of it."""

@@ -14,6 +14,7 @@ attention       flops / (peak * attention), at least bytes / bandwidth; or, wher
                 the scores in memory, its products as above, and the traffic of all scores
 pointwise, copy bytes * the factor of the software / bandwidth
 update          the same
+bias            the same, of experts; nothing where the software adds it inside the product
 any             launch + flops or bytes / rate + bytes / traffic, where the cluster file has the
                 operator's own rate
 =============== ==================================================================================
@@ -36,6 +37,7 @@ from typing import Literal
 from shardwright.cost_model.cluster import Cluster, Device
 from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
 from shardwright.cost_model.efficiency.software import Software
+from shardwright.operators.elementwise.arithmetic import Add
 from shardwright.operators.elementwise.conversion import Cast, Convert
 from shardwright.operators.indexing.shape import Transpose
 from shardwright.operators.indexing.slicing import Concat, Slice, Split, Stack
@@ -48,7 +50,7 @@ from shardwright.operators.models.routing import Grouped, GroupedOuter
 from shardwright.operators.recurrent.layers import OverSteps
 from shardwright.operators.windows.convolution import ConvolutionFamily
 
-Kind = Literal["product", "attention", "convolution", "pointwise", "copy", "update"]
+Kind = Literal["product", "attention", "convolution", "pointwise", "copy", "update", "bias"]
 _COPIES = (Cast, Convert, Transpose, Slice, Split, Concat, Stack)
 _TILE = 128
 _BACKWARD_SCORES = 1.5  # traffic of the scores in the gradient, over that of the forward pass
@@ -101,7 +103,8 @@ class Work:
     flops, nbytes : float
         Floating-point operations, and bytes read and written.
     products : tuple of Product
-        Its matrix products; those of attention where scores are kept in memory.
+        Its matrix products; those of attention by themselves where scores are kept in memory, of
+        which the first gives scores.
     scores : float
         Scores of attention in memory, by the times that they are read and written.
     item_bytes : float
@@ -165,7 +168,15 @@ def kind_of(info: OperatorInfo) -> Kind:
         return "product"
     if isinstance(info, Update):
         return "update"
+    if is_bias_of_rows(info):
+        return "bias"
     return "copy" if isinstance(info, _COPIES) else "pointwise"
+
+
+def is_bias_of_rows(info: OperatorInfo) -> bool:
+    """Return whether an operator adds to the rows of each expert what all of them share."""
+    is_of_rows = [tensor.ragged is not None for tensor in info.operand_types]
+    return isinstance(info, Add) and any(is_of_rows) and not all(is_of_rows)
 
 
 def products_of(
@@ -270,8 +281,10 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
         if work.kind == "attention" and software is not None:
-            rate *= software.attention_rate
+            rate *= software.attention_of(work.products[0].k)
         return max(work.flops / rate, moved) + device.launch_seconds
+    if work.kind == "bias" and software is not None and software.biases is None:
+        return 0.0
     compute = work.flops / device.flops_per_second(work.dtype)
     return max(compute, moved) * _factor(work.kind, software) + device.launch_seconds
 
@@ -318,9 +331,11 @@ def _factor(kind: Kind, software: Software | None) -> float:
     """Return the traffic of memory-bound work over that of its operators one by one."""
     if software is None:
         return 1.0
-    figures: dict[Kind, Figure] = {
+    figures: dict[Kind, Figure | None] = {
         "pointwise": software.pointwise,
         "copy": software.copies,
         "update": software.updates,
+        "bias": software.biases,
     }
-    return figures[kind].value
+    found = figures[kind]
+    return 0.0 if found is None else found.value

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import HOST_LINKS, Cluster, Device
 from shardwright.cost_model.collectives import (
     collective_seconds_array,
+    exchange_seconds_array,
     is_measured,
     packing_seconds_array,
 )
+from shardwright.cost_model.efficiency.exchange import Choices
 from shardwright.cost_model.redistribution.layout_graph import (
     Integers,
     LayoutGraph,
@@ -50,6 +52,7 @@ def move_seconds(
     local_bytes: Floats,
     mesh: Mesh,
     cluster: Cluster,
+    choices: Choices | None = None,
 ) -> Floats:
     """Return the seconds of one communication operator, for operands of several sizes.
 
@@ -63,6 +66,8 @@ def move_seconds(
         Bytes of the operand on a rank.
     mesh, cluster
         Where it runs.
+    choices : Choices, optional
+        Those of the tokens whose rows it exchanges.
     """
     count, device = mesh.extent(axes), cluster.device
     kind = operator if operator == _LOCAL else priced_as(operator)
@@ -73,6 +78,10 @@ def move_seconds(
         return device.launch_seconds + local_bytes / _host_bandwidth(kind, cluster)
     nbytes = _counted_bytes(kind, local_bytes, count)
     members = [mesh.axis(axis) for axis in axes]
+    software = cluster.software
+    if choices is not None and software is not None and software.exchange == "ranks":
+        copies = partial(choices.copies, gate=software.gate)
+        return device.launch_seconds + exchange_seconds_array(nbytes, members, cluster, copies)
     seconds = collective_seconds_array(kind, nbytes, members, cluster)
     return seconds if is_measured(kind, members, cluster) else device.launch_seconds + seconds
 

@@ -5,7 +5,7 @@ import pytest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.as_run import is_linear
 from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
-from shardwright.cost_model.efficiency.software import software, software_options
+from shardwright.cost_model.efficiency.software import HeadWidths, software, software_options
 from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import ClusterError
@@ -101,3 +101,23 @@ def test_kernels_of_a_software_change_fused_attention_alone() -> None:
     )
     launch = SELENE.device.launch_seconds
     assert once - launch == pytest.approx(2 * (twice - launch))
+
+
+def test_attention_has_a_rate_by_the_width_of_heads() -> None:
+    own = software("automodel")
+    assert own is not None
+    assert own.widths is not None
+    assert [own.widths.share(width) for width in (32, 64, 96, 128, 512)] == pytest.approx(
+        [0.685, 0.685, 0.8425, 1.0, 0.878]
+    )
+    scores = {d: Product(4096, 4096, d, 32) for d in (64, 128)}
+    works = {d: Work("attention", "bfloat16", 1e12, 0.0, (one, one)) for d, one in scores.items()}
+    timed = cluster("h100-3200g").run_by(own)
+    wide, narrow = (work_seconds(works[d], timed) - 2.5e-6 for d in (128, 64))
+    assert narrow == pytest.approx(wide / 0.685)
+
+
+def test_widths_that_do_not_rise_are_refused() -> None:
+    with pytest.raises(ClusterError) as caught:
+        HeadWidths(points=((128, 1.0), (64, 0.7)), tag="measured", source="a test")
+    assert str(caught.value) == "`points`: the widths of points must rise, and 64 follows 128"

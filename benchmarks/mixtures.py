@@ -1,0 +1,195 @@
+"""Published bf16 steps of mixtures on H100 beside `estimate`: ``python -m benchmarks.mixtures``.
+
+Every row is one command: the model, the degrees, the batch and the software that were published.
+No figure of the product is fitted to these rows. Takes ten minutes of one core; writes the page.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PAGE = Path(__file__).with_suffix(".md")
+_BFLOAT16 = ("--precision", "float32")  # of a model whose parameters and states are bfloat16
+_AUTOMODEL = "NeMo AutoModel, docs/performance-summary.mdx of 2026-08-22, and its llm_benchmark"
+_BRIDGE = "Megatron-Bridge, docs/performance-summary-archive.md: 26.02 to 26.04.01 in the mean"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published run.
+
+    Parameters
+    ----------
+    model, plan, software : str
+        As `estimate` takes them.
+    devices, batch : int
+        Devices, and samples of a step.
+    seconds : float
+        The published step.
+    source : str
+        Where it was published, with its degrees.
+    drains : int
+        How often the pipeline is filled and drained in a step: once for each local batch.
+    options : tuple of str
+        Further options.
+    """
+
+    model: str
+    plan: str
+    software: str
+    devices: int
+    batch: int
+    seconds: float
+    source: str
+    drains: int = 1
+    options: tuple[str, ...] = _BFLOAT16
+
+    @property
+    def command(self) -> list[str]:
+        """The words of the command."""
+        return [
+            *("estimate", self.model, "--devices", str(self.devices), "--sequence", "4096"),
+            *("--batch", str(self.batch // self.drains), "--plan", self.plan),
+            *("--cluster", "h100-3200g", "--software", self.software),
+            *("--optimizer", "adam", "--imbalance", "1", *self.options),
+        ]
+
+
+ROWS = (
+    Row(
+        "qwen3-30b-a3b:dtype=bfloat16",
+        "data=8,expert=8,zero=1,micro_batch=4,recompute=full",
+        "automodel+balanced_gate",
+        8,
+        512,
+        21.773,
+        _AUTOMODEL,
+    ),
+    Row(
+        "nemotron-3-nano:dtype=bfloat16",
+        "data=8,expert=8,zero=1,micro_batch=4,recompute=full",
+        "automodel+balanced_gate+sdpa",
+        8,
+        512,
+        15.614,
+        _AUTOMODEL,
+    ),
+    Row(
+        "gpt-oss-20b:dtype=bfloat16",
+        "data=8,expert=8,zero=1,micro_batch=2",
+        "automodel+balanced_gate+flex",
+        8,
+        256,
+        10.04,
+        _AUTOMODEL,
+    ),
+    Row(
+        "kimi-k2:dtype=bfloat16",
+        "pipeline=8,chunks=4,data=32,expert=32,zero=1,micro_batch=1,recompute=full",
+        "automodel+balanced_gate",
+        256,
+        512,
+        8.86,
+        _AUTOMODEL,
+        drains=2,
+    ),
+    Row(
+        "deepseek-v3:dtype=bfloat16",
+        "pipeline=4,chunks=8,data=256,expert=64,zero=1,micro_batch=1,recompute=full",
+        "automodel+balanced_gate",
+        1024,
+        8192,
+        37.87,
+        _AUTOMODEL,
+        drains=4,
+    ),
+    Row(
+        "gpt-oss-120b",
+        "pipeline=4,data=16,expert=8,zero=1,micro_batch=1",
+        "megatron-core",
+        64,
+        1280,
+        13.881,
+        _BRIDGE,
+        options=(),
+    ),
+)
+REFUSED = (
+    "Nemotron 3 Ultra (128 H100, NeMo AutoModel, 10.05 s): its experts read a narrower copy of "
+    "the tokens (`moe_latent_size`), and it predicts several tokens: the decoder has neither.",
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row, and what `estimate` says of it."""
+
+    row: Row
+    document: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """The predicted step."""
+        return float(self.document["overlapped_step_seconds"]) * self.row.drains
+
+    @property
+    def error(self) -> float:
+        """The relative error of the predicted step."""
+        return self.seconds / self.row.seconds - 1
+
+    @property
+    def kept(self) -> float:
+        """GiB of a device as the software keeps tensors."""
+        return float(self.document["software_memory"]["peak_bytes_per_device"]) / 2**30
+
+    @property
+    def line(self) -> str:
+        """The line of the table."""
+        row = self.row
+        tokens = row.batch * 4096 / row.devices
+        program = float(self.document["memory_bytes_per_device"]) / 2**30
+        times = f", {row.drains} times" if row.drains > 1 else ""
+        name = row.model.partition(":")[0]
+        return (
+            f"| `{name}` | {row.devices} | {row.batch} | `{row.plan}`{times} "
+            f"| `{row.software}` | {row.seconds:.4g} s | {self.seconds:.4g} s "
+            f"| {self.error:+.1%} | {tokens / row.seconds:,.0f} | {tokens / self.seconds:,.0f} "
+            f"| {self.kept:.1f} GiB | {program:.1f} GiB |"
+        )
+
+
+def found(row: Row) -> Found:
+    """Run the command of a row."""
+    command = [sys.executable, "-m", "shardwright", *row.command, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if not done.stdout:
+        raise SystemExit(done.stderr)
+    return Found(row, json.loads(done.stdout))
+
+
+def main() -> int:
+    """Write the page."""
+    rows = [found(row) for row in ROWS]
+    mean = sum(abs(one.error) for one in rows) / len(rows)
+    begin, _, rest = _PAGE.read_text(encoding="utf-8").partition("<!-- table -->\n")
+    _, _, end = rest.partition("<!-- end -->")
+    head = (
+        "| model | H100 | batch | plan | software | published | predicted | error "
+        "| tokens/s a device | predicted | as kept | program |"
+    )
+    lines = [head, "|---" * 12 + "|", *(one.line for one in rows)]
+    lines += ["", f"Mean absolute error of the step: **{mean:.1%}**.", ""]
+    lines += ["Not expressed:", "", *(f"- {sentence}" for sentence in REFUSED)]
+    sources = dict.fromkeys(row.source for row in ROWS)
+    lines += ["", "Sources: " + "; ".join(sources) + "."]
+    text = "\n".join(lines)
+    print(text)
+    _PAGE.write_text(f"{begin}<!-- table -->\n{text}\n<!-- end -->{end}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
