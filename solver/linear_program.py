@@ -176,10 +176,36 @@ def path_mixture(jobs: Sequence[Job], count: int, sums: Sequence[Mapping[int, fl
     return passed
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of options of the least greatest load.
+
+    Parameters
+    ----------
+    load : float
+        That load; infinite where no mixture is within the limits.
+    taken : list of array of shape (options,)
+        How often each option of each group is taken.
+    bound : float
+        A lower bound of the loads of all mixtures.
+    dearer : list of array of shape (options,)
+        By how much the bound is higher where a group has that option alone.
+    """
+
+    load: float
+    taken: list[Array]
+    bound: float
+    dearer: list[Array]
+
+
 def least_mixture(
     counts: Sequence[int], loads: Sequence[Array], held: Sequence[Array], limits: Array
-) -> tuple[float, list[Array]]:
-    """Return the least greatest load of mixtures of options, and how often each option is taken.
+) -> Mixture:
+    """Return the mixture of options of the least greatest load.
+
+    The bound is that of prices: for weights w of the resources that are not negative and sum to 1,
+    and prices p >= 0 of the limits, no mixture has less than the sum over the groups of the least
+    ``w . load + p . held`` of an option, times its count, less ``p . limits``.
 
     Parameters
     ----------
@@ -192,19 +218,14 @@ def least_mixture(
     limits : array of shape (rows,)
         The limits, which may be infinite.
 
-    Returns
-    -------
-    float, list of array of shape (options,)
-        Infinite, and zeros, where no mixture is within the limits.
-
     Examples
     --------
     Four of two options, of a second and 8 bytes and of two seconds and 2 bytes, within 20 bytes.
 
-    >>> load, (taken,) = least_mixture(
+    >>> found = least_mixture(
     ...     [4], [np.array([[1.0], [2.0]])], [np.array([[8.0], [2.0]])], np.array([20.0])
     ... )
-    >>> round(load, 6), taken.round(6).tolist()
+    >>> round(found.load, 6), found.taken[0].round(6).tolist()
     (6.0, [2.0, 2.0])
     """
     solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -231,6 +252,14 @@ def least_mixture(
                 row.SetCoefficient(variable, float(each))
     solver.Minimize(height)
     if solver.Solve() != pywraplp.Solver.OPTIMAL:
-        return np.inf, [np.zeros(len(load)) for load in loads]
+        nothing = [np.zeros(len(load)) for load in loads]
+        return Mixture(np.inf, nothing, 0.0, nothing)
     numbers = [np.array([one.solution_value() for one in group]) for group in taken]
-    return top * height.solution_value(), numbers
+    weights = np.array([max(row.dual_value(), 0.0) for row in resources])
+    weights /= weights.sum() or 1.0
+    prices = np.array([max(-row.dual_value(), 0.0) for row in rows]) * top / scale
+    sums = [load @ weights + sizes @ prices for load, sizes in zip(loads, held, strict=True)]
+    pairs = [*zip(counts, sums, strict=True)]
+    bound = sum(count * float(each.min()) for count, each in pairs) - float(prices @ limits)
+    dearer = [count * (each - each.min()) for count, each in pairs]
+    return Mixture(top * height.solution_value(), numbers, bound, dearer)

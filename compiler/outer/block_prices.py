@@ -265,7 +265,7 @@ class BlockPricing:
         shared: tuple[Emissions, dict[Hashable, Structure]] = {}, {}
         problems_by = partial(self._problems, pipeline, blocks, shared=shared, budget=budget)
         passes = options.passes if configuration.stages == 1 or options.passes == 1 else MANY
-        own = replace(configuration, chunks=1, schedule=None)
+        own = self.own(configuration)
         most = most_between(blocks)
         chunks = max(min(_LOOSEST, most // own.stages), 2)
         loosest = own if own.stages == 1 else replace(own, chunks=chunks)  # the least bound
@@ -295,6 +295,11 @@ class BlockPricing:
         much = _MUCH * pipeline.limits.limit_bytes * own.stages
         fits = sum(kind.count * kind.memory_bytes for kind in usual) <= much
         return replace(prices, usual=usual, fits=fits)
+
+    @staticmethod
+    def own(configuration: Configuration) -> Configuration:
+        """Return the configuration that prices are told of, for all chunks and schedules."""
+        return replace(configuration, chunks=1, schedule=None)
 
     def _on_merged_axes(
         self,

@@ -12,6 +12,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.block_prices import BlockPricing, PipelineOf
 from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.outer.floors import ComputationFloor
+from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -321,10 +322,10 @@ class ProgramJudge:
             raise NotFoundError(f"there is no price of {configuration}") from error
 
     @cached_property
-    def _pricing(self) -> BlockPricing:
+    def _pricing(self) -> KeptPricing:
         levels, overlaps = len(self.cluster.levels), self.options.objective != "serial"
         known = self._is_one_program, self._halves
-        return BlockPricing(self.pipeline_of, levels, overlaps, *known)
+        return KeptPricing(BlockPricing(self.pipeline_of, levels, overlaps, *known))
 
     @property
     def _is_in_seconds(self) -> bool:

@@ -10,18 +10,20 @@ the memory is the room for parameters that are gathered ahead.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.planner.fronts.front import BlockPlan
-from shardwright.solver.linear_program import least_mixture
+from shardwright.solver.linear_program import Mixture, least_mixture
 
 Floats = NDArray[np.float64]
 _GAIN = 2e-3  # of the step, that one more plan for equal blocks must gain: it must be told, too
 _MOST = 4  # plans of equal blocks
 _SHARE = 1e-6  # of the blocks of a kind: less is a rounding error
+_EQUAL = 1e-9  # of the seconds of a step: more is no rounding error of linear programs
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,23 @@ class Counts:
         ahead : float
             How often the largest parameter that is gathered must fit beside all that is held.
         """
-        found = [self._within(most, ahead) for most in self._gathers]
-        return min((one for one in found if one), key=lambda one: one.seconds, default=None)
+        programs = [self._within(most, ahead) for most in self._gathers]
+        loads = [program.solved.load for program in programs]
+        best: tuple[float, int, Choice] | None = None
+        for number in sorted(range(len(programs)), key=loads.__getitem__):
+            if loads[number] == np.inf or (best and loads[number] > (1 + _EQUAL) * best[0]):
+                break
+            # Of whole blocks, some plans may not fit where parts do; equal blocks then do.
+            program = programs[number]
+            choice = _rounded(program, _GAIN) or _rounded(program, np.inf)
+            if choice and (best is None or (choice.seconds, number) < best[:2]):
+                best = choice.seconds, number, choice
+        return best and best[2]
 
     def least_seconds(self) -> float:
         """Return a bound of the seconds, without room for gathers; infinite where none fits."""
         fronts = [list(front) for front in self.fronts]
-        return _Program(self.counts, fronts, self.spans, self.limit_bytes).solved()[0]
+        return _Program(self.counts, fronts, self.spans, self.limit_bytes).solved.load
 
     @property
     def _gathers(self) -> list[float]:
@@ -103,13 +115,10 @@ class Counts:
         sizes = {plan.gathered_bytes for front in self.fronts for plan in front}
         return sorted(size for size in sizes if size >= least)
 
-    def _within(self, gathered: float, ahead: float) -> Choice | None:
+    def _within(self, gathered: float, ahead: float) -> "_Program":
+        """Return the program of plans whose gathers are no larger, with room for these."""
         fronts = [[p for p in front if p.gathered_bytes <= gathered] for front in self.fronts]
-        program = _Program(self.counts, fronts, self.spans, self.limit_bytes - ahead * gathered)
-        if not np.isfinite(program.solved()[0]):
-            return None
-        # Of whole blocks, some plans may not fit where parts of blocks do; equal blocks then do.
-        return _rounded(program, _GAIN) or _rounded(program, np.inf)
+        return _Program(self.counts, fronts, self.spans, self.limit_bytes - ahead * gathered)
 
 
 @dataclass(frozen=True)
@@ -121,8 +130,9 @@ class _Program:
     spans: Sequence[tuple[int, int]]
     room: float
 
-    def solved(self) -> tuple[float, list[Floats]]:
-        """Return the seconds, and how many blocks have each plan."""
+    @cached_property
+    def solved(self) -> Mixture:
+        """The seconds, and how many blocks have each plan."""
         loads = [np.array([plan.seconds for plan in front]) for front in self.fronts]
         held = [self._held(group) for group in range(len(self.fronts))]
         return least_mixture(self.counts, loads, held, np.full(held[0].shape[1], self.room))
@@ -178,25 +188,43 @@ def _rounded(program: _Program, gain: float) -> Choice | None:
     """Return a choice of whole blocks whose kinds have no plan that gains less; None without."""
     for group in range(len(program.fronts)):
         program = _with_fewer(program, group, gain)
-    seconds, shares = program.solved()
-    return program.rounded(shares) if np.isfinite(seconds) else None
+    found = program.solved
+    return program.rounded(found.taken) if np.isfinite(found.load) else None
 
 
 def _with_fewer(program: _Program, group: int, gain: float) -> _Program:
     """Return the program in which a kind has as few plans as lose less than a part of the step."""
-    seconds, shares = program.solved()
-    if not np.isfinite(seconds):
+    free = program.solved
+    if not np.isfinite(free.load):
         return program
-    front = program.fronts[group]
-    used = [plan for plan, n in zip(front, shares[group], strict=True) if n > _SHARE]
+    used = np.flatnonzero(free.taken[group] > _SHARE).tolist()
     most = min(len(used), _MOST, program.counts[group])
     for size in range(1, most + 1):
-        tried = combinations(front if size == 1 else used, size)
-        found = [(one.solved()[0], one) for one in (program.of(group, plans) for plans in tried)]
-        least, best = min(found, key=lambda item: item[0])
-        if least <= (1 + gain) * seconds or size == most:
+        among = range(len(program.fronts[group])) if size == 1 else used
+        least, best = _fastest(program, group, [*combinations(among, size)], free)
+        if least <= (1 + gain) * free.load or size == most:
             return best
     return program
+
+
+def _fastest(
+    program: _Program, group: int, tried: Sequence[Sequence[int]], free: Mixture
+) -> tuple[float, _Program]:
+    """Return the program of the least seconds, in which a kind has some of several plans alone.
+
+    Those whose bound, by the prices of the program with all plans, says that they take longer than
+    another one are not solved.
+    """
+    bounds = [free.bound + float(free.dearer[group][[*plans]].min()) for plans in tried]
+    least, first, best = np.inf, len(tried), program
+    for number in sorted(range(len(tried)), key=bounds.__getitem__):
+        if bounds[number] > (1 + _EQUAL) * least:
+            break
+        one = program.of(group, [program.fronts[group][place] for place in tried[number]])
+        seconds = one.solved.load
+        if (seconds, number) < (least, first):
+            least, first, best = seconds, number, one
+    return least, best
 
 
 def _whole(shares: Floats) -> list[Floats]:

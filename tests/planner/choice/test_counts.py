@@ -12,6 +12,7 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.choice.counts import Choice, Counts
 from shardwright.planner.fronts.front import BlockPlan
+from shardwright.solver.linear_program import least_mixture
 
 NOTHING = Decisions(Mesh(()), {}, {})
 AHEAD = 1.5
@@ -105,3 +106,32 @@ def test_with_plenty_of_memory_the_fastest_plans_are_taken() -> None:
 def test_where_nothing_fits_there_is_no_choice() -> None:
     counts = drawn(0)
     assert Counts(counts.counts, counts.fronts, SPANS, 3.0).best(AHEAD) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_by_prices_hold_for_single_options(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    groups = int(draw.integers(1, 4))
+    counts = draw.integers(1, 6, groups).tolist()
+    sizes = draw.integers(1, 6, groups).tolist()
+    loads = [draw.uniform(0, 1, (size, 2)) for size in sizes]
+    held = [draw.uniform(0, 1, (size, 3)) for size in sizes]
+    limits = draw.uniform(0.3, 0.8, 3) * sum(counts)
+    limits[int(draw.integers(3))] = np.inf
+    free = least_mixture(counts, loads, held, limits)
+    if free.load == np.inf:
+        assert free.bound == 0.0
+        return
+    assert [taken.sum() for taken in free.taken] == pytest.approx(counts)
+    assert free.bound == pytest.approx(free.load)  # the prices are the best ones
+    for group in range(groups):
+        for option in range(sizes[group]):
+            one = [[option] if i == group else slice(None) for i in range(groups)]
+            alone = least_mixture(
+                counts,
+                [load[rows] for load, rows in zip(loads, one, strict=True)],
+                [each[rows] for each, rows in zip(held, one, strict=True)],
+                limits,
+            )
+            bound = free.bound + free.dearer[group][option]
+            assert bound <= alone.load * (1 + 1e-9)
