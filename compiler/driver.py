@@ -44,7 +44,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.choice.configuration import FORMS, Form, candidate_counts, configurations
-from shardwright.planner.choice.judge import Found
+from shardwright.planner.choice.questions import Found
 from shardwright.planner.effort import budget_of
 from shardwright.planner.evaluation.simulated_step import simulated_step, tolerance_of
 from shardwright.planner.option_checks import SEARCHED, check_values, warn_of_idle_executor

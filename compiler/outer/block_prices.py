@@ -34,8 +34,6 @@ from functools import partial
 from itertools import chain, repeat
 from math import inf
 
-from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.floors import first_of_groups, has_two_parts
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.pipelines.mixed import of_one_kind
@@ -45,6 +43,8 @@ from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.schedules import bubble_share
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.bounds.chunk_floors import Halves
+from shardwright.planner.bounds.floors import first_of_groups, has_two_parts
 from shardwright.planner.bounds.priced_blocks import (
     BlockBounds,
     BlockKind,

@@ -11,7 +11,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.choice.best_first import MOMENT, Entry
 from shardwright.planner.choice.configuration import Configuration
-from shardwright.planner.choice.judge import Found
+from shardwright.planner.choice.questions import Found
 from shardwright.planner.choice.trace import MemoryPoint, RankedPlan
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.tasks import Tasks

@@ -10,8 +10,6 @@ from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.block_prices import BlockPricing, PipelineOf
-from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
@@ -30,8 +28,10 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.bounds.chunk_floors import Halves
+from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.configuration import Configuration, is_large
-from shardwright.planner.choice.judge import Found, Prices
+from shardwright.planner.choice.questions import Found, Prices
 from shardwright.planner.fronts.site import is_repeated
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions

@@ -12,9 +12,9 @@ from hashlib import sha256
 from pydantic import TypeAdapter
 
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing
-from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.ir.text import to_text
+from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.priced_blocks import BlockBounds, BlockKind
 from shardwright.planner.cache import Kept, text_of
 from shardwright.planner.choice.configuration import Configuration, merged

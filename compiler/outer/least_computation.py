@@ -1,18 +1,10 @@
-"""What one device computes of a program: the numbers of the floors (`outer.floors`)."""
+"""What one device computes of a program: the numbers of the floors (`planner.bounds.floors`)."""
 
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwright.compiler.outer.floors import (
-    ComputationFloor,
-    FinePieces,
-    Launches,
-    half_weights,
-    halves_of,
-    least_share,
-)
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
@@ -21,6 +13,14 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.passes.lower_redistributions import LowerRedistributions
+from shardwright.planner.bounds.floors import (
+    ComputationFloor,
+    FinePieces,
+    Launches,
+    half_weights,
+    halves_of,
+    least_share,
+)
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.fitting import bounded
 from shardwright.compiler.outer.explanation import memory_points, ranked_plans
-from shardwright.compiler.outer.floors import ComputationFloor
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
+from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.best_first import CORES, BestFirst, Entry
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.choice.trace import SearchTrace, Tried

@@ -33,7 +33,7 @@ from shardwright.ir.errors import (
     TimeLimitError,
 )
 from shardwright.planner.choice.configuration import Configuration
-from shardwright.planner.choice.judge import (
+from shardwright.planner.choice.questions import (
     Answer,
     Answers,
     Found,

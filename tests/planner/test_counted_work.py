@@ -12,7 +12,7 @@ import shardwright
 from shardwright.ir.errors import ShardwrightWarning
 from shardwright.planner import effort
 from shardwright.planner.choice import best_first
-from shardwright.planner.choice.judge import Answers
+from shardwright.planner.choice.questions import Answers
 from shardwright.planner.executors.elsewhere import Elsewhere
 
 GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
@@ -24,7 +24,7 @@ RUNS = {
     "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.3),
     "meshes": ("mlp", 8, {"mesh": "search"}, 0.1),
     "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 4}, 0.2),
-    "pipelines": (GPT, 4, PIPELINES, 1.0),
+    "pipelines": (GPT, 4, PIPELINES, 0.3),
     "convolutions": ("lenet5", 4, WIDE, 0.3),
 }
 

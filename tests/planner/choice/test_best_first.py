@@ -23,7 +23,7 @@ from shardwright.ir.errors import (
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.planner.choice.best_first import BestFirst
 from shardwright.planner.choice.configuration import Configuration
-from shardwright.planner.choice.judge import Found
+from shardwright.planner.choice.questions import Found
 from shardwright.planner.choice.trace import Tried
 from shardwright.solver.work import Budget
 from tests.extent import first

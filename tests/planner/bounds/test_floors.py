@@ -8,11 +8,11 @@ import pytest
 
 import shardwright as sw
 from shardwright.compiler.outer.block_prices import BlockKind, BlockPrices
-from shardwright.compiler.outer.floors import ComputationFloor, FinePieces, Launches, least_share
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, make_schedule
+from shardwright.planner.bounds.floors import ComputationFloor, FinePieces, Launches, least_share
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.solver.work import Budget
 

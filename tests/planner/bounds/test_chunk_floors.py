@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.compiler.outer.chunk_floors import Halves
-from shardwright.compiler.outer.floors import halves_of
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, Segment, make_schedule
+from shardwright.planner.bounds.chunk_floors import Halves
+from shardwright.planner.bounds.floors import halves_of
 from shardwright.planner.choice.configuration import Configuration
 
 DEVICES = 4  # of a group

@@ -56,9 +56,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
-from shardwright.compiler.outer.chunk_floors import Halves
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.schedules import BACKWARD, FORWARD
+from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.choice.configuration import Configuration
 
 _OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
