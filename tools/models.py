@@ -83,6 +83,11 @@ def _one(model: str) -> int:
     kinds = Counter(found.layers)
     rows = [(f"{count}", _attention(layer), _feed_forward(layer)) for layer, count in kinds.items()]
     print_table("", ("layers", "attention", "feed-forward"), rows)
+    own = presets().get(model)
+    if own is not None:
+        figures = " / ".join(text for text in (own.parameters, own.active) if text)
+        print(f"published: {figures} parameters, {own.published_in}")
+        print(f"fields from: {own.source}")
     return 0
 
 

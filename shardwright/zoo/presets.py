@@ -2,6 +2,7 @@
 
 The table is ``presets.json``, one entry for each name that people use. `counted` has their
 parameters; those that a token goes through are all but the routed experts that it does not choose.
+The published figures beside them have as many digits as their source, and a source of their own.
 """
 
 import json
@@ -29,12 +30,15 @@ class Preset:
     parameters, active : str
         The published figures: of all parameters, and of those that a token goes through; empty
         where there is none.
+    published_in : str
+        Where those were published.
     """
 
     fields: Mapping[str, Any]
     source: str
     parameters: str
     active: str
+    published_in: str
 
 
 @lru_cache(maxsize=1)
@@ -47,6 +51,7 @@ def presets() -> Mapping[str, Preset]:
             one["source"],
             one["published"]["parameters"],
             one["published"].get("active", ""),
+            one["published"]["source"],
         )
         for name, one in table.items()
     }

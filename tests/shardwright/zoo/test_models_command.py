@@ -16,6 +16,12 @@ def test_a_preset_is_told_layer_by_layer(capsys: pytest.CaptureFixture[str]) -> 
         "52 layers of 2,688 features, 131,072 words",
     ]
     assert [line.split()[0] for line in lines[4:] if line[:1].isdigit()] == ["23", "23", "6"]
+    assert lines[-2:] == [
+        "published: 31.6B / 3.6B parameters, Nemotron 3 Nano (NVIDIA, 2025): active parameters "
+        "with embeddings",
+        "fields from: NVIDIA-NeMo/Megatron-Bridge, "
+        "src/megatron/bridge/recipes/nemotronh/h100/nemotron_3_nano.py",
+    ]
 
 
 def test_fields_of_a_file_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
