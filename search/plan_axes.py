@@ -83,6 +83,16 @@ class PlanAxes:
         )
 
 
+def is_of_batch(name: str) -> bool:
+    """Return whether the ranks of a name share the batch."""
+    return _PARTS.get(name, ("", ""))[0] in ("data", "shard")
+
+
+def has_copies(name: str) -> bool:
+    """Return whether the ranks of a name have copies of the same experts."""
+    return _PARTS.get(name, ("", ""))[1] == "copies"
+
+
 def _parts_of(axis: str) -> tuple[str, str]:
     """Return what the ranks of an axis share elsewhere and at experts; a level may be the last."""
     fitting = [name for name in _PARTS if axis == name or axis.startswith(f"{name}_")]

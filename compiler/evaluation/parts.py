@@ -21,10 +21,10 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
+from shardwright.search.heuristics.tensor_ranks import weights_of_experts
 
 LAYERS, FIRST, LAST = range(3)
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
-_EXPERT = "expert"  # what the names of axes of expert ranks begin with
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Part:
     host : float
         Seconds in which the host of a training software launches a pass.
     elements, of_experts : float
-        Trained elements, and those of them that expert ranks divide.
+        Trained elements, and those of them that experts have.
     saved : float
         Bytes that are saved for the gradient.
     peak : float
@@ -69,6 +69,16 @@ class Part:
             at(self.of_experts, other.of_experts),
             at(self.saved, other.saved),
             at(self.peak, other.peak),
+        )
+
+    def times(self, samples: int) -> "Part":
+        """Return the part of so many samples, each of which takes as much."""
+        return replace(
+            self,
+            compute=samples * self.compute,
+            links=tuple(samples * one for one in self.links),
+            saved=samples * self.saved,
+            peak=samples * self.peak,
         )
 
 
@@ -101,6 +111,11 @@ class Parts:
             workspace,
         )
 
+    def times(self, samples: int) -> "Parts":
+        """Return the parts of so many samples, each of which takes as much."""
+        layer, first, last = (one.times(samples) for one in (self.layer, self.first, self.last))
+        return Parts(layer, first, last, self.workspace)
+
 
 def parts_of(program: Graph, source: Graph, cluster: Cluster) -> Parts:
     """Return the parts of a model.
@@ -121,7 +136,7 @@ class _Program:
     """A program, of each of whose nodes the part is known."""
 
     def __init__(self, program: Graph, source: Graph, cluster: Cluster) -> None:
-        self.program, self.cluster = program, cluster
+        self.program, self.source, self.cluster = program, source, cluster
         self.levels = {level.name: i for i, level in enumerate(cluster.levels)}
         inside = [i for i, node in enumerate(source.nodes) if block_of(node.scope)]
         self.last, self.order = inside[-1], {n.name: i for i, n in enumerate(source.nodes)}
@@ -179,8 +194,9 @@ class _Program:
                 yield task
 
     def _elements(self) -> list[tuple[float, float]]:
-        """Return the trained elements of the parts on a rank, and those divided among experts."""
+        """Return the trained elements of the parts on a rank, and those of experts."""
         program, mesh = self.program, self.program.mesh or Mesh(())
+        of_experts = weights_of_experts(self.source)
         part: dict[str, int] = {}
         for node, where in zip(program.nodes, self.where, strict=True):
             for name in node.operands:
@@ -190,10 +206,9 @@ class _Program:
             if parameter.trainable:
                 value = parameter.value
                 count = value_bytes(value, mesh) / item_bytes(value.type.dtype)
-                axes = value.layout.split_axes if value.layout is not None else ()
                 mine = found[part.get(value.name, FIRST)]
                 mine[0] += count
-                mine[1] += count if any(axis.startswith(_EXPERT) for axis in axes) else 0.0
+                mine[1] += count if value.name in of_experts else 0.0
         return [(one, experts) for one, experts in found]
 
     def _held(self, held: Buffers) -> list[tuple[float, float]]:

@@ -13,7 +13,7 @@ needs to launch it, and the shares of communication that the software exposes ar
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add
 
@@ -24,6 +24,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.memory_as_run import GRADIENT, RESERVE, WORKSPACE
 from shardwright.dataflow.placement import even_sizes
 from shardwright.search.named_plan import NamedPlan
+from shardwright.search.plan_axes import has_copies, is_of_batch
 
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 # Gathers and reductions of all parameters over the data ranks, by ZeRO stage: in each pass, once.
@@ -228,9 +229,10 @@ class Estimate:
         parts = self.plan.parts(self._cluster, self.devices)
         fullest = max(range(self.plan.pipeline), key=self._elements.__getitem__)
         experts = self._of_experts[fullest]
-        outer = [*parts["shard"], *parts["data"]]
-        others = self._moved(self._elements[fullest] - experts, [*parts["expert"], *outer])
-        return others + self._moved(experts, outer)
+        of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
+        of_copies = [one for name in parts if has_copies(name) for one in parts[name]]
+        others = self._moved(self._elements[fullest] - experts, of_batch)
+        return others + self._moved(experts, of_copies)
 
     def _moved(self, elements: float, parts: Sequence[tuple[int, int]]) -> float:
         """Return the seconds in which elements of the fullest group are gathered."""
@@ -284,7 +286,7 @@ class Estimate:
         stored, plan = self.model.stored, self.plan
         experts, data = self._of_experts[group], plan.data or 1
         own = self._elements[group] - experts, experts
-        ranks = data, data // plan.expert
+        ranks = data, plan.expert_data
         shares = [n / max(self._elements[group], 1.0) for n in own]
         lasting: dict[str, float] = {}
         for elements, many, share in zip(own, ranks, shares, strict=True):
@@ -334,11 +336,5 @@ class Estimate:
 
 def ranks_of(plan: NamedPlan) -> NamedPlan:
     """Return the plan of the tensor and expert ranks of a plan alone, with what it recomputes."""
-    from_degrees = on_tensor_ranks(plan.tensor, plan.expert)
-    return NamedPlan(
-        tensor=from_degrees.tensor,
-        data=from_degrees.data,
-        expert=from_degrees.expert,
-        sequence_parallel=plan.sequence_parallel,
-        recompute=plan.recompute,
-    )
+    ranks = on_tensor_ranks(plan.tensor, plan.expert, plan.expert_tensor)
+    return replace(ranks, sequence_parallel=plan.sequence_parallel, recompute=plan.recompute)

@@ -1,14 +1,14 @@
 """The plans of Megatron's family on a number of devices."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import gcd
+from math import gcd, inf
 
 from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks
 from shardwright.planner.choice.configuration import FORMS
-from shardwright.search.named_plan import ZERO, divisors
+from shardwright.search.named_plan import ZERO, NamedPlan, divisors
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
@@ -24,9 +24,10 @@ def family(
 ) -> list[Estimate]:
     """Return the plans of a model on a number of devices, whether they fit or not.
 
-    They have tensor ranks inside the innermost level of the cluster, with sequence parallelism, of
-    a mixture as many expert ranks as there are beside them, device groups and chunks, data ranks, a
-    ZeRO stage, a micro-batch, and a way to recompute.
+    They have tensor ranks inside the innermost level of the cluster, with sequence parallelism,
+    device groups and chunks, data ranks, a ZeRO stage, a micro-batch, and a way to recompute. The
+    experts of a mixture are whole, and divided over no ranks, over as many of the innermost level
+    as divide them, and over twice as many for as long as that is faster.
 
     Parameters
     ----------
@@ -46,10 +47,37 @@ def family(
     """
     inner = model.cluster.for_devices(devices)[0]
     degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO, _ESTIMATED)
-    found = []
+
+    def on(ranks: NamedPlan) -> list[Estimate]:
+        plans = degrees.plans(ranks, model.layers)
+        each = (replace(plan, recompute=rule) for plan in plans for rule in model.rules)
+        return [one for one in (Estimate.of(plan, model, devices) for plan in each) if one]
+
+    found, most = list[Estimate](), devices
     for tensor in tensors or divisors(inner):
-        for expert in sorted({1, gcd(inner // tensor, model.experts, model.samples)}):
-            for plan in degrees.plans(on_tensor_ranks(tensor, expert), model.layers):
-                plans = (replace(plan, recompute=rule) for rule in model.rules)
-                found += [Estimate.of(one, model, devices) for one in plans]
-    return [one for one in found if one is not None]
+        own = list[Estimate]()
+        for ranks in _of_experts(tensor, inner, model.experts):
+            if own and ranks.expert > most:
+                break
+            more, least = on(ranks), _least(own)
+            own += more
+            if _least(more) >= least < inf:
+                most = ranks.expert // 2
+                break
+        found += own
+    return found
+
+
+def _of_experts(tensor: int, inner: int, experts: int) -> Iterator[NamedPlan]:
+    """Yield the plans of some tensor ranks and of more and more expert ranks."""
+    within = gcd(inner, experts)
+    if tensor == 1 or within < tensor:
+        yield on_tensor_ranks(tensor)
+    while within >= tensor and within > 1 and experts % within == 0:
+        yield on_tensor_ranks(tensor, within, 1)
+        within *= 2
+
+
+def _least(plans: Sequence[Estimate]) -> float:
+    """Return the least estimate of plans that fit."""
+    return min((one.seconds for one in plans if one.fits), default=inf)

@@ -170,13 +170,16 @@ class FitModel:
         ranks : NamedPlan
             The plan of these ranks alone, with its way to recompute.
         samples : int
-            Of a micro-batch. Of more than one they are those of one and of several, in a line.
+            Of a micro-batch. Of more than one they are those of one and of several, in a line;
+            where the batch allows no such several, so many times those of one.
         """
         alone = self._parts_with(replace(ranks, micro_batch=1))
         each = self.samples // (ranks.data or 1)
         wide = next((n for n in _SAMPLES if each % n == 0 and n < each), None)
-        if alone is None or samples == 1 or wide is None:
+        if alone is None or samples == 1:
             return alone
+        if wide is None:
+            return alone.times(samples)
         several = self._parts_with(replace(ranks, micro_batch=wide))
         return several and alone.toward(several, (samples - 1) / (wide - 1))
 

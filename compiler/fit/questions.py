@@ -204,15 +204,28 @@ def improved(one: Evaluated) -> Evaluated:
     """Return the plan that no change on the same devices makes faster, within the memory limit.
 
     Estimates choose which plans are evaluated, and may miss a faster one; every step that is taken
-    from plan to plan is of evaluations.
+    from plan to plan is of evaluations. A change that would be faster and does not fit is tried
+    with more recomputation.
     """
     best = one
     while True:
         others = (change.then for change in changes(best) if change.then.devices == one.devices)
-        faster = min((then for then in others if then.fits), key=_seconds, default=best)
+        fitting = (_fitting(then, best.seconds) for then in others)
+        faster = min((then for then in fitting if then is not None), key=_seconds, default=best)
         if faster.seconds >= best.seconds:
             return best
         best = faster
+
+
+def _fitting(one: Evaluated, limit: float) -> Evaluated | None:
+    """Return a plan with the least recomputation with which it fits; None where it is slower."""
+    again = RECOMPUTE[RECOMPUTE.index(one.plan.recompute) + 1 :]
+    found: Evaluated | None = one
+    for rule in again:
+        if found is not None and (found.fits or found.seconds >= limit):
+            break
+        found = evaluated(one.model, replace(one.plan, recompute=rule), one.devices)
+    return found if found is not None and found.fits else None
 
 
 def _seconds(one: Evaluated) -> float:
@@ -275,6 +288,7 @@ def _degrees(one: Evaluated) -> Iterator[_Other]:
             values: dict[str, Any] = {name: int(other), "data": int(ranks)}
             if name == "tensor":
                 values["sequence_parallel"] = other > 1
+                values["expert_tensor"] = one.plan.of_experts if one.plan.folds else None
                 if other > one.model.cluster.levels[0].size:
                     continue
             elif other == 1:

@@ -56,14 +56,14 @@ class Degrees:
         for stages, samples in self._choices(left):
             data = left // stages
             each, rest = divmod(self.samples, data)
-            if stages > layers or data % base.expert or rest or each % (samples or each):
+            if stages > layers or rest or each % (samples or each):
                 continue
             if samples is None and each in self.micro_batches:
                 continue
-            plan = replace(base, pipeline=stages, data=data, micro_batch=samples or each)
             try:
+                plan = replace(base, pipeline=stages, data=data, micro_batch=samples or each)
                 plan.mesh(self.cluster, self.devices)
-            except ShardwrightError:  # the levels of the cluster do not allow it
+            except ShardwrightError:  # the ranks of experts or the cluster do not allow it
                 continue
             for zero in self.zero if data > 1 else self.zero[:1]:
                 yield from self._in_forms(replace(plan, zero=zero), layers)
@@ -86,9 +86,22 @@ class Degrees:
                 yield replace(plan, chunks=chunks, schedule=schedule)
 
 
-def on_tensor_ranks(tensor: int, expert: int = 1) -> NamedPlan:
-    """Return the plan of some tensor ranks for each expert rank, with sequence parallelism."""
-    return NamedPlan(tensor=tensor, data=expert, expert=expert, sequence_parallel=tensor > 1)
+def on_tensor_ranks(tensor: int, expert: int = 1, expert_tensor: int | None = None) -> NamedPlan:
+    """Return the plan of some tensor and expert ranks on the fewest, with sequence parallelism.
+
+    Examples
+    --------
+    >>> on_tensor_ranks(2, 4).data, on_tensor_ranks(2, 4, 1).data, on_tensor_ranks(4, 2, 1).data
+    (4, 2, 1)
+    """
+    within = tensor if expert_tensor is None else expert_tensor
+    return NamedPlan(
+        tensor=tensor,
+        data=max(expert * within // tensor, 1),
+        expert=expert,
+        expert_tensor=expert_tensor,
+        sequence_parallel=tensor > 1,
+    )
 
 
 def seconds_of_schedule(

@@ -176,12 +176,15 @@ class NamedFamily:
         for tensor in divisors(inner):
             for expert in sorted({1, gcd(inner // tensor, self.experts, self.samples)}):
                 yield on_tensor_ranks(tensor, expert)
+            if tensor > 1 < self.experts:  # experts whole, and over all ranks of a group
+                yield on_tensor_ranks(tensor, gcd(inner, self.experts), 1)
 
     def _on(self, ranks: NamedPlan) -> Iterator["_Estimate"]:
         """Yield the plans of some ranks, each with the least recomputation that fits, or all."""
         try:
-            mesh = ranks.mesh(self.cluster, ranks.tensor * ranks.expert)
-            prices = layer_prices(self.pipeline_of(mesh, self.samples // ranks.expert), ranks)
+            mesh = ranks.mesh(self.cluster, ranks.ranks_of_stage)
+            passes = self.samples // (ranks.data or 1)
+            prices = layer_prices(self.pipeline_of(mesh, passes), ranks)
         except ShardwrightError:  # the model cannot be divided so
             return
         most = min((price.layers for price in prices.values()), default=0)
@@ -317,7 +320,7 @@ class _Estimate:
         Expert ranks divide the experts, and nothing further: of other parameters that is too much.
         In one pass gradients are divided as soon as they are made.
         """
-        plan, prices, data = self.plan, self.prices, (self.plan.data or 1) // self.plan.expert
+        plan, prices, data = self.plan, self.prices, self.plan.expert_data
         saved = self._layers * prices.layer.saved_bytes + prices.first.saved_bytes
         kept = self._samples * (self._in_flight * saved + prices.transient_bytes)
         if plan.zero == _IN_PASSES:

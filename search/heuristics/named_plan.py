@@ -22,7 +22,12 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.search.heuristics.completion import Preference, complete, replicated
-from shardwright.search.heuristics.tensor_ranks import Walk, attended_lengths, walk
+from shardwright.search.heuristics.tensor_ranks import (
+    Walk,
+    attended_lengths,
+    walk,
+    weights_of_experts,
+)
 from shardwright.search.method import Heuristic, SearchResult
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
@@ -156,7 +161,8 @@ class NamedStrategies:
             graph, mesh, axes, by_position=scattered, ring=ring, storage=storage, alike=alike
         )
         self._check_divided(found)
-        return replace(self, strategies=found.strategies, of_experts=found.of_experts)
+        of_experts = weights_of_experts(graph)
+        return replace(self, strategies=found.strategies, of_experts=of_experts)
 
     def storage(self, parameter: str) -> tuple[str, ...]:
         """Return the axes over which ZeRO divides a parameter."""

@@ -49,8 +49,6 @@ class _Visited:
         The axes over which it takes the columns of a weight.
     split, layouts : sequence of bool, of Layout
         Whether columns split each result, and the layout in which it goes on.
-    of_experts : bool
-        Whether it reads weights of experts.
     of_expert : sequence of frozenset of int
         The dimensions of experts of each result.
     """
@@ -60,7 +58,6 @@ class _Visited:
     column: tuple[str, ...]
     split: Sequence[bool]
     layouts: Sequence[Layout]
-    of_experts: bool
     of_expert: Sequence[frozenset[int]]
 
 
@@ -86,8 +83,6 @@ class Walk:
         The strategy of each operator.
     dropped : set of str
         Products whose columns an operator could not follow.
-    of_experts : set of str
-        Weights of experts, and what these are made of.
     experts : set of int
         How many experts there are at products of experts.
     divided, scattered, with_experts, with_context, with_ring : bool
@@ -104,7 +99,6 @@ class Walk:
     storage: tuple[str, ...] = ()
     strategies: dict[str, Strategy] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
-    of_experts: set[str] = field(default_factory=set)
     experts: set[int] = field(default_factory=set)
     divided: bool = False
     scattered: bool = False
@@ -161,8 +155,6 @@ class Walk:
         known = self._known[key]
         self.strategies[node.name] = known.strategy
         self._note_dropped(info, node, known.strategy)
-        if known.of_experts:
-            self.of_experts.update(name for name in node.operands if name in self._weights)
         origins = {node.name: known.column} if known.column else {}
         for name in node.operands:
             origins = {**origins, **self._columns.get(name, {})}
@@ -177,7 +169,7 @@ class Walk:
         if isinstance(info, Attention):
             self._split_queries(info, factors)
         weights = [i for i, name in enumerate(node.operands) if name in self._weights]
-        of_experts = {f for i in weights for f in self._expert_factor(info, i)}
+        of_experts = {f for i in weights for f in expert_factor(info, i)}
         column = self._at_weights(info, weights, node, factors)
         strategy = legal_strategy(info, factors, self.mesh)
         layouts = info.rule.result_layouts(strategy, self.mesh)
@@ -196,7 +188,7 @@ class Walk:
             frozenset(i for i, dim in enumerate(dims) if divided.intersection(dim))
             for dims in info.rule.results
         ]
-        return _Visited(info, strategy, column, split, left, bool(of_experts), of_expert)
+        return _Visited(info, strategy, column, split, left, of_expert)
 
     def _column_axes(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the axes of columns that split some tensors."""
@@ -260,20 +252,12 @@ class Walk:
         """Divide the weights of an operator; return the axes over which it takes their columns."""
         for i in weights:
             axes = self.axes.tensor
-            for factor in self._expert_factor(info, i):
+            for factor in expert_factor(info, i):
                 self._divide_experts(info, factor, factors)
                 axes = self.axes.of_experts
             if self._take_columns(info, i, node, factors, axes):
                 return axes
         return ()
-
-    def _expert_factor(self, info: OperatorInfo, weight: int) -> tuple[str, ...]:
-        """Return the factor of experts of their weights ``[expert, inputs, outputs]``, or none."""
-        dims = info.rule.operands[weight]
-        if not info.product_flops or len(dims) != 3 or len(dims[0]) != 1:
-            return ()
-        shared = dims[0][0] in _factors_of_others(info.rule, weight)
-        return dims[0] if shared and info.rule.kinds[dims[0][0]] == "parallel" else ()
 
     def _divide_experts(self, info: OperatorInfo, factor: str, factors: Factors) -> None:
         """Divide the products of experts between the expert ranks."""
@@ -346,9 +330,8 @@ class Walk:
         info = info_of(self.graph, node)
         rule, wanted = info.rule, self._layout_at_reader(node.results[0])
         storage = self.storage
-        if not self.of_experts.isdisjoint(result.name for result in node.results):
-            self.of_experts.update(node.operands)
-            storage = self.axes.expert_storage if storage else ()
+        if storage and node.results[0].name in weights_of_experts(self.graph):
+            storage = self.axes.expert_storage
         factors: Factors = {}
         left: list[tuple[str, ...]] = []
         for dims, axes in zip(rule.results[0], wanted.splits, strict=True):
@@ -422,6 +405,37 @@ def attended_lengths(graph: Graph) -> frozenset[int]:
         return frozenset(info.rule.sizes["s"] for info in infos if isinstance(info, Attention))
 
     return graph.analysed("attended lengths", lengths)
+
+
+def expert_factor(info: OperatorInfo, weight: int) -> tuple[str, ...]:
+    """Return the factor of experts of their weights ``[expert, inputs, outputs]``, or none."""
+    dims = info.rule.operands[weight]
+    if not info.product_flops or len(dims) != 3 or len(dims[0]) != 1:
+        return ()
+    shared = dims[0][0] in _factors_of_others(info.rule, weight)
+    return dims[0] if shared and info.rule.kinds[dims[0][0]] == "parallel" else ()
+
+
+def weights_of_experts(graph: Graph) -> frozenset[str]:
+    """Return the weights of products of experts, and what these are made of."""
+
+    def found() -> frozenset[str]:
+        weights = {parameter.name for parameter in graph.parameters}
+        made, of_experts = list[Node](), set[str]()
+        for node in graph.nodes:
+            if node.operands and weights.issuperset(node.operands):
+                weights.update(result.name for result in node.results)
+                made.append(node)
+                continue
+            for i, name in enumerate(node.operands):
+                if name in weights and expert_factor(info_of(graph, node), i):
+                    of_experts.add(name)
+        for node in reversed(made):
+            if not of_experts.isdisjoint(result.name for result in node.results):
+                of_experts.update(node.operands)
+        return frozenset(of_experts)
+
+    return graph.analysed("weights of experts", found)
 
 
 def _column_factor(rule: Rule, weight: int, biases: Collection[int]) -> str | None:
