@@ -40,8 +40,8 @@ _OPTIMIZERS: Final = {
 
 def refusal(plan: NamedPlan) -> str:
     """Return why DeepSpeed's JSON cannot say a plan; empty if it can."""
-    for name in ("tensor", "pipeline", "context", "expert", "shard"):
-        if getattr(plan, name) > 1:
+    for name in ("tensor", "pipeline", "context", "expert", "expert_tensor", "shard"):
+        if (getattr(plan, name) or 1) > 1:
             return f"`{name}={getattr(plan, name)}` in its file"
     return "" if plan.recompute in ("none", "full") else f"`recompute={plan.recompute}`"
 

@@ -18,6 +18,7 @@ from shardwright.search.named_plan import NamedPlan
 _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 _PRECISIONS: Final = {"float32": None, "bfloat16": "bf16", "float16": "fp16"}
 _OPTIMIZERS: Final = {"adam": "adam", "sgd": "sgd", "momentum": "sgd"}
+_DISPATCHER: Final = "alltoall"  # by default every rank gathers the tokens of all
 Fields = dict[str, dict[str, object]]
 
 
@@ -71,8 +72,9 @@ def _flags(named: NamedPlan, facts: Facts) -> list[str]:
         "expert-model-parallel-size": named.expert,
     }
     found = [f"--{name} {degree}" for name, degree in degrees.items()]
-    if named.expert > 1:
-        found.append(f"--expert-tensor-parallel-size {named.tensor}")
+    if named.folds:
+        found.append(f"--expert-tensor-parallel-size {named.of_experts}")
+        found.append(f"--moe-token-dispatcher-type {_DISPATCHER}")
     if named.context > 1:
         found.append(f"--cp-comm-type {'p2p' if named.ring else 'all_gather'}")
     found += _stage_flags(named, facts)
@@ -135,7 +137,8 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "context_parallel_size": named.context,
         "cp_comm_type": ("p2p" if named.ring else "all_gather") if named.context > 1 else None,
         "expert_model_parallel_size": named.expert,
-        "expert_tensor_parallel_size": named.tensor if named.expert > 1 else None,
+        "expert_tensor_parallel_size": named.of_experts if named.folds else None,
+        "moe_token_dispatcher_type": _DISPATCHER if named.folds else None,
         "sequence_parallel": named.sequence_parallel,
         "recompute_granularity": named.recompute if named.recompute != "none" else None,
         "recompute_method": "uniform" if named.recompute == "full" else None,

@@ -33,8 +33,8 @@ Tables = dict[str, dict[str, object]]
 def refusal(plan: NamedPlan) -> str:
     """Return why torchtitan's TOML cannot say a plan; empty if it can."""
     divided = (plan.data or 1) * plan.context > 1
-    if plan.expert > 1:
-        return f"`expert={plan.expert}` within an expert cut by `tensor`"
+    if plan.folds and (refused := _refused_experts(plan)):
+        return refused
     if plan.tensor > 1 and not plan.sequence_parallel:
         return "`tensor` without `sequence_parallel`"
     if plan.pipeline > 1 and plan.order not in _SCHEDULES:
@@ -45,6 +45,21 @@ def refusal(plan: NamedPlan) -> str:
         return "`zero=1`"
     if not plan.zero and divided and plan.tensor * plan.pipeline * plan.context > 1:
         return "copies of parameters (`zero=0`) beside other degrees"
+    return ""
+
+
+def _refused_experts(plan: NamedPlan) -> str:
+    """Return why torchtitan cannot say the ranks of experts; empty if it can.
+
+    They are whole, or cut as all weights; and they take context ranks, where whole tensor ranks
+    too, and then some of those that divide parameters.
+    """
+    if plan.expert == 1 or plan.of_experts not in (1, plan.tensor):
+        return f"`expert={plan.expert}` beside `expert_tensor={plan.of_experts}`"
+    taken = plan.context * (plan.tensor if plan.of_experts < plan.tensor else 1)
+    ranks = taken * copies_and_shards(plan)[1]
+    if plan.expert % taken or ranks % plan.expert:
+        return f"`expert={plan.expert}`, as it is no multiple of {taken} that divides {ranks} ranks"
     return ""
 
 
@@ -136,6 +151,9 @@ def _parallelism(named: NamedPlan, facts: Facts) -> dict[str, object]:
     found["context_parallel_degree"] = named.context
     if named.context > 1:
         found["context_parallel_rotate_method"] = "alltoall" if named.ring else "allgather"
+    if named.folds:
+        found["expert_parallel_degree"] = named.expert
+        found["expert_tensor_parallel_degree"] = named.of_experts
     found["pipeline_parallel_degree"] = named.pipeline
     if named.pipeline > 1:
         found["pipeline_parallel_schedule"] = _SCHEDULES[named.order]

@@ -33,9 +33,13 @@ _LINEAR = ("matmul", "head_log_sum_and_pick")
 
 def refusal(plan: NamedPlan) -> str:
     """Return why transformers' `DistributedConfig` cannot say a plan; empty if it can."""
-    for name in ("pipeline", "context", "expert"):
+    for name in ("pipeline", "context"):
         if getattr(plan, name) > 1:
             return f"`{name}={getattr(plan, name)}` for training"
+    if plan.folds and (plan.tensor > 1 or plan.of_experts > 1):
+        return "experts beside `tensor` or `expert_tensor`"
+    if copies_and_shards(plan)[1] % plan.expert:
+        return f"`expert={plan.expert}` where FSDP does not divide over so many"
     if plan.sequence_parallel:
         return "`sequence_parallel`"
     if plan.zero not in (0, _FULLY_SHARDED):
@@ -64,9 +68,16 @@ def export(plan: Plan) -> Exported:
         "`DistributedConfig(**json)` of `distributed_config.json` is for `from_pretrained`, "
         "`training_arguments.json` for `TrainingArguments`",
         "scores of the head are gathered there before the loss, here they stay divided",
+        *_expert_notes(found.plan),
         *optimizer_notes(plan, "transformers"),
     )
     return Exported(files(found.plan, facts, styles), notes)
+
+
+def _expert_notes(named: NamedPlan) -> list[str]:
+    if named.expert == 1:
+        return []
+    return ["experts are divided by the rules of the model's own `base_model_ep_plan`"]
 
 
 def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str, str]:
@@ -76,6 +87,8 @@ def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str
         "tp_size": named.tensor,
         "fsdp_size": shards,
         "dp_replicate_size": copies,
+        "ep_size": named.expert,
+        "ep_implementation": "all_to_all" if named.expert > 1 else "auto",
         "tp_plan": dict(styles),
     }
     training = {

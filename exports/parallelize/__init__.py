@@ -23,9 +23,10 @@ _PRECISIONS: Final = (MASTER, "bfloat16")
 
 def refusal(plan: NamedPlan) -> str:
     """Return why no program of a named plan has the form; empty if its program decides."""
-    for name in ("pipeline", "context", "expert"):
-        if getattr(plan, name) > 1:
-            return f"`{name}={getattr(plan, name)}` by `parallelize_module` and `fully_shard`"
+    names = [name for name in ("pipeline", "context", "expert") if getattr(plan, name) > 1]
+    if names or plan.folds:
+        name = names[0] if names else "expert_tensor"
+        return f"`{name}={getattr(plan, name)}` by `parallelize_module` and `fully_shard`"
     if plan.recompute not in ("none", "full"):
         return f"`recompute={plan.recompute}` by checkpoints of whole blocks"
     return ""

@@ -8,7 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shardwright.frontends.configs import deepspeed, huggingface, megatron, torchtitan
+from shardwright.frontends.configs import (
+    deepspeed,
+    distributed,
+    huggingface,
+    megatron,
+    torchtitan,
+)
 from shardwright.frontends.configs.layouts import is_layouts
 from shardwright.frontends.configs.reading import Reading
 from shardwright.ir.errors import ModelError
@@ -77,7 +83,8 @@ def read_plan(name: str, *, with_model: bool) -> Reading:
     found = _read(name, with_model=with_model)
     if not found.plan:
         raise found.error(
-            "it describes no plan", "give a file of Megatron, torchtitan or DeepSpeed"
+            "it describes no plan",
+            "give a file of Megatron, torchtitan or DeepSpeed, or a DistributedConfig",
         )
     return found
 
@@ -97,6 +104,8 @@ def _read(
         table = _table(name, text, _from_json, "JSON")
         if deepspeed.is_config(table):
             return deepspeed.read(name, table)
+        if distributed.is_config(table):
+            return distributed.read(name, table)
         return huggingface.read(name, table, sizes)
     if path.suffix == ".toml":
         return torchtitan.read(

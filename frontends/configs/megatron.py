@@ -19,6 +19,7 @@ _DEGREES = {
     "expert": "expert-model-parallel-size",
 }
 _RINGS = {"p2p": True, "all_gather": False}
+_DISPATCHERS = ("alltoall", "allgather", "alltoall_seq", "flex")
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _PADDED = 128  # the words of a tensor rank, of which the vocabulary is a multiple
 _WORDS = {"GPT2BPETokenizer": ("GPT-2", 50257), "Llama2Tokenizer": ("Llama 2", 32000)}
@@ -70,7 +71,11 @@ _SOFTWARE = (
     *("no-persist-layer-norm", "overlap-param-gather-with-optimizer"),
     *("no-async-tensor-model-parallel-allreduce", "enable-cuda-graph", "cuda-graph-scope"),
     *("delay-grad-reduce", "use-nccl-ub", "fsdp-double-buffer", "fsdp-manual-registration"),
-    *("moe-grouped-gemm", "moe-token-dispatcher-type", "moe-permute-fusion"),
+    *("moe-grouped-gemm", "moe-permute-fusion", "moe-router-fusion", "moe-enable-deepep"),
+    *("moe-flex-dispatcher-backend", "moe-deepep-num-sms", "moe-hybridep-num-sms"),
+    *("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute"),
+    *("moe-use-legacy-grouped-gemm", "moe-router-padding-for-fp8", "moe-router-dtype"),
+    *("moe-router-padding-for-quantization", "moe-per-layer-logging", "create-moe-param-group"),
 )
 
 
@@ -145,6 +150,7 @@ def _read_plan(fields: Fields) -> None:
         reading.sizes["batch"] = fields.count("global-batch-size")
     _read_growth(fields)
     _read_context(fields)
+    _read_ranks_of_experts(fields)
     _read_stages(fields)
     _read_zero(fields)
     _read_recomputation(fields)
@@ -167,17 +173,44 @@ def _read_growth(fields: Fields) -> None:
 
 
 def _read_context(fields: Fields) -> None:
-    """Read how keys and values pass between context ranks, and how experts are cut."""
-    reading, plan = fields.reading, fields.reading.plan
+    """Read how keys and values pass between context ranks."""
+    plan = fields.reading.plan
     how = fields.only("cp-comm-type", _RINGS, f"expected {' or '.join(_RINGS)}", "p2p")
     if plan.get("context", 1) > 1 and _RINGS[how]:
         plan["ring"] = True
-    tensor = plan.get("tensor", 1)
+
+
+def _read_ranks_of_experts(fields: Fields) -> None:
+    """Read between which ranks experts are divided, and how their tokens come to them.
+
+    The flags of DeepSpeed's branch count expert ranks among those of the batch.
+    """
+    reading, plan = fields.reading, fields.reading.plan
+    tensor, other = plan.get("tensor", 1), "moe-expert-parallel-size"
     within = fields.count("expert-tensor-parallel-size", tensor)
-    if plan.get("expert", 1) > 1 and within != tensor:
-        raise reading.refused(
-            "--expert-tensor-parallel-size", within, f"experts are cut as all weights, in {tensor}"
+    if other in fields.left:
+        expert = fields.count(other)
+        cut = fields.take("enable-expert-tensor-parallelism") is not None
+        if expert > 1 and tensor > 1 and not cut:
+            raise reading.refused(
+                f"--{other}",
+                expert,
+                f"the {tensor} tensor ranks hold the same experts there, which no named plan says; "
+                "it needs `--enable-expert-tensor-parallelism`",
+            )
+        if expert > 1:
+            plan["expert"] = expert
+    if within != tensor:
+        plan["expert_tensor"] = within
+    known = f"expected {', '.join(_DISPATCHERS)}"
+    how = fields.only("moe-token-dispatcher-type", (None, *_DISPATCHERS), known)
+    if plan.get("expert", 1) > 1 and how != _DISPATCHERS[0]:
+        told = f"`{how}`" if how else f"`{_DISPATCHERS[1]}`, the default"
+        reading.notes.append(
+            f"`--moe-token-dispatcher-type` is {told}: the exchange is priced as all-to-all"
         )
+    if fields.take("moe-router-force-load-balancing") is not None:
+        reading.notes.append("the loads of experts are forced to be equal: `--imbalance 1` says so")
 
 
 def _read_layout(fields: Fields, text: str) -> None:
@@ -255,8 +288,14 @@ def _read_recomputation(fields: Fields) -> None:
         raise reading.refused(
             "--recompute-method", f"{method} of {count} layers", "expected uniform of 1 layer"
         )
+    if fields.take("moe-layer-recompute") is not None:
+        modules, what = "moe", what or "selective"
     if what == "selective" and modules != "core_attn":
-        raise reading.refused("--recompute-modules", modules, "expected core_attn")
+        raise reading.refused(
+            "--recompute-modules",
+            modules,
+            "expected core_attn; of other parts the search decides (`compile --recompute search`)",
+        )
     if what not in (None, "full", "selective"):
         raise reading.refused("--recompute-granularity", what, "expected full or selective")
     if what is not None:

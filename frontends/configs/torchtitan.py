@@ -13,6 +13,7 @@ from shardwright.frontends.configs.torchtitan_models import FLAVORS, stage_sizes
 
 _SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
 _ROTATIONS = {"allgather": False, "alltoall": True}
+_OF_EXPERTS = ("expert", "expert_tensor")
 _BLOCK = "layers."
 _LISTED = "module_fqns_per_model_part"
 _EACH = "pipeline_parallel_layers_per_stage"
@@ -21,7 +22,10 @@ _PASSES = "pipeline_parallel_microbatches"
 _OLD = "pipeline_parallel_old_stages"  # of version 0.1: the degree stands in another table
 _LEFT = -1  # shards: all devices that the other degrees leave
 _OLD_TABLES = ("training", "experimental")
-_DEGREES = ("data_parallel_", "tensor_parallel_", "pipeline_parallel_", "context_parallel_")
+_DEGREES = (
+    *("data_parallel_", "tensor_parallel_", "pipeline_parallel_", "context_parallel_"),
+    *("expert_parallel_", "expert_tensor_parallel_"),
+)
 _OLD_KEYS = (
     *("enable_async_tensor_parallel", "enable_compiled_autograd", "fsdp_reshard_after_forward"),
     *("disable_loss_parallel", "enable_loss_parallel"),
@@ -109,6 +113,13 @@ def _read_plan(fields: Fields, training: Fields) -> None:
             plan[key] = degree
     if plan.get("tensor", 1) > 1:
         plan["sequence_parallel"] = True
+    expert, within = (fields.count(f"{one}_parallel_degree", 1) for one in _OF_EXPERTS)
+    if within not in (1, plan.get("tensor", 1)):
+        raise reading.refused(
+            f"{_OF_EXPERTS[1]}_parallel_degree", within, "expected 1, or as many as tensor ranks"
+        )
+    if expert > 1:
+        plan |= {"expert": expert, "expert_tensor": within}
     how = fields.only(
         "context_parallel_rotate_method", _ROTATIONS, "expected allgather or alltoall", "allgather"
     )
@@ -245,9 +256,6 @@ def _read_parallelism(fields: Fields) -> None:
         del fields.left[name]
     fields.only("disable_loss_parallel", (False,), "the loss is split by words", False)
     fields.only("enable_loss_parallel", (True,), "the loss is split by words", True)
-    experts = "no model of its flavours here has experts"
-    for name in ("expert_parallel_degree", "expert_tensor_parallel_degree"):
-        fields.only(name, (1,), experts, 1)
     fields.only("data_parallel_type", ("fsdp",), "expected fsdp", "fsdp")
     fields.only(
         "context_parallel_load_balancer", ("headtail",), "work is balanced by halves", "headtail"

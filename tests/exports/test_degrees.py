@@ -31,24 +31,31 @@ GPT = "gpt:layers=3,hidden=64,heads=4,batch=16,sequence=16,vocabulary=128"
 ANY = Words("all", lambda plan: "")
 
 
+def ranks_of_experts(rng, degrees):
+    """Return random ranks of experts that fold onto those of the rest."""
+    ranks = degrees["tensor"] * degrees["context"] * degrees["data"]
+    within = rng.choice([1, degrees["tensor"]])
+    return {"expert": rng.choice([1, ranks // within]), "expert_tensor": within}
+
+
 def random_plan(rng):
     """Return a random named plan in full, its devices and its batch."""
     degrees = {k: rng.choice([1, 1, 2, 4]) for k in ("tensor", "context", "pipeline", "data")}
-    several = degrees["pipeline"] > 1
+    several, scattered = degrees["pipeline"] > 1, degrees["tensor"] > 1 and rng.random() < 0.7
     chunks = rng.choice([1, 2, 3]) if several else 1
     orders = ["interleaved"] if chunks > 1 else ["1f1b", "gpipe", "zero_bubble"]
     plan = NamedPlan(
         **degrees,
         ring=degrees["context"] > 1 and rng.random() < 0.5,
-        expert=rng.choice([1, degrees["data"]]),
+        **(ranks_of_experts(rng, degrees) if scattered or degrees["tensor"] == 1 else {}),
         chunks=chunks,
         schedule=rng.choice(orders) if several else None,
         micro_batch=rng.choice([1, 2, 3]),
         recompute=rng.choice(RECOMPUTE),
         zero=rng.choice([0, 1, 2, 3]) if degrees["data"] * degrees["context"] > 1 else 0,
-        sequence_parallel=degrees["tensor"] > 1 and rng.random() < 0.7,
+        sequence_parallel=scattered,
     )
-    if plan.zero and plan.data == 4 and plan.expert == 1 and rng.random() < 0.5:
+    if plan.zero and plan.data == 4 and not plan.folds and rng.random() < 0.5:
         plan = replace(plan, shard=2)
     devices = plan.tensor * plan.context * plan.pipeline * plan.data
     return plan, devices, plan.data * plan.micro_batch * rng.choice([1, 4, 12])
@@ -75,7 +82,7 @@ def read_again(path, devices=None):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_file_says_the_plan_that_it_was_made_from(name, tmp_path):
-    rng, said = random.Random(7), 0
+    rng, said, folded = random.Random(7), 0, 0
     for _ in range(600):
         plan, devices, batch = random_plan(rng)
         facts = facts_of(plan, devices, batch, rng)
@@ -85,6 +92,7 @@ def test_a_file_says_the_plan_that_it_was_made_from(name, tmp_path):
         if not words.can_say(plan):
             continue
         said += 1
+        folded += plan.folds
         path = tmp_path / name
         path.write_text(SYSTEMS[name].files(plan, facts, ("a note: 1 -> 2, `x`",))[name])
         found = read_again(path, devices if name == "torchtitan.toml" else None)
@@ -95,6 +103,7 @@ def test_a_file_says_the_plan_that_it_was_made_from(name, tmp_path):
             wide = "float32" if name == "torchtitan.toml" else facts.accumulate_type
             assert (found.reduce_type or "lower", found.accumulate_type or "lower") == (wide, wide)
     assert said > 10
+    assert (folded > 5) == (name != "deepspeed.json")
 
 
 def test_layouts_of_stages_are_read_as_they_were_written():

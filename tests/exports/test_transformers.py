@@ -7,6 +7,7 @@ import pytest
 import shardwright as sw
 from shardwright.exports.degrees.transformers import WORDS, Styles
 from shardwright.exports.table import export
+from shardwright.frontends.configs import read_plan
 from shardwright.ir.errors import OptionError
 from shardwright.search.named_plan import NamedPlan
 
@@ -70,10 +71,31 @@ def test_degrees_and_passes_are_those_of_the_plan():
 
 @pytest.mark.parametrize(
     "plan",
-    ["pipeline=2", "context=2", "data=2,expert=2", "tensor=2,sequence_parallel", "data=2,zero=1"],
+    [
+        "pipeline=2",
+        "context=2",
+        "data=2,expert=2",
+        "tensor=2,data=2,expert=2,zero=3",
+        "tensor=2,sequence_parallel",
+        "data=2,zero=1",
+    ],
 )
 def test_what_it_has_no_word_for_is_another_plan_with_its_price(plan):
     assert not WORDS.can_say(NamedPlan.parse(plan))
+
+
+@pytest.mark.parametrize("text", ["data=4,expert=2,zero=3", "data=8,expert=2,shard=4"])
+def test_expert_ranks_are_read_as_they_were_written(text, tmp_path):
+    model = "mixtral:layers=2,hidden=16,heads=4,kv_heads=4,experts=4,inner=16,batch=8,sequence=8"
+    plan = NamedPlan.parse(text)
+    compiled = sw.compile(f"{model},vocabulary=32", plan.data, plan=text, precision="float32")
+    made = export(compiled.plan, "hf")
+    assert made.notes[0].startswith("the plan itself")
+    path = tmp_path / "distributed_config.json"
+    path.write_text(made.files[path.name])
+    found = read_plan(str(path), with_model=False)
+    assert NamedPlan.parse(found.plan_text) == plan
+    assert found.notes == []
 
 
 def test_a_plan_without_words_is_priced():

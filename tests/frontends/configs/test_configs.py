@@ -332,6 +332,11 @@ def test_a_script_of_megatron_is_a_model_and_a_plan(tmp_path):
         ("--num-experts 8 --moe-router-topk 8", "`--moe-router-topk` is `8`"),
         ("--num-experts 8 --qk-layernorm", "no form with `qk_norm=True`"),
         ("--num-experts 8 --moe-ffn-hidden-size 64", "is not `--ffn-hidden-size`"),
+        (
+            "--moe-token-dispatcher-type x",
+            "`--moe-token-dispatcher-type` is `x`: expected alltoall",
+        ),
+        ("--moe-expert-parallel-size 2", "the 4 tensor ranks hold the same experts there"),
         ("--no-such-flag", "the flag `--no-such-flag` is not supported"),
         ("--recompute-num-layers 2", "`--recompute-num-layers` is `1` and `2`"),
         ("--data-parallel-sharding-strategy optim", "it needs `--use-megatron-fsdp`"),
@@ -395,6 +400,48 @@ def test_torchtitan_is_a_model_and_a_plan(tmp_path):
     assert found.options["reduce_type"] == "float32"
 
 
+def test_torchtitan_folds_experts_onto_context_tensor_and_data_ranks(tmp_path):
+    experts = "tensor_parallel_degree = 2\nexpert_parallel_degree = 4"
+    text = TOML.replace("tensor_parallel_degree = 2", experts)
+    found = configs.read_plan(written(tmp_path, "train.toml", text), with_model=False)
+    assert (found.plan["expert"], found.plan["expert_tensor"]) == (4, 1)
+    text = text.replace("degree = 4", "degree = 4\nexpert_tensor_parallel_degree = 2")
+    found = configs.read_plan(written(tmp_path, "train.toml", text), with_model=False)
+    assert (found.plan["expert"], found.plan["expert_tensor"]) == (4, 2)
+
+
+DISTRIBUTED = {"tp_size": 1, "fsdp_size": 8, "dp_replicate_size": 2, "ep_size": 4}
+
+
+def test_a_distributed_config_of_transformers_is_a_plan(tmp_path):
+    own = {"ep_implementation": "auto", "tp_plan": {"head": "colwise"}, "pp_size": None}
+    text = json.dumps({**DISTRIBUTED, **own})
+    found = configs.read_plan(written(tmp_path, "ranks.json", text), with_model=False)
+    assert found.plan_text == "expert=4,data=16,zero=3,shard=8"
+    assert found.notes == [
+        "the exchange of tokens with experts is priced as all-to-all",
+        "modules are divided as in any named plan, so not read: tp_plan",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"tp_size": 2}, "`ep_size` is `4`: the 2 tensor ranks hold the same tokens, and named"),
+        ({"fsdp_size": 0}, "`fsdp_size` is `0`, expected an integer of at least 1"),
+        ({"ep_implementation": "all_reduce"}, "is `all_reduce`: expected auto or all_to_all"),
+        ({"ep_size": 1, "enable_expert_parallel": True}, "give `ep_size`, which it stands for"),
+        ({"fsdp_cpu_offload": True}, "`fsdp_cpu_offload` is `true`: tensors stay on the devices"),
+        ({"enable_sequence_parallel": True}, "does not divide sequences yet"),
+        ({"cp_size": 2}, r"`cp_size` \(`2`\) is not supported: a named plan has no such part"),
+    ],
+)
+def test_a_distributed_config_that_no_plan_says_is_refused(changed, match, tmp_path):
+    path = written(tmp_path, "ranks.json", json.dumps({**DISTRIBUTED, **changed}))
+    with pytest.raises(ModelError, match=match):
+        configs.read_plan(path, with_model=False)
+
+
 def test_torchtitan_with_copies_of_shards_is_hybrid_sharding(tmp_path):
     copies = "shard_degree = 8\ndata_parallel_replicate_degree = 2"
     text = TOML.replace("shard_degree = 8", copies)
@@ -410,7 +457,12 @@ def test_torchtitan_with_copies_of_shards_is_hybrid_sharding(tmp_path):
         ('mode = "full"', 'mode = "selective"', "activation_checkpoint.mode"),
         ('flavor = "8B"', 'flavor = "9B"', "`llama3` `9B` is not known"),
         ("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true", "enable_cpu_offload"),
-        ("tensor_parallel_degree = 2", "expert_parallel_degree = 2", "expert_parallel_degree"),
+        (
+            "tensor_parallel_degree = 2",
+            "tensor_parallel_degree = 4\nexpert_parallel_degree = 4\n"
+            "expert_tensor_parallel_degree = 2",
+            "`expert_tensor_parallel_degree` is `2`: expected 1, or as many as tensor ranks",
+        ),
         ("[job]", "[other]\nx = 1\n[job]", r"`other` \(.*\) is not supported"),
         ('name = "llama3"', "name = []", r"the model `\[\]` `8B` is not known"),
         ("shard_degree = 8", 'shard_degree = "x"', "is `x`, expected an integer of at least 1"),

@@ -99,6 +99,42 @@ def test_experts_are_those_of_mixtral(tmp_path):
     assert configs.read_model(written(tmp_path, none)).sizes["balance"] == 0
 
 
+def test_ranks_of_experts_are_read(tmp_path):
+    found = configs.read_plan(written(tmp_path, MIXTRAL), with_model=True)
+    assert not any("dispatcher" in note for note in found.notes)
+    folded = "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --moe-enable-deepep"
+    text = MIXTRAL.replace("alltoall", f"flex {folded} --moe-router-force-load-balancing")
+    found = configs.read_plan(written(tmp_path, text), with_model=True)
+    assert (found.plan["tensor"], found.plan["expert"], found.plan["expert_tensor"]) == (2, 8, 1)
+    assert "moe-enable-deepep" in found.software
+    assert found.notes[:2] == [
+        "`--moe-token-dispatcher-type` is `flex`: the exchange is priced as all-to-all",
+        "the loads of experts are forced to be equal: `--imbalance 1` says so",
+    ]
+    other = "--moe-expert-parallel-size 4 --create-moe-param-group"
+    text = MIXTRAL.replace("--expert-model-parallel-size 8", other)
+    assert configs.read_plan(written(tmp_path, text), with_model=True).plan["expert"] == 4
+    cut = "--tensor-model-parallel-size 2 --enable-expert-tensor-parallelism"
+    found = configs.read_plan(written(tmp_path, f"{text.rstrip()} {cut}"), with_model=True)
+    assert (found.plan["expert"], found.plan.get("expert_tensor")) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("added", "modules"),
+    [
+        ("--moe-layer-recompute", "moe"),
+        (
+            "--recompute-granularity selective --recompute-modules core_attn moe_act",
+            "core_attn moe_act",
+        ),
+    ],
+)
+def test_parts_of_experts_are_no_recomputation_of_a_named_plan(added, modules, tmp_path):
+    path = written(tmp_path, f"{MIXTRAL.rstrip()} {added}")
+    with pytest.raises(ModelError, match=f"`--recompute-modules` is `{modules}`: expected core"):
+        configs.read_plan(path, with_model=True)
+
+
 def test_a_word_without_positions_is_refused_where_positions_have_a_table(tmp_path):
     path = written(tmp_path, GPT.replace("--fp16", "--fp16 --no-position-embedding"))
     with pytest.raises(ModelError, match="`--no-position-embedding` is not supported"):
