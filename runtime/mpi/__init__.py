@@ -56,6 +56,7 @@ from shardwright.runtime.mpi.buffers import (
     stacked,
     stacked_shape,
 )
+from shardwright.runtime.mpi.rows import exchanging_rows, moves_rows
 from shardwright.runtime.under_way import Request
 
 _KILLED = 10.0  # seconds in which the process that tells an error ends this one
@@ -352,7 +353,8 @@ class MpiCommunicator:
     def _all_to_all(self, group: Any, operator: Communication, shape: tuple[int, ...]) -> Exchange:
         split, concat = (operator.attributes[f"{way}_dimension"] for way in ("split", "concat"))
         count = group.size
-        exchange = exchanging(self._mpi, group, stacked_shape(shape, count, split))
+        exchanging_of = exchanging_rows if moves_rows(operator) else exchanging
+        exchange = exchanging_of(self._mpi, group, stacked_shape(shape, count, split))
         return lambda part: joined(exchange(stacked(part, count, split)), concat)
 
     def _reduce_scatter(

@@ -15,7 +15,7 @@ from shardwright.ir.errors import ExecutionError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
-from shardwright.ir.types import TensorType
+from shardwright.ir.types import Ragged, TensorType, numpy_dtype
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator, Turns
 from shardwright.operators.info import Array, operator_info
@@ -50,6 +50,7 @@ OPERATORS: list[tuple[str, dict[str, Attribute]]] = [
     ("barrier", {}),
     ("local_slice", {"dimension": 0}),  # stands for any other: parts are gathered
 ]
+DTYPES = ("float64", "float32", "bfloat16")
 AXES: list[tuple[str, ...]] = [("x",), ("y",), ("x", "y"), ("y", "x")]
 TRAINING = """graph g on x=2 y=2 {
   input a: f32[8@x, 4]
@@ -114,6 +115,31 @@ def exchanges(mpi: MpiCommunicator, tolerance: float, dtypes: tuple[str, ...]) -
             same = found.shape == expected.shape and found.dtype == expected.dtype
             if not same or not np.allclose(found, expected, rtol=tolerance, atol=tolerance):
                 wrong.append(f"{name} {attributes} over {axes} in {dtype} on rank {rank}")
+    return wrong
+
+
+def rows(mpi: MpiCommunicator) -> list[str]:
+    """Return the exchanges of rows of experts in which a rank gets something else than locally."""
+    local, rank, wrong = LocalCommunicator(MESH), mpi.ranks[0], []
+    random = np.random.default_rng(5)
+    routings = {"some": 0.3, "none": 0.0, "all": 1.0}
+    for axes, (split, concat), dtype in product(AXES, ((0, 1), (1, 0)), DTYPES):
+        kind = TensorType(dtype, (8, 12, 5), ragged=Ragged(0, (1,), 2))
+        how = {"axes": axes, "split_dimension": split, "concat_dimension": concat}
+        operator = operator_info("all_to_all", [kind], how)
+        assert isinstance(operator, Communication)
+        for routing, share in routings.items():
+            masks = [random.random((8, 12, 1)) < share for _ in range(4)]
+            if routing == "some":  # one rank has nothing to send, and one expert no rows
+                masks[1][:], masks[2][3] = False, False
+            parts = {
+                r: (mask * random.normal(size=(8, 12, 5))).astype(numpy_dtype(dtype))
+                for r, mask in enumerate(masks)
+            }
+            expected = local.exchange(operator, axes, parts)[rank]
+            found = mpi.exchange(operator, axes, {rank: parts[rank]})[rank]
+            if found.dtype != expected.dtype or not np.array_equal(found, expected):
+                wrong.append(f"{routing} {how} in {dtype} on rank {rank}")
     return wrong
 
 
@@ -201,6 +227,8 @@ def main(task: str, directory: Path) -> None:
             wrong = training(mpi, directory)
         elif task == "micro_batches":
             wrong = micro_batches(mpi.ranks[0])
+        elif task == "rows":
+            wrong = rows(mpi)
         elif task == "rings":
             wrong = rings(mpi)
         else:

@@ -32,7 +32,9 @@ def mpiexec(task: str, directory: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @needs_mpi
-@pytest.mark.parametrize("task", ["exchanges", "micro_batches", "native", "rings", "training"])
+@pytest.mark.parametrize(
+    "task", ["exchanges", "micro_batches", "native", "rings", "rows", "training"]
+)
 def test_four_processes_compute_what_one_does(task: str, tmp_path: Path):
     done = mpiexec(task, tmp_path)
     assert done.returncode == 0, done.stderr

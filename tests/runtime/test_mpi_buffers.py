@@ -8,6 +8,7 @@ import pytest
 
 from shardwright.operators.info import Array
 from shardwright.runtime.mpi.buffers import joined, new_results, stacked, stacked_shape
+from shardwright.runtime.mpi.rows import filled_rows
 
 MPI = SimpleNamespace(Get_address=lambda array: array.ctypes.data)
 
@@ -40,6 +41,15 @@ def test_other_results_are_plain_arrays(mpi: object, element: type, size: int) -
     result = new_results(mpi, (size,))(np.zeros(size, element))
     assert result.base is None
     assert (result.shape, result.dtype) == ((size,), np.dtype(element))
+
+
+@pytest.mark.parametrize("element", [np.float64, ml_dtypes.bfloat16])
+def test_rows_of_zeros_are_not_sent(element: type) -> None:
+    pieces = np.zeros((2, 4, 3), element)
+    pieces[0, 1, 2], pieces[1, 3] = np.nan, 1.0
+    filled, sent = filled_rows(pieces)
+    assert filled.tolist() == [[False, True, False, False], [False, False, False, True]]
+    np.testing.assert_array_equal(sent.astype(float), pieces[filled].astype(float))
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2])
