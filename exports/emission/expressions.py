@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from shardwright.exports.emission.rows import ROUTING, runs_on_rows, touches_rows
+from shardwright.exports.emission.rows import OWN_FORMS, runs_on_rows, touches_rows
 from shardwright.exports.emission.vocabulary import MODULES, RINGS, ROWS, Signature, Vocabulary
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
@@ -316,7 +316,7 @@ def _literal(value: Any) -> str:
 
 def _of_rows(operator: str, module: str, items: list[str]) -> str:
     """Return the expression of an operator on the filled rows of experts."""
-    if operator in (*ROUTING, "reduce_sum"):
+    if operator in OWN_FORMS:
         return f"{ROWS}.{operator}({', '.join(items)})"
     return f"{ROWS}.apply({', '.join((f'{module}.{operator}', *items))})"
 

@@ -19,6 +19,7 @@ from shardwright.operators.models.routing import (
 ROUTING = tuple(
     kind.name for kind in (Dispatch, Combine, GroupedMatMul, GroupedOuter, RoutingWeightGradient)
 )
+OWN_FORMS = (*ROUTING, "pad", "reduce_sum", "slice")
 """Operators that have a form of their own on filled rows."""
 
 
@@ -92,6 +93,8 @@ def _is_supported(program: Graph, node: Node, info: OperatorInfo) -> bool:
     if node.operator == "all_to_all":
         moved = [node.attributes.get(f"{name}_dimension", 0) for name in ("split", "concat")]
         return last not in moved
+    if node.operator in ("pad", "slice"):  # of features
+        return node.results[0].type.shape[:-1] == first.shape[:-1]
     if node.operator == "reduce_sum":
         axis = node.attributes.get("axis")
         return isinstance(axis, tuple) and axis == tokens

@@ -16,6 +16,7 @@ VOCABULARY: Final = Vocabulary(
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min"), "reduce_scatter": ("sum",)},
     has_uneven_parts=False,
+    has_rows=True,
     repeat="again",
 )
 _HEAD = f'''"""{{summary}}
@@ -38,6 +39,7 @@ from . import (
     pointwise,
     recurrent,
     routing,
+    rows,
     tensors,
     updates,
     windows,

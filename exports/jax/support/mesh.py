@@ -14,6 +14,8 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .rows import Rows, dense_of, taken
+
 Axes = Sequence[str]
 Splits = Sequence[Axes]
 _REDUCTIONS = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
@@ -143,6 +145,18 @@ class Mesh:
     ) -> Array:
         """Move a split to another dimension; `size` is that of the joined one in the result."""
         return lax.all_to_all(part, tuple(axes), split_dimension, concat_dimension, tiled=True)
+
+    def all_reduce_rows(self, part: Rows, axes: Axes, reduction: str = "sum") -> Rows:
+        """Return partial rows of experts reduced over axes, whose members have the same rows."""
+        return part.with_values(self.all_reduce(part.values, axes, reduction))
+
+    def all_to_all_rows(
+        self, part: Rows, axes: Axes, split_dimension: int, concat_dimension: int, size: int
+    ) -> Rows:
+        """Move a split of the rows of experts to another dimension: as `all_to_all`, of rows."""
+        how = (tuple(axes), split_dimension, concat_dimension)
+        mask = lax.all_to_all(part.mask, *how, tiled=True)
+        return taken(lax.all_to_all(dense_of(part), *how, tiled=True), mask, part.most)
 
     def collective_permute(self, part: Array, axes: Axes, previous: Axes, dimension: int) -> Array:
         """Reorder the axes that split a dimension from `previous`: each passes its slice on."""

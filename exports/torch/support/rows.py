@@ -111,6 +111,31 @@ def reduce_sum(x: Rows, *, axis: Sequence[int], keep_dims: bool = False) -> Tens
     return total.reshape(len(x.mask), *(1,) * (len(axis) if keep_dims else 0), -1)
 
 
+def slice(
+    x: Rows, *, begin: Sequence[int], shape: Sequence[int], strides: Sequence[int] = ()
+) -> Rows:
+    """Cut the features of all rows."""
+    step = strides[-1] if strides else 1
+    end = begin[-1] + (shape[-1] - 1) * step + 1
+    return Rows(x.values[:, begin[-1] : end : step], x.mask)
+
+
+def pad(
+    x: Rows,
+    *,
+    before: Sequence[int],
+    shape: Sequence[int],
+    between: Sequence[int] = (),
+    value: float = 0.0,
+) -> Rows:
+    """Put the features of all rows into wider rows."""
+    count, size = x.values.shape
+    step = (between[-1] if between else 0) + 1
+    values = x.values.new_full((count, shape[-1]), value)
+    values[:, before[-1] : before[-1] + (size - 1) * step + 1 : step] = x.values
+    return Rows(values, x.mask)
+
+
 def apply(function: Callable[..., Tensor], *operands: Rows | Tensor, **attributes: Any) -> Rows:
     """Run a function of single elements on the rows; the tensors beside have a row an expert."""
     first = next(operand for operand in operands if isinstance(operand, Rows))

@@ -27,7 +27,7 @@ KINDS = {
     "c10d._reduce_scatter_base_": "reduce_scatter",
     "c10d.alltoall_base_": "all_to_all",
 }
-ON_ROWS = ("experts_in_passes", "experts_and_tensor", "two_experts")
+ON_ROWS = ("experts_in_passes", "experts_and_tensor", "two_experts", "experts_with_biases")
 SIZES = {"x": 2, "y": 2}
 ORDERS = [("x",), ("y",), ("x", "y"), ("y", "x")]
 
