@@ -240,15 +240,17 @@ class _Simulation:
 
         What comes next after that task may have a higher priority than all that is left.
         """
-        taken = self.busy
+        taken, masks, gathers = self.busy, self.masks, self.lanes.gathers
         for lane, i in enumerate(self.heads):  # the heads change meanwhile
             if i < 0 or (lane == _LINE and self.bytes_behind > self.window):
                 continue
-            if self.lanes.gathers[lane] and not self._has_room(i):
+            mask = masks[i]
+            if mask and mask & taken == mask:  # most tasks wait for what is busy
+                continue
+            if gathers[lane] and not self._has_room(i):
                 continue
             if self.yields and self._is_in_the_way(i, lane):
                 continue
-            mask = self.masks[i]
             if not taken & mask and self._start(i, lane, mask):
                 return True
             taken |= mask  # a task that waits keeps its resources from later ones
