@@ -227,7 +227,10 @@ class _OneOfSeveral:
 
 
 def _found(found: Compiled) -> Found[Compiled]:
-    """Return a program with its cost, bound and memory."""
+    """Return a program with its cost, bound and memory, as another process would send it."""
+    for graph in (found.program, *(record.graph for record in found.passes.records)):
+        if graph is not found.source:  # that of the next configurations, too
+            graph.forget()
     bound = 0.0 if found.result is None else found.result.lower_bound
     late = found.result is not None and says_so(found.result)
     return Found(found.cost, bound, found.memory.peak_bytes, found, late)

@@ -247,6 +247,11 @@ class Graph:
             self._analyses[key] = analyse()
         return cast(T, self._analyses[key])
 
+    def forget(self) -> None:
+        """Forget what was found out about the program, which takes more memory than itself."""
+        for name in vars(self).keys() - self.__dataclass_fields__.keys():
+            del vars(self)[name]
+
     def __getstate__(self) -> dict[str, object]:
         """Return the fields alone: what follows from them is not sent to other processes."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.ir.optional import is_installed
 from shardwright.ir.registry import Registry
 from shardwright.operators.info import operator_class, operator_names
 from shardwright.passes.base import PASSES
@@ -39,6 +40,7 @@ def _own_digest() -> str:
     digest = sha256(platform.python_version().encode())
     for package in _PACKAGES:
         digest.update(f"{package} {version(package)}\n".encode())
+    digest.update(f"numba {is_installed('numba')}\n".encode())  # without it no messages are passed
     for folder in _DECIDING:
         for path in sorted((_ROOT / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(_ROOT)}\n".encode())

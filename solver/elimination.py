@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.solver.least_sums import least_sums
+from shardwright.solver.least_sums import LARGE, least_sums
 from shardwright.solver.problem import Array, Identity
 from shardwright.solver.work import Budget
 
@@ -36,6 +36,12 @@ WORK_LIMIT = 2**31
 
 WORK_PER_SECOND = 2**30
 """Additions of elimination in a second of work."""
+
+LARGE_PER_SECOND = 2**33
+"""The same of messages of so many entries that their sums are compiled (`least_sums.LARGE`).
+
+An elimination of 4.6e9 additions, of a layer of Llama 3 70B on 8 x 2 x 4, takes 0.45 s. At half, a
+search of such meshes ends a tenth earlier; at twice, it takes longer than it says."""
 
 SECONDS_OF_MESSAGE = 6e-5
 """Seconds of work for a message besides its additions."""
@@ -312,7 +318,9 @@ class Elimination:
                         work += additions
                         if work > self.work or self.budget.is_spent:
                             raise OutOfTimeError
-                        self.budget.charge(SECONDS_OF_MESSAGE + additions / WORK_PER_SECOND)
+                        is_large = self.entries(group.scope) >= LARGE
+                        rate = LARGE_PER_SECOND if is_large else WORK_PER_SECOND
+                        self.budget.charge(SECONDS_OF_MESSAGE + additions / rate)
                         self._check_space(entries, memo)
                         message = self._relative(self._message(group, values))
                         self.messages_computed += 1

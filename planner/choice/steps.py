@@ -194,6 +194,9 @@ class StepSearch:
         if choice.key not in self._tried:
             self._tried.add(choice.key)
             self.steps += [self._emitted(choice, order) for order in orders]
+            for step in self.steps:
+                if step is not self._fastest:
+                    step.emitted.forget()
         return self._worthwhile < before
 
     def _emitted(self, choice: StagedChoice, order: Order) -> Step:

@@ -50,6 +50,11 @@ class EmittedPlan:
     memory: MemoryUseReport
     records: tuple[PassRecord, ...]
 
+    def forget(self) -> None:
+        """Forget what was found out about the program, and about those that passes made before."""
+        for graph in (self.program, *(record.graph for record in self.records)):
+            graph.forget()
+
 
 @dataclass
 class Programs:

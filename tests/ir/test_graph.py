@@ -82,3 +82,6 @@ def test_an_analysis_is_made_once_and_stays_with_the_program() -> None:
     sent = pickle.loads(pickle.dumps(graph))
     assert sent == graph
     assert sent.analysed("length", lambda: -1) == -1
+    graph.forget()
+    assert graph.analysed("length", lambda: -1) == -1
+    assert graph.values.keys() == sent.values.keys()
