@@ -194,6 +194,14 @@ def test_the_first_answer_is_one_screen_in_words(capsys, here):
     assert "FSDP over 8" in (here / "plan" / "report.html").read_text()
 
 
+def test_a_model_that_keeps_all_in_bfloat16_is_not_trained_in_float32(capsys):
+    model = "gpt:layers=1,hidden=8,heads=2,sequence=8,vocabulary=16,dtype=bfloat16"
+    words = ["estimate", model, "--batch", "2", "--plan", "data=2", "--precision", "float32"]
+    assert main(words) == 0
+    told = "trained in bfloat16, parameters and states too, sgd, batch 2 of 8 tokens"
+    assert told in capsys.readouterr().out.splitlines()
+
+
 def test_a_training_is_told_with_failures(capsys):
     given = ["estimate", GPT, "--plan", "data=8,zero=1", "--tokens", "1e12"]
     asked = [*given, "--price-per-hour", "2", "--failures", "mtbf=8000,checkpoint=72,restart=600"]

@@ -18,7 +18,9 @@ from shardwright.compiler.rates import Rates
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit, least_limit
+from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
+from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.tables import styled, width
 
@@ -103,10 +105,18 @@ class Headline:
     def _trained(self) -> str:
         document = self.plan.document
         batch = batch_size(self.plan.model)
-        words = [document.precision, document.optimizer.kind]
+        words = [_precision(document.precision, self.plan.model), document.optimizer.kind]
         each = "" if batch.tokens is None else f" of {batch.tokens // batch.samples:,} tokens"
         chosen = f" ({self.chosen})" if self.chosen else ""
         return f"trained in {', '.join(words)}, batch {batch.samples:,}{each}{chosen}"
+
+
+def _precision(policy: str, model: Graph) -> str:
+    """Return the type in which a step is computed, or in which a model keeps all parameters."""
+    kinds = {p.value.type.dtype for p in model.parameters if p.trainable and p.value.type.is_float}
+    if policy != MASTER or kinds <= {MASTER} or len(kinds) > 1:
+        return policy
+    return f"{kinds.pop()}, parameters and states too"
 
 
 def print_sentences(sentences: Sequence[str]) -> None:
