@@ -1,10 +1,16 @@
-"""How many of their cases the longest tests run: the first few, or all of them."""
+"""How much the longest tests do: the first few of their cases, and no longer searches than needed.
+
+A test runs all of its cases where the environment says so.
+"""
 
 import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 ALL_CASES = "SHARDWRIGHT_ALL_CASES"  # of the environment; see benchmarks/all_cases.md
+ANY_PLAN = {"gap": 0.3}
+"""Options of a search that ends at its first plans: for tests of what a plan computes or holds."""
+
 Case = TypeVar("Case")
 Other = TypeVar("Other")
 

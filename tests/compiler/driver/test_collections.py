@@ -12,11 +12,13 @@ from shardwright.zoo import load
 
 @pytest.fixture(params=[(700, 10, 10), (0, 10, 10), (900_000, 10, 200), (9_000_000, 30, 200)])
 def before(request: pytest.FixtureRequest) -> Iterator[tuple[int, int, int]]:
-    """Set the user's thresholds, and restore those of the tests."""
+    """Set the user's thresholds, and restore those of the tests, which freeze what is there."""
     known = gc.get_threshold()
     gc.set_threshold(*request.param)
+    gc.unfreeze()
     yield request.param
     gc.set_threshold(*known)
+    gc.freeze()
 
 
 def test_collections_are_rare_in_a_compilation_and_then_as_before(

@@ -1,17 +1,21 @@
 """Tests of `fit` ask the same few models about many limits and numbers of devices."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
+from shardwright.compiler.evaluation.evaluator import Evaluator
+from shardwright.compiler.fit import model
 from shardwright.compiler.fit.model import FitModel
 from shardwright.tools.fit import subject
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _each_model_is_priced_once():
-    """Share the parts of models between commands."""
+    """Share the parts of models between commands, and what plans take between equal ones."""
     known: list[FitModel] = []
+    evaluators: list[tuple[tuple[object, ...], Evaluator]] = []
 
     def shared(graph, cluster, options, software):
         unlimited = replace(options, memory_limit=None)
@@ -24,6 +28,16 @@ def _each_model_is_priced_once():
             known.append(one)
         return replace(one, options=options, _evaluators={}, _evaluations={})
 
+    def evaluator(graph, *setting):
+        for (own, *others), one in evaluators:
+            if tuple(others) == setting and own == graph:
+                return one
+        one = Evaluator(graph, *setting)
+        one.evaluation = cache(one.evaluation)
+        evaluators.append(((graph, *setting), one))
+        return one
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subject, "FitModel", shared)
+        patch.setattr(model, "Evaluator", evaluator)
         yield
