@@ -18,7 +18,7 @@ from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.verification.comparison import random_batches, verify_plan
 from shardwright.zoo import load
 from tests.equivalence import assert_equal, trained
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 from tests.random_micro_batches import ADAM, CPU, random_step, random_steps
 from tests.zoo_sizes import SMALL
 
@@ -42,8 +42,9 @@ IN_PASSES = first(
 def test_plans_of_models(model: str, mode: str, passes: int) -> None:
     devices = 1 if mode == "stand_alone" else 4
     optimizer = "adam" if passes == 2 else "sgd"
+    how = {"mode": mode, **(ANY_PLAN if mode == "auto_parallel" else {})}
     found = compile(
-        SMALL[model], devices, mode=mode, micro_batches=passes, optimizer=optimizer, cluster="cpu"
+        SMALL[model], devices, micro_batches=passes, optimizer=optimizer, cluster="cpu", **how
     )
     assert loop_of(found.plan.program).passes == passes
     assert prove(found.plan).proven
@@ -58,8 +59,8 @@ def test_plans_of_models(model: str, mode: str, passes: int) -> None:
             {"search": "fully_sharded", "loss_scale": 8.0},
             {"fusion": 1.0, "mode": "data_parallel"},
             {"mode": "semi_auto_parallel"},
-            {"optimizer_parallel": True},
-            {"loss_scale": 8.0},
+            {"optimizer_parallel": True, **ANY_PLAN},
+            {"loss_scale": 8.0, **ANY_PLAN},
         ],
     ),
     ids=str,
@@ -176,7 +177,11 @@ def test_wrong_values(options: dict[str, object], message: str) -> None:
 
 def test_an_optimizer_that_keeps_states() -> None:
     found = compile(
-        SMALL["mlp"], 2, micro_batches=2, optimizer=Optimizer("momentum"), cluster="cpu"
+        *(SMALL["mlp"], 2),
+        micro_batches=2,
+        optimizer=Optimizer("momentum"),
+        cluster="cpu",
+        **ANY_PLAN,
     )
     assert verify_plan(found.plan, 3).equal
 
@@ -229,21 +234,22 @@ def test_the_name_of_the_axis_is_reserved(count):
 
 @pytest.mark.parametrize("options", [{}, {"micro_batches": 2}], ids=str)
 def test_a_mesh_of_a_program_in_micro_batches_is_not_one_of_ranks(options):
-    found = compile(SMALL["mlp"], 4, mesh="2x2", micro_batches=2, cluster="cpu")
+    how = {"cluster": "cpu", **ANY_PLAN}
+    found = compile(SMALL["mlp"], 4, mesh="2x2", micro_batches=2, **how)
     with pytest.raises(OptionError) as caught:
-        compile(SMALL["mlp"], 4, mesh=found.plan.mesh, cluster="cpu", **options)
+        compile(SMALL["mlp"], 4, mesh=found.plan.mesh, **how, **options)
     assert str(caught.value) == (
         "`mesh` has the axis `micro`, which is run in time; pass `mesh.of_ranks`, and "
         "`micro_batches=2`"
     )
     ranks = found.plan.mesh.of_ranks
-    again = compile(SMALL["mlp"], 4, mesh=ranks, micro_batches=2, cluster="cpu")
+    again = compile(SMALL["mlp"], 4, mesh=ranks, micro_batches=2, **how)
     assert again.plan.mesh == found.plan.mesh
 
 
 def test_what_is_broadcast_over_samples_costs_the_same_in_a_pass_of_one_sample() -> None:
     """Its gradient is a sum over one sample: in the search, which sees one pass, it is none."""
     sizes = "layers=1,hidden=8,heads=2,side=4,patch=2,classes=3,batch=2"
-    found = compile(f"vit:{sizes}", 1, cluster="cpu", micro_batches=2)
+    found = compile(f"vit:{sizes}", 1, cluster="cpu", micro_batches=2, **ANY_PLAN)
     assert loop_of(found.plan.program).passes == 2
     assert verify_plan(found.plan, 1).equal

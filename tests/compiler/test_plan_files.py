@@ -11,6 +11,7 @@ from shardwright.api import compile
 from shardwright.compiler.plans.files import read_plan, write_plan
 from shardwright.ir import files as output
 from shardwright.ir.errors import OutputError, PlanError
+from tests.extent import ANY_PLAN
 
 ROOT = Path(__file__).parents[2]
 MLP = "mlp:batch=4,hidden=8"
@@ -19,7 +20,8 @@ MLP = "mlp:batch=4,hidden=8"
 @pytest.fixture(scope="module")
 def plans():
     """Return plans of different models for 2, 4 and 8 ranks."""
-    return {devices: compile(f"{MLP},inputs={16 * devices}", devices).plan for devices in (2, 4, 8)}
+    sizes = {devices: f"{MLP},inputs={16 * devices}" for devices in (2, 4, 8)}
+    return {devices: compile(size, devices, **ANY_PLAN).plan for devices, size in sizes.items()}
 
 
 def contents(directory):
@@ -218,7 +220,8 @@ def test_a_full_disk(plans, tmp_path):
         "from shardwright.tools.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
-        "sys.exit(main(['compile', 'mlp', '--devices', '2', '--out', sys.argv[1]]))\n"
+        "plan = ['--devices', '2', '--mode', 'data_parallel', '--out', sys.argv[1]]\n"
+        "sys.exit(main(['compile', 'mlp', *plan]))\n"
     )
     for name in ("plan", "other"):
         command = [sys.executable, "-c", code, str(tmp_path / name)]

@@ -293,7 +293,7 @@ def test_a_recipe_of_few_blocks_times_a_model_of_many(plan: str, name: str) -> N
     )
     timed = SELENE.run_by(run_by if name == "other" else profile())
     tied = "" if stages == 1 else ",tied=false"
-    whole = program(f"{SMALL},layers={layers * 2}{tied}", plan, devices, 64)
+    whole = program(f"{SMALL},layers={layers * 2}{tied}", plan, devices, 24)
     passes = whole.mesh.extent(whole.mesh.in_time) if whole.mesh else 1
     few = program(f"{SMALL},layers={layers}{tied}", plan, devices, 8)
     found = recipe_of(few, SELENE).seconds(timed, Repetition(layers * 2 // stages, passes, stages))

@@ -14,6 +14,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.proof import Proof, UpdateRule, prove, prove_program
 from shardwright.tracing import Definition, InputSpec
+from tests.extent import ANY_PLAN
 
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
 UNET = "unet:batch=1,side=64,width=8,depth=1"
@@ -27,7 +28,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def halos() -> Plan:
-    return compile(UNET, 8, cluster="cpu").plan
+    return compile(UNET, 8, cluster="cpu", **ANY_PLAN).plan
 
 
 def nodes_of(plan: Plan, operator: str) -> list[Node]:

@@ -13,9 +13,10 @@ from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.models.optimizer import STATES
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.runtime.updates import overwrites, overwriting, replaced_operands
-from tests.extent import crossed, first
+from tests.extent import ANY_PLAN, crossed, first
 
 MODEL = "mlp:batch=8,inputs=16,hidden=64,classes=4,layers=3"
+OPTIONS = ({"search": "data_parallel"}, {"optimizer_parallel": True, **ANY_PLAN})
 
 
 def compiled(**options):
@@ -38,7 +39,8 @@ def trained(plan, in_place, fetch=()):
 @pytest.mark.parametrize(
     ("options", "optimizer"),
     first(
-        len(STATES), crossed([{"search": "data_parallel"}, {"optimizer_parallel": True}], STATES)
+        len(STATES),
+        crossed([{"search": "data_parallel"}, {"optimizer_parallel": True, **ANY_PLAN}], STATES),
     ),
 )
 def test_values_are_those_without(optimizer, options):
@@ -51,7 +53,7 @@ def test_values_are_those_without(optimizer, options):
 
 
 def test_the_peak_is_the_predicted_one():
-    compilation = compiled(optimizer="adam")
+    compilation = compiled(optimizer="adam", **ANY_PLAN)
     results, _ = trained(compilation.plan, True)
     predicted = peak_memory(compilation.plan.program).peak_bytes
     assert [result.peak_bytes for result in results] == [predicted] * 3
@@ -59,7 +61,7 @@ def test_the_peak_is_the_predicted_one():
 
 
 def test_a_fetched_parameter_keeps_its_value():
-    plan = compiled(optimizer="adam").plan
+    plan = compiled(optimizer="adam", **ANY_PLAN).plan
     name = plan.program.parameters[0].name
     (first, *_), _ = trained(plan, True, (name,))
     begin = initialize(plan.program, 0, LocalCommunicator(plan.mesh))[name]

@@ -467,7 +467,7 @@ def test_every_search_side_by_side(capsys):
 
 
 def test_what_does_not_fit_is_said(capsys):
-    arguments = ["mlp", "--devices", "4", "--memory", "0.003"]
+    arguments = ["mlp", "--devices", "4", "--memory", "0.003", "--gap", "0.3"]
     rows = document(capsys, "bench", "strategies", *arguments)
     assert rows[0]["memory_bytes_per_device"] <= 0.003 * 2**30
     lines = printed(capsys, "bench", "strategies", *arguments).splitlines()

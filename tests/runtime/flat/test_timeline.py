@@ -12,6 +12,7 @@ from shardwright.ir.units import bytes_text
 from shardwright.runtime import Executor
 from shardwright.runtime.flat.timeline import RunTimeline, Span, figures, overlap, to_chrome_trace
 from shardwright.train import Model, TimelineMonitor
+from tests.extent import ANY_PLAN
 from tests.runtime.flat.test_flat_program import GRADIENTS, Alone
 from tests.runtime.test_mpi import MPIEXEC, needs_mpi
 
@@ -74,7 +75,7 @@ def test_a_reduction_is_under_way_while_the_rank_computes():
 
 
 def test_ranks_of_one_process_are_shown_as_what_they_are(tmp_path):
-    compilation = api.compile("mlp:hidden=16", devices=2)
+    compilation = api.compile("mlp:hidden=16", devices=2, **ANY_PLAN)
     file = tmp_path / "timeline.json"
     list(api.run(compilation, steps=7, timeline=file))
     events = json.loads(file.read_text())["traceEvents"]
@@ -88,7 +89,8 @@ def test_ranks_of_one_process_are_shown_as_what_they_are(tmp_path):
 
 
 def test_a_pipeline_shows_its_messages(tmp_path):
-    compilation = api.compile("mlp:hidden=16", devices=2, stages=2, micro_batches=2)
+    how = {"stages": 2, "micro_batches": 2, **ANY_PLAN}
+    compilation = api.compile("mlp:hidden=16", devices=2, **how)
     file = tmp_path / "timeline.json"
     list(api.run(compilation, steps=2, timeline=file))
     names = [e["name"].split()[0] for e in json.loads(file.read_text())["traceEvents"]]

@@ -8,6 +8,7 @@ from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import OptionError
 from shardwright.parallel import AutoParallel
 from shardwright.train import Model
+from tests.extent import ANY_PLAN
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(32, 6)).astype(np.float32)
@@ -35,7 +36,8 @@ class Net(nn.Cell):
 
 def losses(network, mode: str = "stand_alone", devices: int = 1, **pipeline: object):
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    parallel = AutoParallel(network, mode, devices=devices, cluster="cpu")
+    how = ANY_PLAN if mode == "auto" else {}
+    parallel = AutoParallel(network, mode, devices=devices, cluster="cpu", **how)
     if pipeline:
         parallel.pipeline(**pipeline)
     model = Model(parallel, nn.CrossEntropyLoss(), optimizer)

@@ -7,7 +7,7 @@ import pytest
 import shardwright
 from shardwright.compiler.outer import judge
 from shardwright.ir.errors import OptionError, ShardwrightError
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 
 GPT = "gpt:layers=2,hidden=32,heads=4,batch=4,sequence=8,vocabulary=64,dtype=float32"
 WIDE = "gpt:layers=2,hidden=64,heads=2,batch=4,sequence=32,vocabulary=256,dtype=float32"
@@ -70,7 +70,13 @@ def test_the_best_of_all_stages_and_micro_batches_is_found(
 
 def test_a_model_that_fits_no_other_way_gets_stages(monkeypatch):
     found = shardwright.compile(
-        WIDE, 4, cluster="cpu", stages=2, micro_batches="search", mesh="search", workers=1
+        *(WIDE, 4),
+        cluster="cpu",
+        stages=2,
+        micro_batches="search",
+        mesh="search",
+        workers=1,
+        **ANY_PLAN,
     )
     assert found.search_trace.best.stages == found.plan.program.stages == 2
     assert {item.configuration.stages for item in found.search_trace.tried} == {2}
@@ -87,6 +93,7 @@ def test_configurations_without_a_form_are_left_out_with_their_reason():
         schedule="interleaved",
         micro_batches="search",
         workers=1,
+        **ANY_PLAN,
     )
     tried = found.search_trace.tried
     refused = {item.configuration: item.reason for item in tried if item.outcome == "refused"}

@@ -18,7 +18,7 @@ from shardwright.proof import prove
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.train import DynamicLossScaleManager, FixedLossScaleManager, Model
 from shardwright.verification.comparison import random_batches
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 
 LLAMA = "llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,batch=4,sequence=8,vocabulary=32"
 MLP = "mlp:batch=8,hidden=16"
@@ -26,7 +26,7 @@ PLACES = [
     {"devices": 1, "mode": "stand_alone"},
     {"devices": 4, "mesh": "2x2", "search": "fully_sharded"},
     {"devices": 4, "mode": "data_parallel"},
-    {"devices": 2, "micro_batches": 2},
+    {"devices": 2, "micro_batches": 2, **ANY_PLAN},
 ]
 
 
@@ -47,15 +47,16 @@ def test_plans_are_right(place, optimizer):
 
 
 def test_rounding_is_measured_below_the_overflow():
-    plan = sw.compile(MLP, 2, precision="float16", loss_scale=DynamicLossScale(2.0**30)).plan
+    how = {"precision": "float16", **ANY_PLAN}
+    plan = sw.compile(MLP, 2, loss_scale=DynamicLossScale(2.0**30), **how).plan
     assert sw.verify(plan, 1).rounding.is_within
-    plan = sw.compile(MLP, 2, precision="float16", loss_scale=2.0**30).plan
+    plan = sw.compile(MLP, 2, loss_scale=2.0**30, **how).plan
     assert sw.verify(plan, 1).rounding.error == np.inf
 
 
 def test_a_plan_says_its_scale(tmp_path):
     for given, text in (("dynamic", "dynamic"), (DynamicLossScale(8.0, 2.0, 5), "dynamic:8:2:5")):
-        found = sw.compile(MLP, 2, precision="float16", loss_scale=given)
+        found = sw.compile(MLP, 2, precision="float16", loss_scale=given, **ANY_PLAN)
         found.write(tmp_path / "plan")
         read = sw.read_plan(tmp_path / "plan")
         assert read.document.loss_scale == text
@@ -97,7 +98,7 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(place):
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_an_overflow_of_float32_is_expected_too(micro_batches):
-    scale, how = DynamicLossScale(2.0**127, 4.0, 3), {"micro_batches": micro_batches}
+    scale, how = DynamicLossScale(2.0**127, 4.0, 3), {"micro_batches": micro_batches, **ANY_PLAN}
     plan = sw.compile(MLP, 2, loss_scale=scale, **how).plan
     local = LocalCommunicator(plan.mesh)
     executor, state = Executor(plan.program, local), initialize(plan.program, 0, local)
@@ -133,7 +134,8 @@ def test_elements_that_are_not_finite_are_counted():
 
 
 def test_a_lost_guard_is_refused():
-    plan = sw.compile(LLAMA, 4, mesh="2x2", loss_scale="dynamic", optimizer="adam").plan
+    how = {"loss_scale": "dynamic", "optimizer": "adam", **ANY_PLAN}
+    plan = sw.compile(LLAMA, 4, mesh="2x2", **how).plan
     program = plan.program
     counts = [n for n in program.nodes if n.operator == "count_nonfinite"]
     assert len(counts) == 12

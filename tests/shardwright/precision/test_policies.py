@@ -21,7 +21,7 @@ from shardwright.tracing import Definition, InputSpec
 from shardwright.verification.comparison import random_batches
 from shardwright.zoo.loading import LANGUAGE_MODELS
 from tests.any_operators import any_graph
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 
 TEXT = "batch=4,sequence=8,vocabulary=32"
 LLAMA = f"llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,{TEXT}"
@@ -31,11 +31,11 @@ MODELS = ["mlp:batch=8,hidden=16", GPT, f"{GPT},tied=false", LLAMA, MIXTRAL]
 
 
 PLACES = [
-    {"devices": 2},
+    {"devices": 2, **ANY_PLAN},
     {"devices": 4, "mesh": "2x2", "search": "fully_sharded"},
     {"devices": 1, "mode": "stand_alone"},
-    {"devices": 4, "mesh": "2x2", "optimizer_parallel": True},
-    {"devices": 4, "cost_model": "mindspore"},
+    {"devices": 4, "mesh": "2x2", "optimizer_parallel": True, **ANY_PLAN},
+    {"devices": 4, "cost_model": "mindspore", **ANY_PLAN},
 ]
 CASES = [
     *((model, "auto_parallel", "bfloat16") for model in MODELS),
@@ -57,6 +57,7 @@ def test_a_plan_in_a_policy_is_right(model, mode, policy):
         precision=policy,
         optimizer="adam",
         optimizer_parallel=scattered,
+        **(ANY_PLAN if mode == "auto_parallel" else {}),
     )
     verdict = sw.verify(found, 2)
     assert verdict.proof.proven, verdict.proof
@@ -102,7 +103,7 @@ def test_float32_inserts_nothing():
 def test_a_model_in_a_type_of_its_own_has_no_master_weights(dtype):
     with pytest.raises(PassError, match=f"needs float32 parameters, `.*` is {dtype}"):
         sw.compile(f"{GPT},dtype={dtype}", 2, precision="bfloat16")
-    assert sw.verify(sw.compile(f"{GPT},dtype={dtype}", 2)).is_right
+    assert sw.verify(sw.compile(f"{GPT},dtype={dtype}", 2, **ANY_PLAN)).is_right
 
 
 def test_wrong_policies_are_refused():
@@ -261,7 +262,7 @@ def test_products_accumulate_in_float32():
 
 
 def test_rounding_of_a_bad_sum_is_beyond_the_policy():
-    plan = sw.compile("mlp:batch=512,hidden=16", 2, precision="bfloat16").plan
+    plan = sw.compile("mlp:batch=512,hidden=16", 2, precision="bfloat16", **ANY_PLAN).plan
     program = plan.program
     good = sw.verify(plan, 1).rounding
     assert good.is_within
@@ -292,7 +293,7 @@ def test_only_low_precision_has_a_rounding():
 
 
 def test_a_checkpoint_keeps_low_precision(tmp_path):
-    found = sw.compile(f"{GPT},dtype=bfloat16", 2)
+    found = sw.compile(f"{GPT},dtype=bfloat16", 2, **ANY_PLAN)
     whole = list(sw.run(found, 4, save=tmp_path / "whole.npz"))
     list(sw.run(found, 2, save=tmp_path / "half.npz"))
     assert (tmp_path / "half.npz").exists()
@@ -311,7 +312,7 @@ def _mutated(program, position, node):
 
 
 def test_a_lost_or_doubled_cast_is_refused():
-    found = sw.compile(LLAMA, 2, precision="bfloat16", optimizer="adam")
+    found = sw.compile(LLAMA, 2, precision="bfloat16", optimizer="adam", **ANY_PLAN)
     plan, program = found.plan, found.plan.program
     casts = [i for i, node in enumerate(program.nodes) if node.operator == "cast"]
     assert len(casts) > 12

@@ -10,6 +10,7 @@ from shardwright.frontends import configs
 from shardwright.tracing import Definition
 from shardwright.zoo.decoder import decoder
 from tests.equivalence import assert_equal, trained
+from tests.extent import crossed, first
 
 SMALL = {
     "hidden_size": 16,
@@ -85,8 +86,7 @@ def alone(kind: str) -> dict[str, np.ndarray]:
     return trained(compile(small(kind), 1, optimizer="adam").plan.program, 1, HIGHS)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("plan", "kind"), first(2 * len(KINDS), crossed(PLANS, KINDS)))
 def test_a_plan_trains_as_one_device(kind: str, plan: str) -> None:
     program = compile(small(kind), 4, plan=plan, optimizer="adam").plan.program
     found = trained(program, 1, HIGHS)
