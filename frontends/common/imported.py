@@ -4,7 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwright.frontends.common.items import InitialValues, StoredTensor
-from shardwright.frontends.common.mixtures import mixtures_in_rows, refuse_selections
+from shardwright.frontends.common.mixtures import (
+    dense_mixtures,
+    mixtures_in_rows,
+    refuse_selections,
+)
 from shardwright.frontends.common.patterns.recurrences import rerolled
 from shardwright.frontends.common.patterns.rewrites import fuse
 from shardwright.frontends.common.patterns.rows import unjoined
@@ -29,7 +33,8 @@ class Imported:
     highs : mapping of str to int
         Exclusive upper bounds of integer inputs, as far as the program implies them.
     warnings : tuple of str
-        Warnings about parameters that are trained differently from the original module.
+        Warnings about parameters that are trained differently from the original module, and about
+        experts that compute what they need not.
     """
 
     graph: Graph
@@ -61,7 +66,8 @@ def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported
     graph = _without_unread(unjoined(graph))
     verify(graph)
     initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})
-    return Imported(graph, initial, _highs(graph))
+    dense = tuple(dict.fromkeys(dense_mixtures(graph, initial)))
+    return Imported(graph, initial, _highs(graph), dense)
 
 
 def unread_warning(names: Sequence[str]) -> str:

@@ -101,7 +101,7 @@ def import_function(
     graph = importer.emission.build.graph(name, tuple(value.name for value in returned))
     imported = finished(with_operators(graph), importer.emission.data)
     told = _warnings(imported, trained, len(made) - len(returned))
-    return replace(imported, warnings=tuple(told))
+    return replace(imported, warnings=(*imported.warnings, *told))
 
 
 def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

@@ -128,7 +128,7 @@ def _imported(
     trained = {p.name for p in imported.graph.parameters if p.trainable}
     named = [name for name, ours in importer.emission.names.items() if ours in trained]
     said = (*warnings_of(importer.origins, model.graph, named), *_missing(model.graph, folder))
-    return replace(imported, warnings=said)
+    return replace(imported, warnings=(*imported.warnings, *said))
 
 
 def _recent(model: ModelProto) -> ModelProto:

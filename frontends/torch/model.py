@@ -118,7 +118,8 @@ def import_module(
         "infinite for a batch that differs there"
         for line in importer.assumptions
     )
-    return replace(imported, warnings=(*constant, *assumed, *_warnings(module, program, imported)))
+    told = (*constant, *assumed, *_warnings(module, program, imported))
+    return replace(imported, warnings=(*imported.warnings, *told))
 
 
 def exported(

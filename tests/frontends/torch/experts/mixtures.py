@@ -224,6 +224,32 @@ class Scattered(GroupedCounts):
         return torch.einsum("tkd,tk->td", back.view(-1, TOP, HIDDEN), weights)
 
 
+class Dense(Mixture):
+    """Every expert computes every token."""
+
+    fused = True
+
+    def mix(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        shares = torch.zeros(len(x), EXPERTS, dtype=x.dtype).scatter(1, chosen, weights)
+        inner = chunks(torch.einsum("td,efd->tef", x, self.gate_up))
+        return (torch.einsum("tef,edf->ted", inner, self.down) * shares[..., None]).sum(1)
+
+
+class DenseModules(Mixture):
+    def mix(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        shares = (F.one_hot(chosen, EXPERTS) * weights[..., None]).sum(1)
+        made = [layer(x) * shares[:, i, None] for i, layer in enumerate(self.experts)]
+        return torch.stack(made).sum(0)
+
+
+class DenseEinsum(Mixture):
+    def mix(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        shares = torch.zeros(len(x), EXPERTS, dtype=x.dtype).scatter(1, chosen, weights)
+        made = torch.stack([layer(x) for layer in self.experts], 1)
+        return torch.einsum("ted,te->td", made, shares)
+
+
+DENSE = {kind.__name__: kind for kind in (Dense, DenseModules, DenseEinsum)}
 WAYS = {
     kind.__name__: kind
     for kind in (

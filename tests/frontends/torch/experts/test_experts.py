@@ -22,7 +22,7 @@ def _mixtral(**options: Any) -> Any:
         vocab_size=32,
         hidden_size=16,
         intermediate_size=24,
-        num_hidden_layers=1,
+        num_hidden_layers=options.pop("num_hidden_layers", 1),
         num_attention_heads=4,
         num_key_value_heads=2,
         num_local_experts=4,
@@ -38,7 +38,10 @@ def test_outputs_of_the_default_experts_are_those_of_pytorch() -> None:
     assert compare.outputs_differ(module, tokens) < 1e-5
 
 
-@pytest.mark.parametrize("options", [{}, {"output_router_logits": True}])
+_POOLED = {"output_router_logits": True, "num_hidden_layers": 2, "router_aux_loss_coef": 0.3}
+
+
+@pytest.mark.parametrize("options", [{}, _POOLED], ids=["alone", "losses pooled over layers"])
 def test_loss_and_gradients_are_those_of_autograd(options: Any) -> None:
     module, tokens = _mixtral(**options)
     module.config._experts_implementation = "eager"  # the default has no float64

@@ -54,6 +54,29 @@ def test_an_imported_mixture_trains_on_ranks(kind: str) -> None:
     assert max(compare.on_ranks(_module(kind), (x,), 4, plan="data=4,expert=2,zero=3")) < 1e-9
 
 
+@pytest.mark.parametrize("kind", mixtures.DENSE)
+def test_experts_that_compute_every_token_are_told(kind: str) -> None:
+    torch.manual_seed(0)
+    module = mixtures.DENSE[kind]().double()
+    found = compare.gradients_differ(module, (mixtures.inputs_of("random"),))
+    assert max(found.loss, found.gradient) < 1e-9
+    told = "every expert computes every token: 2 times the needed operations"
+    assert found.imported.warnings == (told,)
+
+
+class _Sparse(nn.Module):
+    """Attention to the positions of the greatest scores, which has no experts."""
+
+    def forward(self, x: Any) -> Any:
+        weights, chosen = torch.topk(x @ x.transpose(1, 2), 2, -1)
+        mask = torch.zeros(2, 6, 6, dtype=x.dtype).scatter(2, chosen, weights.softmax(-1))
+        return (mask @ x).square().sum()
+
+
+def test_a_choice_of_positions_is_none_of_experts() -> None:
+    assert import_module(_Sparse(), (mixtures.inputs_of("random"),)).warnings == ()
+
+
 class _Mixing(mixtures.Mixture):
     """What a token gets depends on the other tokens of its expert."""
 
