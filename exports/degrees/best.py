@@ -130,6 +130,16 @@ def candidate_plans(graph: Graph, cluster: Cluster, devices: int) -> Iterator[Na
             yield NamedPlan(
                 tensor=tensor, data=data, expert=expert, zero=zero, sequence_parallel=scattered
             )
+        for expert in divisors(gcd(devices, experts)) if scattered else ():
+            if expert > 1 and expert % tensor == 0:  # whole experts
+                yield NamedPlan(
+                    tensor=tensor,
+                    data=data,
+                    expert=expert,
+                    expert_tensor=1,
+                    zero=zero,
+                    sequence_parallel=True,
+                )
 
 
 @dataclass

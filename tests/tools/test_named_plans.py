@@ -188,8 +188,10 @@ def test_candidates_divide_devices_and_batch():
     assert not any("data=16" in text for text in texts)  # the batch is 8
     assert not any("expert" in text for text in texts)
     mixtral = load_model("mixtral:layers=1,hidden=16,heads=4,kv_heads=2,inner=24,batch=8")
-    experts = {plan.expert for plan in candidate_plans(mixtral.graph, POD, 16)}
-    assert experts == {1, 2, 4, 8}
+    plans = [*candidate_plans(mixtral.graph, POD, 16)]
+    assert {plan.expert for plan in plans} == {1, 2, 4, 8}
+    folded = {(plan.tensor, plan.expert) for plan in plans if plan.expert_tensor == 1}
+    assert folded == {(2, 2), (2, 4), (2, 8), (4, 4), (4, 8), (8, 8)}
 
 
 def test_the_best_named_plan_is_the_fastest_of_all_that_fit(capsys):

@@ -12,9 +12,9 @@ from shardwright.tools.fit.robust import robust_document
 
 FAMILY = (
     "plans of Megatron's family: tensor ranks inside a node with sequence parallelism, of a "
-    "mixture expert ranks beside them, 1F1B and "
-    "interleaved pipelines, data ranks with ZeRO 0 to 3, recomputation of all layers or none, "
-    "micro-batches of 1, 2, 4 or 8 samples"
+    "mixture whole experts over no ranks, those of a node and twice as many for as long as that is "
+    "faster, 1F1B and interleaved pipelines, data ranks with ZeRO 0 to 3, recomputation of all "
+    "layers or none, micro-batches of 1, 2, 4 or 8 samples"
 )
 
 
