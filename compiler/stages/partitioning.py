@@ -252,19 +252,6 @@ class PipelinePartitioning(Partitioned):
             return None
         return self._by_stage(lambda part: self._by_weights(self._weights(part)[1], part))
 
-    def bound(self) -> float:
-        """Return a bound on the steps of all pipelines, too high by no more than its rounding.
-
-        Raises
-        ------
-        InfeasibleError
-            If it is proven that none fits.
-        """
-        least = self.bounds.bound()
-        if least.cut is None:
-            raise self._infeasible()
-        return least.value
-
     def draft(self, below: float = inf) -> Emitted:
         """Emit the pipeline whose blocks have plans of their fronts, without a bound.
 
