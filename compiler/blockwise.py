@@ -43,7 +43,7 @@ class BlockwisePlan(Partitioned):
         """
         site = Site.of(self.source, self.cluster, self.mesh, self.options, self.budget)
         blocks = StagedBlocks(site, make_schedule("1f1b", 1, 1, self.options.passes))
-        planner = StepSearch(blocks, below=self.below)
+        planner = StepSearch(blocks, below=self.below, budget=self.budget)
         best = planner.best()
         limits = planner.site.limits
         memory = best.emitted.memory

@@ -9,8 +9,9 @@ from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.planner.choice.best_first import MOMENT, Entry
+from shardwright.planner.choice.best_first import MOMENT
 from shardwright.planner.choice.configuration import Configuration
+from shardwright.planner.choice.entries import Entry
 from shardwright.planner.choice.questions import Found
 from shardwright.planner.choice.trace import MemoryPoint, RankedPlan
 from shardwright.planner.executors.chosen import workers_of

@@ -221,7 +221,10 @@ class ProgramJudge:
 
     @property
     def is_large(self) -> bool:
-        """Whether the program is large: one micro-batch in several device groups is not tried."""
+        """Whether the searches of the whole program take long.
+
+        Then one micro-batch in several device groups is not tried.
+        """
         return is_large(self.source_of(1))
 
     def plans_blocks(self, configuration: Configuration) -> bool:
@@ -231,14 +234,6 @@ class ProgramJudge:
         offloaded: blocks alone do not tell when that pays.
         """
         return self._prices_blocks and (configuration.stages > 1 or self._repeats_blocks)
-
-    def searches(self, configuration: Configuration) -> bool:
-        """Return whether a configuration is searched as a whole where there is a plan.
-
-        The search of a pipeline of a large program takes long, and proves little more than blocks
-        alone.
-        """
-        return configuration.stages == 1 or not self.is_large
 
     @cached_property
     def _repeats_blocks(self) -> bool:
@@ -256,24 +251,26 @@ class ProgramJudge:
         return bounded and free and not self.layouts_on(ALONE)
 
     def name(
-        self, configurations: Sequence[Configuration]
+        self, configurations: Sequence[Configuration], budget: Budget
     ) -> tuple[Configuration, Found[Compiled]] | None:
         """Return the first named plan that fits, and whose plans it is among; None without one.
 
         Those that are likely to be fast are tried first, whatever that takes: nothing is searched.
         """
-        for seed in self._named_seeds(configurations) if self._names_plans else ():
+        for seed in self._named_seeds(configurations, budget) if self._names_plans else ():
             with suppress(NoPlanError, StrategyError, OptionError):
-                return seed.configuration, self._build(seed)
+                return seed.configuration, self._build(seed, budget)
         return None
 
-    def _named_seeds(self, configurations: Sequence[Configuration]) -> list[NamedSeed]:
+    def _named_seeds(
+        self, configurations: Sequence[Configuration], budget: Budget
+    ) -> list[NamedSeed]:
         """Return the named plans of some configurations, the best first."""
         source = self.source_of(1)
 
         def pipeline_of(mesh: Mesh, count: int) -> PipelinePartitioning:
             options = self.options_of(Configuration(mesh, count))
-            return self.pipeline_of(options, mesh, Budget())
+            return self.pipeline_of(options, mesh, budget)
 
         return NamedFamily(
             self.cluster,
@@ -286,7 +283,7 @@ class ProgramJudge:
             _experts(source),
         ).seeds()
 
-    def _build(self, seed: NamedSeed) -> Found[Compiled]:
+    def _build(self, seed: NamedSeed, budget: Budget) -> Found[Compiled]:
         """Return a named plan.
 
         Raises
@@ -296,7 +293,7 @@ class ProgramJudge:
         """
         count = seed.configuration.micro_batches
         options = replace(self.options.in_one_stage(), micro_batches=count, plan=seed.plan)
-        return self.build_named(options, Budget())
+        return self.build_named(options, budget)
 
     def price(
         self,

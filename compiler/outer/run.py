@@ -9,8 +9,9 @@ from shardwright.compiler.outer.explanation import memory_points, ranked_plans
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
 from shardwright.planner.bounds.floors import ComputationFloor
-from shardwright.planner.choice.best_first import CORES, BestFirst, Entry
+from shardwright.planner.choice.best_first import CORES, BestFirst
 from shardwright.planner.choice.configuration import Configuration
+from shardwright.planner.choice.entries import Entry
 from shardwright.planner.choice.trace import SearchTrace, Tried
 from shardwright.planner.executors.workers import usable_workers
 from shardwright.search.budget_note import ENDED, INTERRUPTED, says_so

@@ -73,7 +73,7 @@ class PipelinesOfBlocks:
         """
         blocks = self._staged if cut is None else self._staged.cut_at(cut)
         builder = self.builder
-        best = StepSearch(blocks, builder.level, below).best()
+        best = StepSearch(blocks, builder.level, below, builder.budget).best()
         assert blocks.cut is not None
         whole = of_all_layers(builder.blocks.line.graph, builder.options, best.emitted)
         tolerance = tolerance_of(builder.options.gap)

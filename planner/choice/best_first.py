@@ -2,9 +2,11 @@
 
 Every configuration has a lower bound on the cost of all its plans, at first of the computation
 alone. Where it is *priced*, the bound is higher, and there is an estimate of its plan. What has the
-least bound is priced next, and what has the least estimate is planned next; both get about as much
-of the work. A mesh that divides an axis of another one has a larger problem: it waits until those
-of the others are done, and is planned where the plan on the other mesh is among the best.
+least estimate is planned next. One configuration of each number of stages is priced first, then
+what is near the least estimates, then what has the least bound. Prices and plans get about as much
+of the work each. Of large programs a named plan is built before all that. A mesh that divides an
+axis of another one has a larger problem: it waits until those of the others are done, and is
+planned where the plan on the other mesh is among the best.
 
 A configuration is cut once its bound is no less than the cost of a plan that was found, up to the
 relative gap. So the least bound of all configurations bounds every plan of the space, whatever was
@@ -33,6 +35,7 @@ from shardwright.ir.errors import (
     TimeLimitError,
 )
 from shardwright.planner.choice.configuration import Configuration
+from shardwright.planner.choice.entries import Entry, Site, entries_of
 from shardwright.planner.choice.questions import (
     Answer,
     Answers,
@@ -43,7 +46,6 @@ from shardwright.planner.choice.questions import (
     Task,
     is_answer,
 )
-from shardwright.planner.choice.trace import Outcome, Tried
 from shardwright.planner.executors.chosen import PROCESSES, workers_of
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.search.options import Progress
@@ -51,7 +53,6 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
 T = TypeVar("T")
-COMPUTATION = "least computation"
 SEARCHED = "search within the memory limit"
 CORES = 2
 """Number of cores that a search is meant for: its budget is that of one configuration on each."""
@@ -63,102 +64,24 @@ _TOGETHER: dict[Question, int] = {"price": 4, "plan": 2, "search": 2}
 """Tasks of a round: more of what takes a second than of what takes ten."""
 
 _SHARE = 1 / 2  # of the budget left, on each core, that building a problem may take, and solving it
+_FARTHER = 0.03
+"""By which a plan is expected to cost more for a factor of two in micro-batches or stages.
+
+What is within as much of the best plan is priced before what only has a low bound. With half of it
+the same is, as long as estimates are as far apart; with twice as much, too, in another order."""
+
+_LONGER = 8
+"""Times the work of its prices, that must be left for a plan of blocks.
+
+Plans take 2 (Mixtral 8x7B on 64 H100) to 13 times as much (Llama 3 70B). With half, that of Llama 3
+405B on 16,384 H100 in one stage would begin, and spend twice the work of the whole search; with
+twice as many, Mixtral has none on a finer mesh."""
+
 _CLOSE = 0.01
 """Of the best plan: how near to it bounds of blocks are raised.
 
 Estimates of one stage are 1 % above the bound. With twice as much the gap that is told is up to 2 %
 where there is work left; with half of it, more meshes are priced whose plans are no better."""
-
-_FINER = 0.98
-"""Times the cost of a plan, that a plan on a mesh that divides one of its axes may cost.
-
-Llama 3 70B on 64 H100 takes 1.0 % less on 8 x 2 x 4 than on 8 x 8, Mixtral 8x7B 0.1 % on 2 x 4 x 8.
-With half of these 2 % the same is planned; with twice as many, finer meshes in two micro-batches
-too, for 17 s of work of 120."""
-
-
-@dataclass(eq=False)
-class Entry(Generic[T]):
-    """A configuration, and what is known of it.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    bound : float
-        The lower bound that is known.
-    proof : str
-        What proved it.
-    coarse : Entry or None
-        The same on the mesh that merges axes, where that is another one that is tried.
-    estimate : float or None
-        About what its plan costs; None where nothing is known.
-    """
-
-    configuration: Configuration
-    bound: float
-    proof: str = COMPUTATION
-    coarse: "Entry[T] | None" = None
-    estimate: float | None = None
-    is_short_of_memory: bool = False
-    asked: set[Question] = field(default_factory=set)
-    found: Found[T] | None = None
-    error: ShardwrightError | None = None
-    outcome: Outcome | None = None
-    seconds: float = 0.0
-
-    @property
-    def cost(self) -> float:
-        """The cost of the best plan that was found; infinite without one."""
-        return inf if self.found is None else self.found.cost
-
-    @property
-    def expected(self) -> float:
-        """About what its plan costs, as far as is known; infinite where nothing is."""
-        if self.estimate is not None:
-            return self.estimate
-        return inf if self.coarse is None else _FINER * self.coarse.cost
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """What orders configurations by the size of their problems."""
-        return self.configuration.stages, self.configuration.axes
-
-    def shares_prices(self, other: "Entry[T]") -> bool:
-        """Return whether two configurations have the same mesh and number of micro-batches."""
-        one, two = self.configuration, other.configuration
-        return (one.mesh, one.micro_batches) == (two.mesh, two.micro_batches)
-
-    def raise_bound(self, bound: float, proof: str) -> None:
-        """Take a bound, if it is higher."""
-        if bound > self.bound:
-            self.bound, self.proof = bound, proof
-
-    def tried(self) -> Tried:
-        """Return the account of it."""
-        plan = self.found
-        return Tried(
-            self.configuration,
-            self.outcome or ("left" if plan is None else "compiled"),
-            inf if self.outcome in ("infeasible", "refused") else self.bound,
-            self.proof,
-            None if plan is None else plan.cost,
-            None if plan is None else plan.memory_bytes,
-            "" if self.error is None else str(self.error),
-            self.seconds,
-        )
-
-
-def entries_of(
-    candidates: Sequence[Configuration], floor: Callable[[Configuration], float]
-) -> list[Entry[T]]:
-    """Return the configurations with their first bounds, each with that of the merged mesh."""
-    found: list[Entry[T]] = [Entry(one, floor(one)) for one in candidates]
-    coarse = {one.configuration.merged: one for one in found if one.configuration.is_merged}
-    for entry in found:
-        if not entry.configuration.is_merged:
-            entry.coarse = coarse.get(entry.configuration.merged)
-    return found
 
 
 @dataclass
@@ -230,6 +153,12 @@ class BestFirst(Generic[T]):
         return min(found, key=lambda entry: entry.cost, default=None)
 
     def _judge_all(self, tasks: Tasks[Task, Answer[T]]) -> None:
+        if (
+            self.judge.is_large
+            and len(self.entries) > 1
+            and self._planning(self.entries[0]) == "plan"
+        ):
+            self._take_named()
         while chosen := self._next():
             if self.budget.is_spent:
                 self.is_cut_short = True
@@ -287,15 +216,40 @@ class BestFirst(Generic[T]):
         return [e for e in left if worst == inf or relative_gap(worst, e.bound) > near]
 
     def _to_price(self, among: Sequence[Entry[T]]) -> list[Entry[T]]:
-        """Return what may be priced, the least bound first; one of those that share prices."""
+        """Return what may be priced, what is to be priced first; one of those that share prices."""
         if not self.judge.prices or len(self.entries) == 1:
             return []
         enough = self._enough
         left = [e for e in self._open(among) if "price" not in e.asked and e.bound < enough]
-        found: list[Entry[T]] = []
-        for entry in sorted(left, key=lambda entry: (entry.bound, entry.size)):
-            if not any(entry.shares_prices(other) for other in found):
-                found.append(entry)
+        near = self._near(left)
+        left.sort(key=lambda entry: (*near[entry.site], entry.bound, entry.size))
+        found: dict[Site, Entry[T]] = {}
+        for entry in left:
+            found.setdefault(entry.site, entry)
+        return list(found.values())
+
+    def _near(self, among: Sequence[Entry[T]]) -> dict[Site, tuple[bool, float]]:
+        """Return of each site whether others are priced before it, and about what its plan costs.
+
+        What is near tells that. It is infinite farther than a factor of two from the best plan.
+        """
+        coarse = [entry for entry in self.entries if entry.coarse is None]
+        first: dict[int, Site] = {}
+        for entry in sorted(coarse, key=lambda entry: entry.distance_from_usual):
+            first.setdefault(entry.configuration.stages, entry.site)
+        known: dict[Site, tuple[float, Entry[T]]] = {}
+        for entry in filter(self._can_be_planned, coarse):
+            told = entry.estimate if entry.found is None else entry.cost
+            if told is not None and told < known.get(entry.site, (inf, entry))[0]:
+                known[entry.site] = told, entry
+        enough, found = (1 + _FARTHER) * self._worst, dict[Site, tuple[bool, float]]()
+        for entry in among:
+            if entry.coarse is not None or entry.site in found:
+                found.setdefault(entry.site, (True, inf))
+                continue
+            costs = (cost * (1 + _FARTHER * entry.steps_to(one)) for cost, one in known.values())
+            cost = min(costs, default=inf)
+            found[entry.site] = entry.site not in first.values(), cost if cost <= enough else inf
         return found
 
     def _to_plan(self, among: Sequence[Entry[T]]) -> list[Entry[T]]:
@@ -303,7 +257,15 @@ class BestFirst(Generic[T]):
         worst = self._worst
         left = [e for e in self._open(among) if self._planning(e) not in e.asked]
         left = [e for e in left if self._is_known(e) and e.expected < worst]
+        left = [entry for entry in left if self._can_be_planned(entry)]
         return sorted(left, key=lambda entry: (entry.expected, -entry.configuration.axes))
+
+    def _can_be_planned(self, entry: Entry[T]) -> bool:
+        """Return whether there is a plan, or enough work left for one of blocks."""
+        if entry.found is not None or self._planning(entry) == "search":
+            return True
+        both = entry.priced_seconds, 0.0 if entry.coarse is None else entry.coarse.priced_seconds
+        return _LONGER * min((one for one in both if one), default=0.0) <= self.budget.left
 
     def _is_known(self, entry: Entry[T]) -> bool:
         """Return whether what is expected of a configuration is known before it is priced."""
@@ -320,7 +282,8 @@ class BestFirst(Generic[T]):
         if best is None:
             return sorted(left, key=lambda entry: (*entry.size, entry.bound))
         left = [entry for entry in left if not entry.is_short_of_memory]
-        left = [entry for entry in left if self.judge.searches(entry.configuration)]
+        if self.judge.is_large:
+            left = [entry for entry in left if entry.configuration.stages == 1]
         return sorted(left, key=lambda entry: (entry is not best, entry.bound))
 
     def _task(self, entry: Entry[T], question: Question) -> Task:
@@ -346,7 +309,7 @@ class BestFirst(Generic[T]):
             case Found():
                 self._take_plan(entry, question, answer.value)
             case _:
-                self._take_prices(entry, answer.value)
+                self._take_prices(entry, answer.value, answer.seconds)
         self._report()
 
     def _take_plan(self, entry: Entry[T], question: Question, found: Found[T]) -> None:
@@ -362,13 +325,14 @@ class BestFirst(Generic[T]):
             if other is not entry and self.judge.covers(entry.configuration, other.configuration):
                 other.raise_bound(found.lower_bound, f"{SEARCHED}, of {entry.configuration}")
 
-    def _take_prices(self, entry: Entry[T], prices: Prices) -> None:
+    def _take_prices(self, entry: Entry[T], prices: Prices, seconds: float) -> None:
         """Take the prices of a configuration for all that they say something of."""
         self._known = {**prices.known, **self._known}
         for other in self.entries:
-            shares = entry.shares_prices(other)
+            shares = entry.site == other.site
             if shares:
                 other.asked.add("price")
+                other.priced_seconds = seconds
                 other.estimate = prices.estimate(other.configuration)
                 other.is_short_of_memory = prices.is_short_of_memory(other.configuration)
             whose = "" if shares else f", of {entry.configuration}"
@@ -407,7 +371,9 @@ class BestFirst(Generic[T]):
             return
         self._is_named = True
         left = [entry for entry in self.entries if entry.outcome not in ("infeasible", "refused")]
-        named = self.judge.name([entry.configuration for entry in left]) if left else None
+        budget = Budget()
+        named = self.judge.name([one.configuration for one in left], budget) if left else None
+        self.budget.charge(budget.spent)
         if named is None:
             return
         configuration, plan = named

@@ -119,6 +119,8 @@ class Judge(Protocol[T]):
     ----------
     prices : bool
         Whether configurations are priced before they are planned.
+    is_large : bool
+        Whether the searches of a whole program take long.
     """
 
     @property
@@ -126,12 +128,13 @@ class Judge(Protocol[T]):
         """Whether configurations are priced before they are planned."""
         ...
 
-    def plans_blocks(self, configuration: Configuration) -> bool:
-        """Return whether a plan is put together from plans of blocks, before a search."""
+    @property
+    def is_large(self) -> bool:
+        """Whether the searches of a whole program take long."""
         ...
 
-    def searches(self, configuration: Configuration) -> bool:
-        """Return whether a configuration is searched as a whole where there is a plan."""
+    def plans_blocks(self, configuration: Configuration) -> bool:
+        """Return whether a plan is put together from plans of blocks, before a search."""
         ...
 
     def price(
@@ -153,7 +156,7 @@ class Judge(Protocol[T]):
         ...
 
     def name(
-        self, configurations: Sequence[Configuration]
+        self, configurations: Sequence[Configuration], budget: Budget
     ) -> tuple[Configuration, Found[T]] | None:
         """Return a named plan that fits, whatever that takes; None without one."""
         ...

@@ -25,6 +25,7 @@ from shardwright.planner.fronts.front import BlockPlan
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.plan.assembly import assembled
 from shardwright.planner.plan.stage_plans import renamed
+from shardwright.solver.work import Budget
 
 _AHEAD = (1.2, 1.7, 2.4, 3.4, 4.8)
 """How often the largest gather fits beside what is held, in the plans that are tried in turn.
@@ -93,6 +94,8 @@ class StepSearch:
         Level of the cluster whose links the stages use.
     below : float
         Seconds that a step must undercut to be of use.
+    budget : Budget
+        What may be spent: once it is, no plan is tried that only may be better.
     steps : list of Step
         The plans that were emitted.
     """
@@ -100,6 +103,7 @@ class StepSearch:
     blocks: StagedBlocks
     level: int = 0
     below: float = inf
+    budget: Budget = field(default_factory=Budget)
     steps: list[Step] = field(default_factory=list)
     _tried: set[Hashable] = field(default_factory=set)
     _programs: Programs = field(default_factory=Programs)
@@ -147,7 +151,7 @@ class StepSearch:
         before, low, high = 0.0, 0.0, 0.0
         for ahead in _AHEAD:
             choice = self._choice(ahead)
-            if choice is None or choice.seconds >= self._worthwhile:
+            if choice is None or choice.seconds >= self._worthwhile or self._is_late:
                 break
             emitted = len(self.steps)
             if self._is_shorter(choice):
@@ -158,7 +162,7 @@ class StepSearch:
         for _ in range(_HALVINGS if low else 0):
             middle = (low * high) ** 0.5
             choice = self._choice(middle)
-            if choice is not None and choice.seconds < self._worthwhile:
+            if choice is not None and choice.seconds < self._worthwhile and not self._is_late:
                 low, high = (low, middle) if self._is_shorter(choice) else (middle, high)
 
     def _leave_excess(self) -> None:
@@ -170,6 +174,11 @@ class StepSearch:
             choice = self._choice(0.0, excess)
             if choice is None or choice.seconds >= self._worthwhile or self._is_shorter(choice):
                 return
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether there is a plan, and the budget is spent."""
+        return self.budget.is_spent and bool(self.steps)
 
     @property
     def _is_staged(self) -> bool:

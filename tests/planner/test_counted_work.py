@@ -24,7 +24,7 @@ RUNS = {
     "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.3),
     "meshes": ("mlp", 8, {"mesh": "search"}, 0.1),
     "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 4}, 0.2),
-    "pipelines": (GPT, 4, PIPELINES, 0.3),
+    "pipelines": (GPT, 4, PIPELINES, 0.6),
     "convolutions": ("lenet5", 4, WIDE, 0.3),
 }
 

@@ -8,6 +8,7 @@ from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.named_family import NamedSeed
 from shardwright.cost_model.cluster import cluster
 from shardwright.planner.choice import configuration
+from shardwright.solver.work import Budget
 from tests.extent import first
 
 CLUSTER = cluster("a100-pod")
@@ -22,8 +23,8 @@ def family(
     """Return the named plans that a search of everything without the effort for one tries."""
     found: list[NamedSeed] = []
 
-    def noted(self: ProgramJudge, configurations: list) -> list[NamedSeed]:
-        found.extend(original(self, configurations))
+    def noted(self: ProgramJudge, configurations: list, budget: Budget) -> list[NamedSeed]:
+        found.extend(original(self, configurations, budget))
         raise KeyboardInterrupt
 
     original = ProgramJudge._named_seeds

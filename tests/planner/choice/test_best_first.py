@@ -75,9 +75,6 @@ class DrawnJudge:
     def plans_blocks(self, configuration):
         return self.blocks
 
-    def searches(self, configuration):
-        return configuration.stages == 1 or not self.is_large
-
     def price(self, configuration, budget, below, known):
         self._note("price", configuration, budget)
         if self.drawn[configuration].within == inf:
@@ -93,7 +90,8 @@ class DrawnJudge:
         drawn = self.drawn[configuration]
         return self._found(drawn.searched, drawn.within)
 
-    def name(self, configurations):
+    def name(self, configurations, budget):
+        self.asked.append(("name", None))
         if self.named is None or self.named[0] not in configurations:
             return None
         return self.named[0], Found(self.named[1], 0.0, 1.0, "named")
@@ -369,3 +367,37 @@ def test_a_bound_above_the_cost_of_a_plan_is_refused(bound, is_false):
         return
     with pytest.raises(PassError, match="2 micro-batches costs 1, the search said that each"):
         check_bounds(tried)
+
+
+def test_one_of_each_number_of_stages_is_priced_first_then_what_is_near_the_least_estimate():
+    counts = 1, 2, 4, 8, 16
+    one_stage = [Configuration(one_axis(), count) for count in counts]
+    pipelines = [Configuration(one_axis(4), count, 2, 1, "1f1b") for count in counts]
+    drawn = {one: Drawn(1.0, 1.0 + number / 1e3, 3.0, 3.0) for number, one in enumerate(one_stage)}
+    drawn |= {one: Drawn(1.0, 1.1, 2.0, 2.0) for one in pipelines}
+    judge = DrawnJudge(drawn, seconds=1.0)
+    searched(judge)
+    priced = [one for question, one in judge.asked if question == "price"]
+    assert set(priced[:2]) == {one_stage[0], pipelines[-1]}  # eight micro-batches for each group
+    assert priced.index(pipelines[-2]) < priced.index(one_stage[3])
+
+
+@pytest.mark.parametrize(("seconds", "is_planned"), [(30.0, True), (8.0, False)])
+def test_no_plan_of_blocks_is_begun_that_takes_more_than_what_is_left(seconds, is_planned):
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    drawn = {c: Drawn(1.0, 1.0, 1.5, 1.2, 1.4) for c in (one, two)}
+    judge = DrawnJudge(drawn, blocks=True, seconds=1.0, named=(one, 1.6))
+    search, _ = searched(judge, seconds=seconds)
+    assert ("plan" in {question for question, _ in judge.asked}) == is_planned
+    assert search.best is not None
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_of_a_large_program_a_named_plan_is_built_first_and_cuts(is_large):
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    drawn = {one: Drawn(1.0, 1.3, 1.4, 1.35, 1.4), two: Drawn(1.0, 1.0, 1.2, 1.1, 1.2)}
+    judge = DrawnJudge(drawn, blocks=True, is_large=is_large, named=(one, 1.25))
+    search, _ = searched(judge)
+    assert (judge.asked[0] == ("name", None)) == is_large
+    assert ("plan", one) not in judge.asked
+    assert search.best.cost == 1.2
