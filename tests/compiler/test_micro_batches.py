@@ -222,7 +222,7 @@ def test_the_number_of_micro_batches_is_searched() -> None:
 
 @pytest.mark.parametrize("count", [2, "search"])
 def test_the_name_of_the_axis_is_reserved(count):
-    named = {"cluster": "cpu", "mesh": "micro=2,x=2"}
+    named = {"cluster": "cpu", "mesh": "micro=2,x=2", **ANY_PLAN}
     assert compile(SMALL["mlp"], 4, **named).plan.mesh.names == ("micro", "x")
     with pytest.raises(OptionError) as caught:
         compile(SMALL["mlp"], 4, micro_batches=count, **named)

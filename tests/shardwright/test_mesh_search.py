@@ -6,7 +6,7 @@ import pytest
 
 import shardwright
 from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, StrategyError
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 
 
 def test_the_cheapest_shape_is_taken():
@@ -28,7 +28,7 @@ def test_shapes_on_which_a_pin_cannot_be_are_left_out():
 
 def test_where_no_shape_will_do_the_reason_is_given():
     with pytest.raises(InfeasibleError, match=r"no plan fits .* every plan takes at least"):
-        shardwright.compile(SMALL, 8, mesh="search", memory_limit=10.0)
+        shardwright.compile(SMALL, 8, mesh="search", memory_limit=10.0, **ANY_PLAN)
     with pytest.raises(StrategyError, match="cannot be split"):
         shardwright.compile(
             "two_matmul", 64, mesh="search", strategies={"matmul_0": ((3, 1), (1, 1))}
@@ -60,7 +60,12 @@ def test_no_configuration_has_a_better_plan(objective):
 
 def test_the_account_of_a_search():
     found = shardwright.compile(
-        SMALL, 4, cluster="cpu", mesh="search", micro_batches="search", explain_search=True
+        *(SMALL, 4),
+        cluster="cpu",
+        mesh="search",
+        micro_batches="search",
+        explain_search=True,
+        **ANY_PLAN,
     )
     trace = found.search_trace
     assert trace.best.micro_batches == found.plan.document.micro_batches

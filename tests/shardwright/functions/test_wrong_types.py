@@ -13,6 +13,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.mesh import MeshAxis
 from shardwright.ir.values import checked
+from tests.extent import ANY_PLAN
 
 MODEL = "mlp:layers=1,hidden=8,batch=8"
 KIND = sw.TensorType("float32", (2, 2))
@@ -36,7 +37,7 @@ def network(x: sw.Tensor) -> sw.Tensor:
 
 @pytest.fixture(scope="module")
 def compilation() -> sw.Compilation:
-    return sw.compile(MODEL, 2, cluster="cpu")
+    return sw.compile(MODEL, 2, cluster="cpu", **ANY_PLAN)
 
 
 def functions(made: sw.Compilation) -> dict[Callable[..., Any], dict[str, Any]]:

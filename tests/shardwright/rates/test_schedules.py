@@ -18,6 +18,7 @@ from shardwright.parallel import AutoParallel
 from shardwright.runtime import Executor, LocalCommunicator, initialize, losses_of
 from shardwright.tensor import Tensor
 from shardwright.train import DynamicLossScaleManager, Model
+from tests.extent import ANY_PLAN
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((32, 6)).astype(np.float32)
@@ -273,7 +274,8 @@ def test_groups_have_schedules_of_their_own():
 def trained_losses(mode=None, **options):
     network = Network()
     optimizer = optimizer_with_groups(network, RATE, nn.CosineDecayLR(0.01, 0.2, 6))
-    whole = network if mode is None else AutoParallel(network, mode, cluster="cpu", **options)
+    how = {**options, **ANY_PLAN} if mode == "auto" else options
+    whole = network if mode is None else AutoParallel(network, mode, cluster="cpu", **how)
     return Model(whole, optimizer=optimizer).train(2, DATA)
 
 
@@ -316,7 +318,8 @@ def plan(tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "plan"
     own = {"layer1.weight": {"learning_rate": (0.1, 0.3)}}
     rule = Optimizer("adam", {"learning_rate": RATE}, own)
-    sw.compile(MLP, 4, cluster="cpu", optimizer=rule, stages=2, micro_batches=2).write(path)
+    how = {"stages": 2, "micro_batches": 2, **ANY_PLAN}
+    sw.compile(MLP, 4, cluster="cpu", optimizer=rule, **how).write(path)
     return path
 
 
