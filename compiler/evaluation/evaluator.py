@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
+from shardwright.compiler.evaluation.bounds import Factors
 from shardwright.compiler.evaluation.parts import Parts, parts_of
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages
@@ -21,7 +22,7 @@ from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import simulate, with_window
+from shardwright.cost_model.timeline import serial_timeline, simulate, with_window
 from shardwright.dataflow.placement import in_stages, stages_of
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.update_rules import rules_within, with_rules
@@ -96,6 +97,7 @@ class Evaluation:
 
     alone: Graph
     setting: Setting
+    _in_cases: dict[Factors, float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def program(self) -> Graph:
@@ -115,6 +117,34 @@ class Evaluation:
     def seconds(self) -> float:
         """The step, as the training software runs it if there is one."""
         return self.step.seconds if self.as_run is None else self.as_run.step_seconds
+
+    def seconds_in(self, case: Factors) -> float:
+        """Return the step of the program where figures of the cluster are other than said.
+
+        A share of the communication that is exposed is that share of the way from the overlapped
+        step to the step in program order; of a training software, that of its parameters.
+        """
+        if case not in self._in_cases:
+            self._in_cases[case] = self._seconds_in(case)
+        return self._in_cases[case]
+
+    def _seconds_in(self, case: Factors) -> float:
+        # Where all figures have one factor, so has the step: links by that of operators.
+        levels = tuple(
+            level.exposed_for(case.of_level(number) / case.compute)
+            for number, level in enumerate(self.setting.timed.levels)
+        )
+        timed = self.setting.timed.model_copy(update={"levels": levels})
+        exposed, software = case.exposed, timed.software
+        if software is not None and exposed is not None:
+            rate = software.exposed_parameters.with_value(exposed)
+            software = software.model_copy(update={"exposed_parameters": rate})
+            timed, exposed = timed.model_copy(update={"software": software}), None
+        window = self.step.memory.window_bytes or 0.0
+        step = with_window(self.program, timed, window).step_seconds
+        if exposed is not None:
+            step += exposed * (serial_timeline(self.program, timed).step_seconds - step)
+        return case.compute * step
 
     @property
     def memory(self) -> MemoryUseReport:

@@ -1,20 +1,19 @@
-"""What the parts of a model take on some ranks: told by the program of few of its layers.
+"""What the parts of a model take at least on some ranks: told by the program of few of its layers.
 
-The parts are a layer, what is before all layers, and what is after. Their passes, the elements that
-they train, what they save for the gradient and what they hold beside that are those of a program of
-tensor and expert ranks, of one micro-batch size. `compiler.fit.estimates` puts them together for
-any number of stages, data ranks and micro-batches, to say which plans are worth an evaluation.
+The parts are a layer, what is before all layers, and what is after. What a pass over them computes
+and waits for, the elements that they train and what they save for the gradient are those of a
+program of tensor and expert ranks, of one micro-batch size; data ranks and stages add to it.
+`compiler.evaluation.bounds` puts them together to bounds of plans of any degrees.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
 
-from shardwright.cost_model.buffers import Buffers, buffer_kinds, buffers
+from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.memory_as_run import buffers_as_run, workspace_bytes
-from shardwright.cost_model.memory import live_memory
 from shardwright.cost_model.roofline import value_bytes
-from shardwright.cost_model.streams import Task
+from shardwright.cost_model.streams import Task, parameter_tensors
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph, Node
@@ -23,8 +22,32 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.search.heuristics.tensor_ranks import weights_of_experts
 
-LAYERS, FIRST, LAST = range(3)
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
+_FIRST, _LAST = "before all layers", "after them"
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a pass over a part runs in line, forward or backward.
+
+    Parameters
+    ----------
+    compute : float
+        Seconds in which operators run.
+    links : tuple of float
+        Seconds for which it waits for the links of each level of the cluster.
+    host : float
+        Seconds in which the host of a training software launches it.
+    """
+
+    compute: float
+    links: tuple[float, ...]
+    host: float
+
+    def least(self, other: "Times") -> "Times":
+        """Return the smaller ones of both."""
+        links = tuple(map(min, self.links, other.links))
+        return Times(min(self.compute, other.compute), links, min(self.host, other.host))
 
 
 @dataclass(frozen=True)
@@ -33,52 +56,28 @@ class Part:
 
     Parameters
     ----------
-    compute : float
-        Seconds of a pass, forward and backward, in which operators run.
-    links : tuple of float
-        Seconds for which a pass waits for the links of each level of the cluster.
-    host : float
-        Seconds in which the host of a training software launches a pass.
+    forward, backward : Times
+        What a pass runs in line.
     elements, of_experts : float
         Trained elements, and those of them that experts have.
     saved : float
         Bytes that are saved for the gradient.
-    peak : float
-        Bytes that are held at most beside what layers save and what lasts.
     """
 
-    compute: float
-    links: tuple[float, ...]
-    host: float
+    forward: Times
+    backward: Times
     elements: float
     of_experts: float
     saved: float
-    peak: float
 
-    def toward(self, other: "Part", share: float) -> "Part":
-        """Return the part a share of the way to another; see `Parts.toward`."""
-
-        def at(one: float, two: float) -> float:
-            return max(one + share * (two - one), 0.0)
-
+    def least(self, other: "Part") -> "Part":
+        """Return the smaller ones of both."""
         return Part(
-            at(self.compute, other.compute),
-            tuple(map(at, self.links, other.links)),
-            at(self.host, other.host),
-            at(self.elements, other.elements),
-            at(self.of_experts, other.of_experts),
-            at(self.saved, other.saved),
-            at(self.peak, other.peak),
-        )
-
-    def times(self, samples: int) -> "Part":
-        """Return the part of so many samples, each of which takes as much."""
-        return replace(
-            self,
-            compute=samples * self.compute,
-            links=tuple(samples * one for one in self.links),
-            saved=samples * self.saved,
-            peak=samples * self.peak,
+            self.forward.least(other.forward),
+            self.backward.least(other.backward),
+            min(self.elements, other.elements),
+            min(self.of_experts, other.of_experts),
+            min(self.saved, other.saved),
         )
 
 
@@ -89,32 +88,14 @@ class Parts:
     Parameters
     ----------
     layer : Part
-        One of its layers, the mean of all; its peak is that of the largest.
+        What each of its layers takes at least.
     first, last : Part
         What is before all layers, and after.
-    workspace : float
-        Bytes that a training software takes beside tensors.
     """
 
     layer: Part
     first: Part
     last: Part
-    workspace: float
-
-    def toward(self, other: "Parts", share: float) -> "Parts":
-        """Return the parts a share of the way to others: of more samples, for shares above 1."""
-        workspace = self.workspace + share * (other.workspace - self.workspace)
-        return Parts(
-            self.layer.toward(other.layer, share),
-            self.first.toward(other.first, share),
-            self.last.toward(other.last, share),
-            workspace,
-        )
-
-    def times(self, samples: int) -> "Parts":
-        """Return the parts of so many samples, each of which takes as much."""
-        layer, first, last = (one.times(samples) for one in (self.layer, self.first, self.last))
-        return Parts(layer, first, last, self.workspace)
 
 
 def parts_of(program: Graph, source: Graph, cluster: Cluster) -> Parts:
@@ -133,106 +114,92 @@ def parts_of(program: Graph, source: Graph, cluster: Cluster) -> Parts:
 
 
 class _Program:
-    """A program, of each of whose nodes the part is known."""
+    """A program, of each of whose nodes the part is known: a layer by its name, or an end."""
 
     def __init__(self, program: Graph, source: Graph, cluster: Cluster) -> None:
         self.program, self.source, self.cluster = program, source, cluster
         self.levels = {level.name: i for i, level in enumerate(cluster.levels)}
         inside = [i for i, node in enumerate(source.nodes) if block_of(node.scope)]
         self.last, self.order = inside[-1], {n.name: i for i, n in enumerate(source.nodes)}
-        self.layers = len({block_of(source.nodes[i].scope) for i in inside})
+        self.layers = list(dict.fromkeys(block_of(source.nodes[i].scope) for i in inside))
         self.where = [self._part_of(node) for node in program.nodes]
 
-    def _part_of(self, node: Node) -> int:
+    def _part_of(self, node: Node) -> str:
         if block_of(node.scope):
-            return LAYERS
-        return LAST if self.order.get(node.provenance.operator, -1) > self.last else FIRST
+            return block_of(node.scope)
+        return _LAST if self.order.get(node.provenance.operator, -1) > self.last else _FIRST
 
     def parts(self) -> Parts:
         """Return the parts."""
-        found = [self._with_times(number) for number in (LAYERS, FIRST, LAST)]
-        elements = self._elements()
-        own = self._held(buffers(self.program))
-        software, workspace = self.cluster.software, 0.0
-        if software is not None and software.memory is not None:
-            own = self._more(own, self._held(buffers_as_run(self.program, software)))
-            workspace = workspace_bytes(self.program, software, self.cluster.device)
-        layers, first, last = (
-            replace(one, elements=all_of, of_experts=experts, saved=saved, peak=peak)
-            for one, (all_of, experts), (saved, peak) in zip(found, elements, own, strict=True)
-        )
-        layer = self._nothing.toward(layers, 1 / self.layers)
-        return Parts(replace(layer, peak=layers.peak), first, last, workspace)
+        tasks, elements, saved = self._tasks(), self._elements(), self._saved()
 
-    @property
-    def _nothing(self) -> Part:
-        return Part(0.0, (0.0,) * len(self.levels), 0.0, 0.0, 0.0, 0.0, 0.0)
+        def part(where: str) -> Part:
+            forward, backward = (self._times(tasks.get((where, which), ())) for which in (0, 1))
+            own, experts = elements.get(where, (0.0, 0.0))
+            return Part(forward, backward, own, experts, saved.get(where, 0.0))
 
-    @staticmethod
-    def _more(
-        own: list[tuple[float, float]], other: list[tuple[float, float]]
-    ) -> list[tuple[float, float]]:
-        return [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(own, other, strict=True)]
+        layer = reduce(Part.least, map(part, self.layers))
+        return Parts(layer, part(_FIRST), part(_LAST))
 
-    def _with_times(self, part: int) -> Part:
+    def _times(self, tasks: Iterable[Task]) -> Times:
         compute, host, links = 0.0, 0.0, [0.0] * len(self.levels)
-        for task in self._tasks_of(part):
+        for task in tasks:
             compute += 0.0 if task.placement.levels else task.seconds
             host += task.host
             if task.placement.levels:
                 links[self.levels[task.placement.levels[-1]]] += task.seconds * task.exposed
-        return replace(self._nothing, compute=compute, links=tuple(links), host=host)
+        return Times(compute, tuple(links), host)
 
-    def _tasks_of(self, part: int) -> Iterator[Task]:
-        """Yield what a pass runs in line in a part."""
+    def _tasks(self) -> dict[tuple[str, int], list[Task]]:
+        """Return what a pass runs in line in each part, forward and backward.
+
+        What is made of parameters alone and what is added to gradients is left out: with ZeRO that
+        is of parts of them.
+        """
         program, loop = self.program, loop_of(self.program)
         body = range(len(program)) if loop is None else range(loop.start, loop.stop)
         order = [(position, 0) for position in body]
-        tasks = TaskMaker(program, self.cluster).tasks(program, order)
+        tasks, live = TaskMaker(program, self.cluster).tasks(program, order), buffers(program).live
+        stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
+        found: dict[tuple[str, int], list[Task]] = {}
         for (position, _), task in zip(order, tasks, strict=True):
-            if self.where[position] == part and task.in_line:
-                yield task
+            node = program.nodes[position]
+            added = node.provenance.role == "accumulation" or live.is_accumulator(node.name)
+            if task.in_line and node.name not in stored and not added:
+                which = int(node.provenance.phase != "forward")
+                found.setdefault((self.where[position], which), []).append(task)
+        return found
 
-    def _elements(self) -> list[tuple[float, float]]:
+    def _elements(self) -> dict[str, tuple[float, float]]:
         """Return the trained elements of the parts on a rank, and those of experts."""
         program, mesh = self.program, self.program.mesh or Mesh(())
         of_experts = weights_of_experts(self.source)
-        part: dict[str, int] = {}
+        part: dict[str, str] = {}
         for node, where in zip(program.nodes, self.where, strict=True):
             for name in node.operands:
                 part.setdefault(name, where)
-        found = [[0.0, 0.0] for _ in range(3)]
+        found: dict[str, tuple[float, float]] = {}
         for parameter in program.parameters:
             if parameter.trainable:
                 value = parameter.value
                 count = value_bytes(value, mesh) / item_bytes(value.type.dtype)
-                mine = found[part.get(value.name, FIRST)]
-                mine[0] += count
-                mine[1] += count if value.name in of_experts else 0.0
-        return [(one, experts) for one, experts in found]
+                own = count if value.name in of_experts else 0.0
+                where = part.get(value.name, _FIRST)
+                before, experts = found.get(where, (0.0, 0.0))
+                found[where] = before + count, experts + own
+        return found
 
-    def _held(self, held: Buffers) -> list[tuple[float, float]]:
-        """Return what the parts save for the gradient, and hold at most beside that."""
-        turn, kinds_of = self._turn, buffer_kinds(self.program)
-        saved = [0.0, 0.0, 0.0]
+    def _saved(self) -> dict[str, float]:
+        """Return what the parts save for the gradient."""
+        held, turn, kinds_of = buffers(self.program), self._turn, buffer_kinds(self.program)
+        saved: dict[str, float] = {}
         position = {r.name: i for i, node in enumerate(self.program.nodes) for r in node.results}
-        kept: dict[int, float] = {}
         for name, uses in held.live.freed():
             made = position.get(name, turn)
             if made < turn <= uses[-1] and kinds_of[name] not in _NOT_SAVED:
-                saved[self.where[made]] += held.sizes[name]
-                if self.where[made] == LAYERS:
-                    kept[made] = kept.get(made, 0.0) + held.sizes[name]
-                    kept[uses[-1] + 1] = kept.get(uses[-1] + 1, 0.0) - held.sizes[name]
-        peaks, of_layers, at = [0.0, 0.0, 0.0], 0.0, 0
-        for node, total, kinds in live_memory(self.program, held):
-            if node is not None:
-                of_layers += kept.get(at, 0.0)
-                beside = total - sum(kinds[kind] for kind in _NOT_SAVED) - of_layers
-                where = self.where[at]
-                peaks[where] = max(peaks[where], beside)
-                at += 1
-        return list(zip(saved, peaks, strict=True))
+                where = self.where[made]
+                saved[where] = saved.get(where, 0.0) + held.sizes[name]
+        return saved
 
     @property
     def _turn(self) -> int:

@@ -1,29 +1,13 @@
 """Plans that the questions of `fit` speak of: whatever is told of one is its evaluation."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
 from shardwright.compiler.evaluation.evaluator import Evaluation
-from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.model import FitModel
 from shardwright.ir.errors import ShardwrightError
 from shardwright.search.named_plan import NamedPlan
-
-BELOW = 0.1
-"""Share by which an estimate may exceed the limit of a plan that fits.
-
-Estimates of memory are up to 7 % too high for models of 70 billion parameters and a mixture, and up
-to 14 % for small ones (`benchmarks/fit_estimates.md`). At twice of it more plans are evaluated that
-do not fit; at half some that fit are not.
-"""
-EVALUATED = 4
-"""Plans of the least estimates that are evaluated, to choose among them.
-
-Estimates of steps are up to 15 % off, since they do not know what overlaps: with 2, the plan that
-is chosen for Llama 3 70B on 64 H100 is as good as with 4; with 1 its step is 17 % longer.
-"""
-_MOST = 12  # that are evaluated until one fits; then only the smallest may
-_REFINED = 12  # estimates whose schedules are simulated
 
 
 @dataclass(frozen=True)
@@ -67,6 +51,10 @@ class Evaluated:
         """The same by kind of tensor."""
         return self.evaluation.memory.by_kind
 
+    def seconds_in(self, case: Factors) -> float:
+        """Return the step of its program where figures of the cluster are other than said."""
+        return self.seconds if case == AS_SAID else self.evaluation.seconds_in(case)
+
 
 def evaluated(model: FitModel, plan: NamedPlan, devices: int) -> Evaluated | None:
     """Return a plan with what it takes; None where the model has no such plan."""
@@ -76,60 +64,70 @@ def evaluated(model: FitModel, plan: NamedPlan, devices: int) -> Evaluated | Non
         return None
 
 
-def may_fit(one: Estimate) -> bool:
-    """Return whether a plan may fit, by its estimate."""
-    return one.memory_bytes <= (1 + BELOW) * one.model.limit_bytes
+def fastest(model: FitModel, plans: Iterable[Bound], case: Factors = AS_SAID) -> Evaluated | None:
+    """Return the fastest plan that fits; None where none does.
 
-
-def fastest(plans: Iterable[Estimate], count: int = EVALUATED) -> list[Evaluated]:
-    """Return plans that fit, the fastest first: of the least estimates, by their evaluations.
+    Plans are evaluated in the order of their bounds, until none that is left can be faster.
 
     Parameters
     ----------
-    plans : iterable of Estimate
+    model : FitModel
+        The model.
+    plans : iterable of Bound
         The plans.
-    count : int
-        How many are evaluated; more where none of these fits.
+    case : Factors, optional
+        Factors on the figures of the cluster.
     """
-    possible = sorted(filter(may_fit, plans), key=lambda one: one.seconds)
-    refined = sorted(possible[: max(_REFINED, count)], key=lambda one: one.refined_seconds)
-    found: list[Evaluated] = []
-    for number, one in enumerate(refined[:_MOST]):
-        if number >= count and found:
+    bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
+    best: Evaluated | None = None
+    for bound in sorted(filter(model.may_fit, bounds), key=lambda one: one.seconds):
+        if best is not None and bound.seconds >= best.seconds_in(case):
             break
-        own = evaluated(one.model, one.plan, one.devices)
-        if own is not None and own.fits:
-            found.append(own)
-    smallest = None if found else least_memory(possible)
-    if smallest is not None and smallest.fits:
-        found.append(smallest)
-    return sorted(found, key=lambda one: one.seconds)
+        own = evaluated(model, bound.plan, bound.devices)
+        if own is None or not own.fits:
+            continue
+        if best is None or own.seconds_in(case) < best.seconds_in(case):
+            best = own
+    return best
 
 
-def least_memory(plans: Iterable[Estimate]) -> Evaluated | None:
-    """Return the plan of the least estimate of memory, of equal ones the fastest."""
-    listed = sorted(plans, key=lambda one: (one.memory_bytes, one.seconds))
-    found = (evaluated(one.model, one.plan, one.devices) for one in listed)
-    return next((one for one in found if one is not None), None)
+def least_memory(model: FitModel, plans: Iterable[Bound]) -> Evaluated | None:
+    """Return the plan whose program takes least memory in its order, of equal ones the first.
+
+    It fits if any does.
+    """
+    best: Evaluated | None = None
+    for bound in sorted(plans, key=lambda one: (one.memory_bytes, one.seconds)):
+        if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
+            break
+        own = evaluated(model, bound.plan, bound.devices)
+        least = None if best is None else best.evaluation.fitted_bytes
+        if own is not None and (least is None or own.evaluation.fitted_bytes < least):
+            best = own
+    return best
 
 
-def front(plans: Iterable[Estimate], count: int) -> list[Evaluated]:
+def front(model: FitModel, plans: Iterable[Bound], count: int) -> list[Evaluated]:
     """Return plans that fit of which none beats another in step and memory, the fastest first.
 
     Parameters
     ----------
-    plans : iterable of Estimate
-        The plans. Of the front of their estimates so many are evaluated, its ends among them.
+    model : FitModel
+        The model.
+    plans : iterable of Bound
+        The plans. Of the front of their bounds so many are evaluated, its ends among them.
     count : int
         How many are evaluated.
     """
-    best: list[Estimate] = []
-    for one in sorted(filter(may_fit, plans), key=lambda one: (one.seconds, one.memory_bytes)):
+    best: list[Bound] = []
+    for one in sorted(
+        filter(model.may_fit, plans), key=lambda one: (one.seconds, one.memory_bytes)
+    ):
         if not best or one.memory_bytes < best[-1].memory_bytes:
             best.append(one)
     last = len(best) - 1
     few = best if last < count else [best[i * last // (count - 1)] for i in range(count)]
-    known = [evaluated(one.model, one.plan, one.devices) for one in few]
+    known = [evaluated(model, one.plan, one.devices) for one in few]
     return unbeaten([one for one in known if one is not None and one.fits])
 
 

@@ -4,16 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd, inf
 
-from shardwright.compiler.fit.estimates import Estimate
+from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks
-from shardwright.planner.choice.configuration import FORMS
 from shardwright.search.named_plan import ZERO, NamedPlan, divisors
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
-# Not `zero_bubble`: what it keeps for gradients of weights is not estimated.
-_ESTIMATED = tuple(form for form in FORMS if form[1] != "zero_bubble")
 
 
 def family(
@@ -21,13 +18,13 @@ def family(
     devices: int,
     micro_batches: Sequence[int] = MICRO_BATCHES,
     tensors: Sequence[int] | None = None,
-) -> list[Estimate]:
+) -> list[Bound]:
     """Return the plans of a model on a number of devices, whether they fit or not.
 
     They have tensor ranks inside the innermost level of the cluster, with sequence parallelism,
     device groups and chunks, data ranks, a ZeRO stage, a micro-batch, and a way to recompute. The
     experts of a mixture are whole, and divided over no ranks, over as many of the innermost level
-    as divide them, and over twice as many for as long as that is faster.
+    as divide them, and over twice as many as long as the least bound of those that may fit falls.
 
     Parameters
     ----------
@@ -46,22 +43,25 @@ def family(
         If the cluster has no such number of devices.
     """
     inner = model.cluster.for_devices(devices)[0]
-    degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO, _ESTIMATED)
+    degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO)
 
-    def on(ranks: NamedPlan) -> list[Estimate]:
+    def on(ranks: NamedPlan) -> list[Bound]:
         plans = degrees.plans(ranks, model.layers)
         each = (replace(plan, recompute=rule) for plan in plans for rule in model.rules)
-        return [one for one in (Estimate.of(plan, model, devices) for plan in each) if one]
+        return [one for one in (model.bound(plan, devices) for plan in each) if one]
 
-    found, most = list[Estimate](), devices
+    def least_of(plans: Sequence[Bound]) -> float:
+        return min((one.seconds for one in plans if model.may_fit(one)), default=inf)
+
+    found, most = list[Bound](), devices
     for tensor in tensors or divisors(inner):
-        own = list[Estimate]()
+        own = list[Bound]()
         for ranks in _of_experts(tensor, inner, model.experts):
             if own and ranks.expert > most:
                 break
-            more, least = on(ranks), _least(own)
+            more, least = on(ranks), least_of(own)
             own += more
-            if _least(more) >= least < inf:
+            if least_of(more) >= least < inf:
                 most = ranks.expert // 2
                 break
         found += own
@@ -76,8 +76,3 @@ def _of_experts(tensor: int, inner: int, experts: int) -> Iterator[NamedPlan]:
     while within >= tensor and within > 1 and experts % within == 0:
         yield on_tensor_ranks(tensor, within, 1)
         within *= 2
-
-
-def _least(plans: Sequence[Estimate]) -> float:
-    """Return the least estimate of plans that fit."""
-    return min((one.seconds for one in plans if one.fits), default=inf)

@@ -1,12 +1,13 @@
-"""A model whose plans are told of: evaluated, and estimated by its parts to choose which."""
+"""A model whose plans are told of: evaluated, and bounded by its parts to choose which."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 
+from shardwright.compiler.evaluation.bounds import Bound, Shape, StoredBytes
 from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator
 from shardwright.compiler.evaluation.parts import Parts
-from shardwright.compiler.fit.stored import StoredBytes
+from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.dataflow.samples import samples_of
@@ -19,8 +20,6 @@ from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 
 _FEWEST = 2  # repeated layers
-_SAMPLES = (4, 2, 3, 5, 7)
-"""Samples of the micro-batch by which further ones are told, the first that divide the batch."""
 
 
 @dataclass(eq=False)
@@ -60,7 +59,7 @@ class FitModel:
         if other is not None:
             raise OptionError(
                 f"the parameter `{other.value.name}` has the type {other.value.type.dtype}, and "
-                f"plans are estimated of models whose parameters are {MASTER}",
+                f"bounds of plans are of parameters of {MASTER}",
                 hint="leave `dtype` out, and give the type that is computed in as `--precision`",
             )
         if self.layers < _FEWEST:
@@ -144,50 +143,34 @@ class FitModel:
         """Bytes of trained elements and optimizer states: all ranks together hold no less."""
         return float(self.elements * (self.stored.master + self.stored.states))
 
-    @cached_property
-    def passed_bytes(self) -> float:
-        """Bytes of a sample that pass from a layer in the middle to the next."""
-        scopes = (block_of(node.scope) for node in self.graph.nodes)
-        cells = [cell for cell in dict.fromkeys(scopes) if cell]
-        one, two = cells[len(cells) // 2 - 1 : len(cells) // 2 + 1]
-        cell = {r.name: block_of(n.scope) for n in self.graph.nodes for r in n.results}
-        read = (
-            name
-            for node in self.graph.nodes
-            if block_of(node.scope) == two
-            for name in node.operands
-        )
-        names = {name for name in read if cell.get(name) == one}
-        return sum(self.graph.values[name].type.nbytes for name in names) / self.samples
-
     # Its parts
 
-    def parts(self, ranks: NamedPlan, samples: int) -> Parts | None:
-        """Return what its parts take on tensor and expert ranks; None where it has no such plan.
-
-        Parameters
-        ----------
-        ranks : NamedPlan
-            The plan of these ranks alone, with its way to recompute.
-        samples : int
-            Of a micro-batch. Of more than one they are those of one and of several, in a line;
-            where the batch allows no such several, so many times those of one.
-        """
-        alone = self._parts_with(replace(ranks, micro_batch=1))
-        each = self.samples // (ranks.data or 1)
-        wide = next((n for n in _SAMPLES if each % n == 0 and n < each), None)
-        if alone is None or samples == 1:
-            return alone
-        if wide is None:
-            return alone.times(samples)
-        several = self._parts_with(replace(ranks, micro_batch=wide))
-        return several and alone.toward(several, (samples - 1) / (wide - 1))
-
-    def _parts_with(self, plan: NamedPlan) -> Parts | None:
-        if plan not in self._parts:
+    def bound(self, plan: NamedPlan, devices: int) -> Bound | None:
+        """Return what a plan takes at least; None where the model has no such plan."""
+        ranks = ranks_of(plan)
+        if ranks not in self._parts:
             try:
-                evaluator = self._evaluator(plan.tensor * (plan.data or 1))
-                self._parts[plan] = evaluator.parts(plan)
+                evaluator = self._evaluator(ranks.tensor * (ranks.data or 1))
+                self._parts[ranks] = evaluator.parts(ranks)
             except ShardwrightError:  # the model cannot be divided so
-                self._parts[plan] = None
-        return self._parts[plan]
+                self._parts[ranks] = None
+        parts = self._parts[ranks]
+        return None if parts is None else Bound(plan, devices, self._shape, parts)
+
+    def may_fit(self, bound: Bound) -> bool:
+        """Return whether a plan may fit the memory limit, by what it takes at least."""
+        return bound.memory_bytes <= self.limit_bytes
+
+    @cached_property
+    def _shape(self) -> Shape:
+        return Shape(self.layers, self.samples, self.run_on, self.stored)
+
+
+def ranks_of(plan: NamedPlan) -> NamedPlan:
+    """Return the plan of the tensor and expert ranks of a plan alone, with what a pass is of."""
+    return replace(
+        on_tensor_ranks(plan.tensor, plan.expert, plan.expert_tensor),
+        micro_batch=plan.micro_batch,
+        sequence_parallel=plan.sequence_parallel,
+        recompute=plan.recompute,
+    )

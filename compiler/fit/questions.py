@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
 
-from shardwright.compiler.fit.evaluated import EVALUATED, Evaluated, evaluated, fastest
+from shardwright.compiler.fit.evaluated import Evaluated, evaluated, fastest
 from shardwright.compiler.fit.family import family
 from shardwright.compiler.fit.model import FitModel
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
@@ -45,24 +45,23 @@ class OnDevices:
     ----------
     devices : int
         The number.
-    plans, fitting : int
-        How many plans the family has, and how many of them fit by their estimates.
+    plans, larger : int
+        How many plans the family has, and how many of them take more than the limit at least.
     best : Evaluated or None
         The fastest that fits.
     """
 
     devices: int
     plans: int
-    fitting: int
+    larger: int
     best: Evaluated | None
 
 
-def on_devices(model: FitModel, devices: int, count: int = EVALUATED) -> OnDevices:
-    """Return the fastest plan on a number of devices, of so many that are evaluated."""
+def on_devices(model: FitModel, devices: int) -> OnDevices:
+    """Return the fastest plan on a number of devices."""
     plans = family(model, devices)
-    best = fastest(plans, count)
-    fitting = sum(one.fits for one in plans)
-    return OnDevices(devices, len(plans), fitting, best[0] if best else None)
+    larger = sum(not model.may_fit(one) for one in plans)
+    return OnDevices(devices, len(plans), larger, fastest(model, plans))
 
 
 def fewest_devices(model: FitModel) -> OnDevices | None:
@@ -203,9 +202,8 @@ def changes(one: Evaluated) -> Iterator[Change]:
 def improved(one: Evaluated) -> Evaluated:
     """Return the plan that no change on the same devices makes faster, within the memory limit.
 
-    Estimates choose which plans are evaluated, and may miss a faster one; every step that is taken
-    from plan to plan is of evaluations. A change that would be faster and does not fit is tried
-    with more recomputation.
+    Some changes are beyond the family: parameters may be divided in a node alone. A change that
+    would be faster and does not fit is tried with more recomputation.
     """
     best = one
     while True:

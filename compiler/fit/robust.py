@@ -14,20 +14,20 @@ Savage, "The theory of statistical decision", 1951: minimax regret.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from shardwright.compiler.fit.estimates import AS_SAID, Estimate, Factors
-from shardwright.compiler.fit.evaluated import Evaluated, evaluated, may_fit
+from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
+from shardwright.compiler.fit.evaluated import Evaluated, fastest
+from shardwright.compiler.fit.model import FitModel
 from shardwright.cost_model.cluster import Cluster
 
 COMPUTE, OVERLAP = "compute", "overlap"
-_BY_CASE = 4  # plans that are candidates because they are among the best of a case
 _TOLD = 0.10  # relative error of what was fitted to measured steps, and of links twice as much
 _PEAK = 0.45  # by which operators at the peaks of a data sheet take longer than measured ones
 _OF_LINKS = 0.67  # the same of links
-_STEPS = 40  # in which an interval is walked to the error at which the choice flips
+_HALVINGS = 5  # of an interval, to the error at which the choice flips: to 3 % of it
 _SAME = 1e-9
 
 
@@ -170,83 +170,70 @@ class Robust:
         return self.candidates[self.choice.chosen]
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A plan that fits: what it takes, and its estimate, which tells how that changes."""
+def robust(model: FitModel, plans: Sequence[Bound], errors: Sequence[Error]) -> Robust | None:
+    """Return the robust choice among plans that fit; None where none does.
 
-    found: Evaluated
-    estimate: Estimate
-
-    def refined(self, case: Factors) -> float:
-        """Return the step in a case, by the simulated schedule."""
-        changed = replace(self.estimate, factors=case).refined_seconds
-        return self.found.seconds * changed / self.estimate.refined_seconds
-
-    def scaled(self, case: Factors) -> float:
-        """Return the step in a case, by the formula."""
-        changed = replace(self.estimate, factors=case).seconds
-        return self.found.seconds * changed / self.estimate.seconds
-
-
-def robust(plans: Sequence[Estimate], errors: Sequence[Error]) -> Robust | None:
-    """Return the robust choice among the plans that fit; None where none does.
-
-    The step of a plan as the figures say is its evaluation; in other cases it is scaled as its
-    estimate is.
+    The candidates are the plans that are fastest in some case.
 
     Parameters
     ----------
-    plans : sequence of Estimate
+    model : FitModel
+        The model.
+    plans : sequence of Bound
         The plans.
     errors : sequence of Error
         The intervals of figures.
     """
-    possible = [one for one in plans if may_fit(one)]
-    corners = product(*((error.low, error.high) for error in errors))
-    cases = (AS_SAID, *(_factors(errors, corner) for corner in corners))
-    best: dict[int, None] = {}
-    for case in cases:
-        steps = [(replace(one, factors=case).seconds, i) for i, one in enumerate(possible)]
-        best.update(dict.fromkeys(i for _, i in sorted(steps)[:_BY_CASE]))
-    candidates = sorted(_candidates([possible[i] for i in best]), key=lambda one: one.found.seconds)
+    corners = product(*(dict.fromkeys((error.low, error.high)) for error in errors))
+    cases = (AS_SAID, *(_factors(corner) for corner in corners))
+    found = (fastest(model, plans, case) for case in cases)
+    best = {one.plan: one for one in found if one is not None}
+    candidates = sorted(best.values(), key=lambda one: one.seconds)
     if not candidates:
         return None
-    table = [[one.refined(case) for case in cases] for one in candidates]
+    table = [[one.seconds_in(case) for case in cases] for one in candidates]
     flips = tuple(_flip(candidates, error) for error in errors)
-    found = tuple(one.found for one in candidates)
-    return Robust(tuple(errors), cases, found, least_regret(table), flips)
+    return Robust(tuple(errors), cases, tuple(candidates), least_regret(table), flips)
 
 
-def _candidates(plans: Sequence[Estimate]) -> list[_Candidate]:
-    """Return the plans that fit, with their estimates."""
-    known = [(evaluated(one.model, one.plan, one.devices), one) for one in plans]
-    return [_Candidate(found, one) for found, one in known if found is not None and found.fits]
-
-
-def _factors(errors: Sequence[Error], values: Sequence[float]) -> Factors:
-    """Return the factors of a case; the errors are of operators, levels and overlap, in order."""
+def _factors(values: Sequence[float]) -> Factors:
+    """Return the factors of a case: of operators, of the levels, and the exposed share."""
     compute, *links, exposed = values
-    assert len(errors) == len(values)
     return Factors(compute, tuple(links), exposed)
 
 
-def _flip(candidates: Sequence[_Candidate], error: Error) -> Flip:
+def _flip(candidates: Sequence[Evaluated], error: Error) -> Flip:
     """Return the least error of one figure at which another plan is faster than the first."""
-    model = candidates[0].found.model
+    model = candidates[0].model
     number, software = _position(model.run_on, error.name), model.software
     hides = 0.0 if software is None else software.exposed_parameters.value
     said = hides if error.name == OVERLAP else 1.0
     least, far = Flip(error, None, None), inf
-    for end in {error.low, error.high} - {said}:
-        for step in range(1, _STEPS + 1):
-            factor = said + (end - said) * step / _STEPS
-            steps = [one.scaled(_one(number, factor)) for one in candidates]
-            if min(steps) < steps[0] * (1 - _SAME):
-                if abs(factor - said) < far:
-                    least = Flip(error, factor, candidates[steps.index(min(steps))].found)
-                    far = abs(factor - said)
-                break
+    for end in sorted({error.low, error.high} - {said}):
+        factor, plan = _flip_toward(candidates, number, said, end)
+        if plan is not None and abs(factor - said) < far:
+            least, far = Flip(error, factor, plan), abs(factor - said)
     return least
+
+
+def _flip_toward(
+    candidates: Sequence[Evaluated], where: int | str, said: float, end: float
+) -> tuple[float, Evaluated | None]:
+    """Return about the first factor on the way to an end where another plan is the fastest."""
+    plan = _faster(candidates, _one(where, end))
+    near, far = said, end
+    for _ in range(_HALVINGS if plan is not None else 0):
+        middle = (near + far) / 2
+        other = _faster(candidates, _one(where, middle))
+        near, far, plan = (middle, far, plan) if other is None else (near, middle, other)
+    return far, plan
+
+
+def _faster(candidates: Sequence[Evaluated], case: Factors) -> Evaluated | None:
+    """Return the fastest plan in a case; None where it is the first."""
+    steps = [one.seconds_in(case) for one in candidates]
+    is_other = min(steps) < steps[0] * (1 - _SAME)
+    return candidates[steps.index(min(steps))] if is_other else None
 
 
 def _position(cluster: Cluster, name: str) -> int | str:

@@ -7,7 +7,6 @@ from math import inf
 from typing import Any
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.fit.estimates import Estimate
 from shardwright.compiler.fit.evaluated import (
     Evaluated,
     evaluated,
@@ -75,13 +74,13 @@ class Answers:
         if self.stated is None:
             return None
         levels = len(self.model.cluster.levels_of(self.devices))
-        return robust(self.plans, errors_of(self.model.cluster, self.stated, levels))
+        return robust(self.model, self.plans, errors_of(self.model.cluster, self.stated, levels))
 
     @cached_property
     def fastest(self) -> Evaluated | None:
         """The fastest plan that fits; None where none was found."""
-        found = fastest(self.plans)
-        return improved(found[0]) if found else None
+        found = fastest(self.model, self.plans)
+        return found and improved(found)
 
     @cached_property
     def best(self) -> Evaluated | None:
@@ -131,18 +130,18 @@ class Answers:
     @cached_property
     def subject_plan(self) -> Evaluated | None:
         """The plan that changes are told of: the best, or where none fits the smallest."""
-        return self.best or least_memory(self.plans)
+        return self.best or least_memory(self.model, self.plans)
 
     @cached_property
-    def fitting(self) -> list[Estimate]:
-        """The plans that fit by their estimates."""
-        return [one for one in self.plans if one.fits]
+    def larger(self) -> int:
+        """How many plans take more than the memory limit, at least."""
+        return sum(not self.model.may_fit(one) for one in self.plans)
 
     @cached_property
     def front(self) -> list[Evaluated]:
         """Some plans that fit of which none beats another in step and memory."""
         known = [] if self.best is None else [self.best]
-        return unbeaten([*known, *front(self.plans, FRONT)])
+        return unbeaten([*known, *front(self.model, self.plans, FRONT)])
 
     @cached_property
     def fewest(self) -> OnDevices | None:
@@ -239,7 +238,7 @@ def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Calla
         model = at(sequence)
         plans = family(model, devices, micro_batches=(1,), tensors=(tensor,))
         rule = plans[-1].plan.recompute if plans else ""
-        small = least_memory(one for one in plans if one.plan.recompute == rule)
+        small = least_memory(model, (one for one in plans if one.plan.recompute == rule))
         return inf if small is None else small.evaluation.fitted_bytes
 
     return most

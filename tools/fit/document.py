@@ -13,8 +13,8 @@ from shardwright.tools.fit.robust import robust_document
 FAMILY = (
     "plans of Megatron's family: tensor ranks inside a node with sequence parallelism, of a "
     "mixture whole experts over no ranks, those of a node and twice as many for as long as that is "
-    "faster, 1F1B and interleaved pipelines, data ranks with ZeRO 0 to 3, recomputation of all "
-    "layers or none, micro-batches of 1, 2, 4 or 8 samples"
+    "faster, 1F1B, zero-bubble and interleaved pipelines, data ranks with ZeRO 0 to 3, "
+    "recomputation of all layers or none, micro-batches of 1, 2, 4 or 8 samples"
 )
 
 
@@ -34,7 +34,7 @@ def answers_document(answers: Answers, asked: Asked) -> dict[str, Any]:
         "memory_limit_bytes": model.limit_bytes,
         "family": FAMILY,
         "plans": len(answers.plans),
-        "fitting": len(answers.fitting),
+        "too_large": answers.larger,
         "fits": answers.built is not None,
         "least_devices_proven": least_devices(model),
         "fewest_devices": None if fewest is None else on_devices_document(fewest, asked, answers),
@@ -89,7 +89,7 @@ def on_devices_document(found: OnDevices, asked: Asked, answers: Answers) -> dic
     return {
         "devices": found.devices,
         "plans": found.plans,
-        "fitting": found.fitting,
+        "too_large": found.larger,
         "best": None if best is None else plan_document(best, asked, answers),
     }
 

@@ -4,21 +4,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwright.compiler.fit.estimates import Estimate
-from shardwright.compiler.fit.evaluated import BELOW, Evaluated, fastest, may_fit
+from shardwright.compiler.evaluation.bounds import Bound
+from shardwright.compiler.fit.evaluated import Evaluated, fastest
 from shardwright.compiler.fit.family import family
+from shardwright.compiler.fit.model import FitModel
 from shardwright.compiler.fit.questions import device_counts, on_devices
 from shardwright.compiler.page.page import page_text, write_text
+from shardwright.cost_model.buffers import KINDS
+from shardwright.cost_model.efficiency.memory_as_run import RESERVE, WORKSPACE
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit.answers import Answers
 
+_OF_SOFTWARE = (WORKSPACE, RESERVE)  # kinds of memory that a training software takes beside
 _SCRIPTS = ("units.js", "tables.js", "explorer.js")
 _FIELDS = ("tensor", "pipeline", "data", "chunks", "order", "recompute", "zero", "micro_batch")
 _DEVICES = 8  # numbers of devices of the curve, from the least on which all is stored
 _TIMES = (1 / 2, 1, 2, 4)  # of the batch, and of the sequence
-_CURVE = 1  # plans of the least estimates that are evaluated for a point of a curve
+_PARTS = (
+    "operators of the busiest devices",
+    "communication in passes that they wait for",
+    "pipeline fills, data ranks, and the rest",
+)
 
 
 def write_explorer(path: Path, answers: Answers, asked: Asked, sentences: Sequence[str]) -> None:
@@ -45,8 +53,7 @@ def explorer_document(
     """Return all that the page draws."""
     model, subject, told = answers.model, answers.subject, answers.told(asked)
     curves = [*_curves(answers)]
-    parts = [*next(iter(answers.plans)).seconds_by_part] if answers.plans else []
-    kinds = [*dict.fromkeys(kind for one in answers.plans for kind in one.memory_by_kind)]
+    kinds = [*KINDS, *_OF_SOFTWARE]
     return {
         "said": list(sentences),
         "model": subject.name,
@@ -60,11 +67,10 @@ def explorer_document(
         "precision": model.options.precision,
         "optimizer": model.options.optimizer.kind,
         "limit_bytes": model.limit_bytes,
-        "below": BELOW,
         "fields": list(_FIELDS),
-        "parts": parts,
         "kinds": kinds,
-        "plans": [_row(one, parts, kinds) for one in answers.plans],
+        "parts": list(_PARTS),
+        "plans": [_row(model, one, kinds) for one in answers.plans],
         "best": None if answers.subject_plan is None else answers.subject_plan.plan.text,
         "built": None if told is None else _built(answers, told),
         "full_rate_seconds": None if told is None else _at_full_rate(told),
@@ -72,24 +78,26 @@ def explorer_document(
     }
 
 
-def _row(one: Estimate, parts: Sequence[str], kinds: Sequence[str]) -> list[Any]:
-    """Return a plan as a row: its text, its fields, what it takes, whether it fits, and of what.
+def _row(model: FitModel, one: Bound, kinds: Sequence[str]) -> list[Any]:
+    """Return a plan as a row: its text, its fields, what it takes, whether it fits, and its kinds.
 
-    Of a plan that was evaluated that is its evaluation, made of parts as its estimate is.
+    Of a plan that was evaluated that is its evaluation, of others what it takes at least.
     """
-    seconds, memory = one.seconds_by_part, one.memory_by_kind
-    known = one.model.known(one.plan, one.devices)
-    step, taken, fits = one.seconds, one.memory_bytes, 1 if may_fit(one) else 0
+    known = model.known(one.plan, one.devices)
+    step, taken, by_kind = one.seconds, one.memory_bytes, one.memory_by_kind
+    fits = int(model.may_fit(one))
     if known is not None:
         step, taken, fits = known.seconds, known.memory.peak_bytes, 2 if known.fits else 0
+        by_kind = known.memory.by_kind
+    compute, links = one.compute_seconds, one.link_seconds
     return [
         one.plan.text,
         [getattr(one.plan, name) for name in _FIELDS],
         step,
         taken,
         fits,
-        [seconds[name] * step / one.seconds for name in parts],
-        [memory.get(kind, 0.0) * taken / one.memory_bytes for kind in kinds],
+        [compute, links, max(step - compute - links, 0.0)],
+        [by_kind.get(kind, 0.0) for kind in kinds],
         int(known is not None),
     ]
 
@@ -127,7 +135,7 @@ def _on(answers: Answers, devices: int) -> Evaluated | None:
     """Return the fastest plan on a number of devices."""
     if devices == answers.devices:
         return answers.fastest
-    return on_devices(answers.model, devices, _CURVE).best
+    return on_devices(answers.model, devices).best
 
 
 def _of_sizes(
@@ -143,8 +151,8 @@ def _of_sizes(
 
 
 def _fastest_of(answers: Answers, sizes: Mapping[str, Any]) -> Evaluated | None:
-    plans = family(answers.subject.model(**sizes), answers.devices)
-    return next(iter(fastest(plans, _CURVE)), None)
+    model = answers.subject.model(**sizes)
+    return fastest(model, family(model, answers.devices))
 
 
 def _curve(

@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from shardwright.compiler.fit.evaluated import EVALUATED, Evaluated
+from shardwright.compiler.fit.evaluated import Evaluated
 from shardwright.compiler.fit.questions import (
     Longest,
     OnDevices,
@@ -92,10 +92,7 @@ def first_sentences(answers: Answers, asked: Asked, chosen: str = "") -> list[st
 def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:
     """Yield the first lines: the plan that was built, its figures, and the training."""
     best = "of the least regret" if answers.robust is not None else "the fastest"
-    compared = (
-        f"{best} of {len(answers.plans)} plans of Megatron's family, by estimates and, of the"
-    )
-    compared += f" best {EVALUATED}, by simulation"
+    compared = f"{best} of {len(answers.plans)} plans of Megatron's family"
     divided, figures, trained, *rest = told.sentences(chosen, compared)
     yield from (divided, figures)
     yield f"{trained}; the plan is `{told.planned.plan.document.how}`"
@@ -110,8 +107,8 @@ def _figures(answers: Answers) -> str:
             f"hosts launch between passes; {_account(answers.software)}"
         )
     return (
-        f"steps and memory of all plans are estimated; of the best {EVALUATED}, and of each plan "
-        "that is told of, they are simulated, and those of the compiled program; by figures of "
+        "steps and memory are simulated, and those of the compiled program; plans are left out "
+        "where a lower bound is above the best step or the memory limit; by figures of "
         f"{answers.subject.cluster.name} as its cluster file says{timed}"
         f"{attained_text(answers.subject.cluster)}"
     )
@@ -135,11 +132,11 @@ def _title(answers: Answers) -> str:
 
 
 def _print_verdict(answers: Answers) -> None:
-    model, count = answers.model, len(answers.fitting)
+    model, count = answers.model, answers.larger
     limit = bytes_text(model.limit_bytes)
     least = least_devices(model)
     if answers.best is not None:
-        _line("fits", f"yes, in {limit}; {count} of {len(answers.plans)} plans do by estimates")
+        _line("fits", f"yes, in {limit}; {count} of {len(answers.plans)} plans take more")
     elif least > answers.devices:
         needed = bytes_text(model.least_bytes)
         _line(
@@ -272,7 +269,7 @@ def _print_several(answers: Answers, found: Sequence[OnDevices], asked: Asked) -
     rows: list[tuple[str, ...]] = []
     for one in found:
         if one.best is None:
-            told = f"no plan of this family fits ({one.plans} estimated)"
+            told = f"no plan of this family fits ({one.plans} plans)"
             rows.append((str(one.devices), told))
             continue
         rows.append((str(one.devices), *_row(one.best, answers.subject.tokens, asked)))

@@ -1,7 +1,7 @@
 "use strict";
 // All plans of a family: step against memory, what each is made of, and what one change does.
 
-const FITS = ["does not fit", "may fit by its estimate", "fits"];
+const FITS = ["does not fit", "may fit by a lower bound", "fits"];
 const FITS_COLOURS = ["#c3ccd5", "#e09f3e", "#2a7d4f"];
 const GIB = 2 ** 30;
 
@@ -53,7 +53,7 @@ function signed(share) { return `${share >= 0 ? "+" : "-"}${(100 * Math.abs(shar
 
 function detail(report, plans, plan, choose) {
   const tokens = report.tokens ? ` · ${numberText(report.tokens / plan.seconds / report.devices)} tokens/s on each device` : "";
-  const changes = oneChange(plan, plans), how = plan.evaluated ? "simulated" : "estimated";
+  const changes = oneChange(plan, plans), how = plan.evaluated ? "simulated" : "lower bounds";
   return make("div", {},
     make("h3", { class: "mono" }, plan.text),
     make("p", {}, `${secondsText(plan.seconds)} a step${tokens} · ${bytesText(plan.bytes)} of ${bytesText(report.limit_bytes)} · ${FITS[plan.fits]} · ${how}`),
@@ -124,7 +124,7 @@ function explorerView(report, plans) {
   draw(plans);
   const best = plans.find((plan) => plan.text === report.best) || plans[0];
   choose(best);
-  return section("Plans", `Steps and memory of the best plans are simulated, those of the others estimated; plans that may fit take up to ${Math.round(100 * report.below)}% more than the memory limit by their estimates.`.replaceAll("`", ""),
+  return section("Plans", "Steps and memory of plans that may be the fastest are simulated; those of the others are lower bounds, by which they are slower than the best or do not fit.",
     filters(plans, draw), count, make("div", { class: "columns" }, cloud, place));
 }
 

@@ -49,7 +49,8 @@ def test_rows_are_the_plans_and_add_up(answers, document):
         known = answers.model.known(one.plan, 4)
         assert told == (known is not None)
         if known is None:
-            assert fits == (memory <= 1.1 * 0.3 * 2**30)
+            assert fits == (memory <= 0.3 * 2**30)
+            assert (seconds, memory) == (one.seconds, one.memory_bytes)
         else:
             assert (seconds, memory) == (known.seconds, known.memory.peak_bytes)
             assert fits == 2 * known.fits

@@ -1,0 +1,371 @@
+"""What named plans take at least: what decides which plans are evaluated, and when none is left.
+
+With M micro-batches, a device group g that runs p seconds of each in line, and u seconds in which
+a micro-batch passes the stages before its first one, forward and backward,
+
+    step >= M p + u          for every group
+
+since the first micro-batch is as late, and what follows the last one as long. Links serve one
+collective at a time: a pass takes no less than they gather and reduce in it, what is gathered
+before all passes delays the first, and what is reduced after them follows the last. A rank holds
+what it stores between steps, what it accumulates, and what the micro-batches in flight have saved.
+Seconds and bytes of a pass are those of the parts of the model (`parts`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import add
+
+from shardwright.compiler.evaluation.parts import Part, Parts, Times
+from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.schedules import WEIGHTS, in_flight, make_schedule
+from shardwright.dataflow.update_rules import mean_state_bytes
+from shardwright.ir.graph import Graph
+from shardwright.ir.types import item_bytes
+from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.planner.options import CompileOptions
+from shardwright.search.named_plan import NamedPlan
+from shardwright.search.plan_axes import has_copies, is_of_batch
+
+_IN_ALL = 3  # the ZeRO stage that gathers in every pass
+_Passes = tuple[list[float], ...]  # of every stage, forward and backward
+_ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors on the seconds that the figures of a cluster say.
+
+    Parameters
+    ----------
+    compute : float
+        On the seconds of operators.
+    links : tuple of float
+        On the seconds of communication by each level of the cluster; 1 for levels beyond them.
+    exposed : float, optional
+        Share of the communication that overlaps computation, as said, for which computation waits.
+    """
+
+    compute: float = 1.0
+    links: tuple[float, ...] = ()
+    exposed: float | None = None
+
+    def of_level(self, level: int) -> float:
+        """Return the factor of a level."""
+        return self.links[level] if level < len(self.links) else 1.0
+
+    def seconds(self, times: Times) -> float:
+        """Return the seconds of a pass, forward or backward."""
+        links = (self.of_level(level) * one for level, one in enumerate(times.links))
+        return self.compute * times.compute + sum(links)
+
+
+AS_SAID = Factors()
+
+
+@dataclass(frozen=True)
+class StoredBytes:
+    """Bytes of a trained element on a rank without ZeRO.
+
+    Parameters
+    ----------
+    master : float
+        The element itself.
+    states : float
+        The states of the optimizer.
+    gradient : float
+        Its gradient, where it is accumulated.
+    lower : float
+        A copy in the type that is computed in; 0 where that is the type of the element.
+    reduced : float
+        Its gradient while it is reduced over ranks, which is not stored.
+    """
+
+    master: float
+    states: float
+    gradient: float
+    lower: float
+    reduced: float
+
+    @staticmethod
+    def of(options: CompileOptions, graph: Graph) -> "StoredBytes":
+        """Return the bytes by the optimizer and the types; of states the mean of a program."""
+        master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
+        gradient, reduced = (
+            lower if one == "lower" else master
+            for one in (options.accumulate_type, options.reduce_type)
+        )
+        states = mean_state_bytes(options.optimizer, graph)
+        return StoredBytes(master, states, gradient, lower if lower < master else 0.0, reduced)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model on a cluster, as far as bounds of its plans ask.
+
+    Parameters
+    ----------
+    layers, samples : int
+        Number of repeated layers, and samples of a step.
+    cluster : Cluster
+        The devices as the training software runs programs on them.
+    stored : StoredBytes
+        Bytes of a trained element.
+    """
+
+    layers: int
+    samples: int
+    cluster: Cluster
+    stored: StoredBytes
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a plan takes at least.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan, with its data ranks and micro-batch.
+    devices : int
+        Number of ranks.
+    shape : Shape
+        The model on its cluster.
+    parts : Parts
+        What the parts of the model take on its tensor and expert ranks, with its micro-batch.
+    factors : Factors
+        On what the cluster's figures say.
+    """
+
+    plan: NamedPlan
+    devices: int
+    shape: Shape
+    parts: Parts
+    factors: Factors = field(default=AS_SAID)
+
+    @cached_property
+    def passes(self) -> int:
+        """Number of micro-batches."""
+        return self.plan.passes(self.shape.samples, self.devices)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """Layers of every stage."""
+        return even_sizes(self.shape.layers, self.plan.pipeline * self.plan.chunks)
+
+    def _by_stage(self, layer: float, first: float, last: float) -> list[float]:
+        found = [size * layer for size in self._sizes]
+        found[0] += first
+        found[-1] += last
+        return found
+
+    def _by_group(self, layer: float, first: float, last: float) -> list[float]:
+        stages, groups = self._by_stage(layer, first, last), self.plan.pipeline
+        return [sum(stages[group::groups]) for group in range(groups)]
+
+    @property
+    def _parts(self) -> tuple[Part, Part, Part]:
+        return self.parts.layer, self.parts.first, self.parts.last
+
+    # Time
+
+    @cached_property
+    def seconds(self) -> float:
+        """What the step takes at least."""
+        if self.shape.cluster.software is not None:
+            return max(self._of_loads(self._in_line), self._of_loads(self._host)) + self._exposed
+        if self.plan.pipeline == 1 or self.passes == 1:
+            return self._of_one_stage
+        return self._of_loads(self._segments, self._once)
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds in which the busiest device group runs operators, at least."""
+        return self.passes * max(self._computing)
+
+    @property
+    def link_seconds(self) -> float:
+        """Seconds for which that group waits for links in its passes, at least."""
+        busiest = self._computing.index(max(self._computing))
+        loads = map(add, *map(self._of_groups, self._in_line))
+        return self.passes * list(loads)[busiest] - self.compute_seconds
+
+    @cached_property
+    def _computing(self) -> list[float]:
+        each = (part.forward.compute + part.backward.compute for part in self._parts)
+        return [self.factors.compute * one for one in self._by_group(*each)]
+
+    @cached_property
+    def _in_line(self) -> _Passes:
+        """What stages run in line."""
+        of, parts = self.factors.seconds, self._parts
+        return tuple(self._by_stage(*map(of, one)) for one in zip(*map(_times, parts), strict=True))
+
+    @property
+    def _host(self) -> _Passes:
+        """Seconds in which the host launches what stages run."""
+        each = zip(*map(_times, self._parts), strict=True)
+        return tuple(self._by_stage(*(times.host for times in one)) for one in each)
+
+    @cached_property
+    def _segments(self) -> _Passes:
+        """Seconds of the passes of stages: links gather and reduce beside what runs in line."""
+        gathers, reductions = self._moved
+        forward, backward = self._in_line
+        if self.plan.zero == _IN_ALL:
+            forward = list(map(max, forward, gathers))
+        if self.plan.zero > 1:
+            again = gathers if self.plan.zero == _IN_ALL else [0.0] * len(gathers)
+            backward = [
+                max(own, one + two)
+                for own, one, two in zip(backward, again, reductions, strict=True)
+            ]
+        return forward, backward
+
+    @property
+    def _once(self) -> list[tuple[float, float]]:
+        """Seconds in which groups gather before all passes, and reduce after them."""
+        gathers, reductions = map(self._of_groups, self._moved)
+        before = [one if self.plan.zero in (1, 2) else 0.0 for one in gathers]
+        return list(
+            zip(before, [r if self.plan.zero < 2 else 0.0 for r in reductions], strict=True)
+        )
+
+    @property
+    def _of_one_stage(self) -> float:
+        """The bound where all links are beside all passes: the last pass reduces what it makes."""
+        found = self._of_loads(self._in_line)
+        gathers, reductions = map(self._of_groups, self._moved)
+        in_pass = {2: (0, 1), 3: (2, 1)}.get(self.plan.zero, (0, 0))
+        for group, (forward, backward) in enumerate(
+            zip(*map(self._of_groups, self._in_line), strict=True)
+        ):
+            first = max(forward, gathers[group] if self.plan.zero else 0.0)
+            last = max(backward, reductions[group])
+            beside = in_pass[0] * gathers[group] + in_pass[1] * reductions[group]
+            inner = (self.passes - 1) * (forward + backward)
+            found = max(found, first + inner + last, self.passes * beside)
+        return found
+
+    @property
+    def _exposed(self) -> float:
+        """Seconds in which a training software waits for what data ranks gather and reduce."""
+        software = self.shape.cluster.software
+        assert software is not None
+        gathers, reductions = map(self._of_groups, self._moved)
+        times = {0: (0, 1), 1: (1, 1), 2: (1, self.passes)}.get(
+            self.plan.zero, (2 * self.passes, self.passes)
+        )
+        moved = (times[0] * g + times[1] * r for g, r in zip(gathers, reductions, strict=True))
+        return software.exposed_parameters.value * min(moved)
+
+    def _of_loads(
+        self, passes: _Passes, once: Sequence[tuple[float, float]] | None = None
+    ) -> float:
+        """Return the bound by what groups run, forward and backward, and once before and after."""
+        (forward, backward), groups, found = passes, self.plan.pipeline, 0.0
+        divided = WEIGHTS in make_schedule(self.plan.order, groups, self.plan.chunks, groups).parts
+        reached, left = 0.0, 0.0  # when a group begins at least, and what follows its last pass
+        for group in range(groups):
+            before, after = once[group] if once else (0.0, 0.0)
+            load = sum(forward[group::groups]) + sum(backward[group::groups])
+            reached = max(reached, before)
+            found = max(found, reached + self.passes * load + max(left, after))
+            reached += forward[group]
+            left = max(left, after) + (0.0 if divided else backward[group])
+        return found
+
+    def _of_groups(self, stages: Sequence[float]) -> list[float]:
+        return [sum(stages[group :: self.plan.pipeline]) for group in range(self.plan.pipeline)]
+
+    @cached_property
+    def _moved(self) -> _Passes:
+        """Seconds in which layers of stages are gathered over data ranks, and reduced.
+
+        They are those of the busiest level; experts have data ranks of their own.
+        """
+        plan, stored, layer = self.plan, self.shape.stored, self.parts.layer
+        used = self.shape.cluster.used_by(self.devices)
+        parts = plan.parts(used, self.devices)
+        of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
+        of_copies = [one for name in parts if has_copies(name) for one in parts[name]]
+        own = layer.elements - layer.of_experts
+        each = ((own, of_batch), (layer.of_experts, of_copies))
+        kinds = ("reduce_scatter",) if plan.zero else ("reduce_scatter", "all_gather")
+        gathered, reduced = stored.lower or stored.master, stored.reduced
+        gathers, reductions = (
+            max(
+                sum(seconds)
+                for seconds in zip(
+                    *(self._on_levels(n * nbytes, over, used, which) for n, over in each),
+                    strict=True,
+                )
+            )
+            for nbytes, which in ((gathered, ("all_gather",)), (reduced, kinds))
+        )
+        return [n * gathers for n in self._sizes], [n * reductions for n in self._sizes]
+
+    def _on_levels(
+        self,
+        nbytes: float,
+        parts: Sequence[tuple[int, int]],
+        cluster: Cluster,
+        kinds: Sequence[str],
+    ) -> list[float]:
+        """Return the seconds of each level in which bytes are moved over some ranks."""
+        found = [0.0] * len(cluster.levels)
+        for size, number in parts:
+            level = cluster.levels[number].without_latency()
+            moved = sum(min(slope for _, slope in level.ways_of(kind)) for kind in kinds)
+            seconds = nbytes * (1 - 1 / size) * moved
+            found[number] += seconds * self.factors.of_level(number)
+            nbytes /= size
+        return found
+
+    # Memory
+
+    @cached_property
+    def memory_by_kind(self) -> Mapping[str, float]:
+        """What a rank of the fullest group takes at least, by kind."""
+        groups = range(self.plan.pipeline)
+        return max(map(self._memory_of, groups), key=lambda kinds: sum(kinds.values()))
+
+    @cached_property
+    def memory_bytes(self) -> float:
+        """What a rank of the fullest group takes at least."""
+        return sum(self.memory_by_kind.values())
+
+    def _memory_of(self, group: int) -> Mapping[str, float]:
+        stored, plan, data = self.shape.stored, self.plan, self.plan.data or 1
+        whole = self._by_group(*(part.elements for part in self._parts))[group]
+        experts = self._by_group(*(part.of_experts for part in self._parts))[group]
+        divided = (whole - experts) / data + experts / plan.expert_data
+        kept = divided if plan.zero else whole
+        found = {
+            "parameters": stored.master * kept
+            + stored.lower * (divided if plan.zero == _IN_ALL else whole),
+            "optimizer states": stored.states * kept,
+        }
+        if self.passes > 1:
+            found["gradients"] = stored.gradient * (divided if plan.zero > 1 else whole)
+        found["activations"] = self._saved_on(group)
+        return found
+
+    def _saved_on(self, group: int) -> float:
+        """Return what the micro-batches in flight on a group have saved."""
+        groups, chunks = self.plan.pipeline, self.plan.chunks
+        layer, first, last = (part.saved for part in self._parts)
+        if groups == 1:
+            return self._by_group(layer, first, last)[0]
+        saved = self._by_stage(layer, first, 0.0)[group::groups]
+        few = min(self.passes, _ROUNDS * groups)
+        flights = in_flight(make_schedule(self.plan.order, groups, chunks, few))[group]
+        return max(
+            sum(n * own for n, own in zip(counts.passes, saved, strict=True)) for counts in flights
+        )
+
+
+def _times(part: Part) -> tuple[Times, Times]:
+    return part.forward, part.backward
