@@ -265,6 +265,11 @@ class Elimination:
             entries *= self.sizes[variable]
         return entries
 
+    @property
+    def message_entries(self) -> int:
+        """The entries of all messages, each on its own."""
+        return sum(self.entries(group.scope[1:]) for groups in self.groups for group in groups)
+
     def minimise(
         self,
         unary: list[Array],

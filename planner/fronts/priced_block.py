@@ -50,11 +50,14 @@ class PricedBlock:
         The bytes that each choice holds from forward to backward, by option; None for none.
     others : callable
         Returns the bytes that it holds of each other micro-batch in flight.
+    gap : float
+        The relative gap between a sum and its bound at which a search for it stops.
     """
 
     problem: Problem
     held: Sequence[Array | None]
     others: Callable[[], Sequence[Array | None]]
+    gap: float = 0.0
     _found: dict[tuple[float, float], Priced] = field(default_factory=dict)
 
     def least(self, price: float, in_flight: float, budget: Budget) -> Priced:
@@ -68,7 +71,7 @@ class PricedBlock:
         key = price, in_flight
         if key not in self._found:
             problem = self._priced(price, price * (in_flight - 1))
-            solution = solve(problem, budget=budget.within(budget.left))
+            solution = solve(problem, budget=budget.within(budget.left), gap=self.gap)
             if solution.assignment is None:
                 raise NotFoundError(_UNKNOWN, hint="allow more effort")
             nbytes = self._bytes(solution.assignment, in_flight - 1)

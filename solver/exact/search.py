@@ -202,7 +202,8 @@ class ExactSearch:
                 elimination = Elimination(network.sizes, network.tables, self.message_limit)
             if self.message_limit > LEAST_MESSAGE:
                 elimination.work = _work_in(share * self.incumbent.budget.seconds)
-                if self._passes_messages and self.problem.memory_limit is None:
+                is_alone = self._passes_messages and self.problem.memory_limit is None
+                if is_alone and elimination.message_entries <= MOST_FLAT_ENTRIES:
                     elimination.work = max(elimination.work, PASSING * self._entries)
                 elimination.budget = self.incumbent.budget
             else:
