@@ -176,8 +176,8 @@ def document(found: list[Program]) -> str:
         "",
         "With the serial step, the search is exact. The overlapped step has a bound by weights of",
         "the resources; where the gap to it stays wide, the plans of tighter limits by the first",
-        "weights are candidates, too (`compiler/limits/frontier.py`), of problems of up to 600",
-        "options. So are pipelines (`compiler/limits/pipelines.py`) of stages that have, in all",
+        "weights are candidates, too (`planner/whole/search.py`), of problems of up to 600",
+        "options. So are pipelines (`compiler/stages/tighter_limits.py`) whose stages have in all",
         "cuts, up to 600 options. Beyond that size nothing is promised.",
     )
     return "\n".join(lines) + "\n"

@@ -24,7 +24,6 @@ import numpy as np
 from overlap import EXACT, Plan, all_plans
 
 import shardwright
-from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import Cluster, Host, cluster, mesh_for
 from shardwright.ir.errors import NoPlanError, OptionError, ShardwrightError
@@ -36,6 +35,7 @@ from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.group_statistics import GroupStatistics
 from shardwright.planner.options import CompileOptions
+from shardwright.planner.whole.buckets import fastest_fusion
 from shardwright.proof import UpdateRule, prove_program
 from shardwright.solver.problem import FORBIDDEN, Pair, Problem
 from shardwright.zoo.loading import load

@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from machine import machine
 
-from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for
 from shardwright.cost_model.efficiency.figures import (
@@ -54,6 +53,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.buckets import fastest_fusion
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN, Problem

@@ -26,13 +26,13 @@ from typing import Any
 from seeded_bugs_table import BREAKS, BUGS, Bug, tests
 
 import shardwright as sw
-from shardwright.compiler import partitioning
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.text import to_text
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes import manager
+from shardwright.planner.whole import problem
 from shardwright.proof import prove
 from shardwright.runtime import LocalCommunicator, initialize
 from shardwright.verification.comparison import verify_plan
@@ -144,7 +144,7 @@ def judged(case: str, name: str | None = None, right: Said | None = None) -> Sai
         except Exception as error:  # a compiler with a bug may fail anywhere
             said["compiler"] = said["compiler"] or _told(error)
             # What the referee says of a program that the compiler would have refused.
-            partitioning.check_cost = _unchecked
+            problem.check_cost = _unchecked
             manager._check_result = _unchecked
             if not checked:
                 return said

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardwright.compiler.buckets import NO_BUCKETS, fusion_text
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.decisions import Decisions
@@ -12,6 +11,8 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.planner.options import CompileOptions
+from shardwright.planner.whole.buckets import fusion_text
+from shardwright.planner.whole.plan import NO_BUCKETS, Plan
 from shardwright.search.budget_note import BudgetNote
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress
@@ -84,6 +85,23 @@ class Partitioned:
         if not self.options.extra_passes:  # with them, every program was verified at once
             emitting.verify()
         self.passes.records += emitting.records
+
+    def emitted(self, plan: Plan, pin_prices: Mapping[str, float] | None = None) -> Emitted:
+        """Return a plan in one stage, as it is emitted, and take its records.
+
+        Its cost is the overlapped step where that was simulated.
+        """
+        self.take(plan.records)
+        return Emitted(
+            plan.program,
+            plan.program.mesh or self.mesh,
+            plan.memory,
+            plan.emitted.decisions,
+            plan.result,
+            pin_prices or {},
+            fusion_text(plan.fusion),
+            minimizes_step=plan.timeline is not None,
+        )
 
     @cached_property
     def budget_note(self) -> BudgetNote:

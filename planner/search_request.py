@@ -1,7 +1,7 @@
 """What a compilation asks of the search: the program, its costs on the mesh, and the options."""
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,7 +12,6 @@ from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.cost_model.weighted.intervals import ResourceWeights
-from shardwright.cost_model.weighted.loads import Loads
 from shardwright.cost_model.weighted_profile import WeightedPlanner, WeightedProfile
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
@@ -25,7 +24,6 @@ from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions, Mode
 from shardwright.search.driver import SEARCHES, search
 from shardwright.search.heuristics.named_plan import ByName
-from shardwright.search.loads import plan_loads
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
@@ -296,21 +294,6 @@ class SearchRequest:
         """Search a problem of this request within limits."""
         plan = self.options.named_plan
         return search(space, self.search if plan is None else ByName(plan), limits)
-
-    def loads(self, space: SearchSpace, assignment: Sequence[int]) -> Loads | None:
-        """Return the loads of a plan by weights; None where only its program tells them."""
-        profile = self.profile
-        if not self.knows_loads or not isinstance(profile, WeightedProfile):
-            return None
-        return plan_loads(space, assignment, profile)
-
-    @property
-    def knows_loads(self) -> bool:
-        """Whether the loads of most plans by weights are known without their programs.
-
-        They are not of a step in micro-batches, nor where an option is an orbit of several.
-        """
-        return self.micro is None and len(self.planner.axis_permutations) == 1
 
 
 def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:

@@ -18,7 +18,6 @@ _BY_SOLVER = "a search of the solver"
 
 # Parts of a search that several modules name.
 BY_WEIGHTS = "the search by weights"
-BY_RULE = "plans by rule"
 FOR_A_BOUND = "the search for a bound"
 
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.evaluation.bounds import Factors
 from shardwright.compiler.evaluation.parts import Parts, parts_of
 from shardwright.compiler.garbage import rare_collections
@@ -45,6 +44,8 @@ from shardwright.planner.evaluation.tiles import Shortened, shortened
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked, canonical_form, fused, marking, partitioned
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.buckets import fastest_fusion
+from shardwright.planner.whole.plan import NO_BUCKETS
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 

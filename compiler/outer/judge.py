@@ -32,10 +32,10 @@ from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.configuration import Configuration, is_large
 from shardwright.planner.choice.questions import Found, Prices
-from shardwright.planner.fronts.site import is_repeated
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.blocks import plans_blocks
 from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
@@ -237,9 +237,7 @@ class ProgramJudge:
 
     @cached_property
     def _repeats_blocks(self) -> bool:
-        options, source = self.options, self.source_of(1)
-        known = options.objective != "serial" and options.offload != SEARCHED
-        return known and self.is_large and not source.offloaded and is_repeated(source, options)
+        return self.is_large and plans_blocks(self.source_of(1), self.options)
 
     @property
     def _names_plans(self) -> bool:

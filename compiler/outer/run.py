@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.fitting import bounded
 from shardwright.compiler.outer.explanation import memory_points, ranked_plans
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
@@ -14,6 +13,7 @@ from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.choice.entries import Entry
 from shardwright.planner.choice.trace import SearchTrace, Tried
 from shardwright.planner.executors.workers import usable_workers
+from shardwright.planner.whole.plan import bounded
 from shardwright.search.budget_note import ENDED, INTERRUPTED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget

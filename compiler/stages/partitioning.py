@@ -9,8 +9,6 @@ from itertools import combinations
 from math import comb, inf
 from typing import TypeVar
 
-from shardwright.compiler.fitting import bounded
-from shardwright.compiler.limits.pipelines import PipelineFrontier
 from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.by_blocks import PipelinesOfBlocks
@@ -23,6 +21,7 @@ from shardwright.compiler.stages.places import (
 )
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.shared import SharedParts
+from shardwright.compiler.stages.tighter_limits import PipelineFrontier
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import GroupClusters
@@ -48,6 +47,7 @@ from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
 from shardwright.planner.search_request import SearchRequest, decided
+from shardwright.planner.whole.plan import bounded
 from shardwright.search.budget_note import BY_WEIGHTS
 from shardwright.search.method import SearchResult
 from shardwright.search.options import SearchOptions

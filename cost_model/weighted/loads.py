@@ -48,17 +48,6 @@ class Loads:
             found[list(occupied)] += seconds
         return found
 
-    @property
-    def without_window(self) -> float:
-        """About the step where nothing is ahead or behind, though all links are busy at once."""
-        in_line, links = 0.0, np.zeros(self.resources)
-        for (_, occupied), seconds in self.seconds.items():
-            if 0 in occupied:
-                in_line += seconds
-            else:
-                links[list(occupied)] += seconds
-        return in_line + float(links.max())
-
     def weighted(self, weights: Floats) -> float:
         """Return the sum by weights of each interval: a lower bound of every schedule."""
         return sum(

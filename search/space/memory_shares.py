@@ -1,11 +1,11 @@
 """What takes the memory of an assignment where it is at its peak."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 
 from shardwright.ir.units import bytes_text, pattern
-from shardwright.search.space.space import Choice, SearchSpace, Storage
+from shardwright.search.space.space import Choice, SearchSpace
 
 _ENOUGH = 0.8  # part of the memory that is named
 _MOST_ROWS = 6
@@ -32,18 +32,6 @@ def largest_shares(space: SearchSpace, assignment: tuple[int, ...]) -> str:
         times = f"{count}x " if count > 1 else ""
         rows.append(f"{times}{label} {bytes_text(size)}")
     return f"{named / total:.0%} of it is taken by {', '.join(rows)}"
-
-
-def parameter_bytes(space: SearchSpace, assignment: Sequence[int]) -> float:
-    """Return the bytes that parameters take at their peak, with what is kept with them."""
-    change: dict[int, float] = defaultdict(float)
-    chosen = zip(space.choices, space.problem.variables, assignment, strict=True)
-    for choice, variable, position in chosen:
-        if isinstance(choice.options[position], Storage):
-            for use in variable.memory:
-                change[use.start] += float(use.usage[position])
-                change[use.end] -= float(use.usage[position])
-    return max(accumulate(change[moment] for moment in sorted(change)), default=0.0)
 
 
 def _shares(space: SearchSpace, assignment: tuple[int, ...]) -> Mapping[str, tuple[float, int]]:

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.buckets import fastest_fusion
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.overlap import OverlapSearch
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds
@@ -24,7 +22,10 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.options import CompileOptions
-from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.buckets import fastest_fusion
+from shardwright.planner.whole.problem import PlanProblem
+from shardwright.planner.whole.search import WholeSearch
+from shardwright.search.method import SearchResult
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.solution import OPTIMALITY_GAP
 from tests.extent import first
@@ -145,13 +146,17 @@ def test_weighted_costs_are_weighted_loads(seed: int) -> None:
 def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_time(*_: object) -> None:
-        raise NotFoundError("no time is left")
+    solve = PlanProblem.solve
+
+    def no_time(problem: PlanProblem, limit: float | None, *others: object) -> SearchResult:
+        if limit is not None and problem.request.weights is not None:
+            raise NotFoundError("no time is left")
+        return solve(problem, limit, *others)  # type: ignore[arg-type]
 
     graph = zoo.load(SMALL[model]).graph
     free = compiled(graph, 4, on=POD)
     assert free.result is not None
-    monkeypatch.setattr("shardwright.compiler.partitioning.Partitioning._probe", no_time)
+    monkeypatch.setattr(PlanProblem, "solve", no_time)
     limited = compiled(graph, 4, on=POD, memory_limit=0.8 * free.memory.peak_bytes)
     assert limited.result is not None
     assert limited.memory.peak_bytes <= 0.8 * free.memory.peak_bytes
@@ -165,7 +170,7 @@ def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
     seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
-        monkeypatch.setattr("shardwright.compiler.partitioning._LARGE", 0)
+        monkeypatch.setattr("shardwright.planner.whole.search._LARGE", 0)
     graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 4))
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
     space = build_search_space(graph, profile)
@@ -183,36 +188,6 @@ def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
             assert found.result.lower_bound <= timeline.step_seconds * ROUNDING
 
 
-def test_a_large_program_is_not_emitted_where_its_loads_refuse_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What the loads refuse, its program would be refused for: the step is the same."""
-    graph, mesh = zoo.load(SMALL["lenet5"]).graph, mesh_for(POD, 16, (2, 8))
-    options = CompileOptions(optimizer=Optimizer("adam"))
-    free = compile_graph(graph, POD, 16, options, mesh)
-    options = replace(options, memory_limit=0.7 * free.memory.peak_bytes)
-    for module in ("partitioning._LARGE", "attempts._FINE", "attempts._FINE_RECOMPUTING"):
-        monkeypatch.setattr(f"shardwright.compiler.{module}", 0)
-    emit, emitted, steps = Programs.emit, list[int](), list[float]()
-    for is_known in (True, False):
-        if not is_known:
-            monkeypatch.setattr(SearchRequest, "loads", lambda *_: None)
-        count = []
-
-        def counted(*arguments: object, count: list[int] = count) -> object:
-            count.append(1)
-            return emit(*arguments)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(Programs, "emit", counted)
-        found = compile_graph(graph, POD, 16, options, mesh)
-        assert found.result is not None
-        assert found.result.lower_bound <= found.result.cost * ROUNDING
-        emitted.append(len(count))
-        steps.append(found.result.cost)
-    assert emitted[0] < emitted[1]
-    assert steps[0] == pytest.approx(steps[1], rel=1e-3)
-
-
 def test_a_plan_says_where_the_budget_ended_the_search_for_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,14 +195,13 @@ def test_a_plan_says_where_the_budget_ended_the_search_for_weights(
     free = compiled(graph, 4, gap=0.0).result
     assert free is not None
     assert "budget" not in free.how
-    first_bound = OverlapSearch._first_bound
+    search = WholeSearch._search
 
-    def only_first(search: OverlapSearch) -> float:
-        bound = first_bound(search)
-        search.budget = search.budget.within(0.0)
-        return bound
+    def only_first(self: WholeSearch, *arguments: object) -> None:
+        search(self, *arguments)  # type: ignore[arg-type]
+        self.searching = self.searching.within(0.0)
 
-    monkeypatch.setattr(OverlapSearch, "_first_bound", only_first)
+    monkeypatch.setattr(WholeSearch, "_search", only_first)
     ended = compiled(graph, 4, gap=0.0).result
     assert ended is not None
     assert "; a share of the budget ended the search by weights after " in ended.how

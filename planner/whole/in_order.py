@@ -7,13 +7,11 @@ take as much memory as a cheaper plan whose program does not fit, or whose step 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from shardwright.compiler.attempts import Attempts
-from shardwright.compiler.fitting import Attempt
-from shardwright.compiler.limits.tighter import SHARE, is_small
 from shardwright.ir.decisions import Decisions, SharedLayout
-from shardwright.ir.errors import NotFoundError
+from shardwright.planner.whole.plan import Plan, is_near
+from shardwright.planner.whole.problem import PlanProblem
 from shardwright.search.method import SearchResult
 from shardwright.search.solving import with_copies
 from shardwright.search.space.space import SearchSpace
@@ -21,60 +19,48 @@ from shardwright.search.symmetry.alignment import align
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.in_order import in_order
 from shardwright.solver.problem import Problem
-from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _PARTIAL = 20_000  # partial plans that are continued at most
 _PROGRAMS = 100  # that are emitted at most
+SHARE = 1 / 4  # of the budget left
 
 
-@dataclass(frozen=True)
-class PlansInOrder:
-    """The plans of a small problem that may be faster than the fastest one so far.
+def plans_in_order(
+    weighted: PlanProblem,
+    serial: PlanProblem,
+    shortest: Callable[[], float],
+    recomputes: bool = True,
+) -> Iterator[Plan]:
+    """Yield the plans that fit, until no other one is faster than the shortest step so far.
 
     Parameters
     ----------
-    searches : Attempts
-        The searches by weights, which order the plans.
-    serial : Attempts
-        The searches of the serial step, which emit them: by weights, the shortest path of a
+    weighted : PlanProblem
+        The problem by weights, which orders the plans.
+    serial : PlanProblem
+        The problem of the serial step, which emits them: by weights, the shortest path of a
         redistribution may be long by the clock.
+    shortest : callable
+        Returns the shortest step so far.
+    recomputes : bool
+        Whether plans differ in what they recompute.
     """
-
-    searches: Attempts
-    serial: Attempts
-
-    def plans(self, shortest: Callable[[], float]) -> Iterator[Attempt]:
-        """Yield the plans that fit, until no other one is faster than `shortest`."""
-        limits = self.searches.limits
-        # By other weights, a large problem may not be built yet, and would take long.
-        serial = _space(self.serial) if self.serial.request.is_built else None
-        space = None if serial is None else _space(self.searches)
-        if space is None or serial is None:
+    limits = weighted.limits
+    space, prices = weighted.space(recomputes), serial.space(recomputes)
+    budget = weighted.budget.share(SHARE)
+    problem = _without_copies(space).limited(limits.memory_limit)
+    known = list[Decisions]()
+    for bound, assignment in in_order(problem, budget, _PARTIAL):
+        near = is_near(shortest(), bound + space.constant, limits.gap)
+        if near or len(known) >= _PROGRAMS or budget.is_spent:
             return
-        budget = self.searches.budget.share(SHARE)
-        problem = _without_copies(space).limited(limits.memory_limit)
-        gap, known = max(limits.gap, OPTIMALITY_GAP), list[Decisions]()
-        for bound, assignment in in_order(problem, budget, _PARTIAL):
-            near = relative_gap(shortest(), bound + space.constant) <= gap
-            if near or len(known) >= _PROGRAMS or budget.is_spent:
-                return
-            result = _result(serial, assignment)
-            plan = _without_account(result.decisions)
-            if plan not in known:
-                known.append(plan)
-                attempt = self.serial.emit(limits, result)
-                if attempt.fits(limits.limit_bytes):
-                    yield attempt
-
-
-def _space(attempts: Attempts) -> SearchSpace | None:
-    """Return the problem in which what is saved is decided; None where it is not small, or late."""
-    recomputing = replace(attempts, recomputes=attempts.request.recomputes)
-    try:
-        small = all(is_small(sum(one.built().problem.sizes)) for one in (attempts, recomputing))
-    except NotFoundError:
-        return None
-    return recomputing.built() if small else None
+        result = _result(prices, assignment)
+        decisions = _without_account(result.decisions)
+        if decisions not in known:
+            known.append(decisions)
+            plan = serial.emit(result, recomputes)
+            if plan.fits(limits.limit_bytes):
+                yield plan
 
 
 def _result(serial: SearchSpace, assignment: tuple[int, ...]) -> SearchResult:

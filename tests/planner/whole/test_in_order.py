@@ -5,9 +5,7 @@ from itertools import product
 
 import pytest
 
-from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.limits.in_order import PlansInOrder
 from shardwright.cost_model.cluster import Host, cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.graph import Graph, Value
@@ -19,6 +17,9 @@ from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.in_order import plans_in_order
+from shardwright.planner.whole.plan import Plan
+from shardwright.planner.whole.problem import PlanProblem
 from shardwright.search.options import SearchOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
@@ -28,24 +29,26 @@ from tests.random_graphs import random_graph
 CPU = cluster("cpu")
 
 
-def searches(graph: Graph, weights: ResourceWeights | None, limit: float) -> Attempts:
+def problem(graph: Graph, weights: ResourceWeights | None, limit: float = math.inf) -> PlanProblem:
     lowering = LowerRedistributions(CPU, "time", weights)
     planner = lowering.planner(mesh_for(CPU, 2))
     options = CompileOptions(recompute="none", gap=0.0)
     search = SearchRequest(graph, CPU, planner, options, weights)
-    search.space  # noqa: B018 - it is built
-    return Attempts(search, lowering, SearchOptions(limit), Budget(1e3))
+    return PlanProblem(search, lowering, SearchOptions(limit, Budget(1e3)))
 
 
-def plans_of(graph: Graph, limit: float = math.inf) -> tuple[PlansInOrder, Attempts]:
-    serial = searches(graph, None, limit)
-    return PlansInOrder(searches(graph, ResourceWeights(0.9, (0.1,)), limit), serial), serial
+WEIGHTS = ResourceWeights(0.9, (0.1,))
+
+
+def plans_of(graph: Graph, limit: float = math.inf, below: float = math.inf) -> list[Plan]:
+    weighted, serial = problem(graph, WEIGHTS, limit), problem(graph, None, limit)
+    return list(plans_in_order(weighted, serial, lambda: below))
 
 
 def test_every_program_that_fits_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.compiler.limits.in_order._PROGRAMS", math.inf)
+    monkeypatch.setattr("shardwright.planner.whole.in_order._PROGRAMS", math.inf)
     graph = Canonicalize().run(random_graph(3, nodes=2))
-    serial = plans_of(graph)[1]
+    serial = problem(graph, None)
     space, peaks = serial.request.recompute_space, dict[str, float]()
     for chosen in product(*map(range, space.problem.sizes)):
         if evaluate(space.problem, chosen).cost < FORBIDDEN:
@@ -54,7 +57,7 @@ def test_every_program_that_fits_comes(monkeypatch: pytest.MonkeyPatch) -> None:
             )
             peaks[to_text(program.program)] = program.memory.peak_bytes
     limit = sorted(peaks.values())[len(peaks) // 2]
-    found = list(plans_of(graph, limit)[0].plans(lambda: math.inf))
+    found = plans_of(graph, limit)
     fitting = {text for text, peak in peaks.items() if peak <= limit}
     assert {to_text(plan.program) for plan in found} == fitting
     assert 1 < len(fitting) < len(peaks)
@@ -62,17 +65,9 @@ def test_every_program_that_fits_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_plans_end_at_the_shortest_step() -> None:
     graph = Canonicalize().run(random_graph(3, nodes=2))
-    plans, _ = plans_of(graph)
-    count = len(list(plans.plans(lambda: math.inf)))
-    costs = [plans.searches.attempt(SearchOptions()).result.cost]
-    assert not list(plans.plans(lambda: costs[0]))
-    assert 0 < len(list(plans.plans(lambda: 1.2 * costs[0]))) < count
-
-
-def test_a_large_problem_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.compiler.limits.tighter._OPTIONS", 1)
-    plans, _ = plans_of(Canonicalize().run(random_graph(3, nodes=2)))
-    assert not list(plans.plans(lambda: math.inf))
+    least = problem(graph, WEIGHTS).plan(None).result.cost
+    assert not plans_of(graph, below=least)
+    assert 0 < len(plans_of(graph, below=1.2 * least)) < len(plans_of(graph))
 
 
 def test_a_plan_is_found_that_the_account_hides() -> None:

@@ -3,18 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shardwright.compiler.fitting import Attempt
 from shardwright.planner.search_request import SearchRequest
-from shardwright.search.method import SearchResult
+from shardwright.planner.whole.plan import Plan
 from shardwright.solver.solution import relative_gap
 from shardwright.solver.work import Budget
 
 _MOST_PINS = 16  # each price is a search; a file that pins every operator gets none
 
 
-def pin_prices(
-    request: SearchRequest, result: SearchResult, attempt: Attempt, budget: Budget
-) -> Mapping[str, float]:
+def pin_prices(request: SearchRequest, plan: Plan, budget: Budget) -> Mapping[str, float]:
     """Return the price of each pin, in the unit of the profile: what the plan without it saves.
 
     Where the overlapped step is minimised, the prices are of the serial step.
@@ -26,14 +23,12 @@ def pin_prices(
     ----------
     request : SearchRequest
         The search with all pins.
-    result : SearchResult
-        Its result.
-    attempt : Attempt
-        The search that found it: its limits, and whether it recomputes.
+    plan : Plan
+        Its plan.
     budget : Budget
         What all searches may spend.
     """
-    pins, limits = request.options.pins, attempt.limits
+    pins, limits, result = request.options.pins, plan.limits, plan.result
     proven = relative_gap(result.cost, result.lower_bound) <= limits.gap
     if request.options.mode != "auto_parallel" or not (proven or result.status == "optimal"):
         return {}
@@ -42,7 +37,7 @@ def pin_prices(
     prices = {}
     for name in sorted(pins):
         others = {other: pin for other, pin in pins.items() if other != name}
-        space = request.space_with(others, recompute=attempt.recomputes)
+        space = request.space_with(others, recompute=plan.recomputes)
         if budget.is_spent:
             break
         without = request.solve(space, replace(limits, budget=budget.within(budget.left)))

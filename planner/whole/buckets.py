@@ -9,13 +9,9 @@ are not bucketed.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardwright.compiler.fitting import Attempt
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import collective_model
 from shardwright.cost_model.events import Timeline
@@ -23,22 +19,25 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
 from shardwright.cost_model.timeline import seconds_in_best_buckets, simulate, with_window
-from shardwright.cost_model.weighted.loads import least_loads
-from shardwright.ir.decisions import Decisions
+from shardwright.cost_model.weighted.loads import Loads, least_loads
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
-from shardwright.planner.evaluation.programs import EmittedPlan, of_all_layers
+from shardwright.passes.manager import PassManager
+from shardwright.planner.evaluation.programs import of_all_layers
+from shardwright.planner.evaluation.simulated_step import in_least_memory
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.options import CompileOptions
+from shardwright.planner.pipelines import fused
+from shardwright.planner.whole.plan import NO_BUCKETS, Plan
+from shardwright.search.budget_note import BudgetNote
 from shardwright.solver.solution import relative_gap
+from shardwright.solver.work import Budget
 
-Floats = NDArray[np.float64]
-NO_BUCKETS = FusionSettings()
 _USUAL = (25.0, 64.0)  # megabytes: the defaults of PyTorch and of MindSpore
 _FURTHER = (1.0, 4.0, 16.0, 256.0)
 _SHARES = (1 / 8, 1 / 4, 1 / 2)  # of all gradients
 _SMALL = 1_000  # nodes of a program up to which the further sizes are tried
 _TIMES = (2, 4, 8)  # groups of MindSpore's algorithm 1
-_BUCKETED = 3  # candidates whose buckets are chosen
 _TAIL = 10  # MindSpore's algorithm 2: the tail takes so many times the latency
 
 
@@ -154,104 +153,117 @@ def _packed(program: Graph) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A plan that fits, with its overlapped step.
+class Buckets:
+    """Chooses buckets by the overlapped step.
 
     Parameters
     ----------
-    attempt : Attempt
-        The plan, and the program without buckets.
-    timeline : Timeline
-        The overlapped step of the program.
-    least_seconds : float
-        An estimate of how short buckets can make the step, from below: its greatest load, or the
-        step without any latency of all-reduces of gradients.
-    """
-
-    attempt: Attempt
-    timeline: Timeline
-    least_seconds: float
-
-    @property
-    def step_seconds(self) -> float:
-        """The overlapped step."""
-        return self.timeline.step_seconds
-
-
-def candidate_of(
-    attempt: Attempt, cluster: Cluster, limit: float, loads: Floats | None = None
-) -> Candidate:
-    """Return a plan that fits the memory limit with its overlapped step.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        The plan.
+    source : Graph
+        The whole program, in canonical form.
     cluster : Cluster
         Where it runs.
+    options : CompileOptions
+        How to compile; an explicit way to reduce gradients is kept.
     limit : float
         Bytes of a device.
-    loads : array, optional
-        The loads of its program in its best buckets, if they are known.
-    """
-    if loads is None:
-        loads = least_loads(attempt.program, cluster).total
-    timeline = simulate(attempt.program, cluster, limit)
-    saved = max(_link_seconds(timeline) - float(loads[1:].sum()), 0.0)
-    least = max(float(loads.max()), timeline.step_seconds - saved)
-    return Candidate(attempt, timeline, least)
-
-
-def _link_seconds(timeline: Timeline) -> float:
-    """Return the seconds for which the links of all levels are occupied."""
-    return sum(event.seconds * len(event.placement.levels) for event in timeline.events)
-
-
-def to_be_bucketed(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates whose programs differ: the fastest, then those of the least loads."""
-    kept: list[Candidate] = []
-    others = sorted(candidates[1:], key=lambda candidate: candidate.least_seconds)
-    for candidate in (*candidates[:1], *others):
-        programs = [other.attempt.program for other in kept]
-        if len(kept) < _BUCKETED and candidate.attempt.program not in programs:
-            kept.append(candidate)
-    return kept
-
-
-@dataclass(frozen=True)
-class Bucketed:
-    """A plan whose gradients are reduced in buckets.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        The plan, and its program with buckets.
-    fusion : FusionSettings or float
-        The buckets.
-    timeline : Timeline or None
-        The overlapped step of the program, where that is minimised.
+    budget : Budget
+        What all choices may spend.
+    note : BudgetNote
+        Notes whether the budget ended one.
     """
 
-    attempt: Attempt
-    fusion: Fusion
-    timeline: Timeline | None
+    source: Graph
+    cluster: Cluster
+    options: CompileOptions
+    limit: float
+    budget: Budget
+    note: BudgetNote = field(default_factory=BudgetNote)
 
-    @property
-    def step_seconds(self) -> float:
-        """The overlapped step."""
-        return math.inf if self.timeline is None else self.timeline.step_seconds
+    def simulated(self, plan: Plan) -> Plan:
+        """Return a plan with its overlapped step."""
+        charge_simulation(self.budget, plan.program)
+        return replace(plan, timeline=simulate(plan.program, self.cluster, self.limit))
 
-    def of_all_layers(
-        self, source: Graph, options: CompileOptions, decisions: Decisions, cluster: Cluster
-    ) -> "Bucketed":
-        """Return the plan with the program that passes make of the whole model."""
-        attempt, timeline = self.attempt, self.timeline
-        known = EmittedPlan(decisions, attempt.program, attempt.memory, attempt.records)
-        whole = of_all_layers(source, options, known)
-        if whole is known:
-            return self
-        program, memory = whole.program, whole.memory
-        attempt = replace(attempt, program=program, memory=memory, records=whole.records)
-        if timeline is not None:
-            timeline = with_window(program, cluster, timeline.window_bytes)
-        return replace(self, attempt=attempt, timeline=timeline)
+    def best(self, plan: Plan, bound: float = 0.0, shortest: float = math.inf) -> Plan:
+        """Return a plan whose gradients are reduced in the fastest buckets.
+
+        Parameters
+        ----------
+        plan : Plan
+            The plan, and its program as the options ask for.
+        bound : float
+            A lower bound of the overlapped step, or an estimate of it in the best buckets.
+        shortest : float
+            The step of another program that it must undercut.
+        """
+        options = self.options
+        if options.fusion != NO_BUCKETS:
+            return self._timed(replace(plan, fusion=options.fusion))
+        records = plan.records
+        position = [record.name for record in records].index(FuseAllReduces.name)
+        alone = records[position].before
+        plain = None if options.rewrites_programs else plan.timeline
+        fusion, timeline = fastest_fusion(
+            *(alone, self.cluster, self.limit, options.gap, bound, plain),
+            is_late=lambda: self.note.is_late(self.budget, "the search for buckets"),
+            charge=lambda program: charge_simulation(self.budget, program),
+            shortest=shortest,
+        )
+        if fusion == NO_BUCKETS:
+            return plan if options.rewrites_programs else replace(plan, timeline=timeline)
+        passes = PassManager(
+            records=list(records[:position]), verify_later=not options.extra_passes
+        )
+        program = passes.run_all(fused(replace(options, fusion=fusion)), alone)
+        memory = peak_memory(program)
+        if memory.peak_bytes > self.limit:  # by passes of the user
+            return self._timed(plan)
+        done = tuple(passes.records)
+        emitted = replace(plan.emitted, program=program, memory=memory, records=done)
+        plan = replace(plan, emitted=emitted, fusion=fusion, timeline=timeline)
+        return self.simulated(plan) if options.rewrites_programs else plan
+
+    def _timed(self, plan: Plan) -> Plan:
+        return self.simulated(plan) if plan.timeline is None else plan
+
+    def of_all_layers(self, plan: Plan) -> Plan:
+        """Return a plan with the program that passes make of the whole model."""
+        whole, timeline = of_all_layers(self.source, self.options, plan.emitted), plan.timeline
+        if whole is not plan.emitted and timeline is not None:
+            timeline = with_window(whole.program, self.cluster, timeline.window_bytes)
+        charge_emission(self.budget, whole.records)
+        return replace(plan, emitted=whole, timeline=timeline)
+
+    def in_least_memory(self, plan: Plan, tolerance: float) -> Plan:
+        """Return a plan of all layers in the least memory in which its step is about as short.
+
+        Parameters
+        ----------
+        plan : Plan
+            The plan, with its overlapped step.
+        tolerance : float
+            Relative length by which the step may exceed that.
+        """
+        plan = self.of_all_layers(plan)
+        assert plan.timeline is not None
+        charge_simulation(self.budget, plan.program)
+        step = in_least_memory(plan.program, self.cluster, plan.timeline, tolerance)
+        result = replace(plan.result, cost=step.seconds)
+        return replace(plan, result=result, emitted=replace(plan.emitted, memory=step.memory))
+
+    def least_step(self, plan: Plan, loads: Loads | None = None) -> float:
+        """Return about how short buckets can make the step of a plan, from below.
+
+        Parameters
+        ----------
+        plan : Plan
+            The plan, with its overlapped step without buckets.
+        loads : Loads, optional
+            The loads of its program in the best buckets, if they are known.
+        """
+        assert plan.timeline is not None
+        total = (loads or least_loads(plan.program, self.cluster)).total
+        events = plan.timeline.events
+        links = sum(event.seconds * len(event.placement.levels) for event in events)
+        saved = max(links - float(total[1:].sum()), 0.0)
+        return max(float(total.max()), plan.step_seconds - saved)

@@ -3,7 +3,6 @@
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.buckets import NO_BUCKETS, fastest_fusion
 from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
@@ -11,6 +10,8 @@ from shardwright.cost_model.timeline import simulate
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
 from shardwright.planner.options import CompileOptions
+from shardwright.planner.whole.buckets import fastest_fusion
+from shardwright.planner.whole.plan import NO_BUCKETS
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.zoo_sizes import SMALL
 
@@ -47,3 +48,13 @@ def test_buckets_keep_the_memory_limit(seed: int) -> None:
     assert timeline.peak_bytes <= limit
     assert timeline.step_seconds <= simulate(program, CPU, limit).step_seconds
     assert fastest_fusion(program, CPU)[1].step_seconds <= timeline.step_seconds
+
+
+def test_no_buckets_are_tried_once_the_budget_is_spent() -> None:
+    graph = multilayer_perceptron(batch=256, width=16, layers=8)
+    found = compile_graph(graph, POD, 64, CompileOptions(search="data_parallel"))
+    program = found.passes.after("clean_up")
+    assert fastest_fusion(program, POD)[0] != NO_BUCKETS
+    fusion, timeline = fastest_fusion(program, POD, is_late=lambda: True)
+    assert fusion == NO_BUCKETS
+    assert timeline.step_seconds == simulate(program, POD).step_seconds

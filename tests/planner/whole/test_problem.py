@@ -1,19 +1,18 @@
-"""Plans of tighter memory limits: the front of weighted cost and memory, and what it is for."""
+"""Plans within ever tighter memory limits, and what they are for."""
 
 import math
 from itertools import product
 
 import pytest
 
-from shardwright.compiler.attempts import Attempts
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.limits.frontier import MemoryFrontier
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.problem import PlanProblem
 from shardwright.search.options import SearchOptions
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
@@ -24,19 +23,19 @@ CPU = cluster("cpu")
 
 
 @pytest.fixture(params=(0, 1, 3))
-def attempts(request: pytest.FixtureRequest) -> Attempts:
+def problem(request: pytest.FixtureRequest) -> PlanProblem:
     weights = ResourceWeights(0.9, (0.1,))
     graph = Canonicalize().run(random_graph(request.param, nodes=2))
     lowering = LowerRedistributions(CPU, "time", weights)
     planner = lowering.planner(mesh_for(CPU, 2))
     options = CompileOptions(recompute="none", gap=0.0)
     search = SearchRequest(graph, CPU, planner, options, weights)
-    return Attempts(search, lowering, SearchOptions(math.inf), Budget(1e3))
+    return PlanProblem(search, lowering, SearchOptions(math.inf, Budget(1e3)))
 
 
-def test_the_front_has_the_least_cost_within_every_memory(attempts: Attempts) -> None:
-    plans = list(MemoryFrontier(attempts).plans(lambda: math.inf))
-    space = attempts.request.recompute_space
+def test_tighter_plans_have_the_least_cost_within_every_memory(problem: PlanProblem) -> None:
+    plans = list(problem.tighter(None, recomputes=True))
+    space = problem.request.recompute_space
     all_plans = [
         evaluate(space.problem, chosen) for chosen in product(*map(range, space.problem.sizes))
     ]
@@ -47,20 +46,6 @@ def test_the_front_has_the_least_cost_within_every_memory(attempts: Attempts) ->
         assert plan.result.memory_bytes < within
         within = plan.result.memory_bytes
     assert within == min(one.peak_usage for one in all_plans if one.cost < FORBIDDEN)
-
-
-def test_the_searches_end_where_no_plan_within_less_memory_is_faster(attempts: Attempts) -> None:
-    costs = [plan.result.cost for plan in MemoryFrontier(attempts).plans(lambda: math.inf)]
-    dearer = next((cost for cost in costs if cost > costs[0]), costs[0])
-    ended = [plan.result.cost for plan in MemoryFrontier(attempts).plans(lambda: dearer)]
-    assert ended == costs[: costs.index(dearer) + 1]
-
-
-def test_a_large_problem_is_not_searched(
-    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardwright.compiler.limits.tighter._OPTIONS", 1)
-    assert not list(MemoryFrontier(attempts).plans(lambda: math.inf))
 
 
 def test_more_memory_does_not_take_a_faster_plan_away() -> None:

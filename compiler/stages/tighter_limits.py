@@ -1,5 +1,9 @@
 """Pipelines of stages within ever tighter memory limits, where the gap to the bound stays wide.
 
+The lower bound of all plans within a limit rises as the limit falls. Once it is at the step of the
+fastest plan, no plan within less memory is faster. So the plans that a smaller limit of the user
+would give are candidates within a larger one, too: more memory does not make the plan slower.
+
 Pipelines are planned for every smaller limit as for one of the user: the stages within it, and
 where the program of a device group exceeds it, its stages within less. That gives other pipelines
 only below the memory of plans and programs that fit, so these are the limits that are tried.
@@ -7,13 +11,11 @@ only below the memory of plans and programs that fit, so these are the limits th
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from math import inf
 
 import numpy as np
 
-from shardwright.compiler.limits.tighter import SHARE, Within, is_small, within_tighter_limits
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.race import Race
 from shardwright.cost_model.memory import peak_memory
@@ -21,7 +23,11 @@ from shardwright.ir.decisions import Decisions
 from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.plan.stage_plans import StagePlan
+from shardwright.planner.whole.plan import is_near
 
+_SHARE = 1 / 4  # of the budget left that searches within tighter limits may take
+_OPTIONS = 600  # of the problems of all stages up to which tighter limits are searched
+_SEARCHES = 40  # of a cut within tighter limits, at most
 _TIGHTENINGS = 20  # of the limits of stages whose device group exceeds its memory
 _Staging = Callable[[Cut, Sequence[StageProblems], Sequence[float]], list[StagePlan] | None]
 
@@ -58,43 +64,39 @@ class PipelineFrontier:
 
     def enter(self) -> None:
         """Let pipelines race, until none of their cuts within less memory is faster."""
-        race = self.race
-        limits, budget = race.builder.limits, race.budget.share(SHARE)
-
-        def search(cut: Cut, limit: float) -> Within[None] | None:
-            if (
-                race.is_over
-                or not self._is_small
-                or race.budget_note.is_late(budget, "cuts within less memory")
-            ):
-                return None
-            return self._within(cut, limit)
-
-        for cut in self.cuts:
-            within = partial(search, cut)
-            for _ in within_tighter_limits(
-                within, limits.limit_bytes, lambda: race.seconds, limits.gap
-            ):
-                pass
+        race, note = self.race, self.race.budget_note
+        limits, budget = race.builder.limits, race.budget.share(_SHARE)
+        for cut in self.cuts if self._is_small else ():
+            limit = limits.limit_bytes
+            for _ in range(_SEARCHES):
+                if race.is_over or note.is_late(budget, "cuts within less memory"):
+                    return
+                bound = self.bounds.within(limit).of(cut)
+                if bound == inf:
+                    break
+                taken = self._enter_within(cut, limit)
+                if is_near(race.seconds, bound, limits.gap):
+                    break
+                limit = float(np.nextafter(taken, 0.0))
 
     @property
     def _is_small(self) -> bool:
         """Whether the problems of the stages of all cuts together are small."""
         stages = len(self.cuts) * self.race.builder.schedule.stages
         kinds = (max(one.options for one in plans) for plans in self.kinds)
-        return all(is_small(stages * options) for options in kinds)
+        return all(stages * options <= _OPTIONS for options in kinds)
 
-    def _within(self, cut: Cut, limit: float) -> Within[None] | None:
-        """Let the pipelines of a cut race that are planned within a limit."""
-        bound = self.bounds.within(limit).of(cut)
-        if bound == inf:
-            return None
+    def _enter_within(self, cut: Cut, limit: float) -> float:
+        """Let the pipelines of a cut race that are planned within a limit.
+
+        Returns the most that one takes, by the account of the search or by its program.
+        """
         builder, taken = self.race.builder, [0.0]
         ways: tuple[_Staging, ...] = builder.staged, builder.staged_from_last
         for plans, staging in product(self.kinds, ways):
             for staged, groups in self._planned(cut, plans, staging, limit):
                 taken += (*_counted(staged, len(groups)), *groups)
-        return Within(bound, max(bytes_ for bytes_ in taken if bytes_ <= limit), None)
+        return max(bytes_ for bytes_ in taken if bytes_ <= limit)
 
     def _planned(
         self, cut: Cut, plans: Sequence[StageProblems], staging: _Staging, limit: float

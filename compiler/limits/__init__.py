@@ -1,1 +1,0 @@
-"""Plans of other memory limits than the user's."""

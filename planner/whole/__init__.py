@@ -1,0 +1,1 @@
+"""The plan of a program as one block: the exact solver within memory, by weights of resources."""
