@@ -47,11 +47,12 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
-_ROUNDS = 8  # searches by weights, with and without the memory limit
+_ROUNDS = 8  # searches by weights without the memory limit
+_ROUNDS_WITHIN = 4  # the same within it: they take longer
 _ROUGH = 2e-3  # gap of searches by weights
 _ROUGH_WITHIN = 5e-3  # the same for a plan where memory is short
 _SHARE_WITHIN = 1 / 8  # of the budget left that such a search may take
-_SHARES = (1.0, 0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
+_SHARES = (1.0, 0.98, 0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
 _ROOM = 0.01  # relative length of a step that more memory for the window may still save
 _WIDE = 0.02  # relative gap, at which links are given more weight
 _MORE_LINKS = (0.1, 0.2)  # their weights
@@ -187,7 +188,7 @@ class WholeSearch:
             If the first search finds nothing: why it does not fit is known elsewhere.
         """
         is_limited = memory_limit is not None
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS_WITHIN if is_limited else _ROUNDS):
             weights = None if self._is_late else self.planes.next(self.step, is_short=is_limited)
             # The second search by the same weights is no rough one, and a third finds no more.
             if weights is None or self._count(weights, memory_limit) > 1:
