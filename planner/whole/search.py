@@ -52,7 +52,7 @@ _ROUNDS_WITHIN = 4  # the same within it: they take longer
 _ROUGH = 2e-3  # gap of searches by weights
 _ROUGH_WITHIN = 5e-3  # the same for a plan where memory is short
 _SHARE_WITHIN = 1 / 8  # of the budget left that such a search may take
-_SHARES = (1.0, 0.98, 0.95, 0.85)  # of the memory limit, where it is short: the rest is for the window
+_SHARES = (1.0, 0.98, 0.95, 0.85)  # of the memory limit: the rest is for what is early and late
 _ROOM = 0.01  # relative length of a step that more memory for the window may still save
 _WIDE = 0.02  # relative gap, at which links are given more weight
 _MORE_LINKS = (0.1, 0.2)  # their weights
@@ -308,6 +308,14 @@ class WholeSearch:
         if any(plan.program is known for known in self._met):
             return
         self._met.append(plan.program)
+        before = self.best
+        self._judge(plan)
+        if before is not None and self.best is not before:
+            before.emitted.forget()
+        if self.best is before:
+            plan.emitted.forget()
+
+    def _judge(self, plan: Plan) -> None:
         loads = least_loads(plan.program, self.cluster, self.planes.weighting.intervals)
         self.planes.add(loads, plan.result.memory_bytes)
         limit = self.limits.limit_bytes
