@@ -47,8 +47,8 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
-_ROUNDS = 8  # searches by weights without the memory limit
-_ROUNDS_WITHIN = 4  # the same within it: they take longer
+_ROUNDS = 8  # searches by weights, with and without the memory limit
+_ROUNDS_WITHIN = 4  # the same of a large program within it: they take longer
 _ROUGH = 2e-3  # gap of searches by weights
 _ROUGH_WITHIN = 5e-3  # the same for a plan where memory is short
 _SHARE_WITHIN = 1 / 8  # of the budget left that such a search may take
@@ -188,7 +188,7 @@ class WholeSearch:
             If the first search finds nothing: why it does not fit is known elsewhere.
         """
         is_limited = memory_limit is not None
-        for _ in range(_ROUNDS_WITHIN if is_limited else _ROUNDS):
+        for _ in range(_ROUNDS_WITHIN if is_limited and self._is_large else _ROUNDS):
             weights = None if self._is_late else self.planes.next(self.step, is_short=is_limited)
             # The second search by the same weights is no rough one, and a third finds no more.
             if weights is None or self._count(weights, memory_limit) > 1:
