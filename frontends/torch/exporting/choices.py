@@ -65,8 +65,8 @@ COMPUTED = ("shardwright.picked.", "shardwright.put.", "shardwright.product_of_g
 PLACES = "shardwright.places."
 """The operator of places, which nothing reads in what can be imported."""
 
-# Functions whose integer results are choices.
-_CHOOSING = {"topk", "argmax", "argsort", "sort", "max"}
+# Functions of scores whose integer results are choices.
+_CHOOSING = {"topk", "argmax", "max"}
 _SAME = {"to", "long", "int", "contiguous", "detach", "clone"}
 _ALL = (slice(None), Ellipsis)
 
@@ -170,8 +170,9 @@ class _Choices(TorchFunctionMode):  # type: ignore[misc]
         """Note results that follow from choices."""
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         marked = [self._is(self.chosen, one) for one in tensors]
+        chooses = name in _CHOOSING and all(one.is_floating_point() for one in tensors)
         for one in tree_leaves(found):
-            if not isinstance(one, Tensor) or not (any(marked) or name in _CHOOSING):
+            if not isinstance(one, Tensor) or not (any(marked) or chooses):
                 continue
             if not one.is_floating_point() or (marked and all(marked)):
                 self.chosen[one] = True

@@ -1,6 +1,7 @@
 """Exports of modules whose elements decide sizes and branches, and what their programs hold for."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from shardwright.frontends.torch.private import tree_leaves
 from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError
 
+Traced = tuple[ExportedProgram, dict[str, Tensor], set[str]]
 # Names of inputs that a module learns, which are no structure.
 _LEARNED = re.compile(r"label|target(?!_(size|shape|ratio))")
 # Operators whose results have the elements of their first argument, or few others.
@@ -32,7 +34,7 @@ def traced(
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     assumes: bool = False,
-) -> tuple[ExportedProgram, dict[str, Tensor], set[str]]:
+) -> Traced:
     """Return an export, and what decides its sizes: elements of inputs by name, names of buffers.
 
     Raises
@@ -54,13 +56,7 @@ def traced(
         raise
     except Exception as error:  # PyTorch raises errors of many types
         failed = error
-    try:
-        with choices_in_rows():
-            chosen = export()
-        if not _has_unknown_sizes(chosen):
-            return chosen, {}, set()
-    except Exception as error:
-        failed = error if failed is None else failed
+    rest: Traced | None = None if plain is None else (plain, {}, set())
     for assumed in (False, True) if assumes else (False,):
         try:
             with known_values(module, (arguments, keywords), assumed) as known:
@@ -68,13 +64,27 @@ def traced(
             held = _held(following, known, (arguments, keywords))
         except Exception as error:
             failed = error if failed is None or isinstance(error, ModelError) else failed
-            continue
-        if assumed or not assumes or not _has_unknown_sizes(following):
-            return following, held, {name for name in known.read if isinstance(name, str)}
-    if plain is not None:
-        return plain, {}, set()
+        else:
+            read = {name for name in known.read if isinstance(name, str)}
+            if assumed or not _has_unknown_sizes(following):
+                return following, held, read
+            rest = rest if assumes else (following, held, read)
+        if not assumed and (chosen := _by_choices(export)) is not None:
+            return chosen, {}, set()
+    if rest is not None:
+        return rest
     assert failed is not None
     raise failed from None
+
+
+def _by_choices(export: Callable[[], ExportedProgram]) -> ExportedProgram | None:
+    """Return an export in which the tokens that chose an expert are rows; None if it fails."""
+    try:
+        with choices_in_rows():
+            program = export()
+    except Exception:  # the errors of the other exports are told
+        return None
+    return None if _has_unknown_sizes(program) else program
 
 
 def refuse_changing(program: ExportedProgram, read: set[str]) -> None:

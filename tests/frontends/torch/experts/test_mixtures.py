@@ -77,6 +77,20 @@ def test_a_choice_of_positions_is_none_of_experts() -> None:
     assert import_module(_Sparse(), (mixtures.inputs_of("random"),)).warnings == ()
 
 
+class _Lengths(nn.Module):
+    """What an input of lengths selects follows from no choice by scores."""
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        mask = torch.arange(x.shape[1])[None] < lengths.max()
+        return x[mask.expand(len(x), -1)].square().sum()
+
+
+def test_a_selection_by_lengths_is_that_of_the_example() -> None:
+    inputs = mixtures.inputs_of("random"), torch.tensor([3, 4])
+    graph = import_module(_Lengths(), inputs).graph
+    assert [value.name for value in graph.inputs] == ["x"]
+
+
 class _Mixing(mixtures.Mixture):
     """What a token gets depends on the other tokens of its expert."""
 
