@@ -88,18 +88,26 @@ class Run:
         return _wide(np.asarray(self.data[name]))
 
     def _results(self, node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
-        attributes = {key: self._fitting(key, value) for key, value in node.attributes.items()}
+        pairs = zip(node.operands, operands, strict=True)
+        narrow = not node.operands or any(self._is_narrow(*pair) for pair in pairs)
+        attributes = {
+            key: self._fitting(key, value, narrow) for key, value in node.attributes.items()
+        }
         types = [TensorType(str(one.dtype), one.shape) for one in operands]
         try:
             return whole_kernel(operator_info(node.operator, types, attributes), *operands)
         except (IRError, ValueError, IndexError, NotImplementedError) as error:
             raise UnknownError(node.name) from error
 
-    def _fitting(self, key: str, value: Attribute) -> Attribute:
+    def _is_narrow(self, name: str, array: Array) -> bool:
+        """Return whether a value has one feature here, and more in the program."""
+        return array.shape[-1:] == (1,) != self.graph.values[name].type.shape[-1:]
+
+    def _fitting(self, key: str, value: Attribute, narrow: bool) -> Attribute:
         if key == "dtype" and "float" in str(value):
             return "float64"
         is_shape = key in ("shape", "size") and isinstance(value, tuple) and len(value) > 1
-        if is_shape and isinstance(value, tuple) and value[-1] in self.narrow:
+        if narrow and is_shape and isinstance(value, tuple) and value[-1] in self.narrow:
             return (*value[:-1], 1)
         return value
 

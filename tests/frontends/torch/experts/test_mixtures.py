@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 import torch_compare as compare  # noqa: E402
 from torch import nn  # noqa: E402
 
+from shardwright.frontends.common.mixtures import mixture  # noqa: E402
 from shardwright.frontends.torch import import_module  # noqa: E402
 from shardwright.ir.errors import ModelError  # noqa: E402
 from tests.frontends.torch.experts import mixtures  # noqa: E402
@@ -75,6 +76,17 @@ class _Sparse(nn.Module):
 
 def test_a_choice_of_positions_is_none_of_experts() -> None:
     assert import_module(_Sparse(), (mixtures.inputs_of("random"),)).warnings == ()
+
+
+@pytest.mark.parametrize("kind", ["Where", "Masks", "Shared", "Grouped", "Inverse", "Scattered"])
+def test_wide_rows_are_recognized_by_one_feature(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixture, "WIDE", 0)
+    x = mixtures.inputs_of("random")[:, :4]  # as many tokens as features
+    nodes = import_module(_module(kind), (x,)).graph.nodes
+    counts = Counter(node.operator for node in nodes)
+    assert [counts[name] for name in _ROUTED] == [1, 3, 1]
 
 
 class _Lengths(nn.Module):
