@@ -161,8 +161,8 @@ class Software(Description):
     exposed_transfers : Rate, optional
         Share of transfers between stages for which the next stage waits; all of them by default.
     biases : Figure, optional
-        Where biases of experts are added apart from the product, the memory traffic of that over
-        reading and writing the rows once; without it they are added inside the product.
+        Where biases of experts are added apart from the product, the memory traffic of that and of
+        its gradient over reading and writing the rows once; without it they are added inside it.
     exchange : str
         Where ranks divide experts, a token is sent for each of its ``choices``, or once to each of
         the ``ranks`` that have some of them, and once to each node.
