@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
 from shardwright.compiler.evaluation.evaluator import Evaluation
@@ -64,7 +65,9 @@ def evaluated(model: FitModel, plan: NamedPlan, devices: int) -> Evaluated | Non
         return None
 
 
-def fastest(model: FitModel, plans: Iterable[Bound], case: Factors = AS_SAID) -> Evaluated | None:
+def fastest(
+    model: FitModel, plans: Iterable[Bound], case: Factors = AS_SAID, most: float = inf
+) -> Evaluated | None:
     """Return the fastest plan that fits; None where none does.
 
     Plans are evaluated in the order of their bounds, until none that is left can be faster.
@@ -77,6 +80,8 @@ def fastest(model: FitModel, plans: Iterable[Bound], case: Factors = AS_SAID) ->
         The plans.
     case : Factors, optional
         Factors on the figures of the cluster.
+    most : float
+        How many plans that fit are evaluated: the fastest of them is maybe not that of all.
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
     best: Evaluated | None = None
@@ -88,6 +93,9 @@ def fastest(model: FitModel, plans: Iterable[Bound], case: Factors = AS_SAID) ->
             continue
         if best is None or own.seconds_in(case) < best.seconds_in(case):
             best = own
+        most -= 1
+        if most <= 0:
+            break
     return best
 
 

@@ -57,11 +57,11 @@ class OnDevices:
     best: Evaluated | None
 
 
-def on_devices(model: FitModel, devices: int) -> OnDevices:
-    """Return the fastest plan on a number of devices."""
+def on_devices(model: FitModel, devices: int, most: float = inf) -> OnDevices:
+    """Return the fastest plan on a number of devices, of at most so many that are evaluated."""
     plans = family(model, devices)
     larger = sum(not model.may_fit(one) for one in plans)
-    return OnDevices(devices, len(plans), larger, fastest(model, plans))
+    return OnDevices(devices, len(plans), larger, fastest(model, plans, most=most))
 
 
 def fewest_devices(model: FitModel) -> OnDevices | None:

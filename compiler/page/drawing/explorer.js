@@ -132,7 +132,7 @@ function curveView(report, curve) {
   const speed = curve.points.every((point) => point.tokens_per_second_per_device);
   const value = (point) => (speed ? point.tokens_per_second_per_device : point.step_seconds);
   const own = curve.points.find((point) => point.size === curve.own);
-  return section(`Over ${curve.over}`, `The best plan that fits, with all else as it is${own ? `; asked for: ${curve.own.toLocaleString("en")}` : ""}.`,
+  return section(`Over ${curve.over}`, `The best of four plans that fit, those of the least bounds, with all else as it is${own ? `; asked for: ${curve.own.toLocaleString("en")}` : ""}.`,
     chart(220, {
       grid: { left: 72, right: 24, top: 24, bottom: 44 },
       tooltip: { trigger: "axis", confine: true, formatter: ([point]) => `${curve.points[point.dataIndex].plan.replaceAll(",", ", ")}<br>${secondsText(curve.points[point.dataIndex].step_seconds)}, ${bytesText(curve.points[point.dataIndex].memory_bytes)}`, extraCssText: "white-space: normal; max-width: 320px" },
