@@ -1,6 +1,6 @@
 """The plans that `fit` finds for mixtures of experts: ``python -m benchmarks.mixtures_fit``.
 
-Seconds are those of one core until the best plan is known: its estimates, and the evaluations
+Seconds are those of one core until the best plan is known: bounds of all, and the evaluations
 among which it is chosen. What `fit` tells beside that plan takes as long again. Run it in the
 repository's root; with names of models only their rows are made anew.
 """
@@ -25,7 +25,6 @@ PAGE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 CLUSTER, SOFTWARE = "h100-3200g", "megatron-core"
 SEQUENCE, BATCH = 4096, 1024
-_TYPES = {"precision": "bfloat16", "accumulate_type": "float32", "reduce_type": "float32"}
 CASES = (
     ("gpt-oss-20b", 8),
     ("deepseek-v2-lite", 8),
@@ -51,15 +50,15 @@ class Row:
     model, devices : str, int
         The model and the devices.
     plans, fitting : int
-        Plans that are estimated, and those that fit by their estimates.
+        Plans of the family, and those that may fit by their bounds.
     plan : str
         The best plan; why there is none where no step is given.
     step_seconds, memory_gib : float or None
         What it takes.
     seconds : float
         Of one core, until it is known.
-    estimating : float
-        Those of them for the estimates.
+    bounding : float
+        Those of them for the bounds.
     """
 
     model: str
@@ -70,30 +69,36 @@ class Row:
     step_seconds: float | None
     memory_gib: float | None
     seconds: float
-    estimating: float
+    bounding: float
 
 
 def row(name: str, devices: int) -> Row:
     """Find the best plan of a model."""
     began = time.process_time()
     definition, _ = training_definition(f"{name}:sequence={SEQUENCE}", BATCH, 1)
-    options = CompileOptions(optimizer=Optimizer("adam"), micro_batches=1, **_TYPES)
+    options = CompileOptions(
+        optimizer=Optimizer("adam"),
+        micro_batches=1,
+        precision="bfloat16",
+        accumulate_type="float32",
+        reduce_type="float32",
+    )
     where = cluster(CLUSTER).without_host()
     model = FitModel(definition.graph, where, options, software(SOFTWARE))
     plans = family(model, devices)
-    estimated = time.process_time() - began
-    found = fastest(plans)
-    best = improved(found[0]) if found else None
+    bounded = time.process_time() - began
+    found = fastest(model, plans)
+    best = found and improved(found)
     return Row(
         name,
         devices,
         len(plans),
-        sum(one.fits for one in plans),
+        sum(map(model.may_fit, plans)),
         "none fits" if best is None else best.plan.text,
         None if best is None else best.seconds,
         None if best is None else best.memory_bytes / 2**30,
         time.process_time() - began,
-        estimated,
+        bounded,
     )
 
 
@@ -104,7 +109,7 @@ def page(rows: list[Row]) -> str:
         "",
         f"On `{CLUSTER}` as `{SOFTWARE}` runs them, in bfloat16 with Adam, {BATCH:,} sequences of "
         f"{SEQUENCE:,} tokens a step. Seconds are those of one core until the best plan is",
-        "known, of them in brackets those for estimates; the machine ran other programs beside, so "
+        "known, of them in brackets those for bounds; the machine ran other programs beside, so "
         "they are upper bounds. Made by [mixtures_fit.py](mixtures_fit.py).",
         "",
         "| model | devices | step | memory, GiB | seconds | plans | best plan |",
@@ -115,7 +120,7 @@ def page(rows: list[Row]) -> str:
         memory = "" if one.memory_gib is None else f"{one.memory_gib:.1f}"
         lines.append(
             f"| {one.model} | {one.devices} | {step} | {memory} | {one.seconds:.0f} "
-            f"({one.estimating:.0f}) | {one.plans} | `{one.plan}` |"
+            f"({one.bounding:.0f}) | {one.plans} | `{one.plan}` |"
         )
     return "\n".join(lines) + "\n"
 
