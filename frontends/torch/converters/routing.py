@@ -29,16 +29,6 @@ def _product_of_groups(call: Call, rows: Value, matrices: Value, ends: Value) ->
     return product_of_groups(call, rows, matrices, ends)
 
 
-@converts("aten.bincount")
-def _bincount(call: Call, x: Value, weights: Value | None = None, minlength: int = 0) -> Value:
-    """Convert counts of as many numbers as the trace has: of those that may come, where it asks."""
-    (size,) = call.result.shape
-    if weights is not None or size != minlength:
-        raise UnsupportedError("counts with weights, or of numbers without a bound (`minlength`),")
-    marks = call.emit("one_hot", x, depth=size, dtype=call.result.dtype)
-    return call.emit("reduce_sum", marks, axis=(0,))
-
-
 @converts("shardwright.picked")
 def _picked(call: Call, rows: Value, mask: Value) -> Value:
     size, *rest = rows.type.shape

@@ -214,7 +214,7 @@ class _Choices(TorchFunctionMode):  # type: ignore[misc]
         weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
         if weights is not None or not least or not self._is(self.chosen, args[0]):
             return NotImplemented
-        of = torch.arange(least, dtype=args[0].dtype)
+        of = torch.arange(least, dtype=args[0].dtype, device=args[0].device)
         found = (args[0].reshape(-1, 1) == of).sum(0)
         self.chosen[found] = True
         return found

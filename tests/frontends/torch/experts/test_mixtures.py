@@ -89,6 +89,13 @@ def test_wide_rows_are_recognized_by_one_feature(
     assert [counts[name] for name in _ROUTED] == [1, 3, 1]
 
 
+def test_a_mixture_without_elements_is_recognized() -> None:
+    with torch.device("meta"):
+        module, x = WAYS["GroupedCounts"](), torch.zeros(2, 6, mixtures.HIDDEN)
+    counts = Counter(node.operator for node in import_module(module, (x,)).graph.nodes)
+    assert [counts[name] for name in _ROUTED] == [1, 3, 1]
+
+
 class _Lengths(nn.Module):
     """What an input of lengths selects follows from no choice by scores."""
 
