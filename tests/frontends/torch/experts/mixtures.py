@@ -61,7 +61,8 @@ class Mixture(nn.Module):
         with ExactGroups():
             tokens = x.reshape(-1, HIDDEN)
             found = self.mix(tokens, *self.route(tokens)).reshape(x.shape)
-        return (found * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape(x.shape)).sum()
+        places = torch.linspace(-1, 1, x.numel(), dtype=x.dtype, device=x.device)
+        return (found * places.reshape(x.shape)).sum()
 
 
 def chunks(x: Tensor) -> Tensor:
