@@ -5,7 +5,8 @@ attention computes again inside its gradient, and the logits that a loss in chun
 that operator, and not counted.)
 
 Counted are the matrix products (convolutions and attention too) of the whole forward program, three
-times: once forward, twice backward, for the gradients by both operands. Element-wise operators are
+times: once forward, twice backward, for the gradients by both operands. The gradient by an operand
+that follows from frozen parameters is not counted: nothing asks for it. Element-wise operators are
 not counted, nor is work that a plan repeats: recomputation, and what several ranks compute alike.
 Attention counts every pair of a query and a key, whatever a causal mask hides. Experts count the
 rows of the choices of tokens.
@@ -21,14 +22,15 @@ from dataclasses import dataclass
 
 from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.unread import unread_recomputation
+from shardwright.dataflow.cotangents import cotangent_flow, differentiable_operands
 from shardwright.dataflow.samples import samples_of
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.models.attention import Attention
 from shardwright.operators.reduction.softmax import Softmax
 
-PASSES = 3
-"""A forward product has two backward products of its size."""
+_GRADIENTS = 2
+"""A forward product has two backward products of its size, if both operands have gradients."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,12 @@ class ModelFlops:
     ----------
     by_dtype : mapping of str to float
         Floating-point operations by the element type of the products.
+    forward : float
+        Those of the forward pass: a third, or more where parameters are frozen.
     """
 
     by_dtype: Mapping[str, float]
+    forward: float = 0.0
 
     @property
     def total(self) -> float:
@@ -67,12 +72,22 @@ def model_flops(graph: Graph) -> ModelFlops:
         The whole forward program.
     """
     by_dtype: dict[str, float] = {}
+    forward: dict[str, float] = {}
+    flow = cotangent_flow(graph).operands
+    follows = {p.name for p in graph.parameters}  # and what follows from them, frozen or not
     for node in graph.nodes:
-        _count(by_dtype, info_of(graph, node), PASSES)
-    return ModelFlops(by_dtype)
+        info = info_of(graph, node)
+        if info.product_flops:
+            pairs = zip(node.operands, differentiable_operands(info), flow[node.name], strict=True)
+            asked = [flag or name not in follows for name, has_one, flag in pairs if has_one]
+            _count(forward, info, 1)
+            _count(by_dtype, info, 1 + _GRADIENTS * sum(asked) / max(len(asked), 1))
+        if not follows.isdisjoint(node.operands):
+            follows.update(result.name for result in node.results)
+    return ModelFlops(by_dtype, sum(forward.values()))
 
 
-def _count(by_dtype: dict[str, float], info: OperatorInfo, times: int) -> None:
+def _count(by_dtype: dict[str, float], info: OperatorInfo, times: float) -> None:
     """Add the products of an operator, on the rows that experts have."""
     if flops := info.product_flops:
         dtype = info.operand_types[0].dtype
@@ -98,14 +113,15 @@ def hardware_flops(graph: Graph, program: Graph, *, blocks: bool = False) -> Mod
         Whether whole blocks are computed again, as training software does, also what no gradient
         reads.
     """
-    by_dtype = dict(model_flops(graph).by_dtype)
+    model = model_flops(graph)
+    by_dtype = dict(model.by_dtype)
     again = [node for node in program.nodes if node.provenance.role == "recompute"]
     if blocks:
         unread = unread_recomputation(program).values()
         again += [program.nodes[position] for positions in unread for position in positions]
     for node in again:
         _count(by_dtype, info_of(program, node), 1)
-    return ModelFlops(by_dtype)
+    return ModelFlops(by_dtype, model.forward)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ class ApplyPrecision(Pass):
 
     Products, convolutions and attention read the low precision; losses and softmax read float32;
     other operators compute in the widest type of the activations that they read. A value is cast
-    once to each type. Integers, buffers of the model and outputs keep their types.
+    once to each type. A frozen parameter that is read in one other type alone is stored in it,
+    if it is not given as data.
+    Integers, statistics of the model and outputs keep their types.
 
     Before::
 
@@ -131,7 +133,7 @@ class _Casting:
         self.build.scope, self.build.provenance = "", Provenance()
         outputs = tuple(self._restored(name) for name in self.whole.outputs)
         self.build.updates = [(old, self._restored(new)) for old, new in self.whole.updates]
-        graph = self.build.graph(self.whole.name, outputs)
+        graph = _frozen_as_read(self.build.graph(self.whole.name, outputs))
         return replace(
             graph,
             recomputed=self._marked(graph, self.whole.recomputed),
@@ -264,3 +266,34 @@ class _Casting:
         node = self._nodes.get(name)
         results = self._at.values() if node is None else node.results
         return next(value for value in results if value.name == name)
+
+
+def _frozen_as_read(graph: Graph) -> Graph:
+    """Return the program with frozen parameters stored in the type that all their readers cast to.
+
+    Such a cast makes the same of them in every step. Given data keeps its type.
+    """
+    drawn = (p for p in graph.parameters if p.attributes.get("initializer") != "data")
+    fixed = {p.name for p in drawn if not p.trainable} - {old for old, _ in graph.updates}
+    readers: dict[str, list[Node]] = {name: [] for name in fixed}
+    for node in graph.nodes:
+        for name in fixed.intersection(node.operands):
+            readers[name].append(node)
+    casts = {
+        name: own[0]
+        for name, own in readers.items()
+        if len(own) == 1 and own[0].operator == "cast" and name not in graph.outputs
+    }
+    stored = {cast.name: name for name, cast in casts.items()}
+    nodes = (
+        replace(node, operands=tuple(stored.get(name, name) for name in node.operands))
+        for node in graph.nodes
+        if node.name not in stored
+    )
+    parameters = (
+        replace(p, value=replace(p.value, type=casts[p.name].results[0].type))
+        if p.name in casts
+        else p
+        for p in graph.parameters
+    )
+    return replace(graph, nodes=tuple(nodes), parameters=tuple(parameters))

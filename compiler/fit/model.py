@@ -138,10 +138,19 @@ class FitModel:
         """Trained elements of the model."""
         return sum(p.value.type.elements for p in self.graph.parameters if p.trainable)
 
+    @cached_property
+    def frozen_elements(self) -> int:
+        """Elements of frozen weights; not of what the model updates, nor of given constants."""
+        updated = {name for name, _ in self.graph.updates}
+        drawn = (p for p in self.graph.parameters if p.attributes.get("initializer") != "data")
+        frozen = (p for p in drawn if not p.trainable and p.name not in updated)
+        return sum(p.value.type.elements for p in frozen)
+
     @property
     def least_bytes(self) -> float:
-        """Bytes of trained elements and optimizer states: all ranks together hold no less."""
-        return float(self.elements * (self.stored.master + self.stored.states))
+        """Bytes of weights and optimizer states: all ranks together hold no less."""
+        trained = self.elements * (self.stored.master + self.stored.states)
+        return float(trained + self.frozen_elements * (self.stored.lower or self.stored.master))
 
     # Its parts
 

@@ -5,8 +5,9 @@ tensor ranks take its columns; the operators behind follow, up to a product that
 split: it takes rows, and leaves a sum over the tensor ranks. Tables take rows, so the head of a
 language model leaves the scores split by words, and so the loss. Columns whose split an operator
 cannot follow (a softmax over them, fewer heads than ranks) stay whole: the walk is repeated without
-them. With `sequence_parallel` a sum over the tensor ranks is scattered over positions, and the
-operators up to the next columns follow that split.
+them. So do those between two products in a row that narrow and widen, as adapters of LoRA do. With
+`sequence_parallel` a sum over the tensor ranks is scattered over positions, and the operators up to
+the next columns follow that split.
 
 References
 ----------
@@ -382,12 +383,35 @@ def walk(
 
     With `alike`, what cannot be followed in one repeated block is not in any: fewer walks are made.
     """
-    whole: frozenset[str] = frozenset()
+    whole = _waists(graph)
     while True:
         found = Walk(graph, mesh, axes, by_position, ring, whole, storage)
         if found.dropped <= whole:
             return found
         whole |= _alike(graph, found.dropped) if alike else found.dropped
+
+
+def _waists(graph: Graph) -> frozenset[str]:
+    """Return products whose narrow results a product widens: splitting that one sends less."""
+
+    def found() -> frozenset[str]:
+        weights = {parameter.name for parameter in graph.parameters}
+        narrow, waists = dict[str, int](), set[str]()
+        for node in graph.nodes:
+            if weights.issuperset(node.operands):
+                weights.update(result.name for result in node.results)
+            elif len(node.operands) == 2 and node.operands[1] in weights:
+                if not info_of(graph, node).product_flops:
+                    continue
+                name = node.operands[0]
+                inputs, outputs = graph.values[name].type.shape[-1], node.results[0].type.shape[-1]
+                if outputs > narrow.get(name, outputs):
+                    waists.add(name)
+                if outputs < inputs:
+                    narrow[node.name] = outputs
+        return frozenset(waists)
+
+    return graph.analysed("waists", found)
 
 
 def _alike(graph: Graph, operators: Collection[str]) -> frozenset[str]:

@@ -56,13 +56,38 @@ class Dense(Cell):
         self.weight = Parameter(weight, shape=(out_channels, in_channels), dtype=dtype)
         self.bias = Parameter(bias, shape=out_channels, dtype=dtype) if has_bias else None
         self.activation = get_activation(activation) if isinstance(activation, str) else activation
+        self.lora_a: Dense | None = None
+        self.lora_b: Dense | None = None
+        self.lora_scale = 1.0
+
+    def adapt(self, rank: int, scale: float) -> None:
+        """Freeze the parameters, and train ``scale * (x @ a.T @ b.T)`` beside the product instead.
+
+        Parameters
+        ----------
+        rank : int
+            Features between the products by `a`, which begins as any weight does, and by `b`, which
+            begins with zeros.
+        scale : float
+            Factor on what is added.
+        """
+        outputs, inputs = self.weight.shape
+        for parameter in self.get_parameters():
+            parameter.requires_grad = False
+        dtype = self.weight.dtype
+        self.lora_a = Dense(inputs, rank, has_bias=False, dtype=dtype)
+        self.lora_b = Dense(rank, outputs, "zeros", has_bias=False, dtype=dtype)
+        self.lora_scale = scale
 
     def construct(self, x: Tensor) -> Tensor:
         """Multiply, add, activate."""
-        x = self.matmul(x, self.weight)
+        made = self.matmul(x, self.weight)
         if self.bias is not None:
-            x = self.bias_add(x, self.bias)
-        return x if self.activation is None else self.activation(x)
+            made = self.bias_add(made, self.bias)
+        if self.lora_a is not None and self.lora_b is not None:
+            added = self.lora_b(self.lora_a(x))
+            made = made + (added if self.lora_scale == 1 else added * self.lora_scale)
+        return made if self.activation is None else self.activation(made)
 
 
 class Embedding(Cell):

@@ -16,10 +16,12 @@ from shardwright.frontends.configs.architecture import (
     Rotary,
     StateSpace,
 )
+from shardwright.ir.errors import ModelError
 from shardwright.ir.types import TensorType
 from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
+from shardwright.zoo.lora import Lora
 
 _INIT = "normal(0.02)"
 
@@ -281,9 +283,36 @@ def decoder(
     batch: int = 8,
     sequence: int = 4096,
     dtype: str = "float32",
+    lora: int = 0,
+    lora_alpha: int = 0,
+    lora_targets: str = "",
 ) -> Definition:
-    """Return the training step of a decoder: cross entropy, and the balance of its experts."""
+    """Return the training step of a decoder: cross entropy, and the balance of its experts.
+
+    Parameters
+    ----------
+    architecture : Architecture
+        What it is made of.
+    batch, sequence : int
+        The shape of the tokens.
+    dtype : str
+        Element type of the parameters.
+    lora, lora_alpha, lora_targets
+        Rank, alpha and targets of `Lora`; a rank of 0 trains all parameters.
+
+    Raises
+    ------
+    ModelError
+        If LoRA has a target that the model has not, or alpha or targets and no rank.
+    OptionError
+        If the rank or alpha is negative.
+    """
     network = Decoder(architecture, dtype)
+    if lora:
+        Lora(lora, lora_alpha, lora_targets).adapt(network, network.blocks)
+    elif lora_alpha or lora_targets:
+        name = "lora_alpha" if lora_alpha else "lora_targets"
+        raise ModelError(f"`{name}` is given without a rank", hint="write `lora=16`")
     tokens = TensorType("int32", (batch, sequence))
     high = architecture.vocabulary
     specs = (InputSpec("tokens", tokens, high), InputSpec("labels", tokens, high))

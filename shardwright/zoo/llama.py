@@ -34,6 +34,9 @@ def llama(
     epsilon: float = 1e-5,
     gate: str = "silu",
     scaled: bool = False,
+    lora: int = 0,
+    lora_alpha: int = 0,
+    lora_targets: str = "",
 ) -> Definition:
     """Llama 3 (Meta, 2024), by default the one of 8B parameters."""
     attention = _attention(hidden, heads, kv_heads, head, base)
@@ -48,7 +51,7 @@ def llama(
         tied=tied,
         embedding_scale=hidden**0.5 if scaled else 1.0,
     )
-    return decoder(architecture, batch, sequence, dtype)
+    return decoder(architecture, batch, sequence, dtype, lora, lora_alpha, lora_targets)
 
 
 def mixtral(
@@ -65,6 +68,9 @@ def mixtral(
     base: float = 1_000_000.0,
     balance: float = 0.02,
     dtype: str = "float32",
+    lora: int = 0,
+    lora_alpha: int = 0,
+    lora_targets: str = "",
 ) -> Definition:
     """Mixtral 8x7B (Jiang et al., 2024): of eight experts, every token goes through two."""
     attention = _attention(hidden, heads, kv_heads, 0, base)
@@ -72,7 +78,7 @@ def mixtral(
     layer = Layer(attention, routed)
     norm = Norm(epsilon=1e-5)
     architecture = Architecture("mixtral", hidden, vocabulary, (layer,) * layers, norm)
-    return decoder(architecture, batch, sequence, dtype)
+    return decoder(architecture, batch, sequence, dtype, lora, lora_alpha, lora_targets)
 
 
 def _attention(hidden: int, heads: int, kv_heads: int, head: int, base: float) -> GroupedQuery:

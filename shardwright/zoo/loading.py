@@ -82,7 +82,8 @@ LANGUAGE_MODELS = (
 )
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
 _MOST_LAYERS = 10_000  # every one is traced
-_OF_DECODERS = ("batch", "sequence", "dtype")  # sizes that no file of a decoder has as a field
+# Sizes that no file of a decoder has as a field.
+_OF_DECODERS = ("batch", "sequence", "dtype", "lora", "lora_alpha", "lora_targets")
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 

@@ -103,8 +103,12 @@ def _print_rates(found: Estimated) -> None:
         f"{device.flops_per_second(dtype) / 1e12:.4g} Tflop/s ({dtype})"
         for dtype in speed.flops.by_dtype
     )
+    forward = speed.flops.forward
+    times = f"{speed.flops.total / forward:.3g}" if forward else "no"
+    times = "three" if times == "3" else times
     work = (
-        f"{speed.flops.total:.3g} flops of matrix products in a step, three times the forward pass"
+        f"{speed.flops.total:.3g} flops of matrix products in a step, {times} times the forward "
+        "pass"
     )
     _line("MFU", f"{speed.utilization:.1%} of {peaks or 'nothing'}: {work}")
     _line("HFU", f"{found.hardware_utilization:.1%}: {_more_work(found)}")

@@ -69,7 +69,7 @@ def explorer_document(
         "batch": subject.samples,
         "tokens": subject.tokens,
         "sequence": subject.sequence,
-        "parameters": model.elements,
+        "parameters": model.elements + model.frozen_elements,
         "precision": model.options.precision,
         "optimizer": model.options.optimizer.kind,
         "limit_bytes": model.limit_bytes,

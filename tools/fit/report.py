@@ -123,7 +123,9 @@ def _account(software: Software) -> str:
 def _title(answers: Answers) -> str:
     model, subject = answers.model, answers.subject
     devices = f"{answers.devices} device{'s' if answers.devices > 1 else ''}"
-    size = f"{model.elements / 1e9:.3g}B parameters"
+    size = f"{(model.elements + model.frozen_elements) / 1e9:.3g}B parameters"
+    if model.frozen_elements:
+        size += f", {model.elements / 1e9:.3g}B of them trained"
     batch = f"batch {subject.samples}"
     text = f" of {subject.sequence:,} tokens" if subject.sequence else ""
     options = f"{model.options.precision}, {model.options.optimizer.title}"

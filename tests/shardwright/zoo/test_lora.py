@@ -1,0 +1,139 @@
+"""LoRA of decoders: exact, nothing is kept for frozen weights, and only asked products count."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from shardwright.api import compile
+from shardwright.cost_model.model_flops import model_flops
+from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
+from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.tracing import Definition
+from shardwright.zoo.loading import load
+from tests.equivalence import assert_equal, trained
+
+SIZES = "layers=2,hidden=16,heads=4,kv_heads=2,inner=24,batch=4,sequence=8,vocabulary=48"
+SMALL = f"llama:{SIZES},lora=4,lora_alpha=6"
+MIXTURE = f"mixtral:{SIZES},lora=4,lora_targets=attention"
+HIGHS = {"tokens": 48, "labels": 48}
+PLANS = ("tensor=2,data=2,zero=1,sequence_parallel", "data=4,zero=3", "context=2,tensor=2")
+PRODUCTS = (
+    *(f"attention.{name}" for name in ("query", "key", "value", "projection")),
+    *(f"feed_forward.{name}" for name in ("gate", "up", "down")),
+)
+
+
+@cache
+def definition(model: str) -> Definition:
+    return load(model)
+
+
+@cache
+def initial(model: str) -> dict[str, np.ndarray]:
+    """Return random values of the second products of adapters, which begin as zeros."""
+    random = np.random.default_rng(0)
+    parameters = definition(model).graph.parameters
+    return {
+        p.name: random.normal(size=p.value.type.shape) for p in parameters if ".lora_b." in p.name
+    }
+
+
+@cache
+def alone(model: str) -> dict[str, np.ndarray]:
+    program = compile(definition(model), 1, optimizer="adam", precision="float32").plan.program
+    return trained(program, 1, HIGHS, initial(model))
+
+
+@pytest.mark.parametrize("model", [SMALL, MIXTURE])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_trains_as_one_device(plan: str, model: str) -> None:
+    compiled = compile(definition(model), 4, plan=plan, optimizer="adam", precision="float32")
+    found, whole = trained(compiled.plan.program, 1, HIGHS, initial(model)), alone(model)
+    assert_equal({n: x for n, x in found.items() if n in whole}, whole)
+
+
+def test_only_adapters_have_gradients_and_states() -> None:
+    graph = definition(SMALL).graph
+    adapters = {
+        f"blocks.{i}.{product}.lora_{half}.weight"
+        for i in range(2)
+        for product in PRODUCTS
+        for half in "ab"
+    }
+    assert {p.name for p in graph.parameters if p.trainable} == adapters
+    assert untrained_parameters(graph) == ()
+    program = compile(definition(SMALL), 4, plan=PLANS[0], optimizer="adam").plan.program
+    gradients = {p.name for p in program.parameters if gradient_name(p.name) in program.values}
+    assert gradients == adapters
+    assert {p.weight for p in program.parameters if p.weight} == adapters
+
+
+@pytest.mark.parametrize("targets", ["query+value", "feed_forward", "attention.query + down"])
+def test_targets_are_products_or_parts(targets: str) -> None:
+    graph = load(f"{SMALL},lora_targets={targets}").graph
+    wanted = {name.strip() for name in targets.split("+")}
+    trained = (p.name for p in graph.parameters if p.trainable)
+    adapted = {name[len("blocks.0.") : -len(".lora_a.weight")] for name in trained}
+    assert adapted == {x for x in PRODUCTS if wanted & {x, *x.split(".")}}
+
+
+def test_frozen_weights_are_stored_in_the_type_that_is_computed_in() -> None:
+    program = compile(definition(SMALL), 1, optimizer="adam", precision="bfloat16").plan.program
+    types = {(p.role, p.value.type.dtype) for p in program.parameters if p.role != "state"}
+    assert types == {("buffer", "bfloat16"), ("weight", "float32")}
+    wide = compile(definition(SMALL), 1, optimizer="adam", precision="float32").plan.program
+    assert all(p.value.type.dtype == "float32" for p in wide.parameters if p.role != "state")
+
+
+def test_products_that_no_gradient_asks_for_do_not_count() -> None:
+    tokens, hidden, inner, keys, words, rank = 32, 16, 24, 8, 48, 4
+    by_layer = 2 * tokens * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
+    widths = [hidden + hidden, hidden + keys, hidden + keys, hidden + hidden]
+    adapters = 2 * tokens * rank * sum([*widths, *[hidden + inner] * 3])
+    attention = 4 * tokens * 8 * hidden
+    first_reads = 2 * tokens * (hidden * hidden + 2 * hidden * keys)
+    first_downs = 2 * tokens * rank * 3 * hidden
+    frozen = 2 * (2 * by_layer + 2 * tokens * hidden * words) - first_reads
+    others = 3 * 2 * (adapters + attention) - first_downs
+    assert model_flops(definition(SMALL).graph).total == frozen + others
+
+
+def test_a_product_between_narrow_ones_is_not_summed_over_tensor_ranks() -> None:
+    program = compile(definition(SMALL), 2, plan="tensor=2", optimizer="adam").plan.program
+    layouts = {p.name: str(p.value.layout) for p in program.parameters}
+    assert layouts["blocks.0.attention.query.lora_a.weight"] == "[*, *]"
+    assert layouts["blocks.0.attention.query.lora_b.weight"] == "[tensor, *]"
+    assert layouts["blocks.0.attention.projection.lora_a.weight"] == "[*, tensor]"
+    assert layouts["blocks.0.attention.projection.lora_b.weight"] == "[*, *]"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("lora=0", "`lora` of `llama` is 0, expected at least 1"),
+        ("lora=-3", "`lora` of `llama` is -3, expected at least 1"),
+        ("lora=few", "`lora` of `llama` is `few`, expected type int"),
+        ("lora=4,lora_alpha=0", "`lora_alpha` of `llama` is 0, expected at least 1"),
+        ("lora_alpha=4", "`lora_alpha` is given without a rank; write `lora=16`"),
+        ("lora_targets=query", "`lora_targets` is given without a rank; write `lora=16`"),
+        (
+            "lora=4,lora_targets=query+q_proj",
+            "`lora_targets` names `q_proj`, which is no product of the model; its products are "
+            + ", ".join(PRODUCTS),
+        ),
+    ],
+)
+def test_wrong_sizes_are_refused(sizes: str, message: str) -> None:
+    with pytest.raises(ModelError) as error:
+        load(f"llama:{SIZES},{sizes}")
+    assert str(error.value) == message
+
+
+def test_experts_are_refused() -> None:
+    with pytest.raises(ShardwrightError) as error:
+        load(f"mixtral:{SIZES},lora=4")
+    assert str(error.value) == (
+        "`lora` has no adapters for routed experts, and `feed_forward.gate` is of experts; name "
+        "other products, as `lora_targets=attention`"
+    )
