@@ -210,7 +210,8 @@ class Buckets:
             shortest=shortest,
         )
         if fusion == NO_BUCKETS:
-            return plan if options.rewrites_programs else replace(plan, timeline=timeline)
+            is_simulated = not options.rewrites_programs
+            return replace(plan, timeline=timeline) if is_simulated else self._timed(plan)
         passes = PassManager(
             records=list(records[:position]), verify_later=not options.extra_passes
         )

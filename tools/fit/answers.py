@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from shardwright.compilation import Compilation
+from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.fit.evaluated import (
     Evaluated,
     evaluated,
@@ -131,6 +132,15 @@ class Answers:
     def subject_plan(self) -> Evaluated | None:
         """The plan that changes are told of: the best, or where none fits the smallest."""
         return self.best or least_memory(self.model, self.plans)
+
+    @cached_property
+    def points(self) -> list[Bound]:
+        """The plans of the family, and the one that changes are told of, which may be beyond it."""
+        chosen = self.subject_plan
+        if chosen is None or any(one.plan == chosen.plan for one in self.plans):
+            return self.plans
+        bound = self.model.bound(chosen.plan, self.devices)
+        return self.plans if bound is None else [*self.plans, bound]
 
     @cached_property
     def larger(self) -> int:

@@ -76,7 +76,7 @@ def explorer_document(
         "fields": list(_FIELDS),
         "kinds": kinds,
         "parts": list(_PARTS),
-        "plans": [_row(model, one, kinds) for one in answers.plans],
+        "plans": [_row(model, one, kinds) for one in answers.points],
         "best": None if answers.subject_plan is None else answers.subject_plan.plan.text,
         "built": None if told is None else _built(answers, told),
         "full_rate_seconds": None if told is None else _at_full_rate(told),

@@ -20,12 +20,12 @@ GIVEN = [MODEL, "--batch", "16", "--precision", "bfloat16", "--optimizer", "adam
 
 @pytest.fixture(scope="module")
 def answers():
-    """Return what is found on four devices."""
+    """Return what is found on two devices, where the best plan is beyond the family."""
     parser = ArgumentParser()
     fit.add_arguments(parser)
-    given = parser.parse_args([*GIVEN, "--devices", "4", "--memory", "0.3"])
+    given = parser.parse_args([*GIVEN, "--devices", "2", "--memory", "0.4"])
     read_types(given)
-    return Answers(Subject(given), 4)
+    return Answers(Subject(given), 2)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def document(answers):
 
 
 def test_rows_are_the_plans_and_add_up(answers, document):
-    assert len(document["plans"]) == len(answers.plans)
-    for one, row in zip(answers.plans, document["plans"], strict=True):
+    assert len(document["plans"]) == len(answers.points)
+    for one, row in zip(answers.points, document["plans"], strict=True):
         text, fields, seconds, memory, fits, parts, kinds, told = row
         named = dict(zip(document["fields"], fields, strict=True))
         assert (text, named["tensor"], named["zero"]) == (
@@ -46,10 +46,10 @@ def test_rows_are_the_plans_and_add_up(answers, document):
         )
         assert sum(parts) == pytest.approx(seconds)
         assert sum(kinds) == pytest.approx(memory)
-        known = answers.model.known(one.plan, 4)
+        known = answers.model.known(one.plan, 2)
         assert told == (known is not None)
         if known is None:
-            assert fits == (memory <= 0.3 * 2**30)
+            assert fits == (memory <= 0.4 * 2**30)
             assert (seconds, memory) == (one.seconds, one.memory_bytes)
         else:
             assert (seconds, memory) == (known.seconds, known.memory.peak_bytes)
@@ -60,7 +60,7 @@ def test_rows_are_the_plans_and_add_up(answers, document):
 def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document):
     curves = {curve["over"]: curve for curve in document["curves"]}
     assert list(curves) == ["devices", "batch", "sequence"]
-    assert (curves["devices"]["own"], curves["batch"]["own"]) == (4, 16)
+    assert (curves["devices"]["own"], curves["batch"]["own"]) == (2, 16)
     for curve in curves.values():
         (own,) = (point for point in curve["points"] if point["size"] == curve["own"])
         assert own["plan"] == answers.fastest.plan.text
@@ -69,7 +69,7 @@ def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document)
 
 def test_page_is_written_with_its_document_and_replaces_no_other_file(tmp_path, capsys):
     page = tmp_path / "fit.html"
-    options = ["--devices", "4", "--memory", "0.3", "--html", str(page)]
+    options = ["--devices", "2", "--memory", "0.4", "--html", str(page)]
     assert main(["fit", *GIVEN, *options]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == ["page", str(page)]
     (text,) = re.findall(r'<script id="document"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
