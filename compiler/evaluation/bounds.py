@@ -343,9 +343,11 @@ class Bound:
         experts = self._by_group(*(part.of_experts for part in self._parts))[group]
         divided = (whole - experts) / data + experts / plan.expert_data
         kept = divided if plan.zero else whole
+        frozen = self._by_group(*(part.frozen for part in self._parts))[group]
         found = {
             "parameters": stored.master * kept
-            + stored.lower * (divided if plan.zero == _IN_ALL else whole),
+            + stored.lower * (divided if plan.zero == _IN_ALL else whole)
+            + (frozen / data if plan.zero == _IN_ALL else frozen),
             "optimizer states": stored.states * kept,
         }
         if self.passes > 1:

@@ -62,6 +62,8 @@ class Part:
         Trained elements, and those of them that experts have.
     saved : float
         Bytes that are saved for the gradient.
+    frozen : float
+        Bytes of parameters that are not trained.
     """
 
     forward: Times
@@ -69,6 +71,7 @@ class Part:
     elements: float
     of_experts: float
     saved: float
+    frozen: float
 
     def least(self, other: "Part") -> "Part":
         """Return the smaller ones of both."""
@@ -78,6 +81,7 @@ class Part:
             min(self.elements, other.elements),
             min(self.of_experts, other.of_experts),
             min(self.saved, other.saved),
+            min(self.frozen, other.frozen),
         )
 
 
@@ -135,8 +139,8 @@ class _Program:
 
         def part(where: str) -> Part:
             forward, backward = (self._times(tasks.get((where, which), ())) for which in (0, 1))
-            own, experts = elements.get(where, (0.0, 0.0))
-            return Part(forward, backward, own, experts, saved.get(where, 0.0))
+            own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
+            return Part(forward, backward, own, experts, saved.get(where, 0.0), frozen)
 
         layer = reduce(Part.least, map(part, self.layers))
         return Parts(layer, part(_FIRST), part(_LAST))
@@ -170,23 +174,25 @@ class _Program:
                 found.setdefault((self.where[position], which), []).append(task)
         return found
 
-    def _elements(self) -> dict[str, tuple[float, float]]:
-        """Return the trained elements of the parts on a rank, and those of experts."""
+    def _elements(self) -> dict[str, tuple[float, float, float]]:
+        """Return trained elements of the parts on a rank, those of experts, and frozen bytes."""
         program, mesh = self.program, self.program.mesh or Mesh(())
         of_experts = weights_of_experts(self.source)
         part: dict[str, str] = {}
         for node, where in zip(program.nodes, self.where, strict=True):
             for name in node.operands:
                 part.setdefault(name, where)
-        found: dict[str, tuple[float, float]] = {}
+        found: dict[str, tuple[float, float, float]] = {}
         for parameter in program.parameters:
+            value = parameter.value
+            where, nbytes = part.get(value.name, _FIRST), value_bytes(value, mesh)
+            before, experts, frozen = found.get(where, (0.0, 0.0, 0.0))
             if parameter.trainable:
-                value = parameter.value
-                count = value_bytes(value, mesh) / item_bytes(value.type.dtype)
+                count = nbytes / item_bytes(value.type.dtype)
                 own = count if value.name in of_experts else 0.0
-                where = part.get(value.name, _FIRST)
-                before, experts = found.get(where, (0.0, 0.0))
-                found[where] = before + count, experts + own
+                found[where] = before + count, experts + own, frozen
+            elif parameter.role == "buffer":
+                found[where] = before, experts, frozen + nbytes
         return found
 
     def _saved(self) -> dict[str, float]:

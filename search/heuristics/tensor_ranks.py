@@ -398,11 +398,9 @@ def _waists(graph: Graph) -> frozenset[str]:
         weights = {parameter.name for parameter in graph.parameters}
         narrow, waists = dict[str, int](), set[str]()
         for node in graph.nodes:
-            if weights.issuperset(node.operands):
+            if node.operands and weights.issuperset(node.operands):
                 weights.update(result.name for result in node.results)
-            elif len(node.operands) == 2 and node.operands[1] in weights:
-                if not info_of(graph, node).product_flops:
-                    continue
+            elif node.operator == "matmul" and node.operands[1] in weights:
                 name = node.operands[0]
                 inputs, outputs = graph.values[name].type.shape[-1], node.results[0].type.shape[-1]
                 if outputs > narrow.get(name, outputs):

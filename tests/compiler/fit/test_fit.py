@@ -45,17 +45,20 @@ MIXTURE = (
 )
 
 
+LORA = "llama:layers=4,hidden=512,heads=4,kv_heads=2,inner=1024,sequence=512,vocabulary=8000,lora=8"
+
+
 @cache
-def mixture() -> FitModel:
-    whole = training_definition(MIXTURE, 32, 1)[0]
+def decoder(text: str) -> FitModel:
+    whole = training_definition(text, 32, 1)[0]
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
     return FitModel(whole.graph, CLUSTER, asked)
 
 
 @pytest.mark.parametrize(("named", "count"), [("ideal", 12), ("megatron-core", 4)])
-@pytest.mark.parametrize("of", first(1, ["dense", "mixture"]))
+@pytest.mark.parametrize("of", first(1, ["dense", "mixture", "lora"]))
 def test_no_plan_takes_less_than_its_bounds(of, named, count):
-    own = model(1e12, named) if of == "dense" else mixture()
+    own = model(1e12, named) if of == "dense" else decoder({"mixture": MIXTURE, "lora": LORA}[of])
     plans = family(own, 16, micro_batches=(1, 2))
     for one in Random(1).sample(plans, count):
         found = evaluated(own, one.plan, 16)
@@ -63,6 +66,19 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
         text = one.plan.text
         assert one.memory_bytes <= found.evaluation.in_order.peak_bytes * (1 + 1e-9), text
         assert one.seconds <= found.seconds * (1 + 1e-9), text
+
+
+def test_frozen_weights_are_in_the_bounds():
+    own = decoder(LORA)
+    whole = training_definition(LORA.removesuffix(",lora=8"), 32, 1)[0]
+    assert own.frozen_elements == whole.parameter_count
+    assert own.least_bytes == 2 * own.frozen_elements + 12 * own.elements
+    for text, ranks in (("data=4,micro_batch=1,zero=3", 4), ("data=2,tensor=2,micro_batch=1", 2)):
+        plan = NamedPlan.parse(text)
+        bound = own.bound(plan, 4)
+        assert bound is not None
+        assert bound.memory_by_kind["parameters"] >= 2 * own.frozen_elements / ranks
+        assert bound.memory_bytes <= own.evaluation(plan, 4).in_order.peak_bytes
 
 
 def test_the_fastest_plan_is_that_of_all_evaluations():
