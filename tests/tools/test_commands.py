@@ -136,7 +136,8 @@ def test_compile_prints_one_document(capsys, here):
     assert found["gap"] <= 1e-9
     assert found["objective"] == pytest.approx(found["predicted_step_seconds"])
     assert found["lower_bound"] == pytest.approx(found["objective"])
-    assert 0 < found["search_seconds"] <= found["compile_seconds"]
+    # The search is told in seconds of counted work, the compilation in those of the clock.
+    assert min(found["search_seconds"], found["compile_seconds"]) > 0
     assert found["strategies"]["gather_0"] == [[1, 1], [1, 1]]
     assert found["parameters"]["embedding.embedding_table"] == "[*, *]"
     name = "gpt-layers3-hidden16-heads2-batch8-sequence8-vocabulary256-8"
