@@ -1,10 +1,13 @@
 """The decisions of a search, which the passes carry out."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,4 +91,32 @@ class Decisions:
         return (
             f"<Decisions on {self.mesh}: {len(self.strategies)} strategies, {len(self.stored)} "
             f"stored tensors, {len(self.shared_layouts)} shared layouts>"
+        )
+
+    def about(self, names: Callable[[str], Iterable[str]]) -> "Decisions":
+        """Return decisions about the values that stand for each value.
+
+        Parameters
+        ----------
+        names : callable
+            Returns the names of these values, which may be none or several.
+        """
+
+        def of_each(mapping: Mapping[str, T]) -> dict[str, T]:
+            return {name: item for one, item in mapping.items() for name in names(one)}
+
+        def of_all(some: frozenset[str]) -> frozenset[str]:
+            return frozenset(name for one in some for name in names(one))
+
+        return replace(
+            self,
+            strategies=of_each(self.strategies),
+            stored=of_each(self.stored),
+            shared_layouts=of_each(self.shared_layouts),
+            stages=of_each(self.stages),
+            regathered=of_all(self.regathered),
+            recomputed=of_all(self.recomputed),
+            offloaded=of_all(self.offloaded),
+            gathered_in_passes=of_all(self.gathered_in_passes),
+            reduced_in_passes=of_all(self.reduced_in_passes),
         )

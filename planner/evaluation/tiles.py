@@ -6,10 +6,9 @@ afterwards, as copies of what a layer became. The result is the program of the w
 names that passes make.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, renamed
@@ -17,7 +16,6 @@ from shardwright.ir.provenance import Provenance
 from shardwright.planner.evaluation.lengthening import lengthened
 from shardwright.planner.evaluation.repeats import Layers, Overrides, equal_layers
 
-T = TypeVar("T")
 _WORTHWHILE = 0.7  # share of the values that stays at most; else the model is emitted whole
 
 
@@ -62,7 +60,7 @@ class Shortened:
 
     def decided(self, decisions: Decisions) -> Decisions:
         """Return decisions about the whole model without the layers that are not in the graph."""
-        return _about(decisions, lambda name: () if name in self._gone else (name,))
+        return decisions.about(lambda name: () if name in self._gone else (name,))
 
     def extended(self, decisions: Decisions) -> Decisions:
         """Return decisions about the whole model: of all equal layers as of the first of them."""
@@ -71,7 +69,7 @@ class Shortened:
             for layer in layers:
                 for one, other in zip(first, layer, strict=True):
                     names.setdefault(one, [one]).append(other)
-        return _about(decisions, lambda name: names.get(name, (name,)))
+        return decisions.about(lambda name: names.get(name, (name,)))
 
     @cached_property
     def _gone(self) -> set[str]:
@@ -135,29 +133,6 @@ def shortened(
     return Shortened(
         graph,
         few,
-        _about(decisions, lambda name: () if name in gone else (name,)),
+        decisions.about(lambda name: () if name in gone else (name,)),
         stretches,
-    )
-
-
-def _about(decisions: Decisions, names: Callable[[str], Iterable[str]]) -> Decisions:
-    """Return decisions about the values that stand for each value, which may be none or several."""
-
-    def of_each(mapping: Mapping[str, T]) -> dict[str, T]:
-        return {name: item for one, item in mapping.items() for name in names(one)}
-
-    def of_all(some: frozenset[str]) -> frozenset[str]:
-        return frozenset(name for one in some for name in names(one))
-
-    return replace(
-        decisions,
-        strategies=of_each(decisions.strategies),
-        stored=of_each(decisions.stored),
-        shared_layouts=of_each(decisions.shared_layouts),
-        stages=of_each(decisions.stages),
-        regathered=of_all(decisions.regathered),
-        recomputed=of_all(decisions.recomputed),
-        offloaded=of_all(decisions.offloaded),
-        gathered_in_passes=of_all(decisions.gathered_in_passes),
-        reduced_in_passes=of_all(decisions.reduced_in_passes),
     )

@@ -1,12 +1,9 @@
 """Plans of stages, and lower bounds of all of them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from shardwright.ir.decisions import Decisions
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,21 +46,4 @@ class StagePlan:
 
 def renamed(decisions: Decisions, names: Mapping[str, str]) -> Decisions:
     """Return decisions for a program with other names."""
-
-    def keyed(mapping: Mapping[str, T]) -> dict[str, T]:
-        return {names[name]: item for name, item in mapping.items()}
-
-    def of(some: Iterable[str]) -> frozenset[str]:
-        return frozenset(names[name] for name in some)
-
-    return replace(
-        decisions,
-        strategies=keyed(decisions.strategies),
-        stored=keyed(decisions.stored),
-        shared_layouts=keyed(decisions.shared_layouts),
-        regathered=of(decisions.regathered),
-        recomputed=of(decisions.recomputed),
-        offloaded=of(decisions.offloaded),
-        gathered_in_passes=of(decisions.gathered_in_passes),
-        reduced_in_passes=of(decisions.reduced_in_passes),
-    )
+    return decisions.about(lambda name: (names[name],))
