@@ -62,7 +62,7 @@ def export(plan: Plan) -> Exported:
     check_choice_of("DeepSpeed", "precision", facts.precision, _TYPES)
     word = word_for("DeepSpeed", _OPTIMIZERS, facts.optimizer)
     found = nearest(plan, WORDS)
-    notes = [*found.sentences, *optimizer_notes(plan, "DeepSpeed", written=True)]
+    notes = [*found.sentences, *optimizer_notes(plan, "DeepSpeed", written="settings")]
     if word.name == "Muon":
         notes.append(_muon_note(found.plan))
     if found.plan.recompute == "full":

@@ -51,7 +51,11 @@ def export(plan: Plan) -> Exported:
     check_choice_of("Megatron", "precision", facts.precision, _PRECISIONS)
     check_choice_of("Megatron", "optimizer", facts.optimizer.kind, _OPTIMIZERS)
     found = nearest(plan, WORDS)
-    notes = (*found.sentences, *_notes(facts, found.plan), *optimizer_notes(plan, "Megatron"))
+    notes = (
+        *found.sentences,
+        *_notes(facts, found.plan),
+        *optimizer_notes(plan, "Megatron", written="rule"),
+    )
     return Exported(files(found.plan, facts, notes), notes)
 
 

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import gcd
+from typing import Literal
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
@@ -79,7 +80,10 @@ def comment(facts: Facts, system: str, notes: tuple[str, ...]) -> str:
     )
 
 
-def optimizer_notes(plan: Plan, system: str, written: bool = False) -> list[str]:
+Written = Literal["nothing", "rule", "settings"]  # what of an optimizer a system's file has
+
+
+def optimizer_notes(plan: Plan, system: str, written: Written = "nothing") -> list[str]:
     """Return what is left to the user of the update rule.
 
     Parameters
@@ -88,20 +92,24 @@ def optimizer_notes(plan: Plan, system: str, written: bool = False) -> list[str]
         The plan.
     system : str
         The name of the system.
-    written : bool
-        Whether its file has the settings of the rule, but for rates that follow the step.
+    written : {"nothing", "rule", "settings"}
+        What its file has: the name of the rule; its settings too, but for rates that follow the
+        step.
     """
     optimizer = plan.document.optimizer
     settings = ", ".join(
         f"{name} {value}"
         for name, value in optimizer.settings.items()
-        if not written or is_schedule(value)
+        if written != "settings" or is_schedule(value)
     )
-    notes = (
-        [f"settings of the optimizer are left to the script, here they are: {settings}"]
-        if settings
-        else []
-    )
+    notes = []
+    if settings:
+        notes.append(
+            f"settings of the optimizer `{optimizer.kind}` are left to the script, here they are: "
+            f"{settings}"
+        )
+    elif written == "nothing":
+        notes.append(f"the optimizer is left to the script, here it is `{optimizer.kind}`")
     if optimizer.overrides:
         notes.append(
             f"{len(optimizer.overrides)} parameters have settings of their own, which {system}'s "

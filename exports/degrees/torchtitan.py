@@ -94,7 +94,7 @@ def export(plan: Plan) -> Exported:
     notes = (
         *found.sentences,
         *_notes(facts, found.plan),
-        *optimizer_notes(plan, "torchtitan", written=True),
+        *optimizer_notes(plan, "torchtitan", written="settings"),
     )
     return Exported(files(found.plan, facts, notes), notes)
 

@@ -130,6 +130,18 @@ def test_the_fastest_plan_is_not_taken_where_its_program_has_not_the_form():
     assert made.notes[1].startswith("the nearest that can be said: data=4,")
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("adam", "the optimizer is left to the script, here it is `adam`"),
+        ("muon:learning_rate=0.1", "settings of the optimizer `muon` are left to the script, "),
+    ],
+)
+def test_the_optimizer_that_is_left_to_the_script_is_named(optimizer, said):
+    made = exported(Perceptron(), vectors(), plan="data=4,zero=1", optimizer=optimizer)
+    assert any(note.startswith(said) for note in made.notes)
+
+
 def test_types_of_what_stands_for_a_plan_are_those_of_the_plan():
     text = decoder(None, precision="bfloat16").files["parallelize.py"]
     assert "\n\nNot the plan itself: " in text
