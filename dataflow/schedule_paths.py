@@ -4,6 +4,10 @@ A segment starts when its group has finished the one before, and all transfers t
 A transfer leaves when its segment ends; those from one group to another use one link, one after the
 other, in the order in which the segments end. A transfer within a group takes no time.
 
+In step, groups that exchange something wait for each other: all actions are divided into rounds, as
+early as their inputs allow, and after a round a group begins the next one when those with which it
+exchanged something in it have ended theirs. PyTorch runs pipelines of several chunks so, up to 2.9.
+
 The step is the longest path of a graph that depends on the schedule alone, so the counts of any
 path, such as the critical path of one plan, bound the step of every plan of the schedule: each
 count times the seconds of the segment, added up.
@@ -124,6 +128,53 @@ def simulate_schedule(
     return simulation.run()
 
 
+def simulate_in_step(
+    schedule: Schedule, durations: Mapping[Segment, float], begin: Sequence[float] | None = None
+) -> SimulatedSchedule:
+    """Return the step of a schedule whose groups exchange in rounds, for given durations.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule, of a chain of stages.
+    durations : mapping of (int, str) to float
+        Seconds of each segment, with what it receives.
+    begin : sequence of float, optional
+        When each device group begins; by default at 0.
+    """
+    numbered = _numbered(schedule)
+    readers = dict(chain_transfers(schedule))
+    count = len(numbered.order)
+    starts, ends, causes = [0.0] * count, [0.0] * count, [_BEGIN] * count
+    ready = [(moment, _BEGIN) for moment in begin or [0.0] * schedule.groups]
+    for actions in _rounds(schedule):
+        before = list(ready)
+        for number in actions:
+            group = numbered.groups[number]
+            starts[number], causes[number] = before[group]
+            ends[number] = starts[number] + durations[numbered.order[number].segment]
+            ready[group] = ends[number], (number, ())
+        alone = list(ready)
+        for number in actions:
+            group, target = numbered.groups[number], readers.get(numbered.order[number].segment)
+            if target is not None:
+                other = target[0] % schedule.groups
+                ready[group] = max(ready[group], alone[other])
+                ready[other] = max(ready[other], alone[group])
+    path = _path_to(max(range(count), key=ends.__getitem__, default=-1), numbered, causes)
+    return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
+
+
+@lru_cache(maxsize=64)
+def _rounds(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """Return the actions of each round, by number: each is as early as its inputs allow."""
+    unit = simulate_schedule(schedule, dict.fromkeys(schedule.segments, 1.0))
+    rounds: dict[int, list[int]] = {}
+    for number, start in enumerate(unit.starts):
+        rounds.setdefault(round(start), []).append(number)
+    return tuple(tuple(rounds[key]) for key in sorted(rounds))
+
+
 _Cause = tuple[int, tuple[Transfer, ...]]
 """The action, by its number, and the transfers after it, that something waited for."""
 
@@ -189,7 +240,8 @@ class _Simulation:
             self.ready[group] = end, (number, ())
             for transfer, groups, seconds in self.leaving[segment]:
                 self._send(number, transfer, groups, seconds, end)
-        path = self._path(max(range(len(ends)), key=ends.__getitem__, default=-1))
+        last = max(range(len(ends)), key=ends.__getitem__, default=-1)
+        path = _path_to(last, numbered, self.causes)
         return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
 
     def _send(
@@ -209,14 +261,16 @@ class _Simulation:
         if arrived is None or arrived[0] < sent + seconds:
             self.arrivals[reader] = sent + seconds, cause
 
-    def _path(self, number: int) -> Path:
-        segments: Counter[Segment] = Counter()
-        transfers: Counter[Transfer] = Counter()
-        while number >= 0:
-            segments[self.numbered.order[number].segment] += 1
-            number, passed = self.causes[number]
-            transfers.update(passed)
-        return Path(dict(segments), dict(transfers))
+
+def _path_to(number: int, numbered: "_Numbered", causes: Sequence[_Cause]) -> Path:
+    """Return the path to an action along what each waited for."""
+    segments: Counter[Segment] = Counter()
+    transfers: Counter[Transfer] = Counter()
+    while number >= 0:
+        segments[numbered.order[number].segment] += 1
+        number, passed = causes[number]
+        transfers.update(passed)
+    return Path(dict(segments), dict(transfers))
 
 
 def _leaving(

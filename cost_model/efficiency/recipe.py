@@ -40,7 +40,12 @@ from shardwright.cost_model.roofline import (
     takes_nothing,
 )
 from shardwright.cost_model.streams import Placement, Task, placements
-from shardwright.dataflow.schedule_paths import Path, chain_transfers, simulate_schedule
+from shardwright.dataflow.schedule_paths import (
+    Path,
+    chain_transfers,
+    simulate_in_step,
+    simulate_schedule,
+)
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, Schedule, make_schedule
 from shardwright.dataflow.stages import Run, pipeline_of
 from shardwright.ir.graph import Graph
@@ -347,8 +352,11 @@ class RecipeTimes:
         )
         if path is not None:
             return begin[0] + path.seconds(durations) + end[0], path
-        delays = dict.fromkeys(chain_transfers(schedule), 0.0)
-        found = simulate_schedule(schedule, durations, delays, begin)
+        if self.software.stages == "in_step":
+            found = simulate_in_step(schedule, durations, begin)
+        else:
+            delays = dict.fromkeys(chain_transfers(schedule), 0.0)
+            found = simulate_schedule(schedule, durations, delays, begin)
         ends = [0.0] * shape.groups
         for action, moment in zip(found.order, found.ends, strict=True):
             group = action.stage % shape.groups

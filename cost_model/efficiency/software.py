@@ -147,6 +147,9 @@ class Software(Description):
     transfers : str
         Where ranks of a stage send the same tensor to the next stage: ``whole`` sends it from each,
         ``scattered`` a part from each, and gathers the parts there.
+    stages : str
+        Device groups of a pipeline go on ``apart``, or those that exchange something wait for each
+        other after each of their segments, ``in_step``.
     transfer : Figure
         Seconds of a transfer between stages beside those of its bytes.
     step : Figure
@@ -194,6 +197,7 @@ class Software(Description):
     widths: HeadWidths | None = None
     exposed_transfers: Rate | None = None
     biases: Figure | None = None
+    stages: Literal["apart", "in_step"] = "apart"
     exchange: Sent = "choices"
     gate: Gate = "alike"
     memory: SoftwareMemory | None = None

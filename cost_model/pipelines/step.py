@@ -31,6 +31,7 @@ from shardwright.dataflow.schedule_paths import (
     SimulatedSchedule,
     Transfer,
     chain_transfers,
+    simulate_in_step,
     simulate_schedule,
 )
 from shardwright.dataflow.stages import GroupProgram, Pipeline
@@ -266,6 +267,9 @@ class _Step:
 
     def _loop(self, ready: Sequence[float]) -> SimulatedSchedule:
         durations = {s: t.seconds for g in self.segments for s, t in g.loop.items()}
+        software = self.times.cluster.software
+        if software is not None and software.stages == "in_step":
+            return simulate_in_step(self.pipeline.schedule, durations, ready)
         delays: dict[Transfer, float] = dict.fromkeys(chain_transfers(self.pipeline.schedule), 0.0)
         nodes = self.pipeline.graph.nodes
         for position, transfer in self.pipeline.transfers.items():

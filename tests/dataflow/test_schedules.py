@@ -13,9 +13,12 @@ from shardwright.dataflow.schedule_paths import (
     bounding_paths,
     chain_transfers,
     segment_seconds,
+    simulate_in_step,
     simulate_schedule,
 )
 from shardwright.dataflow.schedules import (
+    BACKWARD,
+    FORWARD,
     SCHEDULES,
     Action,
     Schedule,
@@ -281,3 +284,46 @@ def test_a_transfer_to_an_earlier_segment_is_refused():
         "a transfer leads from the forward pass of stage 1 to the forward pass of stage 0, which "
         "is not later"
     )
+
+
+def in_rounds(schedule, durations):
+    """The step in rounds, by the definition: a clock for each group."""
+    unit = simulate_schedule(schedule, dict.fromkeys(schedule.segments, 1.0))
+    clocks, last = [0.0] * schedule.groups, schedule.stages - 1
+    for moment in range(round(unit.step_seconds)):
+        running = {
+            action.stage % schedule.groups: action
+            for action, start in zip(unit.order, unit.starts, strict=True)
+            if round(start) == moment
+        }
+        ends = [
+            clock + (durations[running[group].segment] if group in running else 0.0)
+            for group, clock in enumerate(clocks)
+        ]
+        clocks = list(ends)
+        for group, action in running.items():
+            other = action.stage + {FORWARD: 1, BACKWARD: -1}.get(action.part, last + 1)
+            if 0 <= other <= last:
+                meet = max(ends[group], ends[other % schedule.groups])
+                clocks[group] = max(clocks[group], meet)
+                clocks[other % schedule.groups] = max(clocks[other % schedule.groups], meet)
+    return max(clocks)
+
+
+@settings(deadline=None, max_examples=60)
+@given(schedules(), st.integers())
+def test_in_step_groups_that_exchange_wait_for_each_other(schedule, seed):
+    durations, _ = drawn(schedule, seed)
+    found = simulate_in_step(schedule, durations)
+    assert found.step_seconds == pytest.approx(in_rounds(schedule, durations))
+    assert found.path.seconds(durations) == pytest.approx(found.step_seconds)
+    alone = simulate_schedule(schedule, durations).step_seconds
+    assert found.step_seconds >= alone * (1 - 1e-12)
+
+
+def test_longer_backward_passes_hold_up_a_pipeline_in_step():
+    """Backward of one group is beside forward of its neighbour: both take the longer of the two."""
+    schedule = make_schedule("interleaved", 4, 8, 8)
+    durations = {(s, part): 3.0 if part == BACKWARD else 1.0 for s, part in schedule.segments}
+    assert simulate_schedule(schedule, durations).step_seconds == 8 * 33.5
+    assert simulate_in_step(schedule, durations).step_seconds == 8 * 41.75
