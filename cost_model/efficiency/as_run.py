@@ -50,8 +50,10 @@ def kernel_work(graph: Graph, kernel: Kernel) -> Work:
     mesh, values = graph.mesh or Mesh(()), graph.values
     names = (*kernel.read, *kernel.written)
     moved = sum(value_bytes(values[name], mesh) for name in names)
+    clamped = sum(value_bytes(values[name], mesh) for name in kernel.clamped)
     node = graph.nodes[kernel.positions[0]]
-    return Work("pointwise", node.results[0].type.dtype, 0.0, moved, operator=node.operator)
+    name, dtype = node.operator, node.results[0].type.dtype
+    return Work("pointwise", dtype, 0.0, moved, operator=name, clamped=clamped)
 
 
 def in_float8(cluster: Cluster) -> Cluster:

@@ -30,6 +30,8 @@ class Kernel:
         Values that a later kernel needs and makes again from what these read.
     kept : tuple of str
         What these read and no other pass reads, so that it is kept for that alone.
+    clamped : tuple of str
+        Rows of others that are clamped here, or whose gradients are cut off where they were.
     """
 
     positions: tuple[int, ...]
@@ -37,6 +39,7 @@ class Kernel:
     written: tuple[str, ...]
     made_again: tuple[str, ...]
     kept: tuple[str, ...]
+    clamped: tuple[str, ...] = ()
 
 
 def kernels(graph: Graph) -> tuple[Kernel, ...]:
@@ -98,7 +101,21 @@ class _Fusion:
                 again.append(name)
         own = _pass(nodes[0])
         lost = (r for r in read if all(_pass(node) == own for node in readers.get(r, ())))
-        return Kernel(tuple(positions), tuple(read), tuple(written), tuple(again), tuple(lost))
+        clamped = tuple(dict.fromkeys(name for node in nodes for name in self._clamped(node)))
+        parts = (tuple(positions), tuple(read), tuple(written), tuple(again), tuple(lost))
+        return Kernel(*parts, clamped)
+
+    def _clamped(self, node: Node) -> Iterable[str]:
+        """Return the rows that a node clamps, or cuts off the gradients of: `relu` of a sum."""
+        if node.operator not in ("relu", "relu_gradient"):
+            return ()
+        rectified = node if node.operator == "relu" else self._made(node.operands[1])
+        summed = None if rectified is None else self._made(rectified.operands[0])
+        return self._sources([summed.name]) if summed and summed.operator == "add_scalar" else ()
+
+    def _made(self, name: str) -> Node | None:
+        """Return the fused operator that makes a value."""
+        return self.graph.nodes[self.at[name]] if name in self.at else None
 
     def _sources(self, names: Iterable[str]) -> Iterator[str]:
         """Yield what values are made of by operators of no kernel."""

@@ -163,9 +163,13 @@ class Software(Description):
         What its fused attention attains of that rate by the width of a head; without it all.
     exposed_transfers : Rate, optional
         Share of transfers between stages for which the next stage waits; all of them by default.
-    biases : Figure, optional
-        Where biases of experts are added apart from the product, the memory traffic of that and of
-        its gradient over reading and writing the rows once; without it they are added inside it.
+    biases, bias_gradients : Figure, optional
+        Where biases of experts are added apart from the product, the memory traffic of that over
+        reading and writing the rows once, and of their gradient over reading them once; without
+        them both are inside the products.
+    clamps : Figure, optional
+        Where rows of experts are clamped apart from their activation, the memory traffic of that
+        over reading and writing them once, of either direction; without it nothing.
     exchange : str
         Where ranks divide experts, a token is sent for each of its ``choices``, or once to each of
         the ``ranks`` that have some of them, and once to each node.
@@ -197,6 +201,8 @@ class Software(Description):
     widths: HeadWidths | None = None
     exposed_transfers: Rate | None = None
     biases: Figure | None = None
+    bias_gradients: Figure | None = None
+    clamps: Figure | None = None
     stages: Literal["apart", "in_step"] = "apart"
     exchange: Sent = "choices"
     gate: Gate = "alike"

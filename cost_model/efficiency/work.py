@@ -14,7 +14,8 @@ attention       flops / (peak * attention), at least bytes / bandwidth; or, wher
                 the scores in memory, its products as above, and the traffic of all scores
 pointwise, copy bytes * the factor of the software / bandwidth
 update          the same
-bias            the same, of experts; nothing where the software adds it inside the product
+bias            the same, of experts, and of its gradient; nothing where the software has them inside
+                the products
 any             launch + flops or bytes / rate + bytes / traffic, where the cluster file has the
                 operator's own rate
 =============== ==================================================================================
@@ -48,9 +49,19 @@ from shardwright.operators.models.attention import Attention
 from shardwright.operators.models.optimizer import Update
 from shardwright.operators.models.routing import Grouped, GroupedOuter
 from shardwright.operators.recurrent.layers import OverSteps
+from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 
-Kind = Literal["product", "attention", "convolution", "pointwise", "copy", "update", "bias"]
+Kind = Literal[
+    "product",
+    "attention",
+    "convolution",
+    "pointwise",
+    "copy",
+    "update",
+    "bias",
+    "bias_gradient",
+]
 _COPIES = (Cast, Convert, Transpose, Slice, Split, Concat, Stack)
 _TILE = 128
 _BACKWARD_SCORES = 1.5  # traffic of the scores in the gradient, over that of the forward pass
@@ -117,6 +128,8 @@ class Work:
         Bytes that an operator of several products reads and writes between them.
     launches : int
         Kernels that it launches, one after another.
+    clamped : float
+        Bytes of the rows of experts that it clamps, or whose gradients it cuts off.
     alignment : int
         Of products of 16-bit numbers, the greatest of 1, 2, 4, 8 that divides the last dimension of
         every tensor; else 8.
@@ -133,6 +146,7 @@ class Work:
     copied: float = 0.0
     between: float = 0.0
     launches: int = 1
+    clamped: float = 0.0
     alignment: int = ALIGNED
 
     @property
@@ -170,6 +184,8 @@ def kind_of(info: OperatorInfo) -> Kind:
         return "update"
     if is_bias_of_rows(info):
         return "bias"
+    if is_bias_gradient(info):
+        return "bias_gradient"
     return "copy" if isinstance(info, _COPIES) else "pointwise"
 
 
@@ -177,6 +193,12 @@ def is_bias_of_rows(info: OperatorInfo) -> bool:
     """Return whether an operator adds to the rows of each expert what all of them share."""
     is_of_rows = [tensor.ragged is not None for tensor in info.operand_types]
     return isinstance(info, Add) and any(is_of_rows) and not all(is_of_rows)
+
+
+def is_bias_gradient(info: OperatorInfo) -> bool:
+    """Return whether an operator adds up the rows of each expert."""
+    is_of_rows = [tensor.ragged is not None for tensor in (*info.operand_types, *info.result_types)]
+    return isinstance(info, ReduceSum) and is_of_rows == [True, False]
 
 
 def products_of(
@@ -283,10 +305,13 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
         if work.kind == "attention" and software is not None:
             rate *= software.attention_of(work.products[0].k)
         return max(work.flops / rate, moved) + device.launch_seconds
-    if work.kind == "bias" and software is not None and software.biases is None:
+    factor = _factor(work.kind, software)
+    if not factor:
         return 0.0
     compute = work.flops / device.flops_per_second(work.dtype)
-    return max(compute, moved) * _factor(work.kind, software) + device.launch_seconds
+    clamps = None if software is None else software.clamps
+    apart = 0.0 if clamps is None else 2 * work.clamped * clamps.value / device.achieved_bandwidth
+    return max(compute, moved) * factor + apart + device.launch_seconds
 
 
 def _product(product: Product, work: Work, device: Device) -> float:
@@ -336,6 +361,7 @@ def _factor(kind: Kind, software: Software | None) -> float:
         "copy": software.copies,
         "update": software.updates,
         "bias": software.biases,
+        "bias_gradient": software.bias_gradients,
     }
     found = figures[kind]
     return 0.0 if found is None else found.value

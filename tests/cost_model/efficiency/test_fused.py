@@ -74,6 +74,46 @@ def test_a_kernel_takes_its_traffic_once_and_biases_are_added_in_products_or_apa
             assert found["biased"] == pytest.approx(seconds + described.device.launch_seconds)
 
 
+CLAMPED = """\
+graph experts {
+  input gate: f32[2/8, 16~, 4]
+  input dh: f32[2/8, 16~, 4]
+  shifted: f32[2/8, 16~, 4] = add_scalar(gate) {value=-7.0} in 'blocks/0'
+  over: f32[2/8, 16~, 4] = relu(shifted) in 'blocks/0'
+  excess: f32[2/8, 16~, 4] = neg(over) in 'blocks/0'
+  h: f32[2/8, 16~, 4] = relu(gate) in 'blocks/0'
+  dover: f32[2/8, 16~, 4] = relu_gradient(dh, over) from over as backward
+  dbias: f32[8, 1, 1, 4] = reduce_sum(dover) {axis=(1,), keep_dims=True} from shifted as backward
+  return excess, h, dbias
+}
+"""
+
+
+def test_clamps_and_gradients_of_biases_take_their_traffic_where_software_has_them_apart():
+    graph = parse(CLAMPED.replace("f32[8, 1, 1, 4]", "f32[8, 1, 4]"))
+    forward, backward = kernels(graph)
+    assert forward.clamped == backward.clamped == ("gate",)
+    described = cluster("h100-3200g")
+    bandwidth, launch = described.device.achieved_bandwidth, described.device.launch_seconds
+    for name in ("megatron-core", "automodel", "torchtitan"):
+        run_by = software(name)
+        assert run_by is not None
+        timed = described.run_by(run_by)
+        found = dict(
+            zip(
+                graph.producers, seconds_as_run(graph, timed, placements(graph, timed)), strict=True
+            )
+        )
+        clamps = 0.0 if run_by.clamps is None else 2 * ROWS * run_by.clamps.value
+        moved = 3 * ROWS * run_by.pointwise.value + clamps
+        assert found["shifted"] == pytest.approx(moved / bandwidth + launch)
+        if run_by.bias_gradients is None:
+            assert found["dbias"] == 0
+        else:
+            read = (ROWS + 8 * 4 * 4) * run_by.bias_gradients.value
+            assert found["dbias"] == pytest.approx(read / bandwidth + launch)
+
+
 def test_what_is_inside_a_kernel_is_not_kept_for_its_gradient():
     graph, run_by = parse(GATED), software("automodel")
     assert run_by is not None
