@@ -14,8 +14,8 @@ attention       flops / (peak * attention), at least bytes / bandwidth; or, wher
                 the scores in memory, its products as above, and the traffic of all scores
 pointwise, copy bytes * the factor of the software / bandwidth
 update          the same
-bias            the same, of experts, and of its gradient; nothing where the software has them inside
-                the products
+bias            the same, of experts, and of its gradient; nothing where the software has them
+                inside the products
 any             launch + flops or bytes / rate + bytes / traffic, where the cluster file has the
                 operator's own rate
 =============== ==================================================================================

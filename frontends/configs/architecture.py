@@ -203,6 +203,11 @@ class Experts:
         Whether a token decides by a sigmoid how much of it counts.
     weighs_inputs : bool
         Whether experts read tokens times their weights; see `nn.RoutedExperts`.
+    latent : int
+        Features to which a product narrows tokens before the experts, and from which another widens
+        what they make; 0 where experts read tokens as they are.
+    latent_bias : bool
+        Whether these products have biases.
     balance : float
         Factor of the loss that balances the experts.
     capacity : float, optional
@@ -222,6 +227,8 @@ class Experts:
     shared: FeedForward | None = None
     shared_gate: bool = False
     weighs_inputs: bool = False
+    latent: int = 0
+    latent_bias: bool = False
     balance: float = 0.0
     capacity: float | None = None
 

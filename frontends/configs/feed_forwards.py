@@ -120,6 +120,9 @@ class FeedForwards:
             shared = inner * fields.whole("n_shared_experts", 0)
         elif own.get("weighs_inputs"):
             shared = inner
+        has_latent = fields.left.get("moe_latent_size") is not None
+        latent = fields.count("moe_latent_size") if has_latent else 0
+        fields.left.pop("moe_latent_size", None)
         groups = fields.count("n_group", 1)
         top_groups = fields.count("topk_group", groups)
         balance = fields.number("router_aux_loss_coef", 0.001)
@@ -139,6 +142,8 @@ class FeedForwards:
             FeedForward(shared, activation, gated, self.bias) if shared else None,
             bool(own.get("shared_gate")) and shared > 0,
             bool(own.get("weighs_inputs")),
+            latent,
+            self.bias,
             balance,
         )
 

@@ -26,7 +26,6 @@ def layer_kinds(fields: Fields) -> list[str]:
     """
     pattern, listed = fields.take("hybrid_override_pattern"), fields.names("layers_block_type")
     fields.drop(_NO_EFFECT)
-    fields.only("moe_latent_size", (None,), "experts read features of tokens as they are")
     fields.only("mamba_hidden_act", ("silu",), "convolutions are followed by silu", "silu")
     fields.only("mamba_proj_bias", (False,), "its class has `use_bias` instead", False)
     if not listed and not isinstance(pattern, str):

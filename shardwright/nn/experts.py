@@ -4,7 +4,7 @@ from math import ceil, sqrt
 
 from shardwright import ops
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER
 from shardwright.nn.cell import Cell
 from shardwright.nn.layers import Dense, get_activation
 from shardwright.parameter import Parameter
@@ -88,6 +88,11 @@ class RoutedExperts(Cell):
         Whether the weights of a token's choices are divided by their sum.
     scale : float
         What they are multiplied by.
+    latent_size : int
+        Features to which a product narrows tokens before they are sent to their experts, and from
+        which another widens what comes back; 0 where experts read tokens as they are.
+    latent_bias : bool
+        Whether these two products have biases.
     gated : bool
         Whether an expert is ``down(activation(gate(x)) up(x))`` or ``down(activation(up(x)))``.
     activation : str
@@ -125,6 +130,8 @@ class RoutedExperts(Cell):
         selection_rate: float = 1e-3,
         normalized: bool = True,
         scale: float = 1.0,
+        latent_size: int = 0,
+        latent_bias: bool = False,
         gated: bool = True,
         weighs_inputs: bool = False,
         activation: str = "silu",
@@ -136,27 +143,25 @@ class RoutedExperts(Cell):
     ) -> None:
         _check_choice(scores, experts, top_k, weighs_inputs)
         _check_groups(experts, top_k, groups, top_groups)
-        if activation == "swigluoai" and not gated:
-            raise ModelError("`swigluoai` is of gates and inner features, and `gated` is False")
-        POSITIVE.check("selection_rate", selection_rate)
+        _check_experts(activation, gated, selection_rate, latent_size)
         self.weighs_inputs = weighs_inputs
         self.experts, self.top_k, self.scores = experts, top_k, scores
         self.groups, self.top_groups = groups, top_groups
         self.normalized, self.scale, self.capacity_factor = normalized, scale, capacity_factor
         self.selection_rate = selection_rate
         self.router = Dense(hidden_size, experts, weight_init, has_bias=router_bias, dtype=dtype)
-        self.selection_bias = None
-        if selection_bias:
-            self.selection_bias = Parameter(
-                "zeros", shape=experts, dtype=dtype, requires_grad=False
-            )
+        bias = Parameter("zeros", shape=experts, dtype=dtype, requires_grad=False)
+        self.selection_bias = bias if selection_bias else None
 
         def product(inputs: int, outputs: int) -> ExpertDense:
             return ExpertDense(experts, inputs, outputs, weight_init, has_bias, dtype)
 
-        self.gate = product(hidden_size, ffn_hidden_size) if gated else None
-        self.up = product(hidden_size, ffn_hidden_size)
-        self.down = product(ffn_hidden_size, hidden_size)
+        read = latent_size or hidden_size
+        self.narrow = _latent(hidden_size, latent_size, latent_bias, weight_init, dtype)
+        self.widen = _latent(latent_size, hidden_size, latent_bias, weight_init, dtype)
+        self.gate = product(read, ffn_hidden_size) if gated else None
+        self.up = product(read, ffn_hidden_size)
+        self.down = product(ffn_hidden_size, read)
         self.activation = None if activation == "swigluoai" else get_activation(activation)
         self.balance: Tensor | None = None
         self.z_loss: Tensor | None = None
@@ -166,10 +171,12 @@ class RoutedExperts(Cell):
         weights, chosen = self._route(x)
         if self.capacity_factor is not None:
             chosen = self._within_capacity(x, chosen)
+        x = x if self.narrow is None else self.narrow(x)
         if self.weighs_inputs:
             x, weights = x * weights, apply("ones_like", weights)
         rows = apply("dispatch", x, chosen, experts=self.experts)
-        return apply("combine", self.down(self._inner(rows)), chosen, weights)
+        made = apply("combine", self.down(self._inner(rows)), chosen, weights)
+        return made if self.widen is None else self.widen(made)
 
     def _inner(self, rows: Tensor) -> Tensor:
         """Return the inner features of the rows."""
@@ -276,6 +283,24 @@ def _check_choice(scores: str, experts: int, top_k: int, weighs_inputs: bool) ->
         raise ModelError(f"no scores are called `{scores}`", hint=f"use one of {_SCORES}")
     if weighs_inputs and top_k != 1:
         raise ModelError(f"inputs are weighted, and a token is to go through {top_k} experts")
+
+
+def _check_experts(activation: str, gated: bool, rate: float, latent: int) -> None:
+    """Refuse experts that cannot be made."""
+    if activation == "swigluoai" and not gated:
+        raise ModelError("`swigluoai` is of gates and inner features, and `gated` is False")
+    POSITIVE.check("selection_rate", rate)
+    NOT_NEGATIVE_INTEGER.check("latent_size", latent)
+
+
+def _latent(
+    inputs: int, outputs: int, has_bias: bool, weight_init: str | None, dtype: str
+) -> Dense | None:
+    """Return the product into or out of latent features; None where there are none."""
+    if not inputs or not outputs:
+        return None
+    zeros = "zeros" if has_bias and weight_init is not None else None
+    return Dense(inputs, outputs, weight_init, zeros, has_bias=has_bias, dtype=dtype)
 
 
 def _check_groups(experts: int, top_k: int, groups: int, top_groups: int) -> None:

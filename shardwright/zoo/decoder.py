@@ -267,6 +267,8 @@ def _experts(hidden: int, kind: Experts, dtype: str) -> nn.RoutedExperts:
         selection_bias=kind.selection_bias,
         normalized=kind.normalized,
         scale=kind.scale,
+        latent_size=kind.latent,
+        latent_bias=kind.latent_bias,
         gated=kind.each.gated,
         weighs_inputs=kind.weighs_inputs,
         activation=kind.each.activation,

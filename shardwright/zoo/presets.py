@@ -100,7 +100,7 @@ def _idle(architecture: Architecture, layer: Layer) -> int:
     kind = layer.feed_forward
     if not isinstance(kind, Experts):
         return 0
-    hidden, inner = architecture.hidden, kind.each.inner
+    hidden, inner = kind.latent or architecture.hidden, kind.each.inner
     each = hidden * inner * (3 if kind.each.gated else 2)
     if kind.each.bias:
         each += inner * (2 if kind.each.gated else 1) + hidden

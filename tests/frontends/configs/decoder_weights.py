@@ -206,6 +206,9 @@ class Weights:
         for bias in (f"{mlp}{part}e_score_correction_bias" for part in ("gate.", "")):
             if bias in self.arrays:
                 self.found[f"{name}.selection_bias"] = self.arrays.pop(bias)
+        if kind.latent:
+            for own, other in (("narrow", "fc1_latent_proj"), ("widen", "fc2_latent_proj")):
+                self._product(f"{name}.{own}", f"{mlp}{other}")
         if not kind.each.gated:
             for part in ("up", "down"):
                 whole = self.arrays.pop(f"{mlp}experts.{part}_proj")

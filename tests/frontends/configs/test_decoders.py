@@ -202,6 +202,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_shared_expert_intermediate_size": 10,
         },
     ),
+    "nemotron_h, latent experts": (
+        "NemotronH",
+        {
+            **FEW,
+            **HEAD,
+            "layers_block_type": ["moe", "mlp", "moe"],
+            "num_hidden_layers": 3,
+            "moe_latent_size": 7,
+            "mlp_bias": True,
+            "n_routed_experts": 6,
+            "moe_shared_expert_intermediate_size": 10,
+        },
+    ),
     "minimax_m2": (
         "MiniMaxM2",
         {
