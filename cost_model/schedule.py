@@ -10,9 +10,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from shardwright.cost_model.efficiency.as_run import (
-    in_line,
-)
+from shardwright.cost_model.efficiency.as_run import in_line
 from shardwright.cost_model.streams import COMPUTE, Placement, Task
 
 
@@ -48,6 +46,21 @@ class Scheduler:
         found.seconds = list(seconds)
         for name in ("seconds_before", "least_seconds"):
             vars(found).pop(name, None)
+        return found
+
+    @cached_property
+    def follows(self) -> list[bool]:
+        """For each task, whether the next one starts as it ends, without a change for any other.
+
+        Both compute in line, nothing waits for the first, the second waits for nothing, and what
+        comes behind them is in line, so that nothing is passed.
+        """
+        found = [False] * len(self.tasks)
+        masks, line = self.lanes.masks, [lanes == (_LINE,) for lanes in self.lanes.of]
+        for i in range(len(found) - 2):
+            computes = masks[i] == masks[i + 1] == _COMPUTES and line[i] and line[i + 1]
+            waits = self.dependents[i] or self.waiting[i + 1]
+            found[i] = computes and line[i + 2] and not waits
         return found
 
     @cached_property
@@ -229,11 +242,36 @@ class _Simulation:
                 pass
             if not running:
                 return self.starts
+            if self.plan.follows[running[0][1]]:
+                self._run_on()
             self.now = now = running[0][0]
             while running and running[0][0] == now:
                 i = heappop(running)[1]
                 self.busy &= ~self.masks[i]
                 self._finish(i)
+
+    def _run_on(self) -> None:
+        """Run what follows the task in line that ends next, as long as nothing else can start.
+
+        Before something else ends that can only be what comes before computation, and waits for it
+        or has no room, which does not change meanwhile.
+        """
+        gather = self.heads[_LOCAL_GATHERS]
+        behind = self.heads[_SUMS] >= 0 or self.bytes_behind > self.window
+        if behind or (gather >= 0 and self._has_room(gather)):
+            return
+        end, i = heappop(self.running)
+        until = self.running[0][0] if self.running else math.inf
+        first, follows, seconds = i, self.plan.follows, self.seconds
+        while follows[i] and end < until:
+            i += 1
+            self.starts[i] = end
+            end += seconds[i]
+        heappush(self.running, (end, i))
+        self.line_end = end
+        self.at[_LINE] += i - first
+        self.passed += i - first
+        self._find_head(_LINE)
 
     def _start_some(self) -> bool:
         """Start what may start, by priority; return whether a task ended at once.
