@@ -49,18 +49,17 @@ class Scheduler:
         return found
 
     @cached_property
-    def follows(self) -> list[bool]:
-        """For each task, whether the next one starts as it ends, without a change for any other.
+    def runs_on(self) -> list[bool]:
+        """For each task, whether neither its end nor the start of the next changes another lane.
 
-        Both compute in line, nothing waits for the first, the second waits for nothing, and what
-        comes behind them is in line, so that nothing is passed.
+        Both are in line, and what is behind them, so that nothing is passed; and nothing but what
+        is in line waits for the first.
         """
-        found = [False] * len(self.tasks)
-        masks, line = self.lanes.masks, [lanes == (_LINE,) for lanes in self.lanes.of]
-        for i in range(len(found) - 2):
-            computes = masks[i] == masks[i + 1] == _COMPUTES and line[i] and line[i + 1]
-            waits = self.dependents[i] or self.waiting[i + 1]
-            found[i] = computes and line[i + 2] and not waits
+        line = [lanes == (_LINE,) for lanes in self.lanes.of]
+        found = [False] * len(line)
+        for i in range(len(line) - 2):
+            if line[i] and line[i + 1] and line[i + 2]:
+                found[i] = all(line[k] for k in self.dependents[i])
         return found
 
     @cached_property
@@ -105,12 +104,12 @@ class Scheduler:
         """
         if window <= 0:
             return in_line(self.tasks)
-        greedy = self.greedy_starts(window)
-        line, following = len(self.lanes.queues[_LINE]), self.blocking.values()
-        is_least = self._end(greedy) <= self.least_seconds * (1 + _ROUNDING)
-        if is_least or all(places[0] == line for places in following):
+        simulation = _Simulation(self, window)
+        greedy = simulation.run()
+        other = simulation.yielding
+        if other is None or self._end(greedy) <= self.least_seconds * (1 + _ROUNDING):
             return greedy
-        return min(greedy, self.greedy_starts(window, yields=True), key=self._end)
+        return min(greedy, other.run(), key=self._end)
 
     def greedy_starts(self, window: float, *, yields: bool = False) -> list[float]:
         """Return when each task starts, as soon as it can.
@@ -212,10 +211,13 @@ class _Simulation:
     """The state of a schedule: what has started, what is busy, and the bytes in the windows.
 
     `heads` has for each lane the task that waits for nothing but resources and the window, or -1.
+    `yielding` is the state in which communication yields for the first time, where it does not.
     """
 
-    def __init__(self, plan: Scheduler, window: float, yields: bool) -> None:
+    def __init__(self, plan: Scheduler, window: float, yields: bool = False) -> None:
         self.plan, self.lanes, self.window, self.yields = plan, plan.lanes, window, yields
+        self.yielding: _Simulation | None = None
+        self.first = 0, 0  # the lane at which the next look at all lanes begins, and what is taken
         self.line_end = 0.0  # of the last task in line that has started
         self.seconds, self.masks = plan.seconds, plan.lanes.masks
         self.now, self.busy = 0.0, 0
@@ -234,6 +236,16 @@ class _Simulation:
         self.passed = 0  # tasks before this position are behind computation, or done
         self._pass()
 
+    def _where_it_yields(self, lane: int, taken: int) -> "_Simulation":
+        """Return another schedule, that is like this one until now: what is in a lane yields."""
+        found = copy(self)
+        for name in ("starts", "done", "running", "waiting", "at", "heads"):
+            setattr(found, name, list(getattr(self, name)))
+        sorts = self.lanes.sorts
+        found.queues = [list(q) if s else q for q, s in zip(self.queues, sorts, strict=True)]
+        found.yields, found.first = True, (lane + 1, taken)
+        return found
+
     def run(self) -> list[float]:
         """Return the starts of all tasks."""
         running = self.running
@@ -242,7 +254,7 @@ class _Simulation:
                 pass
             if not running:
                 return self.starts
-            if self.plan.follows[running[0][1]]:
+            if self.plan.runs_on[running[0][1]]:
                 self._run_on()
             self.now = now = running[0][0]
             while running and running[0][0] == now:
@@ -253,22 +265,35 @@ class _Simulation:
     def _run_on(self) -> None:
         """Run what follows the task in line that ends next, as long as nothing else can start.
 
-        Before something else ends that can only be what comes before computation, and waits for it
-        or has no room, which does not change meanwhile.
+        Until something beside the line ends, the line alone moves. What comes before it is not
+        ready, or has no room. What else uses links may start when a collective in line ends, so
+        there is none where any task waits for links; and what waits for one of its links keeps the
+        others until it yields.
         """
-        gather = self.heads[_LOCAL_GATHERS]
-        behind = self.heads[_SUMS] >= 0 or self.bytes_behind > self.window
-        if behind or (gather >= 0 and self._has_room(gather)):
+        heads, masks = self.heads, self.masks
+        gather, beside = heads[_LOCAL_GATHERS], [i for i in heads[_LINE + 1 :] if i >= 0]
+        if heads[_SUMS] >= 0 or self.bytes_behind > self.window:
+            return
+        if gather >= 0 and self._has_room(gather):
+            return
+        if any(masks[i] & masks[i] - 1 for i in beside):
             return
         end, i = heappop(self.running)
+        first, runs_on, seconds, waiting = i, self.plan.runs_on, self.seconds, self.waiting
         until = self.running[0][0] if self.running else math.inf
-        first, follows, seconds = i, self.plan.follows, self.seconds
-        while follows[i] and end < until:
+        others = self.busy & ~masks[i]
+        links = ~_COMPUTES if beside else others
+        while runs_on[i] and end < until:
+            dependents = self.plan.dependents[i]
+            if waiting[i + 1] > (i + 1 in dependents) or (masks[i] | masks[i + 1]) & links:
+                break
+            for dependent in dependents:
+                waiting[dependent] -= 1
             i += 1
             self.starts[i] = end
             end += seconds[i]
         heappush(self.running, (end, i))
-        self.line_end = end
+        self.busy, self.line_end = others | masks[i], end
         self.at[_LINE] += i - first
         self.passed += i - first
         self._find_head(_LINE)
@@ -278,8 +303,12 @@ class _Simulation:
 
         What comes next after that task may have a higher priority than all that is left.
         """
-        taken, masks, gathers = self.busy, self.masks, self.lanes.gathers
-        for lane, i in enumerate(self.heads):  # the heads change meanwhile
+        masks, gathers, heads = self.masks, self.lanes.gathers, self.heads
+        first, taken = self.first
+        self.first = 0, 0
+        taken |= self.busy
+        for lane in range(first, len(heads)):  # the heads change meanwhile
+            i = heads[lane]
             if i < 0 or (lane == _LINE and self.bytes_behind > self.window):
                 continue
             mask = masks[i]
@@ -287,8 +316,10 @@ class _Simulation:
                 continue
             if gathers[lane] and not self._has_room(i):
                 continue
-            if self.yields and self._is_in_the_way(i, lane):
-                continue
+            if self.yielding is None and self._is_in_the_way(i, lane):
+                if self.yields:
+                    continue
+                self.yielding = self._where_it_yields(lane, taken)
             if not taken & mask and self._start(i, lane, mask):
                 return True
             taken |= mask  # a task that waits keeps its resources from later ones

@@ -78,7 +78,7 @@ class Task:
     seconds : float
         Its duration.
     after : tuple of int
-        The tasks that it waits for, by position.
+        The tasks that it waits for, by position; in line, those before it go without saying.
     nbytes : float
         For a gather the bytes that it takes, early where it runs ahead; for a reduction the bytes
         that wait for it, late where it runs behind.
@@ -106,6 +106,13 @@ class Task:
     def in_line(self) -> bool:
         """Whether it runs in program order, with all others of this kind."""
         return self.placement.queue in ("compute", "blocking")
+
+    def waiting_for(self, after: tuple[int, ...]) -> "Task":
+        """Return the task, that waits for others; there are many of them."""
+        return Task(
+            *(self.placement, self.seconds, after, self.nbytes),
+            *(self.computing, self.in_loop, self.host, self.exposed),
+        )
 
 
 _OF_HOST = {

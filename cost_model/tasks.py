@@ -102,60 +102,78 @@ class TaskMaker:
         ]
         recomputes = self.software is not None and self.software.recompute == "blocks"
         self.unread = unread_recomputation(graph) if recomputes else {}
-        self._uses: dict[int, _Uses] = {}
+        self._tasks = [self._task_of(graph, position) for position in range(len(graph))]
+        self._joins = self._find_joins(graph)
         self._in_passes: dict[int, Tasks] = {}
 
     def in_passes(self, graph: Graph, passes: int) -> Tasks:
         """Return the tasks of so many passes over micro-batches of the program."""
         if passes not in self._in_passes:
             order, loop = tuple(execution_order(graph, passes)), self.buffers.live.loop
-            self._in_passes[passes] = Tasks(self.tasks(graph, order), self.buffers, order, loop)
+            self._in_passes[passes] = Tasks(self.tasks(order), self.buffers, order, loop)
         return self._in_passes[passes]
 
-    def tasks(self, graph: Graph, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
-        """Return the tasks of nodes of the program that run in an order, each with its pass."""
+    def tasks(self, order: Sequence[tuple[int, int]]) -> tuple[Task, ...]:
+        """Return the tasks of nodes of the program that run in an order, each with its pass.
+
+        What computes in line comes after all that is in line before it, and waits for what is
+        beside the line alone. Others wait for the last of their tasks in line.
+        """
         producer: dict[str, int] = {}  # the task that makes a value, the last so far
-        readers: dict[str, list[int]] = {}  # of buffers
-        tasks: list[Task] = []
+        readers: dict[str, list[int]] = {}  # of buffers that are written
+        tasks = [self._tasks[position] for position, _ in order]
         line = -1
         for i, (position, _) in enumerate(order):
-            uses = self._uses.get(position)
-            if uses is None:
-                uses = self._uses[position] = self._make_uses(graph, position)
-            after = [producer[name] for name in uses.waits_for if name in producer]
-            for name in uses.written:
-                after += readers.get(name, ())
-            producer.update(dict.fromkeys(uses.made, i))
-            if uses.is_update and line >= 0:
-                after.append(line)
-            for name in uses.buffers:
-                readers.setdefault(name, []).append(i)
-            tasks.append(uses.task_after(tuple(dict.fromkeys(after))))
-            line = i if uses.task.in_line else line
+            join, task = self._joins[position], tasks[i]
+            if join is not None:
+                after = [producer[name] for name in join.waits_for if name in producer]
+                for name in join.written:
+                    after += readers.get(name, ())
+                if join.is_update and line >= 0:
+                    after.append(line)
+                producer.update(dict.fromkeys(join.made, i))
+                for name in join.buffers:
+                    readers.setdefault(name, []).append(i)
+                tasks[i] = task.waiting_for(_needed(after, tasks, task))
+            if task.in_line:
+                line = i
         return tuple(tasks)
+
+    def _find_joins(self, graph: Graph) -> list["_Join | None"]:
+        """Return what each node waits for, and what waits for it, if that is not the line alone."""
+        live, rewritten = self.buffers.live, {n for names in self.written.values() for n in names}
+        pairs = list(zip(graph.nodes, self.placed, strict=True))
+        named = rewritten | {view for view, root in live.roots.items() if root in rewritten}
+        for node, where in pairs:
+            if where.queue != "compute":
+                named.update(node.operands)
+                named.update(result.name for result in node.results)
+        found: list[_Join | None] = []
+        for i, (node, where) in enumerate(pairs):
+            made = tuple([result.name for result in node.results])
+            if where.queue == "compute" and named.isdisjoint((*node.operands, *made)):
+                found.append(None)
+                continue
+            itself = made[:1] if any(map(live.is_accumulator, made)) else ()
+            touched = (name for name in buffers_of(node, live.roots) if name in rewritten)
+            written, is_update = tuple(self.written.get(i, ())), node.provenance.role == "update"
+            found.append(_Join((*node.operands, *itself), written, made, (*touched,), is_update))
+        return found
 
     def _in_loop(self, position: int) -> bool:
         loop = self.buffers.live.loop
         return loop is not None and loop.start <= position < loop.stop
 
-    def _make_uses(self, graph: Graph, position: int) -> "_Uses":
+    def _task_of(self, graph: Graph, position: int) -> Task:
+        """Return the task of a node, which waits for nothing yet."""
         node, where, held = graph.nodes[position], self.placed[position], self.buffers
-        made = tuple(result.name for result in node.results)
-        accumulates = any(map(held.live.is_accumulator, made))
-        nbytes = deferrable_bytes(node, where.queue, graph, held)
         in_loop = self._in_loop(position)
+        nbytes = deferrable_bytes(node, where.queue, graph, held)
         task = self._task(graph, position, in_loop, nbytes)
-        if self.software is not None:
-            unread = [self._task(graph, i, in_loop) for i in self.unread.get(position, ())]
-            task = run_by(self.software, [task, *unread], held.live.loop is not None)
-        return _Uses(
-            task,
-            (*node.operands, *((node.name,) if accumulates else ())),
-            tuple(self.written.get(position, ())),
-            made,
-            tuple(buffers_of(node, held.live.roots)),
-            node.provenance.role == "update",
-        )
+        if self.software is None:
+            return task
+        unread = [self._task(graph, i, in_loop) for i in self.unread.get(position, ())]
+        return run_by(self.software, [task, *unread], held.live.loop is not None)
 
     def _task(self, graph: Graph, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
         seconds, where = self.seconds[position], self.placed[position]
@@ -165,13 +183,11 @@ class TaskMaker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Uses:
+class _Join:
     """What the task of a node waits for, and what later tasks wait for.
 
     Parameters
     ----------
-    task : Task
-        The task, which waits for nothing yet.
     waits_for : tuple of str
         Values that it reads; an accumulator also waits for itself of the pass before.
     written : tuple of str
@@ -179,25 +195,28 @@ class _Uses:
     made : tuple of str
         Values that it makes.
     buffers : tuple of str
-        The buffers that it touches.
+        The buffers that it touches, of those that are overwritten.
     is_update : bool
         Whether it updates a parameter.
     """
 
-    task: Task
     waits_for: tuple[str, ...]
     written: tuple[str, ...]
     made: tuple[str, ...]
     buffers: tuple[str, ...]
     is_update: bool
 
-    def task_after(self, after: tuple[int, ...]) -> Task:
-        """Return the task, that waits for others; there are many of them."""
-        own = self.task
-        return Task(
-            *(own.placement, own.seconds, after, own.nbytes),
-            *(own.computing, own.in_loop, own.host, own.exposed),
-        )
+
+def _needed(after: Sequence[int], tasks: Sequence[Task], task: Task) -> tuple[int, ...]:
+    """Return the tasks for which one waits, without those that are in line before others of them.
+
+    What computes in line is after all of these.
+    """
+    found = dict.fromkeys(i for i in after if not tasks[i].in_line)
+    if task.placement.queue != "compute":
+        line = [i for i in after if tasks[i].in_line]
+        found |= {max(line): None} if line else {}
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class _Program:
         program, loop = self.program, loop_of(self.program)
         body = range(len(program)) if loop is None else range(loop.start, loop.stop)
         order = [(position, 0) for position in body]
-        tasks, live = TaskMaker(program, self.cluster).tasks(program, order), buffers(program).live
+        tasks, live = TaskMaker(program, self.cluster).tasks(order), buffers(program).live
         stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
         found: dict[tuple[str, int], list[Task]] = {}
         for (position, _), task in zip(order, tasks, strict=True):

@@ -213,7 +213,7 @@ class SegmentTimes:
         key = self.groups.parts[group], runs
         if key not in self._tasks:
             order = [(run.position, 0) for run in runs if run.kind == "run"]
-            self._tasks[key] = self.makers[key[0]].tasks(self.pipeline.graph, order)
+            self._tasks[key] = self.makers[key[0]].tasks(order)
         return self._tasks[key]
 
     def _outside(self, runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:

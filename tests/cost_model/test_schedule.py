@@ -17,12 +17,12 @@ KINDS = (
 )
 
 
-def random_tasks(seed: int) -> list[Task]:
+def random_tasks(seed: int, computing: float = 0.0) -> list[Task]:
     draw = random.Random(seed)
     count = draw.randint(1, 30)
     return [
         Task(
-            draw.choice(KINDS),
+            KINDS[0] if draw.random() < computing else draw.choice(KINDS),
             float(draw.choice([0, 1, 1, 2, 3, 5])),
             tuple(sorted(draw.sample(range(i), min(i, draw.choice([0, 0, 1, 1, 2]))))),
             float(draw.choice([0, 1, 2, 4])),
@@ -163,7 +163,7 @@ class Plain:
 @pytest.mark.parametrize("window", [0.5, 2.0, 5.0, math.inf])
 def test_schedules_follow_the_rules(window: float) -> None:
     for seed in range(150):
-        tasks = random_tasks(seed)
+        tasks = random_tasks(seed, computing=seed % 3 / 3)
         scheduler = Scheduler(tasks)
         for yields in (False, True):
             found = scheduler.greedy_starts(window, yields=yields)

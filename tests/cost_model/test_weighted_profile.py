@@ -127,7 +127,7 @@ def random_programs(
 
 def tasks_of(program: Graph, on: Cluster) -> Tasks:
     order, maker = tuple(execution_order(program, None)), TaskMaker(program, on)
-    return Tasks(maker.tasks(program, order), maker.buffers, order)
+    return Tasks(maker.tasks(order), maker.buffers, order)
 
 
 def ends_of_intervals(program: Graph, made: Tasks, passes: int) -> list[int]:
