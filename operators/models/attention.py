@@ -21,35 +21,13 @@ from shardwright.operators.info import (
     Example,
     Gradients,
     Linearization,
-    OperatorInfo,
     register,
 )
+from shardwright.operators.models.reach import RESTRICTIONS, Reach
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Form, Rule, ShardView
 
 SCORES_AT_ONCE = 1 << 21  # elements
-
-
-# What an attention may be besides causal and scaled. The defaults are left out of the text.
-_RESTRICTIONS: dict[str, Any] = {"window": 0, "chunk": 0, "soft_cap": 0.0, "sinks": False}
-
-
-def visible_pairs(queries: int, keys: int, causal: bool, window: int = 0, chunk: int = 0) -> int:
-    """Return the number of pairs of a key and one of the first queries that reads it.
-
-    >>> visible_pairs(3, 2, True), visible_pairs(5, 5, True, 2), visible_pairs(5, 5, True, 0, 2)
-    (5, 9, 7)
-    """
-    if not causal:
-        return queries * keys
-    growing = min(queries, keys)
-    pairs = growing * (growing + 1) // 2 + (queries - growing) * keys
-    if window:  # the query at i does not read what that at i - window does
-        pairs -= visible_pairs(max(0, queries - window), keys, True)
-    if chunk:
-        starts = range(0, queries, chunk)
-        pairs -= sum(min(chunk, queries - start) * min(start, keys) for start in starts)
-    return pairs
 
 
 def _weights(scores: Array, sinks: Array | None) -> tuple[Array, Array | None]:
@@ -67,7 +45,7 @@ def _weights(scores: Array, sinks: Array | None) -> tuple[Array, Array | None]:
     return np.asarray(e / np.where(total == 0, 1, total), scores.dtype), None
 
 
-class Attention(OperatorInfo):
+class Attention(Reach):
     """The base of attention and its gradient.
 
     Batch ``b``, heads ``h`` and queries ``s`` may be split; keys ``t`` stay whole, since every
@@ -85,61 +63,19 @@ class Attention(OperatorInfo):
     ``soft_cap`` c bounds the scaled scores s by c tanh(s / c); 0 means none. With ``sinks`` the
     last operand has a score for every head of queries that takes part in each softmax and has no
     value; then there is no mask.
+
+    With ``documents`` a row of queries has several documents, one behind the other: the operand
+    after the values has the position of each query in its document, ``[batch, query]``, beyond
+    whose start nothing is read; then there is no mask. Its number is the length that is priced: of
+    the document of a token, in the mean over tokens.
     """
 
-    defaults: ClassVar = {"causal": False, "scale": None, **_RESTRICTIONS}
-    first: ClassVar[int]  # the operand with the queries
-    keys: ClassVar[str] = "t"  # the factor of the keys
     passes: ClassVar[tuple[int, int]]  # products over d, and over e, for every score
 
     @property
     def written(self) -> dict[str, Any]:
         """The attributes, without restrictions that do not apply."""
-        return {n: v for n, v in self.attributes.items() if _RESTRICTIONS.get(n, ()) != v}
-
-    @property
-    def has_sinks(self) -> bool:
-        """Whether the last operand has the scores of sinks."""
-        return bool(self.attributes["sinks"])
-
-    @property
-    def has_mask(self) -> bool:
-        """Whether there is a mask."""
-        return len(self.operand_types) > self.first + 3 and not self.has_sinks
-
-    @property
-    def span(self) -> int:
-        """The number of keys that a query reads at most."""
-        keys: int = self.rule.sizes[self.keys]
-        bounds = (self.attributes["window"], self.attributes["chunk"])
-        return min([keys, *(bound for bound in bounds if bound)])
-
-    def check_restrictions(self) -> None:
-        """Refuse restrictions that contradict each other or the operands.
-
-        Raises
-        ------
-        IRError
-            If they do.
-        """
-        window, chunk = self.attributes["window"], self.attributes["chunk"]
-        if min(window, chunk, self.attributes["soft_cap"]) < 0:
-            raise IRError("a window, chunk or soft cap is negative, expected 0 or more")
-        if (window or chunk) and not self.attributes["causal"]:
-            raise IRError("a window or chunk needs `causal`, which is False")
-        if window and chunk:
-            raise IRError(f"it has a window ({window}) and a chunk ({chunk}), not one")
-        if self.has_sinks and len(self.operand_types) != self.first + 4:
-            count = len(self.operand_types)
-            raise IRError(
-                f"with sinks there are {self.first + 4} operands, the last of them "
-                f"scores of heads, and no mask; found {count}"
-            )
-
-    @property
-    def adds_mask(self) -> bool:
-        """Whether the mask is added to the scores, and so may have a gradient."""
-        return self.has_mask and self.operand_types[-1].is_float
+        return {n: v for n, v in self.attributes.items() if RESTRICTIONS.get(n, ()) != v}
 
     def resolve_with_heads(self, notation: str) -> Rule:
         """Return the rule of a notation in which ``H`` stands for the heads of queries.
@@ -164,16 +100,6 @@ class Attention(OperatorInfo):
             return resolve(notation.replace("H", "h"), shapes)
         sizes = {"b": shapes[self.first][0], "h": keys, "g": several}
         return resolve(notation.replace("H", "(h g)"), shapes, sizes)
-
-    @property
-    def last_notation(self) -> str:
-        """The dimensions of sinks or a mask; a broadcast dimension has no factor."""
-        if self.has_sinks:
-            return "H"
-        if not self.has_mask:
-            return ""
-        sides = zip(self.operand_types[-1].shape, ("b", "H", "s"), strict=False)
-        return " ".join(["1" if n == 1 else name for n, name in sides] + ["t^"])
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of queries, keys and values."""
@@ -215,12 +141,6 @@ class Attention(OperatorInfo):
     def _rows(self) -> int:
         return prod(self.rule.sizes.get(factor, 1) for factor in "bhg")
 
-    def visible(self, start: int, stop: int) -> int:
-        """Return the number of pairs of a query of an interval and a key that it reads."""
-        keys = self.rule.sizes[self.keys]
-        read = [self.attributes[name] for name in ("causal", "window", "chunk")]
-        return visible_pairs(stop, keys, *read) - visible_pairs(start, keys, *read)
-
     def imbalance(self, operands: Sequence[Layout], mesh: Mesh) -> float:
         """Return the work of the rank with the last queries over its share, where causal."""
         axes, queries = operands[self.first].splits[2], self.rule.sizes["s"]
@@ -237,7 +157,7 @@ class Attention(OperatorInfo):
         """Omit strategies that split ``e``: they repeat work that the cost would divide."""
         return tuple(s for s in super().generate_strategies(mesh, kinds) if "e" not in s.axes)
 
-    def blocks(self, view: ShardView) -> Iterator[tuple[slice, slice]]:
+    def blocks(self, view: ShardView, starts: Array | None = None) -> Iterator[tuple[slice, slice]]:
         """Yield blocks of local queries, each with the interval of the keys that it reads."""
         b, h, g, s, t = (view.sizes.get(factor, 1) for factor in "bhgst")
         count = max(1, SCORES_AT_ONCE // (b * h * g * t))
@@ -246,15 +166,12 @@ class Attention(OperatorInfo):
         for start in range(0, s, count):
             stop = min(start + count, s)
             end = min(view.starts["s"] + stop, t) if self.attributes["causal"] else t
-            begin = min(int(self.first_keys(np.asarray(view.starts["s"] + start))), end)
+            if starts is None:
+                begin = int(self.first_keys(np.asarray(view.starts["s"] + start)))
+            else:
+                begin = int(starts[..., start:stop, :].min(initial=end))
+            begin = min(begin, end)
             yield slice(start, stop), slice(begin, end)
-
-    def first_keys(self, positions: Array) -> Array:
-        """Return the first key that each query reads, by the positions of queries."""
-        window, chunk = self.attributes["window"], self.attributes["chunk"]
-        if window:
-            return np.maximum(positions - window + 1, 0)
-        return positions // chunk * chunk if chunk else np.zeros_like(positions)
 
     @staticmethod
     def by_head(x: Array, view: ShardView) -> Array:
@@ -276,23 +193,6 @@ class Attention(OperatorInfo):
     def soft_cap(self) -> float:
         """The bound of the scores; 0 for none."""
         return float(self.attributes["soft_cap"])
-
-    def masked(self, scores: Array, first: int, seen: slice, mask: Array | None) -> Array:
-        """Return the scores of a block, whose first query and keys are given, as they are read."""
-        if self.attributes["causal"]:
-            queries = np.arange(first, first + scores.shape[3])[:, None]
-            keys = np.arange(seen.start, seen.stop)
-            read = (keys <= queries) & (keys >= self.first_keys(queries))
-            scores = np.where(read, scores, -np.inf)
-        if mask is not None:
-            scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-        return scores
-
-    def sinks_by_head(self, operands: Sequence[Array], view: ShardView) -> Array | None:
-        """Return the scores of the sinks as ``[1, h, g, 1, 1]``, if there are any."""
-        if not self.has_sinks:
-            return None
-        return operands[-1].reshape(1, view.sizes["h"], view.sizes.get("g", 1), 1, 1)
 
 
 def _of_block(mask: Array | None, block: slice, seen: slice) -> Array | None:
@@ -328,6 +228,16 @@ class ScaledDotProductAttention(Attention):
             ("f64[1, 4, 6, 2]", "f64[1, 2, 6, 2]", "f64[1, 2, 6, 2]", "f64[4]"),
             {"causal": True, "chunk": 4, "sinks": True},
         ),
+        Example(
+            ("f64[2, 4, 6, 2]", "f64[2, 2, 6, 2]", "f64[2, 2, 6, 2]", "i32[2, 6]"),
+            {"causal": True, "documents": 3},
+            {3: (0, 6)},
+        ),
+        Example(
+            ("f64[1, 2, 4, 2]", "f64[1, 2, 4, 2]", "f64[1, 2, 4, 2]", "i32[1, 4]", "f64[2]"),
+            {"causal": True, "window": 3, "documents": 2, "sinks": True},
+            {3: (0, 4)},
+        ),
     )
 
     def make_rule(self) -> Rule:
@@ -337,7 +247,7 @@ class ScaledDotProductAttention(Attention):
         """
         last = f", {self.last_notation}" if self.last_notation else ""
         rule = self.resolve_with_heads(f"b H s d^, b h t^ d^, b h t^ e{last} -> b H s e")
-        if self.has_mask or any(self.attributes[n] for n in _RESTRICTIONS):
+        if self.has_mask or any(self.attributes[n] for n in RESTRICTIONS):
             return rule
         balanced = self.attributes["causal"] and rule.sizes["s"] == rule.sizes["t"]
         attributes = {**self.written, "balanced": balanced}
@@ -351,11 +261,13 @@ class ScaledDotProductAttention(Attention):
         q = self.by_head(q, view)
         mask = self.by_head(operands[3], view) if self.has_mask else None
         sinks = self.sinks_by_head(operands, view)
+        starts = self.first_in_documents(operands, view)
         out = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
-        for block, seen in self.blocks(view):
+        for block, seen in self.blocks(view, starts):
             first = view.starts["s"] + block.start
             scores = self.block_scores(q[:, :, :, block], k[:, :, seen])
-            masked = self.masked(scores, first, seen, _of_block(mask, block, seen))
+            own = None if starts is None else starts[..., block, :]
+            masked = self.masked(scores, first, seen, _of_block(mask, block, seen), own)
             weights, _ = _weights(masked, sinks)
             out[:, :, :, block] = np.matmul(weights, v[:, :, None, seen])
         return out.reshape(view.result_shapes[0])
@@ -364,7 +276,8 @@ class ScaledDotProductAttention(Attention):
         """Save only the operands for backward."""
         operator = "scaled_dot_product_attention_gradient"
         found = build.emit_all(operator, at.cotangents[0], *at.operands, **self.written)
-        return [*found, *(None,) * (len(at.operands) - len(found))]
+        without = (None,) * (len(at.operands) - len(found))  # a mask of truths, or positions
+        return [*found[:3], *without, *found[3:]]
 
 
 @register
@@ -404,12 +317,33 @@ class ScaledDotProductAttentionGradient(Attention):
             ),
             {"causal": True, "chunk": 4, "sinks": True},
         ),
+        Example(
+            (
+                "f64[2, 4, 6, 2]",
+                "f64[2, 4, 6, 2]",
+                "f64[2, 2, 6, 2]",
+                "f64[2, 2, 6, 2]",
+                "i32[2, 6]",
+            ),
+            {"causal": True, "documents": 3},
+            {4: (0, 6)},
+        ),
+        Example(
+            (
+                *("f64[1, 2, 4, 2]",) * 4,
+                "i32[1, 4]",
+                "f64[2]",
+            ),
+            {"causal": True, "window": 3, "documents": 2, "sinks": True},
+            {4: (0, 4)},
+        ),
     )
 
     def make_rule(self) -> Rule:
         """Contract the factors that a result lacks."""
         last = self.last_notation
-        taken, left = f", {last}" * bool(last), f", {last}" * (self.adds_mask or self.has_sinks)
+        taken = f", {last}" * bool(last)
+        left = ", H" * self.has_sinks or f", {last}" * self.adds_mask
         notation = f"b H s e, b H s d^, b h t^ d^, b h t^ e{taken} -> b H s d, b h t d, b h t e"
         rule = self.resolve_with_heads(notation + left.replace("^", ""))
         sums = dict.fromkeys((f for f in rule.kinds if f not in "td"), "sum")
@@ -422,13 +356,14 @@ class ScaledDotProductAttentionGradient(Attention):
         mask = self.by_head(operands[4], view) if self.has_mask else None
         dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
         dmask = np.zeros_like(mask) if self.adds_mask and mask is not None else None
-        sinks = self.sinks_by_head(operands, view)
+        sinks, starts = self.sinks_by_head(operands, view), self.first_in_documents(operands, view)
         dsinks = None if sinks is None else np.zeros_like(sinks)
-        for block, seen in self.blocks(view):
+        for block, seen in self.blocks(view, starts):
             first = view.starts["s"] + block.start
             rows = (q[:, :, :, block], dy[:, :, :, block])
             scores = self.block_scores(rows[0], k[:, :, seen])
-            masked = self.masked(scores, first, seen, _of_block(mask, block, seen))
+            own = None if starts is None else starts[..., block, :]
+            masked = self.masked(scores, first, seen, _of_block(mask, block, seen), own)
             weights, of_sinks = _weights(masked, sinks)
             dv[:, :, seen] += summed(weights, rows[1])
             slope = np.matmul(rows[1], np.swapaxes(v[:, :, None, seen], -1, -2))

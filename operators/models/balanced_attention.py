@@ -19,7 +19,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.rings import Round, Turns, holding
 from shardwright.operators.halo import Run, deal
 from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
-from shardwright.operators.models.attention import visible_pairs
+from shardwright.operators.models.reach import visible_pairs
 from shardwright.operators.models.ring_attention import Online, OverRing, Parts
 from shardwright.operators.rule import Rule, ShardView
 

@@ -25,9 +25,10 @@ _STRETCH: dict[str, Any] = {"factor": 1.0, "ramp": (), "by_frequency": False, "a
 class RotaryEmbedding(OperatorInfo):
     """Turn pair ``i`` of the features at a position by ``position base ** (-2 i / features)``.
 
-    The operand is ``[..., position, feature]``; positions count from ``start``. The pairs are
-    features ``i`` and ``i + features / 2``, or with ``interleaved`` the features ``2 i`` and
-    ``2 i + 1``. ``reverse`` rotates backwards.
+    The operand is ``[..., position, feature]``; positions count from ``start``, or are a second
+    operand ``[batch, position]`` of whole numbers, for ``[batch, head, position, feature]``. The
+    pairs are features ``i`` and ``i + features / 2``, or with ``interleaved`` the features ``2 i``
+    and ``2 i + 1``. ``reverse`` rotates backwards.
 
     For sequences that are longer than those of the first training, frequencies are divided by
     ``factor``. With a ``ramp``, a share r of each stays as it is: r grows from 0 to 1 between its
@@ -56,6 +57,7 @@ class RotaryEmbedding(OperatorInfo):
             ("f64[2, 3, 8]",),
             {"base": 10.0, "factor": 4.0, "ramp": (0.1, 0.6), "by_frequency": True},
         ),
+        Example(("f64[2, 2, 3, 4]", "i32[2, 3]"), {"base": 10.0}, {1: (0, 9)}),
     )
 
     def make_rule(self) -> Rule:
@@ -66,18 +68,30 @@ class RotaryEmbedding(OperatorInfo):
                 f"the shape is {shape}, expected [..., position, feature] with an even number of "
                 "features"
             )
+        shapes, rows, own = [x.shape for x in self.operand_types], "... s", ""
+        if len(shapes) > 1:
+            positions = self.operand_types[1]
+            if positions.is_float or len(shape) != 4:
+                raise IRError(
+                    f"positions are {positions} for a shape of {shape}, expected whole numbers "
+                    "[batch, position] for [batch, head, position, feature]"
+                )
+            rows, own = "b h s", ", b s"
         if self.attributes["interleaved"]:
             sizes = {"d": shape[-1] // 2, "pair": 2}
-            return resolve("... s (d pair^) -> ... s (d pair)", [shape], sizes)
-        return resolve("... s d^ -> ... s d", [shape])
+            return resolve(f"{rows} (d pair^){own} -> {rows} (d pair)", shapes, sizes)
+        return resolve(f"{rows} d^{own} -> {rows} d", shapes)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Rotate the local pairs by the local positions."""
         x, features = operands[0], self.operand_types[0].shape[-1]
         interleaved = self.attributes["interleaved"]
         pairs = np.arange(x.shape[-1] // 2) + (view.starts["d"] if interleaved else 0)
-        positions = np.arange(x.shape[-2]) + view.starts["s"] + self.attributes["start"]
-        angles = positions[:, None] * self._frequencies(pairs, features)
+        if len(operands) > 1:
+            positions = operands[1][:, None] + self.attributes["start"]
+        else:
+            positions = np.arange(x.shape[-2]) + view.starts["s"] + self.attributes["start"]
+        angles = positions[..., None] * self._frequencies(pairs, features)
         amplitude = self.attributes["amplitude"]
         cos, sin = (np.asarray(amplitude * turn(angles), x.dtype) for turn in (np.cos, np.sin))
         if self.attributes["reverse"]:
@@ -109,4 +123,6 @@ class RotaryEmbedding(OperatorInfo):
         """Rotate the cotangent backwards."""
         own = {n: v for n, v in self.attributes.items() if _STRETCH.get(n) != v}
         attributes = {**own, "reverse": not self.attributes["reverse"]}
-        return [build.emit("rotary_embedding", at.cotangents[0], **attributes)]
+        operands = (at.cotangents[0], *at.operands[1:])
+        dx = build.emit("rotary_embedding", *operands, **attributes)
+        return [dx, *(None for _ in at.operands[1:])]

@@ -52,6 +52,9 @@ class Reach:
         Positions that are read, up to the own one; 0 for all.
     chunk : int
         Positions of a chunk, beyond whose start nothing is read; 0 for no chunks.
+    documents : int
+        The length of a token's document that is priced, where a row has several of them and nothing
+        is read of others; 0 where a row is one.
     soft_cap : float
         The bound of the scores, by tanh; 0 for none.
     sinks : bool
@@ -62,6 +65,7 @@ class Reach:
 
     window: int = 0
     chunk: int = 0
+    documents: int = 0
     soft_cap: float = 0.0
     sinks: bool = False
     scale: float | None = None
@@ -85,15 +89,16 @@ class _Turned(Cell):
             self.rotary = ops.RotaryEmbedding(base=rotation.base, **more)
             self.turned = rotation.size or head
 
-    def _rotate(self, x: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor, positions: Tensor | None) -> Tensor:
         """Turn the first features of ``[batch, head, position, feature]``."""
         if self.rotary is None:
             return x
+        own = () if positions is None else (positions,)
         if self.turned == x.shape[-1]:
-            return self.rotary(x)
+            return self.rotary(x, *own)
         parts = (self.turned, x.shape[-1] - self.turned)
         first, rest = ops.SplitWithSize()(x, parts, axis=-1)
-        return apply("concat", self.rotary(first), rest, axis=3)
+        return apply("concat", self.rotary(first, *own), rest, axis=3)
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, *last: Tensor, causal: bool = True) -> Tensor:
         """Attend, and join the heads: ``[batch, position, (head feature)]``."""
@@ -197,19 +202,24 @@ class GroupedQueryAttention(_Turned):
         self.gate = dense(hidden_size, num_heads * head, weight_init, has_bias) if gated else None
         self.sinks = Parameter("zeros", shape=num_heads, dtype=dtype) if reach.sinks else None
 
-    def construct(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend; a mask is ``[batch, head, query, key]``, each but the last whole or one."""
+    def construct(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Attend; with `reach.documents` the other are positions, else it is a mask.
+
+        A mask is ``[batch, head, query, key]``, each but the last whole or one; positions in
+        documents are ``[batch, query]``.
+        """
+        positions = other if self.reach.documents else None
         query = self._by_head(self.query(x), self.num_heads, self.query_norm)
         key = self._by_head(self.key(x), self.num_kv_heads, self.key_norm)
         query = self._normalized(query, self.query_norm, "heads")
         key = self._normalized(key, self.key_norm, "heads")
-        query, key = self._rotate(query), self._rotate(key)
+        query, key = self._rotate(query, positions), self._rotate(key, positions)
         query = self._normalized(query, self.query_norm, "turned")
         key = self._normalized(key, self.key_norm, "turned")
         if self.temperature is not None:
             query = query * self._temperatures(x.shape[1], query.dtype)
         value = _by_head(self.value(x), self.num_kv_heads)
-        last = [item for item in (mask, self.sinks) if item is not None]
+        last = [item for item in (other, self.sinks) if item is not None]
         read = self._read(query, key, value, *last, causal=self.causal)
         if self.gate is not None:
             read = read * ops.sigmoid(self.gate(x))
@@ -248,6 +258,8 @@ class LatentAttention(_Turned):
         How they are turned.
     scale : float, optional
         Factor of the scores; 1 / sqrt(features of a head of queries) unless given.
+    documents : int
+        As `Reach` has it.
     has_bias : bool
         Whether the products that read tokens, and the last, have biases.
     epsilon : float
@@ -267,13 +279,14 @@ class LatentAttention(_Turned):
         rotation: Rotation,
         *,
         scale: float | None = None,
+        documents: int = 0,
         has_bias: bool = False,
         epsilon: float = 1e-6,
         weight_init: str | None = None,
         dtype: str = "float32",
     ) -> None:
         self.num_heads, self.sizes, self.kv_rank = num_heads, sizes, ranks[1]
-        self.reach = Reach(scale=scale)
+        self.reach = Reach(scale=scale, documents=documents)
         plain, turned, value = sizes
         self._rotate_by(rotation, turned)
 
@@ -290,19 +303,21 @@ class LatentAttention(_Turned):
         self.key_value = dense(self.kv_rank, num_heads * (plain + value))
         self.projection = dense(num_heads * value, hidden_size, has_bias)
 
-    def construct(self, x: Tensor) -> Tensor:
-        """Attend to all earlier positions."""
+    def construct(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Attend to all earlier positions, with `documents` of the own one."""
         (plain, turned, value), split = self.sizes, ops.SplitWithSize()
         narrow = x
         if self.query_down is not None and self.query_norm is not None:
             narrow = self.query_norm(self.query_down(x))
         query = _by_head(self.query(narrow), self.num_heads)
         as_it_is, rest = split(query, (plain, turned), axis=-1)
-        query = apply("concat", as_it_is, self._rotate(rest), axis=3)
+        query = apply("concat", as_it_is, self._rotate(rest, positions), axis=3)
         latent, shared = split(self.down(x), (self.kv_rank, turned), axis=-1)
         pairs = _by_head(self.key_value(self.norm(latent)), self.num_heads)
         key, values = split(pairs, (plain, value), axis=-1)
         shape = (*key.shape[:3], turned)
-        shared = apply("broadcast_to", self._rotate(_by_head(shared, 1)), shape=shape)
+        turned_key = self._rotate(_by_head(shared, 1), positions)
+        shared = apply("broadcast_to", turned_key, shape=shape)
         key = apply("concat", key, shared, axis=3)
-        return self.projection(self._read(query, key, values))
+        own = () if positions is None else (positions,)
+        return self.projection(self._read(query, key, values, *own))

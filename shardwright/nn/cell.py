@@ -279,10 +279,10 @@ class SequentialCell(Cell):
     def __getitem__(self, index: int) -> Cell:
         return self._cells[index]
 
-    def construct(self, x: Tensor) -> Tensor:
-        """Apply the cells."""
+    def construct(self, x: Tensor, *others: Tensor) -> Tensor:
+        """Apply the cells, each to what the one before makes; all of them read the others."""
         for cell in self._cells:
-            x = cell(x)
+            x = cell(x, *others)
         return x
 
 

@@ -37,11 +37,34 @@ class CrossEntropyLoss(Loss):
     """Cross entropy of scores ``[..., class]``, which may be split over the classes.
 
     Labels are classes ``[...]``, if they are whole numbers, or weights of all classes.
+
+    Parameters
+    ----------
+    reduction : str
+        ``mean``, ``sum`` or ``none``.
+    ignore_index : int, optional
+        The class of labels that do not count: a mean is over all others of the whole batch.
     """
+
+    def __init__(self, reduction: Reduction = "mean", ignore_index: int | None = None) -> None:
+        super().__init__(reduction)
+        self.ignore_index = ignore_index
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
-        return self.reduced(cross_entropy(logits, labels, not labels.type.is_float))
+        if self.ignore_index is None:
+            return self.reduced(cross_entropy(logits, labels, not labels.type.is_float))
+        if labels.type.is_float:
+            raise ModelError(
+                "`ignore_index` is a class, and the labels are weights of all classes",
+                hint="give the labels as whole numbers",
+            )
+        kept = apply("not_equal", labels, self.ignore_index)
+        known = apply("mask", labels, kept)
+        losses = apply("mask", cross_entropy(logits, known, True), kept)
+        if self.reduction != "mean":
+            return self.reduced(losses)
+        return losses.sum() / kept.astype(losses.dtype).sum()
 
 
 class SoftmaxCrossEntropyWithLogits(Loss):

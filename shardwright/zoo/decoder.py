@@ -21,7 +21,8 @@ from shardwright.ir.types import TensorType
 from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
-from shardwright.zoo.lora import Lora
+from shardwright.zoo.documents import IGNORED
+from shardwright.zoo.tuning import WHOLE, Tuning
 
 _INIT = "normal(0.02)"
 
@@ -64,16 +65,18 @@ class Block(nn.Cell):
         self.norm2_after = norm(after and feeds)
         self.parallel, self.scale = architecture.parallel, architecture.residual_scale
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, *positions: Tensor) -> Tensor:
         """Attend, then feed forward; or both of the same sum."""
         attention, feed_forward = self.attention, self.feed_forward
         if attention is None or feed_forward is None:
-            part, norm = (
-                (feed_forward, self.norm2) if attention is None else (attention, self.norm1)
-            )
-            return x if part is None else x + self._scaled(part(self._normalized(x, norm)))
+            if attention is None:
+                part, norm, more = feed_forward, self.norm2, ()
+            else:
+                part, norm, more = attention, self.norm1, positions
+            return x if part is None else x + self._scaled(part(self._normalized(x, norm), *more))
         read = self._normalized(x, self.norm1)
-        attended = self._scaled(self._normalized(attention(read), self.norm1_after))
+        made = attention(read, *positions)
+        attended = self._scaled(self._normalized(made, self.norm1_after))
         if self.parallel:
             if self.norm2 is not None:
                 read = self.norm2(x)
@@ -90,16 +93,16 @@ class Block(nn.Cell):
 
 
 class Decoder(nn.Cell):
-    """A decoder of text."""
+    """A decoder of text; `document` is the length of a token's document, 0 where a row is one."""
 
-    def __init__(self, architecture: Architecture, dtype: str) -> None:
+    def __init__(self, architecture: Architecture, dtype: str, document: int = 0) -> None:
         own, hidden = architecture, architecture.hidden
         routed = [x for x in (one.feed_forward for one in own.layers) if isinstance(x, Experts)]
         self.experts = [_experts(hidden, one, dtype) for one in routed]
         waiting = iter(self.experts)
 
         def block(layer: Layer) -> Block:
-            attention = _attention(hidden, layer.attention, dtype)
+            attention = _attention(hidden, layer.attention, dtype, document)
             return Block(own, attention, _feed_forward(hidden, layer, waiting, dtype), dtype)
 
         self.embedding = nn.Embedding(own.vocabulary, hidden, _INIT, dtype)
@@ -114,13 +117,13 @@ class Decoder(nn.Cell):
         self.logit_cap = own.logit_cap
         self.tanh = ops.Tanh() if own.logit_cap else None
 
-    def construct(self, tokens: Tensor) -> Tensor:
-        """Return the scores of the next token at every position."""
+    def construct(self, tokens: Tensor, *positions: Tensor) -> Tensor:
+        """Return the scores of the next token at every position; they may be in documents."""
         table = self.embedding.embedding_table if self.head is None else self.head
         words = self.embedding(tokens)
         if self.factor != 1:
             words = words * self.factor
-        scores = self.matmul(self.norm(self.blocks(words)), table)
+        scores = self.matmul(self.norm(self.blocks(words, *positions)), table)
         if self.head_bias is not None:
             scores = scores + self.head_bias
         if self.logit_scale != 1:
@@ -133,14 +136,14 @@ class Decoder(nn.Cell):
 class BalancedLoss(nn.Cell):
     """Cross entropy plus a load-balancing loss of the experts."""
 
-    def __init__(self, decoder: Decoder, balance: float) -> None:
+    def __init__(self, decoder: Decoder, loss: nn.CrossEntropyLoss, balance: float) -> None:
         self.decoder = decoder
-        self.loss = nn.CrossEntropyLoss()
+        self.loss = loss
         self.share = balance / len(decoder.experts)
 
-    def construct(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss."""
-        loss = self.loss(self.decoder(tokens), labels)
+    def construct(self, *inputs: Tensor) -> Tensor:
+        """Return the loss of tokens, positions where they are in documents, and labels."""
+        loss = self.loss(self.decoder(*inputs[:-1]), inputs[-1])
         for experts in self.decoder.experts:
             if experts.balance is not None:
                 loss = loss + experts.balance * self.share
@@ -160,9 +163,15 @@ def _rotation(rotary: Rotary) -> nn.Rotation:
     return nn.Rotation(**vars(rotary))
 
 
-def _attention(hidden: int, kind: Attention | None, dtype: str) -> nn.Cell | None:
+def _attention(hidden: int, kind: Attention | None, dtype: str, document: int) -> nn.Cell | None:
     if kind is None:
         return None
+    if document and isinstance(kind, GatedDelta | StateSpace):
+        raise ModelError(
+            "`documents` are not known in layers of linear attention: their states go from one "
+            "document of a row to the next",
+            hint="give each document a row of its own",
+        )
     if isinstance(kind, GatedDelta):
         heads, sizes = (kind.key_heads, kind.value_heads), (kind.key, kind.value)
         own = (kind.kernel, kind.epsilon, _INIT, dtype)
@@ -182,10 +191,12 @@ def _attention(hidden: int, kind: Attention | None, dtype: str) -> nn.Cell | Non
             weight_init=_INIT,
             dtype=dtype,
         )
-    return _softmax_attention(hidden, kind, dtype)
+    return _softmax_attention(hidden, kind, dtype, document)
 
 
-def _softmax_attention(hidden: int, kind: GroupedQuery | Latent, dtype: str) -> nn.Cell:
+def _softmax_attention(
+    hidden: int, kind: GroupedQuery | Latent, dtype: str, document: int
+) -> nn.Cell:
     if isinstance(kind, Latent):
         return nn.LatentAttention(
             hidden,
@@ -194,12 +205,13 @@ def _softmax_attention(hidden: int, kind: GroupedQuery | Latent, dtype: str) -> 
             (kind.plain, kind.turned, kind.value),
             _rotation(kind.rotary),
             scale=kind.scale,
+            documents=document,
             has_bias=kind.bias,
             epsilon=kind.epsilon,
             weight_init=_INIT,
             dtype=dtype,
         )
-    reach = nn.Reach(kind.window, kind.chunk, kind.soft_cap, kind.sinks, kind.scale)
+    reach = nn.Reach(kind.window, kind.chunk, document, kind.soft_cap, kind.sinks, kind.scale)
     return nn.GroupedQueryAttention(
         hidden,
         kind.heads,
@@ -285,9 +297,7 @@ def decoder(
     batch: int = 8,
     sequence: int = 4096,
     dtype: str = "float32",
-    lora: int = 0,
-    lora_alpha: int = 0,
-    lora_targets: str = "",
+    tuning: Tuning = WHOLE,
 ) -> Definition:
     """Return the training step of a decoder: cross entropy, and the balance of its experts.
 
@@ -299,30 +309,30 @@ def decoder(
         The shape of the tokens.
     dtype : str
         Element type of the parameters.
-    lora, lora_alpha, lora_targets
-        Rank, alpha and targets of `Lora`; a rank of 0 trains all parameters.
+    tuning : Tuning
+        What of it is trained, and on what rows.
 
     Raises
     ------
     ModelError
-        If LoRA has a target that the model has not, or alpha or targets and no rank.
+        If LoRA has a target that the model has not, or alpha or targets and no rank; if documents
+        do not fit a row, or a layer knows none.
     OptionError
         If the rank or alpha is negative.
     """
-    network = Decoder(architecture, dtype)
-    if lora:
-        Lora(lora, lora_alpha, lora_targets).adapt(network, network.blocks)
-    elif lora_alpha or lora_targets:
-        name = "lora_alpha" if lora_alpha else "lora_targets"
-        raise ModelError(f"`{name}` is given without a rank", hint="write `lora=16`")
+    packed = tuning.packed(sequence)
+    network = Decoder(architecture, dtype, packed.of_a_token if packed else 0)
+    tuning.adapt(network, network.blocks)
     tokens = TensorType("int32", (batch, sequence))
     high = architecture.vocabulary
-    specs = (InputSpec("tokens", tokens, high), InputSpec("labels", tokens, high))
+    own = (packed.positions(batch),) if packed else ()
+    specs = (InputSpec("tokens", tokens, high), *own, InputSpec("labels", tokens, high))
+    loss = nn.CrossEntropyLoss(ignore_index=IGNORED if packed else None)
     balance = max(
         one.feed_forward.balance if isinstance(one.feed_forward, Experts) else 0.0
         for one in architecture.layers
     )
     name = architecture.name
     if balance:
-        return trace(BalancedLoss(network, balance), specs, name=name)
-    return trace(network, specs, loss_fn=nn.CrossEntropyLoss(), name=name)
+        return trace(BalancedLoss(network, loss, balance), specs, name=name)
+    return trace(network, specs, loss_fn=loss, name=name)

@@ -14,6 +14,7 @@ from shardwright.frontends.configs.architecture import (
 from shardwright.ir.errors import ModelError
 from shardwright.tracing import Definition
 from shardwright.zoo.decoder import decoder
+from shardwright.zoo.tuning import WHOLE, Tuning
 
 
 def llama(
@@ -34,9 +35,7 @@ def llama(
     epsilon: float = 1e-5,
     gate: str = "silu",
     scaled: bool = False,
-    lora: int = 0,
-    lora_alpha: int = 0,
-    lora_targets: str = "",
+    tuning: Tuning = WHOLE,
 ) -> Definition:
     """Llama 3 (Meta, 2024), by default the one of 8B parameters."""
     attention = _attention(hidden, heads, kv_heads, head, base)
@@ -51,7 +50,7 @@ def llama(
         tied=tied,
         embedding_scale=hidden**0.5 if scaled else 1.0,
     )
-    return decoder(architecture, batch, sequence, dtype, lora, lora_alpha, lora_targets)
+    return decoder(architecture, batch, sequence, dtype, tuning)
 
 
 def mixtral(
@@ -68,9 +67,7 @@ def mixtral(
     base: float = 1_000_000.0,
     balance: float = 0.02,
     dtype: str = "float32",
-    lora: int = 0,
-    lora_alpha: int = 0,
-    lora_targets: str = "",
+    tuning: Tuning = WHOLE,
 ) -> Definition:
     """Mixtral 8x7B (Jiang et al., 2024): of eight experts, every token goes through two."""
     attention = _attention(hidden, heads, kv_heads, 0, base)
@@ -78,7 +75,7 @@ def mixtral(
     layer = Layer(attention, routed)
     norm = Norm(epsilon=1e-5)
     architecture = Architecture("mixtral", hidden, vocabulary, (layer,) * layers, norm)
-    return decoder(architecture, batch, sequence, dtype, lora, lora_alpha, lora_targets)
+    return decoder(architecture, batch, sequence, dtype, tuning)
 
 
 def _attention(hidden: int, heads: int, kv_heads: int, head: int, base: float) -> GroupedQuery:

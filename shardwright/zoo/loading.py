@@ -4,7 +4,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -34,6 +34,7 @@ from shardwright.zoo.mlp import mlp, two_matmul
 from shardwright.zoo.presets import presets, read
 from shardwright.zoo.recommendation import dlrm, feature_hash, wide_deep
 from shardwright.zoo.resnet import resnet
+from shardwright.zoo.tuning import Tuning
 from shardwright.zoo.unet import unet
 from shardwright.zoo.vgg import vgg16
 from shardwright.zoo.vit import vit
@@ -83,7 +84,7 @@ LANGUAGE_MODELS = (
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
 _MOST_LAYERS = 10_000  # every one is traced
 # Sizes that no file of a decoder has as a field.
-_OF_DECODERS = ("batch", "sequence", "dtype", "lora", "lora_alpha", "lora_targets")
+_OF_DECODERS = ("batch", "sequence", "dtype", *(item.name for item in fields(Tuning)))
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -182,8 +183,8 @@ def assumed_batch(model: str, devices: int) -> int | None:
 def _from_config(name: str, sizes: str) -> Definition:
     """Return the model that a file of another system describes."""
     given = _items(name, sizes)
-    fields = {key: text for key, text in given.items() if key not in _OF_DECODERS}
-    found = read(name, fields)
+    own = {key: text for key, text in given.items() if key not in _OF_DECODERS}
+    found = read(name, own)
     for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
     function: Callable[..., Definition]
@@ -229,9 +230,13 @@ def _called(function: Callable[..., Any], name: str, sizes: str, own: str = "") 
     own : str
         The sizes of the preset, which the user's override.
     """
-    known = inspect.signature(function).parameters
-    values = _read_sizes(known, name, own)
-    return function(**{**values, **_read_sizes(known, name, sizes)})
+    known = dict(inspect.signature(function).parameters)
+    of_tuning = inspect.signature(Tuning).parameters if known.pop("tuning", None) else {}
+    known |= of_tuning
+    values = {**_read_sizes(known, name, own), **_read_sizes(known, name, sizes)}
+    if of_tuning:
+        values["tuning"] = Tuning(**{key: values.pop(key) for key in of_tuning if key in values})
+    return function(**values)
 
 
 def _read_sizes(known: Mapping[str, inspect.Parameter], name: str, sizes: str) -> dict[str, Any]:

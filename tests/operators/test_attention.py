@@ -7,6 +7,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array, operator_info, whole_kernel
 from shardwright.operators.models import attention
+from shardwright.operators.models.reach import visible_pairs
 from shardwright.operators.spmd import assemble, run_shards, scatter
 
 B, H, S, T, D, E = 2, 3, 8, 8, 4, 5
@@ -172,6 +173,39 @@ def test_windows_chunks_caps_and_sinks_one_query_at_a_time(
     np.testing.assert_allclose(found, right, rtol=1e-12)
 
 
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize(("window", "chunk"), [(0, 0), (2, 0), (0, 3)])
+def test_documents_are_as_rows_of_their_own(
+    window: int, chunk: int, with_sinks: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
+    random = np.random.default_rng(4)
+    arrays = [random.standard_normal(s) for s in ((B, 4, S, D), (B, 2, S, D), (B, 2, S, E))]
+    sinks = [random.standard_normal(4)] * with_sinks
+    lengths = ((3, 5), (1, 4, 3))
+    positions = np.array([np.concatenate([np.arange(n) for n in row]) for row in lengths])
+    attributes = {"causal": True, "window": window, "chunk": chunk, "sinks": with_sinks}
+    kinds = types(arrays) + [TensorType("int64", positions.shape)] + types(sinks)
+    name = "scaled_dot_product_attention"
+    info = operator_info(name, kinds, {**attributes, "documents": 3})
+    (found,) = whole_kernel(info, *arrays, positions, *sinks)
+    for row, own in enumerate(lengths):
+        for end, length in zip(np.cumsum(own), own, strict=True):
+            part = [x[row : row + 1, :, end - length : end] for x in arrays]
+            alone = operator_info(name, types([*part, *sinks]), attributes)
+            (right,) = whole_kernel(alone, *part, *sinks)
+            np.testing.assert_allclose(found[row, :, end - length : end], right[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("window", "chunk"), [(0, 0), (2, 0), (0, 3)])
+def test_documents_cost_as_rows_of_their_own(window: int, chunk: int) -> None:
+    for queries, length in ((12, 4), (12, 5), (7, 7), (5, 9)):
+        lengths = [length] * (queries // length) + [queries % length]
+        alone = sum(visible_pairs(n, n, True, window, chunk) for n in lengths)
+        assert visible_pairs(queries, queries, True, window, chunk, length) == alone
+
+
 @pytest.mark.parametrize("keys", [3, 8, 11])
 @pytest.mark.parametrize(("window", "chunk"), [(0, 0), (1, 0), (3, 0), (20, 0), (0, 3), (0, 20)])
 def test_operations_are_those_of_the_pairs_that_are_read(
@@ -183,7 +217,7 @@ def test_operations_are_those_of_the_pairs_that_are_read(
             for i in range(queries)
             for j in range(keys)
         )
-        assert attention.visible_pairs(queries, keys, True, window, chunk) == pairs
+        assert visible_pairs(queries, keys, True, window, chunk) == pairs
 
 
 @pytest.mark.parametrize(
@@ -191,7 +225,13 @@ def test_operations_are_those_of_the_pairs_that_are_read(
     [
         ({"window": 2}, "a window or chunk needs `causal`, which is False"),
         ({"causal": True, "window": 2, "chunk": 2}, "it has a window (2) and a chunk (2), not one"),
-        ({"window": -1}, "a window, chunk or soft cap is negative, expected 0 or more"),
+        ({"window": -1}, "a window, chunk, document or soft cap is negative, expected 0 or more"),
+        ({"documents": 2}, "documents need `causal`, which is False"),
+        (
+            {"causal": True, "documents": 2, "sinks": True},
+            "with documents there are 5 operands, the last of them positions of queries and scores "
+            "of heads, and no mask; found 3",
+        ),
         (
             {"sinks": True},
             "with sinks there are 4 operands, the last of them scores of heads, and no mask; "

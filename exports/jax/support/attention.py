@@ -15,11 +15,15 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     window: int = 0,
     chunk: int = 0,
+    documents: int = 0,
     soft_cap: float = 0.0,
     sinks: bool = False,
     start_s: Any = 0,
 ) -> Array:
-    """Attention of queries that begin at the position `start_s`; a mask or sinks may follow."""
+    """Attention of queries that begin at the position `start_s`.
+
+    A mask may follow, or the positions of queries in documents, then sinks.
+    """
     q, k, v = tensors[:3]
     (samples, heads, queries, size), groups = q.shape, k.shape[1]
     wide = jnp.promote_types(q.dtype, jnp.float32)
@@ -29,19 +33,20 @@ def scaled_dot_product_attention(
     scores = scores * (size**-0.5 if scale is None else scale)
     if soft_cap:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
-    if len(tensors) > 3 and not sinks:
+    if len(tensors) > 3 and not sinks and not documents:
         mask = tensors[3]
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
     if causal:
         keys, rows = jnp.arange(k.shape[2]), jnp.arange(queries)[:, None] + start_s
-        seen = keys <= rows
+        own = tensors[3][:, None, :, None] if documents else rows
+        seen = (keys <= rows) & (keys >= rows - own)
         if window:
-            seen &= keys > rows - window
+            seen = seen & (keys > rows - window)
         if chunk:
-            seen &= keys >= rows // chunk * chunk
+            seen = seen & (keys >= rows - own % chunk)
         scores = jnp.where(seen, scores, -jnp.inf)
     if sinks:
-        rest = jnp.broadcast_to(tensors[3][:, None, None], (*scores.shape[:3], 1))
+        rest = jnp.broadcast_to(tensors[-1][:, None, None], (*scores.shape[:3], 1))
         scores = jnp.concatenate((scores, rest.astype(scores.dtype)), -1)
     weights = jax.nn.softmax(scores, -1)[..., : k.shape[2]].astype(q.dtype)
     weights = weights.reshape(samples, groups, heads // groups, queries, k.shape[2])
@@ -56,6 +61,7 @@ def scaled_dot_product_attention_gradient(
     scale: float | None = None,
     window: int = 0,
     chunk: int = 0,
+    documents: int = 0,
     soft_cap: float = 0.0,
     sinks: bool = False,
     start_s: Any = 0,
@@ -73,6 +79,7 @@ def scaled_dot_product_attention_gradient(
             scale=scale,
             window=window,
             chunk=chunk,
+            documents=documents,
             soft_cap=soft_cap,
             sinks=sinks,
             start_s=start_s,
@@ -116,7 +123,7 @@ def linear_attention_gradient(
 @widened
 def rotary_embedding(
     x: Array,
-    *,
+    *own_positions: Array,
     base: float = 10000.0,
     interleaved: bool = False,
     start: int = 0,
@@ -132,7 +139,10 @@ def rotary_embedding(
     features, half = whole_d * 2 if interleaved else whole_d, x.shape[-1] // 2
     wide = jnp.promote_types(x.dtype, jnp.float32)
     pairs = jnp.arange(half, dtype=wide) + (start_d if interleaved else 0)
-    positions = jnp.arange(x.shape[-2], dtype=wide) + (start + start_s)
+    if own_positions:
+        positions = own_positions[0][:, None].astype(wide) + start
+    else:
+        positions = jnp.arange(x.shape[-2], dtype=wide) + (start + start_s)
     frequencies = base ** (-2.0 * pairs / features)
     if factor != 1:
         kept = jnp.zeros_like(pairs)
@@ -140,7 +150,7 @@ def rotary_embedding(
             place = frequencies if by_frequency else pairs
             kept = jnp.clip((place - ramp[0]) / (ramp[1] - ramp[0]), 0, 1)
         frequencies = frequencies * (kept + (1 - kept) / factor)
-    angles = positions[:, None] * frequencies
+    angles = positions[..., None] * frequencies
     cos, sin = (amplitude * turn(angles).astype(x.dtype) for turn in (jnp.cos, jnp.sin))
     if reverse:
         sin = -sin

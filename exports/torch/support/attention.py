@@ -1,10 +1,18 @@
 """Attention, and the rotation of its queries and keys by their positions."""
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # a release without it: documents are masked
+    varlen_attn = None
 
 _CHUNK = 64  # positions of linear attention, whose states follow each other
 
@@ -15,15 +23,23 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     window: int = 0,
     chunk: int = 0,
+    documents: int = 0,
     soft_cap: float = 0.0,
     sinks: bool = False,
     start_s: int = 0,
 ) -> Tensor:
-    """Attention of queries that begin at the position `start_s`; a mask or sinks may follow."""
+    """Attention of queries that begin at the position `start_s`.
+
+    A mask may follow, or the positions of queries in documents, then sinks.
+    """
     q, k, v = tensors[:3]
-    mask = tensors[3] if len(tensors) > 3 and not sinks else None
-    if causal and (start_s or mask is not None or window or chunk or soft_cap or sinks):
-        seen = _seen(q, k, window, chunk, start_s)
+    positions = tensors[3] if documents else None
+    mask = tensors[3] if len(tensors) > 3 and not sinks and not documents else None
+    restricted = start_s or window or chunk or soft_cap or sinks
+    if positions is not None and not restricted and _has_lengths(q, k, v):
+        return _by_lengths(q, k, v, positions, scale)
+    if causal and (restricted or len(tensors) > 3):
+        seen = _seen(q, k, window, chunk, start_s, positions)
         if mask is None:
             mask = seen
         elif mask.dtype == torch.bool:
@@ -34,20 +50,72 @@ def scaled_dot_product_attention(
     if mask is not None and mask.stride(-1) != 1:  # PyTorch has no fast kernel for these
         mask = mask.contiguous()
     if soft_cap or sinks:
-        return _by_scores(q, k, v, mask, scale, soft_cap, tensors[3] if sinks else None)
+        return _by_scores(q, k, v, mask, scale, soft_cap, tensors[-1] if sinks else None)
     return functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
-def _seen(q: Tensor, k: Tensor, window: int, chunk: int, start_s: int) -> Tensor:
-    """Return which keys each query reads, of a window or of its own chunk."""
+def _seen(
+    q: Tensor, k: Tensor, window: int, chunk: int, start_s: int, positions: Tensor | None
+) -> Tensor:
+    """Return which keys each query reads, of a window, of its own chunk or document."""
     queries = torch.arange(start_s, start_s + q.shape[2], device=q.device)[:, None]
     keys = torch.arange(k.shape[2], device=k.device)
-    seen = keys <= queries
+    own = queries if positions is None else positions[:, None, :, None]
+    seen = (keys <= queries) & (keys >= queries - own)
     if window:
         seen = seen & (keys > queries - window)
-    return seen & (keys >= queries // chunk * chunk) if chunk else seen
+    return seen & (keys >= queries - own % chunk) if chunk else seen
+
+
+def _has_lengths(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether the device has a kernel for documents of given lengths."""
+    own = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
+    return own and q.shape[2] == k.shape[2] and q.shape[3] == v.shape[3] and varlen_attn is not None
+
+
+def _by_lengths(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, scale: float | None) -> Tensor:
+    """Attention within documents, whose positions count from 0, by the kernel for lengths."""
+    begins, longest = _once(positions, "begins", _document_begins)
+    rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+    found = varlen_attn(
+        *rows,
+        begins,
+        begins,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1, 0),
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    return found.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
+
+
+def _document_begins(positions: Tensor) -> tuple[Tensor, int]:
+    """Return where each document of all rows begins, and the end; and the longest length."""
+    rows, length = positions.shape
+    is_first = torch.ones_like(positions, dtype=torch.bool)
+    is_first[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+    begins = is_first.flatten().nonzero().flatten()
+    begins = functional.pad(begins, (0, 1), value=rows * length).to(torch.int32)
+    return begins, int(begins.diff().max())
+
+
+_KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _once(x: Tensor, name: Any, make: Callable[[Tensor], Any]) -> Any:
+    """Return what is made of a tensor, once for all layers that read it."""
+    if torch.compiler.is_compiling():
+        return make(x)
+    own = _KNOWN.setdefault(x, {})
+    if own.get("version") != x._version:
+        own.clear()
+        own["version"] = x._version
+    if name not in own:
+        own[name] = make(x)
+    return own[name]
 
 
 def _by_scores(
@@ -82,19 +150,21 @@ def scaled_dot_product_attention_gradient(
     scale: float | None = None,
     window: int = 0,
     chunk: int = 0,
+    documents: int = 0,
     soft_cap: float = 0.0,
     sinks: bool = False,
     start_s: int = 0,
 ) -> tuple[Tensor, ...]:
     """Compute the attention again, and its gradients by all operands that are floats."""
     with torch.enable_grad():
-        own = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+        own = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
         y = scaled_dot_product_attention(
             *own,
             causal=causal,
             scale=scale,
             window=window,
             chunk=chunk,
+            documents=documents,
             soft_cap=soft_cap,
             sinks=sinks,
             start_s=start_s,
@@ -153,7 +223,7 @@ def linear_attention_gradient(
 
 def rotary_embedding(
     x: Tensor,
-    *,
+    *own_positions: Tensor,
     base: float = 10000.0,
     interleaved: bool = False,
     start: int = 0,
@@ -168,10 +238,14 @@ def rotary_embedding(
 ) -> Tensor:
     features = whole_d * 2 if interleaved else whole_d
     pairs = (start_d if interleaved else 0, x.shape[-1] // 2)
-    positions = (start + start_s, x.shape[-2])
     wide = torch.promote_types(x.dtype, torch.float32)  # 16 bits are turned in float32
-    stretch = (factor, ramp, by_frequency, amplitude)
-    cos, sin = _turns(base, features, pairs, positions, stretch, wide, x.device)
+    how = (base, features, pairs, (factor, ramp, by_frequency, amplitude), wide)
+    if own_positions:
+        cos, sin = _once(
+            own_positions[0], (how, start), lambda x: _angles(x[:, None] + start, *how)
+        )
+    else:
+        cos, sin = _turns((start + start_s, x.shape[-2]), x.device, *how)
     if reverse:
         sin = -sin
     if interleaved:
@@ -184,25 +258,28 @@ def rotary_embedding(
 
 
 @lru_cache(maxsize=16)  # every layer turns queries and keys by the same angles
-def _turns(
+def _turns(positions: tuple[int, int], device: torch.device, *how: Any) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine at each position from a first one."""
+    first, count = positions
+    return _angles(torch.arange(first, first + count, device=device), *how)
+
+
+def _angles(
+    positions: Tensor,
     base: float,
     features: int,
     pairs: tuple[int, int],
-    positions: tuple[int, int],
     stretch: tuple[float, tuple[float, ...], bool, float],
     dtype: torch.dtype,
-    device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """Return cosine and sine at each position, for each pair of features."""
-    pair, position = (
-        torch.arange(first, first + count, dtype=torch.float64, device=device)
-        for first, count in (pairs, positions)
-    )
+    first, count = pairs
+    pair = torch.arange(first, first + count, dtype=torch.float64, device=positions.device)
     frequencies = base ** (-2.0 * pair / features)
     factor, ramp, by_frequency, amplitude = stretch
     kept = torch.zeros_like(pair)
     if ramp:
         place = frequencies if by_frequency else pair
         kept = ((place - ramp[0]) / (ramp[1] - ramp[0])).clamp(0, 1)
-    angles = position[:, None] * frequencies * (kept + (1 - kept) / factor)
+    angles = positions[..., None] * frequencies * (kept + (1 - kept) / factor)
     return (amplitude * angles.cos()).to(dtype), (amplitude * angles.sin()).to(dtype)

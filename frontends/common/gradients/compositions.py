@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, pi, sqrt
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.gradients.terms import Term
 from shardwright.operators.info import OperatorInfo
 from shardwright.operators.reduction.reduce import reduced_axes
@@ -173,6 +174,8 @@ def _max_pool(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
 
 
 def _attention(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
+    if info.attributes["documents"]:
+        raise UnsupportedError("the second gradient of attention within documents")
     q, k, v = terms[:3]
     (b, heads, s, d), (_, h, t, e) = q.type.shape, v.type.shape
     by_head = (b, h, heads // h)

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,39 @@ def test_the_gradient_of_a_clip_is_that_of_the_kernel_at_its_bounds(inside):
     function = FUNCTIONS["pointwise"].clip_gradient
     found = function(torch.from_numpy(dy), torch.from_numpy(x), **attributes)
     assert difference(found.numpy(), right) == 0
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_a_kernel_for_lengths_is_called_with_each_document(heads, monkeypatch):
+    attention, called = FUNCTIONS["attention"], []
+
+    def kernel(q, k, v, begins, _, longest, *others, scale, window_size, enable_gqa):
+        called.append((begins.tolist(), longest, window_size, enable_gqa))
+        bounds, rows = begins.tolist(), [x.transpose(0, 1)[None] for x in (q, k, v)]
+        parts = [[x[:, :, a:b] for x in rows] for a, b in pairwise(bounds)]
+        how = {"is_causal": True, "scale": scale, "enable_gqa": enable_gqa}
+        found = [torch.nn.functional.scaled_dot_product_attention(*one, **how) for one in parts]
+        return torch.cat(found, 2)[0].transpose(0, 1)
+
+    tensors = [torch.randn(2, n, 6, 4, dtype=torch.float64) for n in (heads, heads, 2, 2)]
+    positions = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 0, 1, 2, 3]])
+    gradient = attention.scaled_dot_product_attention_gradient
+    right = gradient(*tensors, positions, causal=True, documents=3)
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    monkeypatch.setattr(attention, "_has_lengths", lambda *_: True)
+    found = gradient(*tensors, positions, causal=True, documents=3)
+    assert called == [([0, 3, 5, 6, 8, 12], 4, (-1, 0), heads > 2)]
+    for ours, theirs in zip(found, right, strict=True):
+        assert difference(ours.numpy(), theirs) < 1e-12
+
+
+def test_positions_that_change_in_place_turn_anew():
+    rotary, x = FUNCTIONS["attention"].rotary_embedding, torch.randn(1, 1, 3, 4)
+    positions = torch.tensor([[0, 1, 2]])
+    first = rotary(x, positions, whole_d=4)
+    positions += 5
+    assert torch.equal(rotary(x, positions, whole_d=4), rotary(x, positions.clone(), whole_d=4))
+    assert torch.equal(first, rotary(x, whole_d=4))
 
 
 def test_lookups_of_other_ranks_are_zero_where_an_own_element_is_infinite():
