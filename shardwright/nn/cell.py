@@ -289,7 +289,7 @@ class SequentialCell(Cell):
 class CellList(SequentialCell):
     """A list of cells whose parameters are registered; apply its cells one by one."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x: Tensor, *others: Tensor) -> Tensor:
         """Refuse."""
         raise ModelError(
             "a `CellList` is applied, but it is a list",

@@ -69,11 +69,11 @@ class Block(nn.Cell):
         """Attend, then feed forward; or both of the same sum."""
         attention, feed_forward = self.attention, self.feed_forward
         if attention is None or feed_forward is None:
-            if attention is None:
-                part, norm, more = feed_forward, self.norm2, ()
-            else:
-                part, norm, more = attention, self.norm1, positions
-            return x if part is None else x + self._scaled(part(self._normalized(x, norm), *more))
+            if attention is not None:
+                return x + self._scaled(attention(self._normalized(x, self.norm1), *positions))
+            if feed_forward is not None:
+                return x + self._scaled(feed_forward(self._normalized(x, self.norm2)))
+            return x
         read = self._normalized(x, self.norm1)
         made = attention(read, *positions)
         attended = self._scaled(self._normalized(made, self.norm1_after))
