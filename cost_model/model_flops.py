@@ -25,8 +25,8 @@ from shardwright.cost_model.efficiency.unread import unread_recomputation
 from shardwright.dataflow.cotangents import cotangent_flow, differentiable_operands
 from shardwright.dataflow.samples import samples_of
 from shardwright.ir.graph import Graph
+from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import OperatorInfo, info_of
-from shardwright.operators.models.attention import Attention
 from shardwright.operators.reduction.softmax import Softmax
 
 _GRADIENTS = 2

@@ -3,6 +3,7 @@
 A package per family. Importing this one registers every operator.
 """
 
+from shardwright.operators.attention import balanced, ring, rotary, scaled_dot_product
 from shardwright.operators.communication import (
     collectives,
     fusion,
@@ -32,8 +33,6 @@ from shardwright.operators.linear import (
     triangular,
 )
 from shardwright.operators.models import (
-    attention,
-    balanced_attention,
     batch_normalization,
     dropout,
     eight_bit,
@@ -42,8 +41,6 @@ from shardwright.operators.models import (
     muon,
     normalization,
     optimizer,
-    ring_attention,
-    rotary,
     routing,
     schedule,
     updates,
@@ -56,8 +53,7 @@ __all__ = [
     "activation",
     "alignment",
     "arithmetic",
-    "attention",
-    "balanced_attention",
+    "balanced",
     "batch_normalization",
     "bitwise",
     "collectives",
@@ -93,9 +89,10 @@ __all__ = [
     "recurrence",
     "reduce",
     "resize",
-    "ring_attention",
+    "ring",
     "rotary",
     "routing",
+    "scaled_dot_product",
     "scan",
     "scatter",
     "schedule",

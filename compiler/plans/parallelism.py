@@ -20,9 +20,9 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import times_run
 from shardwright.ir.types import item_bytes
 from shardwright.ir.units import pattern
+from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import info_of
 from shardwright.operators.linear.head_loss import HeadLogSumAndPick
-from shardwright.operators.models.attention import Attention
 from shardwright.operators.rule import Rule
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 

@@ -19,8 +19,8 @@ from shardwright.cost_model.streams import Placement, Task
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import info_of, operator_class
-from shardwright.operators.models.attention import Attention
 
 _TOGETHER = 4  # matrices of scores that a fused kernel takes at once
 

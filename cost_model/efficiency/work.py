@@ -38,6 +38,7 @@ from typing import Literal
 from shardwright.cost_model.cluster import Cluster, Device
 from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
 from shardwright.cost_model.efficiency.software import Software
+from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.elementwise.arithmetic import Add
 from shardwright.operators.elementwise.conversion import Cast, Convert
 from shardwright.operators.indexing.shape import Transpose
@@ -45,7 +46,6 @@ from shardwright.operators.indexing.slicing import Concat, Slice, Split, Stack
 from shardwright.operators.info import OperatorInfo
 from shardwright.operators.linear.head_loss import OverChunks
 from shardwright.operators.linear.matmul import ContractLeading, MatMul
-from shardwright.operators.models.attention import Attention
 from shardwright.operators.models.optimizer import Update
 from shardwright.operators.models.routing import Grouped, GroupedOuter
 from shardwright.operators.recurrent.layers import OverSteps

@@ -1,1 +1,1 @@
-"""Operators of whole model layers: attention, normalization, losses, updates."""
+"""Operators of whole model layers: normalization, losses, routing, updates."""

@@ -22,8 +22,8 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import pattern
+from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import OperatorInfo, info_of
-from shardwright.operators.models.attention import Attention
 from shardwright.operators.rule import Rule
 from shardwright.search.heuristics.batch import (
     batch_layout,

@@ -5,9 +5,9 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
+from shardwright.operators.attention import scaled_dot_product as attention
+from shardwright.operators.attention.reach import visible_pairs
 from shardwright.operators.info import Array, operator_info, whole_kernel
-from shardwright.operators.models import attention
-from shardwright.operators.models.reach import visible_pairs
 from shardwright.operators.spmd import assemble, run_shards, scatter
 
 B, H, S, T, D, E = 2, 3, 8, 8, 4, 5

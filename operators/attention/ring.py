@@ -27,6 +27,7 @@ import numpy as np
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
+from shardwright.operators.attention.scaled_dot_product import SCORES_AT_ONCE, Attention, summed
 from shardwright.operators.communication.rings import (
     Exchange,
     Receive,
@@ -42,7 +43,6 @@ from shardwright.operators.info import (
     Linearization,
     register,
 )
-from shardwright.operators.models.attention import SCORES_AT_ONCE, Attention, summed
 from shardwright.operators.rule import Rule, ShardView
 
 _POSITION = 2  # the dimension of positions, in every operand

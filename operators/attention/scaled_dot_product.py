@@ -14,6 +14,7 @@ import numpy as np
 from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.attention.reach import RESTRICTIONS, Reach
 from shardwright.operators.halo import deal
 from shardwright.operators.info import (
     Array,
@@ -23,7 +24,6 @@ from shardwright.operators.info import (
     Linearization,
     register,
 )
-from shardwright.operators.models.reach import RESTRICTIONS, Reach
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Form, Rule, ShardView
 

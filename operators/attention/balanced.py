@@ -16,11 +16,11 @@ import numpy as np
 
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.operators.attention.reach import visible_pairs
+from shardwright.operators.attention.ring import Online, OverRing, Parts
 from shardwright.operators.communication.rings import Round, Turns, holding
 from shardwright.operators.halo import Run, deal
 from shardwright.operators.info import Array, Emitter, Gradients, Linearization, register
-from shardwright.operators.models.reach import visible_pairs
-from shardwright.operators.models.ring_attention import Online, OverRing, Parts
 from shardwright.operators.rule import Rule, ShardView
 
 
