@@ -5,6 +5,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -21,10 +22,10 @@ PIPELINES = {**WIDE, "stages": "search"}
 # Each with the seconds of effort 1: small ones are spent before the search is done.
 RUNS = {
     "one mesh": ("mlp", 8, {}, 60.0),
-    "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.3),
+    "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.15),
     "meshes": ("mlp", 8, {"mesh": "search"}, 0.1),
-    "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 4}, 0.2),
-    "pipelines": (GPT, 4, PIPELINES, 0.6),
+    "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 4}, 0.1),
+    "pipelines": (GPT, 4, PIPELINES, 0.3),
     "convolutions": ("lenet5", 4, WIDE, 0.3),
 }
 
@@ -35,6 +36,19 @@ def plan(run: str, tmp_path, **options) -> bytes:
     found = shardwright.compile(model, devices, cluster="h100-pod", **own, **options)
     name = "-".join(map(str, options.values()))
     return (found.write(tmp_path / f"plan {name}") / "plan.json").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The plan of a run by one process, which is searched once for all tests."""
+
+    @cache
+    def found(run: str) -> bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(effort, "_SECONDS", RUNS[run][-1])
+            return plan(run, tmp_path_factory.mktemp("alone"), workers=1)
+
+    return found
 
 
 def hurry(monkeypatch):
@@ -52,13 +66,12 @@ def hurry(monkeypatch):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_plan_has_the_same_bytes_by_another_clock_and_with_more_workers(
-    run, tmp_path, monkeypatch
+    run, alone, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
-    alone = plan(run, tmp_path, workers=1)
-    assert plan(run, tmp_path, workers=3) == alone
+    assert plan(run, tmp_path, workers=3) == alone(run)
     hurry(monkeypatch)
-    assert plan(run, tmp_path, workers=2) == alone
+    assert plan(run, tmp_path, workers=2) == alone(run)
 
 
 def elsewhere(executor):
@@ -67,17 +80,16 @@ def elsewhere(executor):
 
 
 @pytest.mark.parametrize("run", ["meshes", "pipelines"])
-def test_workers_that_get_bytes_find_the_same_plan(run, tmp_path, monkeypatch):
+def test_workers_that_get_bytes_find_the_same_plan(run, alone, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
-    alone = plan(run, tmp_path, workers=1)
     with ThreadPoolExecutor(2) as threads:
         monkeypatch.setattr(best_first, "workers_of", elsewhere(threads))
-        assert plan(run, tmp_path, workers=3) == alone
+        assert plan(run, tmp_path, workers=3) == alone(run)
 
 
-def test_a_process_that_dies_changes_no_plan(tmp_path, monkeypatch):
+def test_a_process_that_dies_changes_no_plan(alone, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
-    kept, parent = plan("pipelines", tmp_path, workers=2), os.getpid()
+    parent = os.getpid()
     answer, begun = Answers.__call__, tmp_path / "begun"
 
     def mortal(answers, task):
@@ -88,12 +100,12 @@ def test_a_process_that_dies_changes_no_plan(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Answers, "__call__", mortal)
     with pytest.warns(ShardwrightWarning, match=r"the process of the search of .* is done again"):
-        assert plan("pipelines", tmp_path, workers=3) == kept
+        assert plan("pipelines", tmp_path, workers=3) == alone("pipelines")
 
 
-def test_a_worker_that_answers_nonsense_changes_no_plan(tmp_path, monkeypatch):
+def test_a_worker_that_answers_nonsense_changes_no_plan(alone, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
-    kept, parent = plan("pipelines", tmp_path, workers=2), os.getpid()
+    parent = os.getpid()
     answer = Answers.__call__
 
     def careless(answers, task):
@@ -104,12 +116,12 @@ def test_a_worker_that_answers_nonsense_changes_no_plan(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Answers, "__call__", careless)
     with pytest.warns(ShardwrightWarning, match="answered something else; it is done again"):
-        assert plan("pipelines", tmp_path, workers=3) == kept
+        assert plan("pipelines", tmp_path, workers=3) == alone("pipelines")
 
 
 def test_less_effort_spends_less():
     seconds = []
-    for some in (0.001, 0.02):
+    for some in (0.0005, 0.004):
         found = shardwright.compile(GPT, 4, cluster="h100-pod", effort=some, **PIPELINES)
         seconds.append(found.compiled.result.seconds)
     assert seconds[0] < seconds[1]

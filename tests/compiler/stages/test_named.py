@@ -14,7 +14,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.solver.work import Budget
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 from tests.zoo_sizes import SMALL
 
 POD = cluster("a100-pod")
@@ -58,7 +58,7 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
     ("stages", "chunks", "schedule"), first(1, [(4, 1, "zero_bubble"), (2, 2, None)])
 )
 def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | None) -> None:
-    options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "micro_batches": 4}
+    options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "micro_batches": 4, **ANY_PLAN}
     numbers = {"stages": stages, "chunks": chunks, "schedule": schedule}
     found = compile(DEEP, 2 * stages, **numbers, **options)
     keys = [f"chunks={chunks}"] * (chunks > 1) + [f"schedule={schedule}"] * bool(schedule)
@@ -71,7 +71,7 @@ def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | No
 def test_a_named_plan_answers_where_searches_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a limit for recomputed blocks a plan of them is emitted, whatever searches find."""
     options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "stages": 2}
-    options |= {"micro_batches": 4}
+    options |= {"micro_batches": 4, **ANY_PLAN}
     monkeypatch.setattr(
         "shardwright.planner.fronts.problem.StageProblems.plan", lambda *_, **__: None
     )
