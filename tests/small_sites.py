@@ -14,6 +14,7 @@ from shardwright.planner.choice.steps import StepSearch
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.work import Budget
+from tests.extent import first
 
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2, 0)))
@@ -25,6 +26,7 @@ MODELS = {
     "mixtral": f"mixtral:{SIZES},kv_heads=2,inner=64,experts=4",
 }
 CASES = (("gpt", 1), ("llama", 2), ("mixtral", 1))  # with their micro-batches
+PLANNED = first(2, CASES)  # those of which tests search whole plans, which takes long
 SHORT = 0.9  # of the memory of the fastest plan
 
 

@@ -55,11 +55,12 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "chunks", "schedule"), first(1, [(4, 1, "zero_bubble"), (2, 2, None)])
+    ("stages", "chunks", "schedule"),
+    first(1, [(2, 1, "zero_bubble"), (4, 1, "zero_bubble"), (2, 2, None)]),
 )
 def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | None) -> None:
-    options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "micro_batches": 4, **ANY_PLAN}
-    numbers = {"stages": stages, "chunks": chunks, "schedule": schedule}
+    options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "micro_batches": 4}
+    numbers = {"stages": stages, "chunks": chunks, "schedule": schedule, **ANY_PLAN}
     found = compile(DEEP, 2 * stages, **numbers, **options)
     keys = [f"chunks={chunks}"] * (chunks > 1) + [f"schedule={schedule}"] * bool(schedule)
     for text in ("tensor=2,sequence_parallel", "data=2,zero=1"):
@@ -71,7 +72,7 @@ def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | No
 def test_a_named_plan_answers_where_searches_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a limit for recomputed blocks a plan of them is emitted, whatever searches find."""
     options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "stages": 2}
-    options |= {"micro_batches": 4, **ANY_PLAN}
+    options |= {"micro_batches": 4, "effort": 0.05, **ANY_PLAN}
     monkeypatch.setattr(
         "shardwright.planner.fronts.problem.StageProblems.plan", lambda *_, **__: None
     )

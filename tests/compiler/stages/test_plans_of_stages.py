@@ -24,13 +24,15 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.solver.work import Budget
 from tests.equivalence import assert_equal, trained
+from tests.extent import first
 
 POD = cluster("a100-pod")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
+PAIR = Mesh((MeshAxis("x", 2),))  # has whole plans in a fraction of the time
 
 
 def pipeline(
-    memory: float | None = None, chunks: int = 1, schedule: str | None = None
+    memory: float | None = None, chunks: int = 1, schedule: str | None = None, mesh: Mesh = MESH
 ) -> PipelinePartitioning:
     options = CompileOptions(
         stages=2,
@@ -44,10 +46,12 @@ def pipeline(
         "gpt:layers=8,hidden=64,heads=4,batch=16,sequence=16,vocabulary=512,dtype=float32"
     )
     source = Canonicalize().run(gpt.graph)
-    return PipelinePartitioning(source, POD, MESH, options, PassManager(), None, Budget(60), 0)
+    return PipelinePartitioning(source, POD, mesh, options, PassManager(), None, Budget(60), 0)
 
 
-@pytest.mark.parametrize(("chunks", "schedule"), [(1, "1f1b"), (2, None), (1, "zero_bubble")])
+@pytest.mark.parametrize(
+    ("chunks", "schedule"), first(2, [(2, None), (1, "zero_bubble"), (1, "1f1b")])
+)
 def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
     chunks: int, schedule: str | None
 ) -> None:
@@ -62,11 +66,11 @@ def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
 
 
 def test_a_draft_computes_what_the_model_computes() -> None:
-    search, highs = pipeline(chunks=2), {"tokens": 512, "labels": 512}
+    search, highs = pipeline(chunks=2, mesh=PAIR), {"tokens": 512, "labels": 512}
     limit = 0.8 * search.draft().memory.peak_bytes
     alone = replace(search.options, mode="stand_alone", micro_batches=1, stages=1, chunks=1)
     whole = compile_graph(search.source, POD, 1, alone).program
-    program = pipeline(limit, chunks=2).draft().program
+    program = pipeline(limit, chunks=2, mesh=PAIR).draft().program
     assert_equal(trained(program, 1, highs), trained(whole, 1, highs))
 
 

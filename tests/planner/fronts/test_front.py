@@ -7,7 +7,7 @@ from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.planner.fronts.front import BlockFront
 from shardwright.planner.fronts.priced_block import at_turn
 from shardwright.solver.evaluate import evaluate
-from tests.small_sites import CASES, POD, SHORT, planned, site
+from tests.small_sites import CASES, PLANNED, POD, SHORT, planned, site
 
 
 @pytest.mark.parametrize(("model", "passes"), [*CASES, ("dropout", 1)])
@@ -32,7 +32,7 @@ def test_no_plan_that_is_drawn_is_better_than_the_front(model: str, passes: int)
         assert (costs + price * sizes).min() <= (cost + price * nbytes) * (1 + 1e-3)
 
 
-@pytest.mark.parametrize(("model", "passes"), CASES)
+@pytest.mark.parametrize(("model", "passes"), PLANNED)
 def test_a_step_takes_what_the_labels_of_its_blocks_say(model: str, passes: int) -> None:
     where = site(model, passes)
     used = [0, *(1 + level for level in where.levels)]
@@ -42,7 +42,7 @@ def test_a_step_takes_what_the_labels_of_its_blocks_say(model: str, passes: int)
         assert step.seconds >= loads.max() * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(("model", "passes"), CASES)
+@pytest.mark.parametrize(("model", "passes"), PLANNED)
 def test_within_less_memory_a_plan_fits_and_is_no_faster(model: str, passes: int) -> None:
     free, short = planned(model, passes), planned(model, passes, SHORT)
     within = short.best()

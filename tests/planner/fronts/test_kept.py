@@ -75,6 +75,26 @@ def searched_anew(where, **options):
     )
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """What the fronts of the small model say, and the file that keeps them, made once."""
+    place = tmp_path_factory.mktemp("once")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.VARIABLE, str(place))
+        fronts = told(fronts_of(searched_anew(small())))
+    (file,) = files(place)
+    return fronts, file.relative_to(place), file.read_bytes()
+
+
+@pytest.fixture
+def written(kept, folder):
+    """The file of the fronts of the small model, as a search has left it."""
+    place = folder / kept[1]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(kept[2])
+    return place
+
+
 def files(folder):
     return sorted(folder.glob("*/*"))
 
@@ -94,9 +114,8 @@ def test_kept_fronts_are_those_of_a_search_and_cost_as_much(model, passes, folde
     assert len(files(folder)) == 1
 
 
-def test_a_deeper_model_of_the_same_layers_has_the_same_fronts(folder, searched):
-    shallow = told(fronts_of(searched_anew(small())))
-    searched.clear()
+def test_a_deeper_model_of_the_same_layers_has_the_same_fronts(kept, written, searched):
+    shallow = kept[0]
     deep = fronts_of(of_layers(6))
     assert not searched
     assert told(deep)[0][0][1:] == shallow[0][0][1:]
@@ -121,16 +140,14 @@ def of_layers(count, **options):
         {"precision": "bfloat16"},
     ],
 )
-def test_other_options_have_other_fronts(other, folder, searched):
+def test_other_options_have_other_fronts(other, written, searched):
     fronts_of(searched_anew(small()))
-    searched.clear()
+    assert not searched
     fronts_of(searched_anew(small(), **other))
     assert searched
 
 
-def test_another_cluster_has_other_fronts(folder, searched):
-    fronts_of(searched_anew(small()))
-    searched.clear()
+def test_another_cluster_has_other_fronts(written, searched):
     fronts_of(replace(searched_anew(small()), cluster=cluster("h100-pod")))
     assert searched
 
@@ -167,28 +184,24 @@ def changed(content, change):
 
 
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_a_file_that_holds_something_else_is_ignored_and_replaced(spoil, folder, searched):
-    fronts = told(fronts_of(searched_anew(small())))
-    (place,) = files(folder)
-    content = place.read_bytes()
-    place.write_bytes(spoil(content))
-    searched.clear()
+def test_a_file_that_holds_something_else_is_ignored_and_replaced(spoil, kept, written, searched):
+    fronts, _, content = kept
+    written.write_bytes(spoil(content))
     with pytest.warns(ShardwrightWarning) as warned:
         assert told(fronts_of(searched_anew(small()))) == fronts
     assert searched
     assert [str(one.message) for one in warned] == [
-        f"the file {place} is no front of blocks that was kept; it is ignored"
+        f"the file {written} is no front of blocks that was kept; it is ignored"
     ]
-    assert place.read_bytes() == content
+    assert written.read_bytes() == content
 
 
-def test_where_nothing_can_be_written_the_search_goes_on(tmp_path, monkeypatch, searched):
+def test_where_nothing_can_be_written_the_search_goes_on(kept, tmp_path, monkeypatch):
     cache._warn.cache_clear()
     (tmp_path / "file").touch()
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
-    fronts = told(fronts_of(searched_anew(small(), cache=False)))
     with pytest.warns(ShardwrightWarning, match=r"^nothing is kept in .*: Not a directory$"):
-        assert told(fronts_of(searched_anew(small()))) == fronts
+        assert told(fronts_of(searched_anew(small()))) == kept[0]
 
 
 def test_the_folder_is_that_of_the_user(tmp_path, monkeypatch):
