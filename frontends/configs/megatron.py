@@ -438,14 +438,17 @@ def _read_experts(fields: Fields) -> None:
             raise reading.error(f"`mixtral` of the zoo has no form with `{name}={value}`")
     reading.model = "mixtral"
     sizes["experts"] = fields.count("num-experts")
-    fields.only("moe-router-topk", ("2",), "every token goes through two experts", "2")
+    sizes["top_k"] = fields.count("moe-router-topk", 2)
+    if sizes["top_k"] > sizes["experts"]:
+        raise reading.error(
+            f"`--moe-router-topk` is {sizes['top_k']}, and there are {sizes['experts']} experts"
+        )
+    sizes["capacity"] = 0  # Megatron drops no token without `--moe-expert-capacity-factor`
     kinds = ("aux_loss", "none")
     kind = fields.only("moe-router-load-balancing-type", kinds, "expected aux_loss", "aux_loss")
     share = fields.number("moe-aux-loss-coeff", 0.0)
     sizes["balance"] = share if kind == "aux_loss" else 0.0
-    if fields.count("moe-ffn-hidden-size", sizes["inner"]) != sizes["inner"]:
-        raise reading.error("`--moe-ffn-hidden-size` is not `--ffn-hidden-size`")
-    reading.notes.append("experts have slots for 1.25 times their share; `capacity=...` sets it")
+    sizes["inner"] = fields.count("moe-ffn-hidden-size", sizes["inner"])  # all layers have experts
 
 
 def _read_gpt(fields: Fields, hidden: int, heads: int) -> None:

@@ -60,6 +60,7 @@ def mixtral(
     kv_heads: int = 8,
     inner: int = 14336,
     experts: int = 8,
+    top_k: int = 2,
     capacity: float = 1.25,
     batch: int = 8,
     sequence: int = 4096,
@@ -69,9 +70,13 @@ def mixtral(
     dtype: str = "float32",
     tuning: Tuning = WHOLE,
 ) -> Definition:
-    """Mixtral 8x7B (Jiang et al., 2024): of eight experts, every token goes through two."""
+    """Mixtral 8x7B (Jiang et al., 2024): of eight experts, every token goes through two.
+
+    Slots of an expert are `capacity` times its share of the choices; with 0 no token is dropped.
+    """
     attention = _attention(hidden, heads, kv_heads, 0, base)
-    routed = Experts(experts, 2, FeedForward(inner), balance=balance, capacity=capacity)
+    each, slots = FeedForward(inner), capacity or None
+    routed = Experts(experts, top_k, each, balance=balance, capacity=slots)
     layer = Layer(attention, routed)
     norm = Norm(epsilon=1e-5)
     architecture = Architecture("mixtral", hidden, vocabulary, (layer,) * layers, norm)

@@ -67,7 +67,7 @@ PRESETS: Mapping[str, tuple[str, str]] = {
     "megatron-22b": ("gpt", "layers=48,hidden=6144,heads=64,sequence=2048,vocabulary=51200"),
     "megatron-530b": ("gpt", "layers=105,hidden=20480,heads=128,sequence=2048,vocabulary=51200"),
     "megatron-1t": ("gpt", "layers=128,hidden=25600,heads=160,sequence=2048,vocabulary=51200"),
-    "mixtral-8x7b": ("mixtral", ""),
+    "mixtral-8x7b": ("mixtral", "capacity=0"),
     "resnet18": ("resnet", "layers=18"),
     "resnet18-cifar": ("resnet", "layers=18,small=true,side=32,classes=10,batch=128"),
     "resnet50": ("resnet", "layers=50"),

@@ -99,6 +99,22 @@ def test_experts_are_those_of_mixtral(tmp_path):
     assert configs.read_model(written(tmp_path, none)).sizes["balance"] == 0
 
 
+def test_choices_and_widths_of_experts_are_read(tmp_path):
+    text = MIXTRAL.replace("--num-experts 8 --moe-router-topk 2", "--num-experts 64{}")
+    text = text.replace("--num-layers 32", "--num-layers 1")
+    fine = text.format(" --moe-router-topk 6 --moe-ffn-hidden-size 1408")
+    found = configs.read_model(written(tmp_path, fine))
+    assert (found.sizes["top_k"], found.sizes["inner"], found.sizes["capacity"]) == (6, 1408, 0)
+    graph = load(f"mixtral:{found.sizes_text}").graph
+    rows = next(node for node in graph.nodes if node.operator == "dispatch").results[0].type
+    assert (rows.shape[0], rows.ragged.filled) == (64, 6)
+    assert all(node.operator != "within_capacity" for node in graph.nodes)
+    assert configs.read_model(written(tmp_path, text.format(""))).sizes["top_k"] == 2
+    path = written(tmp_path, text.format(" --moe-router-topk 65"))
+    with pytest.raises(ModelError, match="is 65, and there are 64 experts"):
+        configs.read_model(path)
+
+
 def test_ranks_of_experts_are_read(tmp_path):
     found = configs.read_plan(written(tmp_path, MIXTRAL), with_model=True)
     assert not any("dispatcher" in note for note in found.notes)
