@@ -13,7 +13,7 @@ from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import OutputError
-from shardwright.ir.files import check_folder, write_files
+from shardwright.ir.files.writing import check_folder, write_files
 from shardwright.ir.values import check_choice
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {

@@ -54,6 +54,7 @@ _CALL = re.compile(
     rf"(?: to (?P<target>{_NAME}))?$"
 )
 _PARAMETER = re.compile(rf"({_NAME})(?: of ({_NAME}))?(: .*?)(?: \{{(.*)\}})?")
+_SHOWN = 300  # characters of a text that a message repeats
 _NAMING = ("recompute", "regather", "offload", "cut", "schedule")  # lines of one name each
 _PARAMETER_ROLES: Mapping[str, ParameterRole] = {
     "parameter": "weight",
@@ -224,6 +225,11 @@ def _parse_binder(text: str) -> Value:
     return Value(match[1], *parse_type(match[2]))
 
 
+def _beginning(text: str) -> str:
+    """Return a text for a message, without most of it where it is long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
 @lru_cache(maxsize=4096)  # operators of one kind mostly have the same
 def _parse_attributes(text: str | None) -> Attributes:
     if not text:
@@ -232,8 +238,8 @@ def _parse_attributes(text: str | None) -> Attributes:
         call = ast.parse(f"f({text})", mode="eval").body
         assert isinstance(call, ast.Call)
         read = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
-        raise IRError(f"the attributes `{{{text}}}` cannot be read") from None
+    except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
+        raise IRError(f"the attributes `{{{_beginning(text)}}}` cannot be read") from None
     return FrozenAttributes(read)
 
 
@@ -338,7 +344,7 @@ def _parse_lines(lines: list[tuple[int, str]]) -> Graph:
             else:
                 nodes.append(_parse_node(line))
         except IRError as error:
-            raise IRError(error.what, f"line {number}: {line}", error.hint) from None
+            raise IRError(error.what, f"line {number}: {_beginning(line)}", error.hint) from None
     graph = Graph(
         head[1],
         tuple(inputs),

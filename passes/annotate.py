@@ -9,6 +9,7 @@ from shardwright.dataflow.properties import ANNOTATED, WHOLE
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import OptionError, PassError, ShardwrightError
+from shardwright.ir.files.reading import read_text
 from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.text import parse
 from shardwright.passes.base import Pass, Spelled, register_pass
@@ -51,7 +52,7 @@ def decisions_of(graph: Graph) -> Decisions:
 
 def _read(path: str) -> Decisions:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no text"
         raise OptionError(f"cannot read the decisions `{path}`: {reason}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from shardwright.dataflow.properties import Property
 from shardwright.ir.errors import OptionError, PassError, ShardwrightError
 from shardwright.ir.export import to_dot, to_json
-from shardwright.ir.files import begins, check_names, write_files
+from shardwright.ir.files.writing import begins, check_names, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.registry import explained
 from shardwright.ir.text import to_text

@@ -4,16 +4,16 @@ The file is independent of layouts: any plan of the program can load it.
 """
 
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
 from shardwright.ir.errors import ExecutionError, PlanError
-from shardwright.ir.files import check_file, replacing
+from shardwright.ir.files.reading import open_file
+from shardwright.ir.files.reading import read_arrays as stored_arrays
+from shardwright.ir.files.writing import check_file, replacing
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator
@@ -133,21 +133,14 @@ def read_arrays(path: Path) -> dict[str, Array]:
         If the file is missing or corrupt.
     """
     try:
-        with path.open("rb") as file, _archive(np.load(file, allow_pickle=False)) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        with open_file(path) as file:
+            arrays = stored_arrays(file)
     except FileNotFoundError:
         raise PlanError("there is no such checkpoint", str(path)) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError) as error:
         raise PlanError("the checkpoint is corrupt or is not a `.npz` file", str(path)) from error
     version = arrays.pop(_FORMAT, None)
     if version is None or version.shape != () or version != _VERSION:
         found = "no version" if version is None else f"version {version}"
         raise PlanError(f"the checkpoint has {found}, expected version {_VERSION}", str(path))
     return {name.removeprefix(_PREFIX): array for name, array in arrays.items()}
-
-
-def _archive(loaded: object) -> NpzFile:
-    """Refuse a file that numpy reads as a single array."""
-    if not isinstance(loaded, NpzFile):
-        raise ValueError("not an archive")
-    return loaded

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 
 from shardwright.ir.errors import ExecutionError
-from shardwright.ir.files import begins, check_file, failing_as
+from shardwright.ir.files.writing import begins, check_file, failing_as
 from shardwright.operators.info import Array
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.faults import STANDING

@@ -18,7 +18,7 @@ from shardwright.compiler.plans.strategies_file import (
 from shardwright.dataflow.schedules import SCHEDULES
 from shardwright.feeding import ByShape
 from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.files import check_file, write_file
+from shardwright.ir.files.writing import check_file, write_file
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.values import (
     POSITIVE,

@@ -29,7 +29,7 @@ from shardwright.eager import get_seed
 from shardwright.feeding import Feed, Kind
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.files import begins, failing_as, write_file
+from shardwright.ir.files.writing import begins, failing_as, write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardwright.ir.files import check_names, write_files
+from shardwright.ir.files.reading import from_json, read_bytes
+from shardwright.ir.files.writing import check_names, write_files
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED
 from shardwright.solver.anytime.search import warm_up
@@ -72,8 +73,8 @@ def _solution_name(path: Path) -> str:
 def _is_solution(path: Path) -> bool:
     """Return whether a file holds strategies, as opposed to an instance."""
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+        content = from_json(read_bytes(path))
+    except (OSError, ValueError):
         return False
     return isinstance(content, list) and all(type(item) is int for item in content)
 

@@ -16,7 +16,7 @@ from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import MixedCluster, any_cluster
 from shardwright.cost_model.timeline import to_chrome_trace
 from shardwright.ir.errors import NoPlanError
-from shardwright.ir.files import begins, check_file, write_file
+from shardwright.ir.files.writing import begins, check_file, write_file
 from shardwright.models import with_batch
 from shardwright.passes.manager import check_graphs
 from shardwright.tools.answers.told import Told

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardwright.ir.files import begins, write_file
+from shardwright.ir.files.writing import begins, write_file
 from shardwright.ir.text import parse_type
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from shardwright.ir.errors import IRError, OutputError
-from shardwright.ir.files import Recognizer, begins, check_file, write_file
+from shardwright.ir.files.reading import read_bytes
+from shardwright.ir.files.writing import Recognizer, begins, check_file, write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from shardwright.operators.verify import verify
@@ -106,7 +107,7 @@ def _read(path: str) -> Graph:
     """
     name = "standard input" if path == _STANDARD else path
     try:
-        data = sys.stdin.buffer.read() if path == _STANDARD else Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if path == _STANDARD else read_bytes(Path(path))
         text = data.decode("utf-8")
     except OSError as error:
         raise IRError(f"cannot read the graph: {(error.strerror or '').lower()}", name) from error

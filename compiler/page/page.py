@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from shardwright.ir.files import begins, check_file, write_file
+from shardwright.ir.files.writing import begins, check_file, write_file
 
 _WHAT = "the page"
 _MARK = "<!doctype html>\n<!-- a page of shardwright -->\n"

@@ -22,6 +22,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PlanError
+from shardwright.ir.files.reading import from_json
 from shardwright.ir.html import html_table
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
@@ -370,13 +371,12 @@ class PlanDocument(_Part):
             If it is not the document of a plan, or of another version.
         """
         try:
-            content = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise PlanError(
-                f"a plan must be JSON, but line {error.lineno} is not",
-                where,
-                "compile the model again",
-            ) from None
+            content = from_json(text)
+        except ValueError as error:
+            line = getattr(error, "lineno", None)
+            reason = f"line {line} is not" if line else str(error)
+            what = f"a plan must be JSON, but {reason}"
+            raise PlanError(what, where, "compile the model again") from None
         _check_version(content, where)
         try:
             return cls.model_validate(content)

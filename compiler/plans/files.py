@@ -15,11 +15,9 @@ import io
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -28,7 +26,8 @@ from shardwright.compiler.plans.document import PlanDocument, check_format
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.plans.strategies_file import strategies_text
 from shardwright.ir.errors import OutputError, PlanError, ShardwrightError
-from shardwright.ir.files import check_folder, write_files
+from shardwright.ir.files.reading import from_json, read_arrays, read_bytes, read_member
+from shardwright.ir.files.writing import check_folder, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse, to_text
@@ -128,8 +127,8 @@ def planned_model(directory: Path) -> str | None:
     if not (directory / DOCUMENT).is_file():
         return None
     try:
-        content = json.loads(_read(directory, DOCUMENT))
-    except (ValueError, RecursionError):
+        content = from_json(_read(directory, DOCUMENT))
+    except ValueError:
         return None
     model = content.get("model") if isinstance(content, dict) else None
     return model if isinstance(model, str) else None
@@ -164,10 +163,10 @@ def _check_unchanged(directory: Path, name: str, written: Mapping[str, str]) -> 
 def _is_unchanged(path: Path, digest: str) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
-    content = path.read_bytes()
+    content = read_bytes(path)
     if path.name != DOCUMENT:
         return _digest(content) == digest
-    return digest in ("", document_digest(json.loads(content)))
+    return digest in ("", document_digest(from_json(content)))
 
 
 def _written(directory: Path) -> dict[str, str]:
@@ -178,8 +177,8 @@ def _written(directory: Path) -> dict[str, str]:
         "name another directory",
     )
     try:
-        content = json.loads(_read(directory, DOCUMENT))
-    except (ValueError, RecursionError):
+        content = from_json(_read(directory, DOCUMENT))
+    except ValueError:
         raise foreign from None
     check_format(content, str(directory / DOCUMENT))
     files = content.get("files")
@@ -242,7 +241,7 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
     """
     text = _read(directory, DOCUMENT).decode()
     document = PlanDocument.from_text(text, str(directory / DOCUMENT))
-    is_whole = document.files.get(DOCUMENT) in (None, document_digest(json.loads(text)))
+    is_whole = document.files.get(DOCUMENT) in (None, document_digest(from_json(text)))
     contents = {}
     for name, digest in document.files.items():
         if name == DOCUMENT:
@@ -297,7 +296,7 @@ def _read(directory: Path, name: str) -> bytes:
         what = f"the plan lists `{name}`, which is not in its directory"
         raise PlanError(what, str(directory / DOCUMENT))
     try:
-        content = (directory / name).read_bytes()
+        content = read_member(directory, name)
         if name == DOCUMENT:
             content.decode()
     except FileNotFoundError:
@@ -328,7 +327,7 @@ def _initial(contents: Mapping[str, bytes], directory: Path) -> dict[str, Array]
     if "initial.npz" not in contents:
         return {}
     try:
-        with np.load(io.BytesIO(contents["initial.npz"]), allow_pickle=False) as archive:
-            return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, AttributeError, BadZipFile, zlib.error):
-        raise PlanError("`initial.npz` cannot be read", str(directory)) from None
+        arrays = read_arrays(io.BytesIO(contents["initial.npz"]))
+    except (OSError, ValueError) as error:
+        raise PlanError(f"`initial.npz` cannot be read: {error}", str(directory)) from None
+    return {name.removeprefix(_PREFIX): array for name, array in arrays.items()}

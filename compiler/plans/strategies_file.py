@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardwright.ir.errors import PlanError
+from shardwright.ir.files.reading import from_json, read_bytes
 from shardwright.ir.values import GivenTwiceError, given_once
 from shardwright.operators.info import SplitCounts
 
@@ -24,13 +25,13 @@ def read_strategies(path: Path) -> dict[str, SplitCounts]:
         If the file cannot be read so.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=given_once)
+        content = from_json(read_bytes(path), given_once)
     except OSError as error:
         reason = (error.strerror or "unknown").lower()
         raise PlanError(f"the strategies cannot be read: {reason}", str(path)) from error
     except GivenTwiceError as error:
         raise PlanError(str(error), str(path), "give it once") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise PlanError("a file of strategies must be JSON, this is not", str(path)) from error
     if not isinstance(content, dict):
         raise PlanError("a file of strategies holds an object, this does not", str(path))

@@ -11,9 +11,11 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from yaml.composer import ComposerError
 
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
+from shardwright.ir.files.reading import from_json, read_text
 from shardwright.ir.values import GivenTwiceError, given_once
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
@@ -72,7 +74,7 @@ def file_text(path: Path) -> tuple[str, str]:
         If it cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8"), str(path)
+        return read_text(path, _MOST_BYTES), str(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ClusterError(f"cannot read cluster file `{path}`: {reason}") from error
@@ -99,16 +101,20 @@ def cluster_content(text: str, where: str) -> dict[str, Any]:
     return content
 
 
+# Bytes and values of a cluster file. The largest that is known, the rank table of ten thousand
+# devices, has two million bytes of JSON; one of YAML has some hundred values. Half refuses no known
+# file; a file of twice as many values is read for two seconds longer.
+_MOST_BYTES = 2**24
+_MOST_VALUES = 20_000
+
+
 @lru_cache(maxsize=64)  # a text of YAML takes longer to read than some searches
 def _read(text: str, where: str) -> Any:
     """Return what is in a text of YAML, or of JSON where its file is called so."""
     is_json = where.endswith(".json")
     must = f"a cluster file must be {'JSON' if is_json else 'YAML'}"
     try:
-        if is_json:
-            content = json.loads(text, object_pairs_hook=given_once)
-        else:
-            content = yaml.load(text, _Loader)
+        content = from_json(text, given_once) if is_json else yaml.load(text, _Loader)
         if not (isinstance(content, dict) and is_rank_table(content)):
             _check_numbers(content, "", where)
     except json.JSONDecodeError as error:
@@ -129,7 +135,30 @@ def _read(text: str, where: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML of which no mapping gives a key twice: the last would hide the others."""
+    """Reads YAML that is safe to walk through.
+
+    No mapping gives a key twice: the last would hide the others. An alias counts as all that it
+    stands for, since every reader walks through it again.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._sizes: dict[int, int] = {}  # of complete nodes, by identity: all are alive
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next node, counted with all that is in it."""
+        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        mark = self.get_mark()
+        node = super().compose_node(parent, index)
+        if is_alias and id(node) not in self._sizes:
+            raise ComposerError(None, None, "a value is within itself", mark)
+        self._values += self._sizes[id(node)] if is_alias else 1
+        if self._values > _MOST_VALUES:
+            hint = f"it has more than {_MOST_VALUES:,} values, aliases written out"
+            raise ComposerError(None, None, hint, mark)
+        self._sizes.setdefault(id(node), self._values - before)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Return the next mapping as it is written, before others are merged into it."""

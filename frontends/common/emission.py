@@ -10,11 +10,16 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, InitialValues, Item, StoredTensor
 from shardwright.frontends.common.names import renamed_result
 from shardwright.ir.attributes import Attribute, Attributes
+from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, operator_info, whole_kernel
+
+# Elements of a constant that is computed at the import. A causal mask of 16,384 positions has as
+# many; half would refuse it, twice as many take a gigabyte more of memory.
+_MOST_ELEMENTS = 2**28
 
 
 @dataclass
@@ -183,11 +188,35 @@ def _uniform(constant: Constant) -> Attribute:
     return number
 
 
+def check_constant(elements: int) -> None:
+    """Refuse a constant that is larger than any that models compute.
+
+    Raises
+    ------
+    ModelError
+        Tells its elements.
+    """
+    if elements > _MOST_ELEMENTS:
+        raise ModelError(
+            f"the model computes a constant of {elements:,} elements, at most "
+            f"{_MOST_ELEMENTS:,} are computed at its import",
+            hint="compute it from an input, or store it as a weight",
+        )
+
+
 def evaluated(emission: Emission, items: Sequence[Item]) -> tuple[Item, ...]:
-    """Run the emitted nodes, and return the items as constants."""
+    """Run the emitted nodes, and return the items as constants.
+
+    Raises
+    ------
+    ModelError
+        If a constant would be larger than any that models hold.
+    """
     arrays: dict[str, Array] = dict(InitialValues(emission.data))
     types = {p.name: p.value.type for p in emission.build.parameters}
     for node in emission.build.nodes:
+        for result in node.results:
+            check_constant(result.type.elements)
         info = operator_info(node.operator, [types[n] for n in node.operands], node.attributes)
         results = whole_kernel(info, *(arrays[name] for name in node.operands))
         for result, array in zip(node.results, results, strict=True):

@@ -1,6 +1,5 @@
 """Which files of other systems are read, by their endings."""
 
-import json
 import tomllib
 from collections.abc import Mapping
 from functools import partial
@@ -18,6 +17,7 @@ from shardwright.frontends.configs import (
 from shardwright.frontends.configs.layouts import is_layouts
 from shardwright.frontends.configs.reading import Reading
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files.reading import from_json, read_text
 from shardwright.ir.values import given_once
 
 _MODELS = (".json", ".toml", ".sh", ".args")
@@ -96,7 +96,7 @@ def _read(
     if path.is_dir() and (path / CONFIG).is_file():
         path = path / CONFIG
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ModelError(f"cannot read `{name}`: {reason}") from error
@@ -114,7 +114,7 @@ def _read(
     return megatron.read(name, text, with_model=with_model)
 
 
-_from_json = partial(json.loads, object_pairs_hook=given_once)
+_from_json = partial(from_json, pairs=given_once)
 
 
 def _table(name: str, text: str, load: Any, kind: str) -> dict[str, Any]:

@@ -5,13 +5,13 @@ zoo has no form is refused, unless it has the value by which it changes nothing.
 """
 
 import difflib
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwright.frontends.configs import decoders
 from shardwright.frontends.configs.kinds import KINDS
 from shardwright.frontends.configs.reading import Fields, Reading
+from shardwright.ir.files.reading import from_json
 
 _NO_EFFECT = (
     *("_name_or_path", "auto_map", "bos_token_id", "eos_token_id"),
@@ -104,7 +104,7 @@ def _finished(fields: Fields, what: str) -> Reading:
 def _value(text: str) -> Any:
     """Return a field that the user gives as text."""
     try:
-        return json.loads(text)
+        return from_json(text)
     except ValueError:
         return text
 

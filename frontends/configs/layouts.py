@@ -11,7 +11,6 @@ are lists as `jax.sharding.PartitionSpec` has them:
      "inputs": {"tokens": ["data"]}, "parameters": {"head/kernel": [null, "model"]}}
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from shardwright.frontends.configs.strategy_map import (
     read_strategy_map,
 )
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files.reading import from_json, read_bytes
 from shardwright.ir.values import GivenTwiceError, given_once
 
 _PLACEMENTS = ("mesh_shape", "mesh_dim_names")
@@ -68,8 +68,8 @@ def is_layouts(name: str) -> bool:
     if not name.endswith(".json"):
         return False
     try:
-        table = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        table = from_json(read_bytes(Path(name)))
+    except (OSError, ValueError):
         return False
     known = (*_PLACEMENTS, *_STRATEGIES, "mesh")
     return isinstance(table, dict) and any(key in table for key in known)
@@ -84,13 +84,13 @@ def read_layouts(name: str) -> NamedLayouts | StrategyMap:
         If it cannot be read.
     """
     try:
-        content = Path(name).read_bytes()
+        content = read_bytes(Path(name))
     except OSError as error:
         raise ModelError(f"cannot read `{name}`: {error.strerror}") from error
     if name.endswith(_SAVED):
         return read_strategy_map(name, content)
     try:
-        table = json.loads(content, object_pairs_hook=given_once)  # as `is_layouts` has found it
+        table = from_json(content, given_once)  # as `is_layouts` has found it
     except GivenTwiceError as error:
         raise ModelError(str(error), name, "give it once") from error
     if any(key in table for key in _STRATEGIES):

@@ -35,6 +35,9 @@ from shardwright.frontends.onnx.types import (
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 
+# Nodes of a model whose functions are written out. The largest of exporters have some 50,000; half
+# of this would refuse none, twice as many take minutes to be converted.
+MOST_NODES = 1_000_000
 # Never folded as a whole: the nodes of a body are folded one by one.
 _WITH_BODY = ("If", "Loop", "Scan")
 # Operators in which a single number is a bound, divisor or choice, not a weight.
@@ -63,6 +66,7 @@ class Importer(Conversion):
         for name in names:
             self.emission.names[name] = self.build.unique_name(plain_name(name))
         self._node: NodeProto | None = None
+        self._converted_nodes = 0
 
     @property
     def where(self) -> str | None:
@@ -97,6 +101,9 @@ class Importer(Conversion):
 
     def node(self, node: NodeProto, scope: Scope) -> None:
         """Convert a node, and bind the names of its results."""
+        self._converted_nodes += 1
+        if self._converted_nodes > MOST_NODES:
+            raise UnsupportedError(f"a model of more than {MOST_NODES:,} nodes, loops written out")
         outer, self._node = self._node, self._node or node
         place, self.build.scope = self.build.scope, self.build.scope or folder(node)
         names = list(node.input)

@@ -1,9 +1,10 @@
 """The import of an ONNX model: inputs, weights, nodes and a loss."""
 
 import difflib
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.common.loss import append_loss
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.conversion import Scope
-from shardwright.frontends.onnx.importer import Importer
+from shardwright.frontends.onnx.importer import MOST_NODES, Importer
 from shardwright.frontends.onnx.origins import tensor_origins, warnings_of
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.stored import Stored
@@ -51,7 +52,9 @@ def read_model(path: str | Path) -> ModelProto:
         If it cannot be read.
     """
     if not Path(path).is_file():
-        raise ModelError(f"there is no file `{path}`")
+        raise ModelError(
+            f"`{path}` is no file" if Path(path).exists() else f"there is no file `{path}`"
+        )
     try:
         return onnx.load(str(path), load_external_data=False)
     except (DecodeError, ValueError, OSError, onnx.checker.ValidationError) as error:
@@ -94,6 +97,7 @@ def import_model(
     opsets = _opsets(model)
     functions = {(f.domain, f.name): f for f in model.functions}
     _check_operators(model.graph, opsets, functions)
+    _check_functions(model.graph, functions)
     importer = Importer(functions, _names(model.graph))
     try:
         importer.origins = tensor_origins(model, str(folder))
@@ -316,6 +320,39 @@ def _check_operators(
         f"the model has {len(lacking)} operators that cannot be imported: {'; '.join(listed)}",
         hint="compose them of operators in docs/onnx.md, or leave them out of the model",
     )
+
+
+def _check_functions(graph: GraphProto, functions: Mapping[tuple[str, str], FunctionProto]) -> None:
+    """Refuse functions that call themselves, or stand for more nodes than any model has.
+
+    Raises
+    ------
+    ModelError
+        Names the function, or the number of nodes.
+    """
+    bodies = {name: _calls(function.node) for name, function in functions.items()}
+    inner = {
+        name: [called for called in body if called in functions] for name, body in bodies.items()
+    }
+    sizes: dict[tuple[str, str], int] = {}
+    try:
+        for name in TopologicalSorter(inner).static_order():
+            sizes[name] = sum(n * sizes.get(called, 1) for called, n in bodies[name].items())
+    except CycleError as error:
+        (_, name) = error.args[1][0]
+        what = f"the function `{name}` calls itself, directly or through others"
+        raise ModelError(what, hint="ONNX allows no recursion: use Loop") from None
+    whole = sum(n * sizes.get(called, 1) for called, n in _calls(graph.node).items())
+    if whole > MOST_NODES:
+        raise ModelError(
+            f"the model has {whole:,} nodes with its functions written out, at most "
+            f"{MOST_NODES:,} are imported"
+        )
+
+
+def _calls(nodes: Iterable[NodeProto]) -> Counter[tuple[str, str]]:
+    """Count the nodes of each operator, those in branches included."""
+    return Counter((node.domain, node.op_type) for node in every_node(nodes, {}))
 
 
 def _reason(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from shardwright.ir.errors import PlanError
+from shardwright.ir.files.reading import from_json, read_member
 from shardwright.ir.types import DTYPES
 
 MANIFEST: Final = "manifest.json"
@@ -16,6 +17,10 @@ _FORMAT: Final = "shardwright checkpoint"
 _VERSION: Final = 1
 _OTHER = "name another checkpoint, such as the one before"
 _Count = Annotated[StrictInt, Field(ge=0)]
+# Steps, epochs and batches, which a resumed run goes through again. The longest published trainings
+# take some millions of steps; half or twice as many would change nothing for them.
+_Steps = Annotated[StrictInt, Field(ge=0, le=10**8)]
+_Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]  # part of names of folders
 
 
 class _Part(BaseModel):
@@ -41,9 +46,9 @@ class Progress(_Part):
         What is trained on; empty if it is not told.
     """
 
-    step: _Count
-    epoch: _Count = 1
-    batch: _Count = 0
+    step: _Steps
+    epoch: _Steps = 1
+    batch: _Steps = 0
     seed: _Count = 0
     data: str = ""
 
@@ -119,7 +124,7 @@ class Manifest(_Part):
         The other files.
     """
 
-    run: str
+    run: _Run
     program: str
     ranks: _Count
     mesh: str
@@ -198,7 +203,7 @@ def _sum(content: Mapping[str, Any]) -> str:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = from_json(read_member(path.parent, path.name))
     except (FileNotFoundError, NotADirectoryError):
         raise PlanError(
             f"there is no checkpoint: `{MANIFEST}` is missing",
@@ -208,7 +213,7 @@ def _content(path: Path) -> dict[str, Any]:
     except OSError as error:
         reason = (error.strerror or "unknown").lower()
         raise PlanError(f"the file cannot be read: {reason}", str(path)) from error
-    except (ValueError, RecursionError):
+    except ValueError:
         raise damaged("it is not JSON", path) from None
     if not isinstance(content, dict):
         raise damaged("it is not an object", path)

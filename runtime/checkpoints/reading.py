@@ -1,6 +1,5 @@
 """Reading checkpoints of slices: by any plan of the program, whatever wrote them."""
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, PlanError
+from shardwright.ir.files.reading import from_json
 from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.types import is_real, numpy_dtype
 from shardwright.operators.info import Array
@@ -174,7 +174,7 @@ class Checkpoint:
         if name not in self.manifest.files:
             return None
         text = self._file(name).metadata.get(RANDOM)
-        return None if text is None else json.loads(text)
+        return None if text is None else from_json(text)
 
     def _file(self, name: str) -> TensorFile:
         if name not in self._files:

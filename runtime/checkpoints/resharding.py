@@ -6,7 +6,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from shardwright.ir.errors import OutputError
-from shardwright.ir.files import check_folder, failing_as
+from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph, Parameter, Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array

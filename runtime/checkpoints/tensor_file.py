@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import PlanError
+from shardwright.ir.files.reading import check_member, open_file
 from shardwright.ir.optional import optional
 from shardwright.operators.info import Array
 from shardwright.runtime.checkpoints.manifest import SavedFile, damaged
@@ -108,10 +109,11 @@ def check_sum(path: Path, expected: SavedFile) -> None:
     """
     digest = hashlib.sha256()
     try:
+        check_member(path.parent, path.name)
         found = path.stat().st_size
         if found != expected.bytes:
             raise damaged(f"it has {found} bytes, {expected.bytes} were written", path)
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
     except FileNotFoundError:

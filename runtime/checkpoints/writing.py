@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, OutputError, PlanError
-from shardwright.ir.files import check_folder, failing_as
+from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
 from shardwright.runtime.checkpoints.manifest import (

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from shardwright.ir.files import begins, check_file, write_file
+from shardwright.ir.files.writing import begins, check_file, write_file
 from shardwright.ir.units import seconds_text
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator

@@ -18,7 +18,7 @@ from typing import Any
 
 from shardwright.dataset.configuration import Settings
 from shardwright.dataset.workers import Made, Workers
-from shardwright.ir.files import begins, write_file
+from shardwright.ir.files.writing import begins, write_file
 
 LOGGER = logging.getLogger("shardwright.dataset")
 _SLOW = 0.05  # share of the time in which the training waits, from which on there are more

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.ir.errors import OutputError
-from shardwright.ir.files import failing_as
+from shardwright.ir.files.writing import failing_as
 from shardwright.ir.optional import optional
 from shardwright.server.messages import EXTRA
 

@@ -20,7 +20,8 @@ from typing import Final
 import numpy as np
 
 from shardwright.ir.errors import OptionError, PlanError
-from shardwright.ir.files import check_file, replacing
+from shardwright.ir.files.reading import read_bytes
+from shardwright.ir.files.writing import check_file, replacing
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.runtime.checkpoint import is_checkpoint
@@ -143,7 +144,7 @@ def read_ckpt(path: Path) -> dict[str, Array]:
         If the file is missing or corrupt, or has values that are no tensors.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, path.stat().st_size)
     except FileNotFoundError:
         raise PlanError("there is no such checkpoint", str(path)) from None
     except OSError as error:

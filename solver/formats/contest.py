@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import SolverError
+from shardwright.ir.files.reading import read_bytes
 from shardwright.solver.formats import ragged
 from shardwright.solver.problem import Array, MemoryUse, Pair, Problem, Variable
 
@@ -97,7 +98,7 @@ def _integers(array: Array, where: str) -> list[int]:
 
 def _read_json(path: Path) -> Any:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         if path.suffix == ".gz":
             content = gzip.decompress(content)
         return ragged.loads(content)

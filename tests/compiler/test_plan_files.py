@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.plans.files import read_plan, write_plan
-from shardwright.ir import files as output
 from shardwright.ir.errors import OutputError, PlanError
+from shardwright.ir.files import writing as output
 from tests.extent import ANY_PLAN
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import helper
+from onnx import ModelProto, TensorProto, helper
 
 from shardwright.frontends.onnx import import_model
 from shardwright.ir.errors import ModelError, PackageError
@@ -110,3 +111,59 @@ def test_cubic_samples_near_the_border_are_refused(padding: str) -> None:
     proto = model("m", [node], {"x": (1, 2, 5, 5), "g": (1, 3, 3, 2)}, "y", {})
     message = error_of(lambda: import_model(proto))
     assert f"mode `cubic` with padding `{padding}` (`zeros` can) cannot be imported" in message
+
+
+# Models made to do harm
+
+
+def with_functions(calls: dict[str, tuple[str, ...]]) -> ModelProto:
+    """Return a model that calls `f0`, of functions that call others one after another."""
+    node, opsets = helper.make_node, [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for name, called in calls.items():
+        places = ["x", *(f"t{i}" for i in range(1, len(called))), "y"]
+        steps = zip(called, places, places[1:], strict=False)
+        nodes = [node(f, [a], [b], domain="own" if f in calls else "") for f, a, b in steps]
+        functions.append(helper.make_function("own", name, ["x"], ["y"], nodes, opsets))
+    proto = model("m", [node("f0", ["x"], ["y"], domain="own")], {"x": (2, 2)}, "y", {})
+    proto.functions.extend(functions)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
+def test_functions_that_double_are_counted_before_they_are_written_out() -> None:
+    calls = {f"f{i}": (f"f{i + 1}",) * 2 for i in range(31)} | {"f31": ("Relu",)}
+    assert error_of(lambda: import_model(with_functions(calls))) == (
+        "the model has 2,147,483,648 nodes with its functions written out, at most 1,000,000 are "
+        "imported"
+    )
+    few = {f"f{i}": (f"f{i + 1}",) * 2 for i in range(3)} | {"f3": ("Relu",)}
+    assert len(import_model(with_functions(few)).graph.nodes) == 8
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    calls = {"f0": ("f1",), "f1": ("Relu", "f0")}
+    message = error_of(lambda: import_model(with_functions(calls)))
+    assert message.startswith("the function `f")
+    assert message.endswith(
+        "calls itself, directly or through others; ONNX allows no recursion: use Loop"
+    )
+
+
+@pytest.mark.parametrize("operator", ["ConstantOfShape", "Range", "Mul"])
+def test_a_constant_that_exceeds_memory_is_not_computed(operator: str) -> None:
+    ints, size = np.array([2**20, 2**20]), 2**15
+    weights = {
+        "ConstantOfShape": {"shape": ints},
+        "Range": {"a": np.array(0), "b": np.array(2**40), "c": np.array(1)},
+        "Mul": {"a": np.ones((size, 1), np.int64), "b": np.ones((1, size), np.int64)},
+    }[operator]
+    nodes = [
+        helper.make_node(operator, list(weights), ["big"]),
+        helper.make_node("Cast", ["big"], ["cast"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["cast"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    message = error_of(lambda: import_model(model("m", nodes, {"x": (2, 2)}, "y", weights)))
+    assert message.startswith("the model computes a constant of 1,")
+    assert message.endswith("; compute it from an input, or store it as a weight")

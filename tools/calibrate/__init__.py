@@ -9,7 +9,7 @@ from typing import Any
 from shardwright.communication.processes import processes
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.ir.files import begins, check_file, write_file
+from shardwright.ir.files.writing import begins, check_file, write_file
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.tools.calibrate import description

@@ -1,11 +1,13 @@
 """Reading measured operators from a CSV file: ``operator,amount,seconds``, and more."""
 
 import csv
+import io
 import math
 from pathlib import Path
 
 from shardwright.cost_model.efficiency.figures import ALIGNED, check_measured
 from shardwright.ir.errors import ClusterError
+from shardwright.ir.files.reading import read_text
 from shardwright.ir.values import suggestion
 from shardwright.operators.info import operator_names
 from shardwright.tools.calibrate.fitting import Sample
@@ -31,7 +33,7 @@ def of_csv(path: Path) -> dict[str, list[Sample]]:
         If it cannot be read, a column is missing, an operator unknown, or a number not positive.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.StringIO(read_text(path), newline="") as file:
             rows = csv.DictReader(file)
             given = list(rows.fieldnames or ())
             if (

@@ -21,6 +21,7 @@ from shardwright.cost_model.collectives import collective_model
 from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ClusterError
+from shardwright.ir.files.reading import read_text
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.optional import optional
 from shardwright.ir.types import TensorType
@@ -223,7 +224,7 @@ def of_nccl_tests(path: Path) -> list[Measured]:
         If it cannot be read, or does not say which collective ran on which ranks.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ClusterError(f"cannot read the log `{path}`: {reason}") from error

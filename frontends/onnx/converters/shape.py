@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 from onnx import TensorProto
 
+from shardwright.frontends.common.emission import check_constant
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.call import Call
@@ -42,6 +43,7 @@ def _size(call: Call) -> Array:
 @converts("ConstantOfShape")
 def _constant_of_shape(call: Call) -> Item | Array:
     given = call.attribute("value")
+    check_constant(prod(call.ints(0)))
     if given is None:
         return np.zeros(call.ints(0), np.float32)
     array = np.broadcast_to(array_of(given).reshape(()), call.ints(0))
@@ -52,7 +54,10 @@ def _constant_of_shape(call: Call) -> Item | Array:
 def _range(call: Call) -> Item:
     dtype = call.dtype(0)
     start, limit, delta = (call.array(i).reshape(()) for i in range(3))
+    if not delta:
+        raise UnsupportedError("a range whose step is 0")
     count = max(int(np.ceil((limit - start) / delta)), 0)
+    check_constant(count)
     array = (start + np.arange(count) * delta).astype(numpy_dtype(dtype))
     return call.importer.item(array, dtype)
 
@@ -60,6 +65,7 @@ def _range(call: Call) -> Item:
 @converts("EyeLike")
 def _eye_like(call: Call) -> Item:
     rows, columns = call.shape(0)
+    check_constant(rows * columns)
     asked = call.attribute("dtype")
     dtype = dtype_of(asked) if asked else call.dtype(0)
     array = np.eye(rows, columns, call.attribute("k", 0), numpy_dtype(dtype))

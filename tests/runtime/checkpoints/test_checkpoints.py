@@ -341,3 +341,44 @@ def test_a_manifest_that_lists_files_elsewhere_is_refused(tmp_path):
         open_checkpoint(tmp_path)
     assert caught.value.what == "the file is damaged: it lists the file `../other`"
     assert isinstance(checkpoint, Checkpoint)
+
+
+def complaint_of(checkpoint, change):
+    """Return what is said of a checkpoint with a manifest that was changed, with its own sum."""
+    manifest = change(checkpoint.manifest)
+    (checkpoint.path / "manifest.json").write_text(manifest.to_text())
+    with pytest.raises(PlanError) as caught:
+        open_checkpoint(checkpoint.path.parent)
+    return caught.value.what
+
+
+@pytest.mark.parametrize("place", ["step", "epoch", "batch"])
+@pytest.mark.parametrize("count", [-1, 10**9, 2**70])
+def test_no_training_has_run_so_far(tmp_path, place, count):
+    def far(manifest):
+        return manifest.model_copy(
+            update={"progress": manifest.progress.model_copy(update={place: count})}
+        )
+
+    assert complaint_of(written(PLAIN, tmp_path), far).startswith(
+        f"the file is damaged: `progress.{place}`: input should be "
+    )
+
+
+def test_the_name_of_a_run_leads_nowhere(tmp_path):
+    said = complaint_of(
+        written(PLAIN, tmp_path), lambda manifest: manifest.model_copy(update={"run": "../../x"})
+    )
+    assert said.startswith("the file is damaged: `run`: string should match pattern")
+
+
+def test_slices_are_not_read_elsewhere(tmp_path):
+    checkpoint = written(PLAIN, tmp_path / "saved")
+    name = next(iter(checkpoint.manifest.files))
+    moved = (checkpoint.path / name).rename(tmp_path / "elsewhere")
+    (checkpoint.path / name).symlink_to(moved)
+    with pytest.raises(PlanError) as caught:
+        open_checkpoint(checkpoint.path.parent).region("w", (slice(0, 1), slice(0, 1)), 0)
+    assert caught.value.what == (
+        "the file cannot be read: it is a link that leads out of its folder"
+    )

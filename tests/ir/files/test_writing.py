@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.ir.errors import OutputError
-from shardwright.ir.files import (
+from shardwright.ir.files.writing import (
     begins,
     check_file,
     check_folder,

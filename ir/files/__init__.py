@@ -1,0 +1,1 @@
+"""Files: `reading` what others wrote, `writing` so that a file is whole or not there."""
