@@ -266,6 +266,8 @@ class Architecture:
         Factors of words, of what a part adds, and of the scores.
     logit_cap : float
         Bound of the scores, by tanh; 0 for none.
+    further : tuple of Layer
+        Layers of each head that predicts a further token; a model has such heads only if asked for.
     """
 
     name: str
@@ -281,3 +283,4 @@ class Architecture:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     logit_cap: float = 0.0
+    further: tuple[Layer, ...] = ()

@@ -74,7 +74,10 @@ class _Reader:
 
     def __init__(self, name: str, kind: Kind, fields: Fields) -> None:
         self.name, self.kind, self.fields, self.reading = name, kind, fields, fields.reading
+        self.further: tuple[Layer, ...] = ()
+        further = hybrids.further_kinds(fields) if name == "nemotron_h" else []
         self.kinds = hybrids.layer_kinds(fields) if name == "nemotron_h" else []
+        self.further_kinds = further
         if self.kinds:
             fields.left["num_hidden_layers"] = len(self.kinds)
         self.hidden = fields.count("hidden_size")
@@ -126,6 +129,7 @@ class _Reader:
             tied=fields.flag("tie_word_embeddings"),
             head_bias=kind.head_bias,
             logit_cap=self._cap("final_logit_softcapping"),
+            further=self.further or layers[-1:],
             **factors,
         )
 
@@ -154,6 +158,7 @@ class _Reader:
         }
         for name in ("first_k_dense_replace", "moe_layer_freq"):
             fields.take(name)
+        self.further = tuple(parts[kind] for kind in self.further_kinds)
         return tuple(parts[kind] for kind in self.kinds)
 
     def _cap(self, name: str) -> float:

@@ -190,7 +190,8 @@ def _stored(fields: Fields) -> None:
     for name in ("num_nextn_predict_layers", "num_mtp_layers"):
         if fields.whole(name, 0):
             fields.reading.notes.append(
-                f"`{name}`: heads that predict further tokens are left out, as transformers does"
+                f"`{name}`: heads that predict further tokens are left out, as transformers does; "
+                "`mtp=1` adds one"
             )
 
 

@@ -1,6 +1,7 @@
 """Gated feed-forward, and many of them as experts between which tokens choose."""
 
 from math import ceil, sqrt
+from typing import Any
 
 from shardwright import ops
 from shardwright.ir.errors import ModelError
@@ -165,6 +166,7 @@ class RoutedExperts(Cell):
         self.activation = None if activation == "swigluoai" else get_activation(activation)
         self.balance: Tensor | None = None
         self.z_loss: Tensor | None = None
+        self._moved: tuple[Any, ...] = ()  # the tracer, and the loads of the calls in its step
 
     def construct(self, x: Tensor) -> Tensor:
         """Route, go through the experts, bring back."""
@@ -229,13 +231,20 @@ class RoutedExperts(Cell):
         return apply("where", kept, parts, least).reshape(*scores.shape)
 
     def _move_bias(self, loads: Tensor) -> None:
-        """Move the bias of experts of less than the mean load up, of others down."""
+        """Move the bias of experts of less than the mean load up, of others down.
+
+        Where a cell is called several times in a step, by the sum of its loads.
+        """
         assert self.selection_bias is not None
-        mean = 1.0 / self.experts
-        step = apply("sign", mean - ops.stop_gradient(loads)) * self.selection_rate
         tracer = current_tracer()
+        moved, name = self._moved, self.selection_bias.value(tracer).name
+        before = moved[1:] if moved[:1] == (tracer,) else ()
+        tracer.updates[:] = [pair for pair in tracer.updates if pair[0] != name]
+        loads, mean = ops.stop_gradient(loads), (len(before) + 1) / self.experts
+        self._moved = (tracer, *before, loads)
+        step = apply("sign", mean - sum(before, start=loads)) * self.selection_rate
         following = (self.selection_bias + step).value(tracer)
-        tracer.updates.append((self.selection_bias.value(tracer).name, following.name))
+        tracer.updates.append((name, following.name))
 
     def _within_capacity(self, x: Tensor, chosen: Tensor) -> Tensor:
         """Return the choices, without those that find their expert full."""

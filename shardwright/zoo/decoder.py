@@ -1,6 +1,6 @@
 """Decoders of text, built from a description: attention and feed-forward of every layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwright import nn, ops
 from shardwright.frontends.configs.architecture import (
@@ -18,13 +18,16 @@ from shardwright.frontends.configs.architecture import (
 )
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import TensorType
+from shardwright.ir.values import NOT_NEGATIVE
 from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.zoo.documents import IGNORED
+from shardwright.zoo.predictions import BalancedLoss, Depth, FurtherTokens
 from shardwright.zoo.tuning import WHOLE, Tuning
 
 _INIT = "normal(0.02)"
+_WEIGHT = 0.1  # of the loss of further tokens, in DeepSeek-V3 after its first 10e12 of 14.8e12
 
 
 class SharedExperts(nn.Cell):
@@ -97,16 +100,8 @@ class Decoder(nn.Cell):
 
     def __init__(self, architecture: Architecture, dtype: str, document: int = 0) -> None:
         own, hidden = architecture, architecture.hidden
-        routed = [x for x in (one.feed_forward for one in own.layers) if isinstance(x, Experts)]
-        self.experts = [_experts(hidden, one, dtype) for one in routed]
-        waiting = iter(self.experts)
-
-        def block(layer: Layer) -> Block:
-            attention = _attention(hidden, layer.attention, dtype, document)
-            return Block(own, attention, _feed_forward(hidden, layer, waiting, dtype), dtype)
-
         self.embedding = nn.Embedding(own.vocabulary, hidden, _INIT, dtype)
-        self.blocks = nn.SequentialCell([block(layer) for layer in own.layers])
+        self.blocks, self.experts = _blocks(own, own.layers, dtype, document)
         self.norm = norm_of(own.norm, hidden, dtype)
         table = (own.vocabulary, hidden)
         self.head = None if own.tied else Parameter(initializer(_INIT, table, dtype))
@@ -119,11 +114,21 @@ class Decoder(nn.Cell):
 
     def construct(self, tokens: Tensor, *positions: Tensor) -> Tensor:
         """Return the scores of the next token at every position; they may be in documents."""
-        table = self.embedding.embedding_table if self.head is None else self.head
+        return self.scores(self.features(tokens, *positions))
+
+    def words(self, tokens: Tensor) -> Tensor:
+        """Return the features of words."""
         words = self.embedding(tokens)
-        if self.factor != 1:
-            words = words * self.factor
-        scores = self.matmul(self.norm(self.blocks(words, *positions)), table)
+        return words if self.factor == 1 else words * self.factor
+
+    def features(self, tokens: Tensor, *positions: Tensor) -> Tensor:
+        """Return what the head reads."""
+        return self.norm(self.blocks(self.words(tokens), *positions))
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores of all words."""
+        table = self.embedding.embedding_table if self.head is None else self.head
+        scores = self.matmul(features, table)
         if self.head_bias is not None:
             scores = scores + self.head_bias
         if self.logit_scale != 1:
@@ -133,21 +138,19 @@ class Decoder(nn.Cell):
         return scores
 
 
-class BalancedLoss(nn.Cell):
-    """Cross entropy plus a load-balancing loss of the experts."""
+def _blocks(
+    architecture: Architecture, layers: Sequence[Layer], dtype: str, document: int = 0
+) -> tuple[nn.SequentialCell, list[nn.RoutedExperts]]:
+    """Return the blocks of some layers of a decoder, and their experts."""
+    hidden, parts = architecture.hidden, [layer.feed_forward for layer in layers]
+    experts = [_experts(hidden, one, dtype) for one in parts if isinstance(one, Experts)]
+    waiting = iter(experts)
 
-    def __init__(self, decoder: Decoder, loss: nn.CrossEntropyLoss, balance: float) -> None:
-        self.decoder = decoder
-        self.loss = loss
-        self.share = balance / len(decoder.experts)
+    def block(layer: Layer) -> Block:
+        attention = _attention(hidden, layer.attention, dtype, document)
+        return Block(architecture, attention, _feed_forward(hidden, layer, waiting, dtype), dtype)
 
-    def construct(self, *inputs: Tensor) -> Tensor:
-        """Return the loss of tokens, positions where they are in documents, and labels."""
-        loss = self.loss(self.decoder(*inputs[:-1]), inputs[-1])
-        for experts in self.decoder.experts:
-            if experts.balance is not None:
-                loss = loss + experts.balance * self.share
-        return loss
+    return nn.SequentialCell([block(layer) for layer in layers]), experts
 
 
 def norm_of(norm: Norm, size: int, dtype: str) -> nn.Cell:
@@ -298,6 +301,9 @@ def decoder(
     sequence: int = 4096,
     dtype: str = "float32",
     tuning: Tuning = WHOLE,
+    mtp: int = 0,
+    mtp_weight: float = _WEIGHT,
+    mtp_repeated: bool = False,
 ) -> Definition:
     """Return the training step of a decoder: cross entropy, and the balance of its experts.
 
@@ -311,12 +317,16 @@ def decoder(
         Element type of the parameters.
     tuning : Tuning
         What of it is trained, and on what rows.
+    mtp, mtp_weight, mtp_repeated
+        How many tokens after the next one are predicted too, what the mean of their losses counts,
+        and whether all of them have the same layers.
 
     Raises
     ------
     ModelError
         If LoRA has a target that the model has not, or alpha or targets and no rank; if documents
-        do not fit a row, or a layer knows none.
+        do not fit a row, or a layer knows none; if further tokens are predicted in documents, or
+        not in a row.
     OptionError
         If the rank or alpha is negative.
     """
@@ -333,6 +343,30 @@ def decoder(
         for one in architecture.layers
     )
     name = architecture.name
+    if mtp:
+        _check_further(mtp, mtp_weight, sequence, bool(packed))
+        made = [_depth(architecture, dtype) for _ in range(1 if mtp_repeated else mtp)]
+        depths = made * mtp if mtp_repeated else made
+        return trace(FurtherTokens(network, loss, balance, depths, mtp_weight), specs, name=name)
+    if mtp_repeated or mtp_weight != _WEIGHT:
+        raise ModelError("`mtp_weight` or `mtp_repeated` is given without `mtp`")
     if balance:
         return trace(BalancedLoss(network, loss, balance), specs, name=name)
     return trace(network, specs, loss_fn=loss, name=name)
+
+
+def _check_further(mtp: int, weight: float, sequence: int, packed: bool) -> None:
+    """Refuse predictions of further tokens that cannot be made."""
+    NOT_NEGATIVE.check("mtp_weight", weight)
+    if packed:
+        raise ModelError("`mtp` predicts over the ends of `documents`", hint="leave one out")
+    if not 0 < mtp < sequence:
+        raise ModelError(f"`mtp` is {mtp}, and a row has {sequence} tokens")
+
+
+def _depth(architecture: Architecture, dtype: str) -> Depth:
+    """Return the layers that predict a further token."""
+    hidden = architecture.hidden
+    norms = [norm_of(architecture.norm, hidden, dtype) for _ in range(3)]
+    product = nn.Dense(2 * hidden, hidden, _INIT, has_bias=False, dtype=dtype)
+    return Depth(norms, product, *_blocks(architecture, architecture.further, dtype))

@@ -84,7 +84,10 @@ LANGUAGE_MODELS = (
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
 _MOST_LAYERS = 10_000  # every one is traced
 # Sizes that no file of a decoder has as a field.
-_OF_DECODERS = ("batch", "sequence", "dtype", *(item.name for item in fields(Tuning)))
+_OF_DECODERS = (
+    *("batch", "sequence", "dtype", "mtp", "mtp_weight", "mtp_repeated"),
+    *(item.name for item in fields(Tuning)),
+)
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
