@@ -274,14 +274,30 @@ class ExpertDense(Cell):
         self.bias = None
         if has_bias:
             self.bias = Parameter("zeros", shape=(experts, outputs), dtype=dtype)
+        self.lora_a: ExpertDense | None = None
+        self.lora_b: ExpertDense | None = None
+        self.lora_scale = 1.0
+
+    def adapt(self, rank: int, scale: float) -> None:
+        """Freeze the parameters, and train two narrow matrices of each expert; see `nn.Dense`."""
+        experts, inputs, outputs = self.weight.shape
+        for parameter in self.get_parameters():
+            parameter.requires_grad = False
+        dtype = self.weight.dtype
+        self.lora_a = ExpertDense(experts, inputs, rank, None, False, dtype)
+        self.lora_b = ExpertDense(experts, rank, outputs, "zeros", False, dtype)
+        self.lora_scale = scale
 
     def construct(self, rows: Tensor) -> Tensor:
         """Multiply ``[expert, token..., input]``."""
         found = apply("grouped_matmul", rows, self.weight)
-        if self.bias is None:
-            return found
-        experts, outputs = self.bias.shape
-        return found + self.bias.reshape(experts, *(1,) * (found.ndim - 2), outputs)
+        if self.bias is not None:
+            experts, outputs = self.bias.shape
+            found = found + self.bias.reshape(experts, *(1,) * (found.ndim - 2), outputs)
+        if self.lora_a is not None and self.lora_b is not None:
+            added = self.lora_b(self.lora_a(rows))
+            found = found + (added if self.lora_scale == 1 else added * self.lora_scale)
+        return found
 
 
 def _check_choice(scores: str, experts: int, top_k: int, weighs_inputs: bool) -> None:

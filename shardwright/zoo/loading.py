@@ -256,6 +256,9 @@ def _items(name: str, sizes: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in sizes.split(",") if sizes else ():
         key, equals, text = (part.strip() for part in item.partition("="))
+        if not equals and next(reversed(found), "") == "lora_targets":  # names after a comma
+            found["lora_targets"] += f"+{key}"
+            continue
         if not equals:
             raise ModelError(f"`{item}` is not a size of `{name}`", hint="write `size=value`")
         if key in found:

@@ -5,7 +5,7 @@ References
 Hu et al., "LoRA: low-rank adaptation of large language models", 2021.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwright import nn
@@ -14,6 +14,21 @@ from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER
 from shardwright.nn.experts import ExpertDense
 
 _PARTS = ("attention", "feed_forward")
+_ALL = "all-linear"
+# Products by the names that transformers and peft have for them: a part, and what it calls them.
+_NAMES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "q_proj": ("attention", ("query",)),
+    "k_proj": ("attention", ("key",)),
+    "v_proj": ("attention", ("value",)),
+    "o_proj": ("attention", ("projection",)),
+    "q_a_proj": ("attention", ("query_down",)),
+    "q_b_proj": ("attention", ("query",)),
+    "kv_a_proj_with_mqa": ("attention", ("down",)),
+    "kv_b_proj": ("attention", ("key_value",)),
+    "gate_proj": ("feed_forward", ("gate",)),
+    "up_proj": ("feed_forward", ("up", "mapping")),
+    "down_proj": ("feed_forward", ("down", "projection")),
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,8 @@ class Lora:
         What an adapter adds is multiplied by alpha / rank; 0 stands for the rank.
     targets : str
         Products by the names of their cells, joined by ``+``: ``query+value``, ``attention.gate``,
-        or of a whole part, ``attention``. By default all of attention and of feed-forward.
+        or of a whole part, ``attention``; or by the names of peft: ``q_proj+v_proj``. By default,
+        and as ``all-linear``, all of attention and feed-forward but routers.
 
     Raises
     ------
@@ -57,30 +73,32 @@ class Lora:
         Raises
         ------
         ModelError
-            If a target is no product, or is of routed experts.
+            If a target is no product.
         """
         products = [one for block in blocks for one in _products(block)]
-        wanted = [name.strip() for name in (self.targets or "+".join(_PARTS)).split("+")]
+        wanted = [name.strip() for name in (self.targets or _ALL).split("+")]
         for target in wanted:
-            if self.targets and not any(_is_in(path, target) for path, _ in products):
-                names = ", ".join(dict.fromkeys(path for path, _ in products))
+            if not any(_is_in(*one, target) for one in products):
                 raise ModelError(
                     f"`lora_targets` names `{target}`, which is no product of the model",
-                    hint=f"its products are {names}",
+                    hint=_known(products),
                 )
         for parameter in network.get_parameters():
             parameter.requires_grad = False
         for path, cell in products:
-            if any(_is_in(path, target) for target in wanted):
-                if not isinstance(cell, nn.Dense):
-                    raise ModelError(
-                        f"`lora` has no adapters for routed experts, and `{path}` is of experts",
-                        hint="name other products, as `lora_targets=attention`",
-                    )
+            if any(_is_in(path, cell, target) for target in wanted):
                 cell.adapt(self.rank, (self.alpha or self.rank) / self.rank)
 
 
-def _products(block: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+def _known(products: Sequence[tuple[str, nn.Dense | ExpertDense]]) -> str:
+    """Return what can be named."""
+    paths = dict.fromkeys(path for path, _ in products)
+    other = "q_proj" if "attention.query_down" in paths else "q_b_proj"
+    names = [x for x in _NAMES if x != other and any(_is_in(*one, x) for one in products)]
+    return f"its products are {', '.join(paths)}; also {', '.join([*names, _ALL])}"
+
+
+def _products(block: nn.Cell) -> Iterator[tuple[str, nn.Dense | ExpertDense]]:
     """Return the products with weights of a block, with their paths in it."""
     for name, part in block.name_cells().items():
         for path, cell in part.cells_and_names(name) if name in _PARTS else ():
@@ -88,6 +106,12 @@ def _products(block: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
                 yield path, cell
 
 
-def _is_in(path: str, target: str) -> bool:
+def _is_in(path: str, cell: nn.Dense | ExpertDense, target: str) -> bool:
     """Return whether a target is a product, or a part that it is of."""
+    if target == _ALL:
+        return not path.endswith(".router")
+    if target in _NAMES:
+        part, names = _NAMES[target]
+        weighs = cell.weight.shape[0] == 1  # the gate of shared experts, a number for each token
+        return path.startswith(part) and path.rpartition(".")[2] in names and not weighs
     return f".{target}." in f".{path}."

@@ -8,15 +8,17 @@ import pytest
 from shardwright.api import compile
 from shardwright.cost_model.model_flops import model_flops
 from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
-from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.ir.errors import ModelError
+from shardwright.ir.text import to_text
 from shardwright.tracing import Definition
 from shardwright.zoo.loading import load
 from tests.equivalence import assert_equal, trained
 
 SIZES = "layers=2,hidden=16,heads=4,kv_heads=2,inner=24,batch=4,sequence=8,vocabulary=48"
 SMALL = f"llama:{SIZES},lora=4,lora_alpha=6"
-MIXTURE = f"mixtral:{SIZES},lora=4,lora_targets=attention"
+MIXTURE = f"mixtral:{SIZES},lora=4,capacity=4"
 HIGHS = {"tokens": 48, "labels": 48}
+EXPERT_PLANS = ("expert=4", "expert=2,tensor=2,expert_tensor=2", "data=4,expert=2,zero=3")
 PLANS = ("tensor=2,data=2,zero=1,sequence_parallel", "data=4,zero=3", "context=2,tensor=2")
 PRODUCTS = (
     *(f"attention.{name}" for name in ("query", "key", "value", "projection")),
@@ -50,6 +52,13 @@ def alone(model: str) -> dict[str, np.ndarray]:
 def test_a_plan_trains_as_one_device(plan: str, model: str) -> None:
     compiled = compile(definition(model), 4, plan=plan, optimizer="adam", precision="float32")
     found, whole = trained(compiled.plan.program, 1, HIGHS, initial(model)), alone(model)
+    assert_equal({n: x for n, x in found.items() if n in whole}, whole)
+
+
+@pytest.mark.parametrize("plan", EXPERT_PLANS)
+def test_plans_of_experts_train_their_adapters_as_one_device(plan: str) -> None:
+    compiled = compile(definition(MIXTURE), 4, plan=plan, optimizer="adam", precision="float32")
+    found, whole = trained(compiled.plan.program, 1, HIGHS, initial(MIXTURE)), alone(MIXTURE)
     assert_equal({n: x for n, x in found.items() if n in whole}, whole)
 
 
@@ -118,9 +127,10 @@ def test_a_product_between_narrow_ones_is_not_summed_over_tensor_ranks() -> None
         ("lora_alpha=4", "`lora_alpha` is given without a rank; write `lora=16`"),
         ("lora_targets=query", "`lora_targets` is given without a rank; write `lora=16`"),
         (
-            "lora=4,lora_targets=query+q_proj",
-            "`lora_targets` names `q_proj`, which is no product of the model; its products are "
-            + ", ".join(PRODUCTS),
+            "lora=4,lora_targets=query+c_attn",
+            "`lora_targets` names `c_attn`, which is no product of the model; its products are "
+            + ", ".join(PRODUCTS)
+            + "; also q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, all-linear",
         ),
     ],
 )
@@ -130,10 +140,33 @@ def test_wrong_sizes_are_refused(sizes: str, message: str) -> None:
     assert str(error.value) == message
 
 
-def test_experts_are_refused() -> None:
-    with pytest.raises(ShardwrightError) as error:
-        load(f"mixtral:{SIZES},lora=4")
-    assert str(error.value) == (
-        "`lora` has no adapters for routed experts, and `feed_forward.gate` is of experts; name "
-        "other products, as `lora_targets=attention`"
+@pytest.mark.parametrize(
+    ("names", "ours"),
+    [
+        ("q_proj,v_proj", "query+value"),
+        ("o_proj+down_proj", "attention.projection+feed_forward.down"),
+        ("gate_proj,up_proj", "gate+up"),
+        ("all-linear", "attention+feed_forward"),
+    ],
+)
+def test_names_of_peft_are_products(names: str, ours: str) -> None:
+    first, second = (
+        load(f"llama:{SIZES},lora=4,lora_targets={x},lora_alpha=8") for x in (names, ours)
     )
+    assert to_text(first.graph) == to_text(second.graph)
+
+
+def test_down_proj_of_latent_attention_is_of_the_feed_forward() -> None:
+    graph = load("deepseek-v3:num_hidden_layers=4,lora=4,lora_targets=down_proj").graph
+    trained = {p.name for p in graph.parameters if p.trainable}
+    dense = {f"blocks.{i}.feed_forward.down" for i in range(3)}
+    routed = {f"blocks.3.feed_forward.{part}.down" for part in ("experts", "shared")}
+    assert {name.rpartition(".lora_")[0] for name in trained} == dense | routed
+
+
+def test_experts_have_adapters_each_and_routers_none() -> None:
+    graph = definition(MIXTURE).graph
+    shapes = {p.name: p.value.type.shape for p in graph.parameters if p.trainable}
+    assert shapes["decoder.blocks.0.feed_forward.up.lora_a.weight"] == (8, 16, 4)
+    assert shapes["decoder.blocks.0.feed_forward.up.lora_b.weight"] == (8, 4, 24)
+    assert not any("router" in name for name in shapes)
