@@ -187,7 +187,7 @@ def trace(
     recomputed = tuple(node.name for node in graph.nodes if node.name in tracer.recomputed)
     hosted = tracer.offloaded.keys() - tracer.recomputed.keys()
     graph = replace(
-        _frozen(graph, tracer.frozen()),
+        without_training(graph, tracer.frozen()),
         recomputed=recomputed,
         offloaded=tuple(node.name for node in graph.nodes if node.name in hosted),
         cuts=_cuts(graph, tracer.stages),
@@ -275,7 +275,7 @@ def _precision(network: Network, loss_fn: Network | None) -> str | None:
     return next(iter(found), "") or None
 
 
-def _frozen(graph: Graph, names: frozenset[str]) -> Graph:
+def without_training(graph: Graph, names: frozenset[str]) -> Graph:
     """Return the graph with the parameters called `names` untrained."""
     if not names:
         return graph

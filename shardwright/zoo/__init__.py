@@ -1,5 +1,6 @@
 """The zoo: models by name and size."""
 
+from shardwright.zoo.freezing import frozen
 from shardwright.zoo.imported import from_jax, from_torch, is_jax_function, is_torch_module
 from shardwright.zoo.loading import MODELS, PRESETS, assumed_batch, assumed_precision, load
 from shardwright.zoo.presets import presets
@@ -11,6 +12,7 @@ __all__ = [
     "assumed_precision",
     "from_jax",
     "from_torch",
+    "frozen",
     "is_jax_function",
     "is_torch_module",
     "load",

@@ -19,6 +19,7 @@ from shardwright.tracing import Definition, trace
 from shardwright.user_files import guarded, imported
 from shardwright.zoo.bert import bert
 from shardwright.zoo.decoder import decoder
+from shardwright.zoo.freezing import frozen, taken_out
 from shardwright.zoo.gpt import gpt
 from shardwright.zoo.imported import (
     from_jax,
@@ -104,7 +105,7 @@ def load(model: str, ranks: int = 1) -> Definition:
         loss)``; or an ONNX file, ``file.onnx``, with the sizes of `from_onnx`; or a ``config.json``
         of Hugging Face, a script of Megatron or a TOML file of torchtitan, with the sizes of the
         model of the zoo that it describes. A language model comes with Adam and a precision; see
-        `assumed_precision`.
+        `assumed_precision`. Every model has the size ``freeze``; see `frozen`.
     ranks : int
         Number of ranks that a hand-written parallel program is traced for.
 
@@ -113,6 +114,11 @@ def load(model: str, ranks: int = 1) -> Definition:
     ModelError
         If there is no such model or size, or it cannot be traced.
     """
+    model, patterns = taken_out(model)
+    return frozen(_load(model, ranks), patterns)
+
+
+def _load(model: str, ranks: int) -> Definition:
     with world(ranks):
         path, dot, rest = model.partition(".py:")
         if dot:
