@@ -1,9 +1,7 @@
-"""Graphs for other programs: Graphviz ``dot``, ``json``, and a networkx view."""
+"""Graphs for other programs: Graphviz ``dot`` and ``json``."""
 
 import json
-from dataclasses import asdict
-
-import networkx as nx
+from dataclasses import asdict, dataclass
 
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import type_text
@@ -16,36 +14,53 @@ _STYLES = {
 }
 
 
-def to_networkx(graph: Graph) -> "nx.DiGraph[str]":
-    """Return the graph of nodes, inputs and parameters; edges carry the name of the value."""
-    view: nx.DiGraph[str] = nx.DiGraph(name=graph.name)
-    for value in graph.inputs:
-        view.add_node(value.name, kind="input", label=f"{value.name}\n{type_text(value)}")
-    for parameter in graph.parameters:
-        label = f"{parameter.name}\n{type_text(parameter.value)}"
-        view.add_node(parameter.name, kind="parameter", label=label)
-    for node in graph.nodes:
-        label = f"{node.operator}\n{node.name}: {type_text(node.results[0])}"
-        provenance = node.provenance.text(node.name)
-        label += f"\n{provenance}" if provenance else ""
-        # An operator over mesh axes is communication.
-        moves = "axes" in node.attributes or node.operator == "redistribute"
-        view.add_node(node.name, kind="move" if moves else "node", label=label)
-    for node in graph.nodes:
-        for operand in node.operands:
-            producer = graph.producers.get(operand)
-            view.add_edge(producer.name if producer else operand, node.name, value=operand)
-    return view
+@dataclass(frozen=True)
+class View:
+    """What a picture of a graph shows.
+
+    Parameters
+    ----------
+    nodes : dict
+        The kind of each node, input and parameter by its name, and its label.
+    edges : dict
+        The value that goes from the first to the second name.
+    """
+
+    nodes: dict[str, tuple[str, str]]
+    edges: dict[tuple[str, str], str]
+
+    @classmethod
+    def of(cls, graph: Graph) -> "View":
+        """Return the view of nodes, inputs and parameters; edges are in the order of sources."""
+        nodes: dict[str, tuple[str, str]] = {}
+        for value in graph.inputs:
+            nodes[value.name] = "input", f"{value.name}\n{type_text(value)}"
+        for parameter in graph.parameters:
+            label = f"{parameter.name}\n{type_text(parameter.value)}"
+            nodes[parameter.name] = "parameter", label
+        for node in graph.nodes:
+            label = f"{node.operator}\n{node.name}: {type_text(node.results[0])}"
+            provenance = node.provenance.text(node.name)
+            label += f"\n{provenance}" if provenance else ""
+            # An operator over mesh axes is communication.
+            moves = "axes" in node.attributes or node.operator == "redistribute"
+            nodes[node.name] = "move" if moves else "node", label
+        edges: dict[str, dict[str, str]] = {name: {} for name in nodes}
+        for node in graph.nodes:
+            for operand in node.operands:
+                producer = graph.producers.get(operand)
+                edges[producer.name if producer else operand][node.name] = operand
+        return cls(nodes, {(a, b): value for a, to in edges.items() for b, value in to.items()})
 
 
 def to_dot(graph: Graph) -> str:
     """Return the graph in Graphviz's language; communication is coloured."""
-    view = to_networkx(graph)
+    view = View.of(graph)
     lines = [f'digraph "{graph.name}" {{', "  node [fontname=monospace];"]
-    for name, data in view.nodes(data=True):
-        label = data["label"].replace("\n", "\\n")
-        lines.append(f'  "{name}" [{_STYLES[data["kind"]]}, label="{label}"];')
-    lines += [f'  "{a}" -> "{b}" [label="{d["value"]}"];' for a, b, d in view.edges(data=True)]
+    for name, (kind, label) in view.nodes.items():
+        shown = label.replace("\n", "\\n")
+        lines.append(f'  "{name}" [{_STYLES[kind]}, label="{shown}"];')
+    lines += [f'  "{a}" -> "{b}" [label="{value}"];' for (a, b), value in view.edges.items()]
     return "\n".join(lines) + "\n}\n"
 
 

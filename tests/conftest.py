@@ -8,6 +8,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["SHARDWRIGHT_CACHE"] = ""
 # Tables are as wide as where there is no terminal.
 os.environ.pop("COLUMNS", None)
+# What is imported and collected stays: to look for garbage in it takes a third of that time.
+gc.disable()
 
 import pytest
 from hypothesis import settings
@@ -43,6 +45,7 @@ def pytest_collection_finish() -> None:
     """
     gc.set_threshold(2_000_000, 20, 100)
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

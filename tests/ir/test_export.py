@@ -3,6 +3,7 @@
 import json
 
 from shardwright.ir.export import to_dot, to_json
+from shardwright.ir.networkx_view import to_networkx
 from shardwright.ir.text import parse
 
 GRAPH = parse("""\
@@ -31,3 +32,11 @@ def test_dot() -> None:
     moves = [line for line in to_dot(GRAPH).splitlines() if "lightblue" in line]
     label = "all_gather\\nw.to_0: f32[2, 2]*\\nfrom h as redistribution of w"
     assert moves == [f'  "w.to_0" [shape=box, style=filled, fillcolor=lightblue, label="{label}"];']
+
+
+def test_networkx() -> None:
+    view = to_networkx(GRAPH)
+    kinds = {"x": "input", "w": "parameter", "w.m": "parameter", "w.to_0": "move", "h": "node"}
+    assert dict(view.nodes(data="kind")) == kinds
+    edges = {("x", "h", "x"), ("w", "w.to_0", "w"), ("w.to_0", "h", "w.to_0")}
+    assert set(view.edges(data="value")) == edges

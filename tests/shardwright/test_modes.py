@@ -104,7 +104,7 @@ OPTIONS: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "options"), first(8, crossed(MODELS, OPTIONS)))
+@pytest.mark.parametrize(("model", "options"), first(len(OPTIONS), crossed(MODELS, OPTIONS)))
 def test_options(model: str, options: dict[str, object]) -> None:
     plan = compiled(model, "2x2x2", optimizer=OPTIMIZERS["momentum"], **options)
     expected = dict(reference(model, "momentum"))
