@@ -8,8 +8,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["SHARDWRIGHT_CACHE"] = ""
 # Tables are as wide as where there is no terminal.
 os.environ.pop("COLUMNS", None)
-# What is imported and collected stays: to look for garbage in it takes a third of that time.
-gc.disable()
 
 import pytest
 from hypothesis import settings
@@ -26,6 +24,8 @@ from shardwright.search.driver import SEARCHES
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
+# What is collected stays: to look for garbage in it takes a third of that time.
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -92,6 +92,16 @@ def test_kept_prices_are_those_of_a_search_and_cost_as_much(
     assert len([*folder.glob("*/*.json")]) == 1
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the prices of the first case are kept."""
+    place = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(cache.VARIABLE, str(place))
+        priced(CASES[0])
+    return place
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -105,11 +115,16 @@ def test_kept_prices_are_those_of_a_search_and_cost_as_much(
     ids=lambda other: next(iter(other)),
 )
 def test_what_decides_is_told(
-    other: dict[str, object], folder: Path, searched: list[Configuration]
+    other: dict[str, object],
+    kept: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    searched: list[Configuration],
 ) -> None:
+    monkeypatch.setenv(cache.VARIABLE, str(kept))
     priced(CASES[0])
+    assert not searched
     priced(CASES[0], **other)  # type: ignore[arg-type]
-    assert len(searched) == 2
+    assert len(searched) == 1
 
 
 def test_a_stopped_search_keeps_nothing(

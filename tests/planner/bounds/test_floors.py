@@ -190,9 +190,8 @@ def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(
     floor = floor_of(gpt, monkeypatch)
     assert floor.most_stages == 2
     where = Configuration(None, 2, 4, 1, "zero_bubble")
-    found = sw.compile(
-        gpt, 4, micro_batches=2, stages=4, schedule="zero_bubble", **ON_POD, **ANY_PLAN
-    )
+    asked = {"stages": 4, "schedule": "zero_bubble", "effort": 0.05, **ANY_PLAN}
+    found = sw.compile(gpt, 4, micro_batches=2, **asked, **ON_POD)
     divided = replace(floor, launches=Launches())
     assert replace(divided, finer={}).of(where) < divided.of(where) <= floor.of(where)
     assert floor.of(where) <= found.compiled.cost

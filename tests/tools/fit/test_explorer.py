@@ -8,6 +8,7 @@ import pytest
 
 from shardwright.tools import fit
 from shardwright.tools.answers.training import Asked
+from shardwright.tools.fit import explorer
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.explorer import explorer_document
 from shardwright.tools.fit.subject import Subject
@@ -30,8 +31,11 @@ def answers():
 
 @pytest.fixture(scope="module")
 def document(answers):
-    """Return what the page draws."""
-    return explorer_document(answers, Asked())
+    """Return what the page draws, with few points of the curves, which take long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explorer, "_DEVICES", 2)
+        patch.setattr(explorer, "_TIMES", (1, 2))
+        return explorer_document(answers, Asked())
 
 
 def test_rows_are_the_plans_and_add_up(answers, document):
