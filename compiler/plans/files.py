@@ -15,7 +15,8 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from shardwright.compiler.plans.document import PlanDocument, check_format
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.plans.strategies_file import strategies_text
 from shardwright.ir.errors import OutputError, PlanError, ShardwrightError
+from shardwright.ir.files.folders import locked, member
 from shardwright.ir.files.reading import from_json, read_arrays, read_bytes, read_member
 from shardwright.ir.files.writing import check_folder, write_files
 from shardwright.ir.graph import Graph
@@ -124,7 +126,7 @@ def check_replaceable(directory: Path, names: Iterable[str] = ()) -> list[str]:
 
 def planned_model(directory: Path) -> str | None:
     """Return the model whose plan is in a directory; None if there is no plan."""
-    if not (directory / DOCUMENT).is_file():
+    if not member(directory, DOCUMENT).is_file():
         return None
     try:
         content = from_json(_read(directory, DOCUMENT))
@@ -239,15 +241,15 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
     PlanError
         If it is missing, corrupt, or of another version.
     """
-    text = _read(directory, DOCUMENT).decode()
-    document = PlanDocument.from_text(text, str(directory / DOCUMENT))
+    with _among_readers(directory):
+        text = _read(directory, DOCUMENT).decode()
+        document = PlanDocument.from_text(text, str(directory / DOCUMENT))
+        names = document.files.keys() - {DOCUMENT}
+        contents = {name: _read(directory, name) for name in sorted(names)}
     is_whole = document.files.get(DOCUMENT) in (None, document_digest(from_json(text)))
-    contents = {}
-    for name, digest in document.files.items():
-        if name == DOCUMENT:
-            continue
-        contents[name] = _read(directory, name)
-        if _digest(contents[name]) != digest and not (allow_edited and name == "program.ir"):
+    for name, content in contents.items():
+        is_changed = _digest(content) != document.files[name]
+        if is_changed and not (allow_edited and name == "program.ir"):
             raise _changed(name if is_whole else DOCUMENT, directory)
     for name in ("model.ir", "program.ir"):
         if name not in contents:
@@ -258,6 +260,20 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
     if not is_whole:
         raise _changed(DOCUMENT, directory)
     return Plan(document, model, program, _initial(contents, directory))
+
+
+@contextmanager
+def _among_readers(directory: Path) -> Iterator[None]:
+    """Keep writers away while the files of a plan are read."""
+    if not directory.is_dir():
+        yield
+        return
+    try:
+        with locked(directory, alone=False):
+            yield
+    except OSError as error:
+        reason = (error.strerror or "unknown").lower()
+        raise PlanError(f"the plan cannot be read: {reason}", str(directory)) from error
 
 
 def _changed(name: str, directory: Path) -> PlanError:

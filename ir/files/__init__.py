@@ -1,1 +1,1 @@
-"""Files: `reading` what others wrote, `writing` so that a file is whole or not there."""
+"""Files: `reading` those of others, `writing` one that is whole or not there, `folders` of them."""

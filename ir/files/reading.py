@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from shardwright.ir.files.folders import is_name, member
+
 # Of bytes. The program of a plan for ten thousand devices is some 50 MB long, and a thousand times
 # what people write by hand is far less. Half would refuse no known file; twice as much takes twice
 # the memory before a file is refused.
@@ -85,8 +87,9 @@ def read_member(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
     OSError
         If the name is that of no file in the folder, or of a link that leads out of it.
     """
-    check_member(folder, name)
-    return read_bytes(folder / name, most)
+    path = member(folder, name)
+    check_member(path.parent, name)
+    return read_bytes(path, most)
 
 
 def check_member(folder: Path, name: str) -> None:
@@ -97,7 +100,7 @@ def check_member(folder: Path, name: str) -> None:
     OSError
         If it leads out of the folder, by itself or as a link.
     """
-    if Path(name).name != name or name in ("", "..") or "\0" in name:
+    if not is_name(name):
         raise OSError(errno.EINVAL, "it is no name of a file", name)
     if os.path.dirname(os.path.realpath(folder / name)) != os.path.realpath(folder):
         raise OSError(errno.ELOOP, "it is a link that leads out of its folder", name)

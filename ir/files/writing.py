@@ -7,13 +7,14 @@ leaves the old file. An existing file is replaced only if the program recognizes
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
 from shardwright.ir.errors import OutputError
+from shardwright.ir.files.folders import exchange, is_unsettled, locked, settle, synced
 
 Recognizer = Callable[[Path], bool]  # whether the program wrote a file
 
@@ -91,6 +92,7 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
             with target.open("wb") as file:
                 yield file
             return
+        _sweep(target)
         try:
             with temporary.open("xb") as file:
                 yield file
@@ -99,6 +101,7 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
             if target.exists():
                 shutil.copymode(target, temporary)
             temporary.replace(target)
+            synced(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -108,6 +111,8 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
 
 def check_folder(directory: Path, what: str) -> None:
     """Check that files can be written into a folder, which may be new.
+
+    What a process that was killed while it wrote there has left is completed first.
 
     Raises
     ------
@@ -120,6 +125,9 @@ def check_folder(directory: Path, what: str) -> None:
         place = "" if existing == target else f" in the place of the folder `{existing.name}`"
         raise OutputError(f"{what} cannot be written: a file is there{place}", str(directory))
     check_writable(existing, what, directory)
+    if is_unsettled(target):
+        with failing_as(what, directory), locked(target, alone=True):
+            settle(target)
 
 
 def check_names(directory: Path, names: Iterable[str], what: str, ours: Recognizer) -> None:
@@ -146,7 +154,7 @@ def check_names(directory: Path, names: Iterable[str], what: str, ours: Recogniz
 def write_files(
     directory: Path, files: Mapping[str, bytes], what: str, obsolete: Iterable[str] = ()
 ) -> None:
-    """Write files into a folder and remove obsolete ones, all or nothing.
+    """Write files into a folder and remove obsolete ones, all or nothing; see `folders`.
 
     Existing files are replaced; call `check_names` first.
 
@@ -157,51 +165,15 @@ def write_files(
     """
     target = Path(os.path.realpath(directory))
     new = [folder for folder in (target, *target.parents) if not folder.exists()]
-    stage = None
     with failing_as(what, directory):
         try:
             target.mkdir(parents=True, exist_ok=True)
-            stage = Path(tempfile.mkdtemp(prefix=".writing-", dir=target))
-            (stage / "new").mkdir()
-            (stage / "old").mkdir()
-            for name, content in files.items():
-                _write_through(stage / "new" / name, content)
-            _exchange(target, stage, [*files], [*files, *obsolete])
+            with locked(target, alone=True):
+                exchange(target, files, obsolete)
         finally:
-            if stage is not None:
-                shutil.rmtree(stage, ignore_errors=True)
             for folder in new:
                 with suppress(OSError):
                     folder.rmdir()  # only if it is empty: nothing was written
-
-
-def _exchange(target: Path, stage: Path, names: Iterable[str], replaced: Iterable[str]) -> None:
-    """Replace the old files by the new ones; roll back on failure."""
-    try:
-        for name in replaced:
-            if os.path.lexists(target / name):
-                _move(target / name, stage / "old" / name)
-        for name in names:
-            _move(stage / "new" / name, target / name)
-    except BaseException:
-        for name in names:
-            if not (stage / "new" / name).exists():
-                (target / name).unlink(missing_ok=True)
-        for path in (stage / "old").iterdir():
-            path.replace(target / path.name)
-        raise
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    """Write a file and sync it to disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _move(path: Path, target: Path) -> None:
-    path.rename(target)
 
 
 # Shared
@@ -234,6 +206,24 @@ def check_writable(existing: Path, what: str, place: Path) -> None:
     folder = existing.is_dir()
     if not os.access(existing, os.W_OK | (os.X_OK if folder else 0)):
         raise OutputError(f"{what} cannot be written: permission denied", str(place))
+
+
+def _sweep(target: Path) -> None:
+    """Remove what processes that were killed while they wrote a file have left beside it."""
+    for path in target.parent.glob(f".{escape(target.name)}.*"):
+        process = path.name.removeprefix(f".{target.name}.")
+        if process.isdecimal() and not _is_alive(int(process)) and path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _recognized(path: Path, what: str, ours: Recognizer) -> bool:
