@@ -8,19 +8,19 @@ a micro-batch passes the stages before its first one, forward and backward,
 since the first micro-batch is as late, and what follows the last one as long. Links serve one
 collective at a time: a pass takes no less than they gather and reduce in it, what is gathered
 before all passes delays the first, and what is reduced after them follows the last. A rank holds
-what it stores between steps, what it accumulates, and what the micro-batches in flight have saved.
+what it stores between steps, what it accumulates, what the micro-batches in flight have saved, and
+what the backward pass of a part makes besides.
 Seconds and bytes of a pass are those of the parts of the model (`parts`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from operator import add
+from functools import cached_property, lru_cache
+from operator import add, mul
 
-from shardwright.compiler.evaluation.parts import Part, Parts, Times
+from shardwright.compiler.evaluation.parts import Part, Parts, Stage, Times
 from shardwright.cost_model.cluster import Cluster
-from shardwright.dataflow.placement import even_sizes
-from shardwright.dataflow.schedules import WEIGHTS, in_flight, make_schedule
+from shardwright.dataflow.schedules import BACKWARD, FORWARD, WEIGHTS, Schedule, make_schedule
 from shardwright.dataflow.update_rules import mean_state_bytes
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import item_bytes
@@ -107,15 +107,14 @@ class Shape:
 
     Parameters
     ----------
-    layers, samples : int
-        Number of repeated layers, and samples of a step.
+    samples : int
+        Samples of a step.
     cluster : Cluster
         The devices as the training software runs programs on them.
     stored : StoredBytes
         Bytes of a trained element.
     """
 
-    layers: int
     samples: int
     cluster: Cluster
     stored: StoredBytes
@@ -151,23 +150,12 @@ class Bound:
         return self.plan.passes(self.shape.samples, self.devices)
 
     @cached_property
-    def _sizes(self) -> tuple[int, ...]:
-        """Layers of every stage."""
-        return even_sizes(self.shape.layers, self.plan.pipeline * self.plan.chunks)
+    def _stages(self) -> tuple[Stage, ...]:
+        return self.parts.in_stages(self.plan.pipeline * self.plan.chunks)
 
-    def _by_stage(self, layer: float, first: float, last: float) -> list[float]:
-        found = [size * layer for size in self._sizes]
-        found[0] += first
-        found[-1] += last
-        return found
-
-    def _by_group(self, layer: float, first: float, last: float) -> list[float]:
-        stages, groups = self._by_stage(layer, first, last), self.plan.pipeline
-        return [sum(stages[group::groups]) for group in range(groups)]
-
-    @property
-    def _parts(self) -> tuple[Part, Part, Part]:
-        return self.parts.layer, self.parts.first, self.parts.last
+    def _by_group(self, of: Callable[[Part], float]) -> list[float]:
+        """Return what the parts of the stages of each device group have together."""
+        return self._of_groups([of(stage.whole) for stage in self._stages])
 
     # Time
 
@@ -194,20 +182,22 @@ class Bound:
 
     @cached_property
     def _computing(self) -> list[float]:
-        each = (part.forward.compute + part.backward.compute for part in self._parts)
-        return [self.factors.compute * one for one in self._by_group(*each)]
+        loads = self._by_group(lambda part: part.forward.compute + part.backward.compute)
+        return [self.factors.compute * one for one in loads]
 
     @cached_property
     def _in_line(self) -> _Passes:
         """What stages run in line."""
-        of, parts = self.factors.seconds, self._parts
-        return tuple(self._by_stage(*map(of, one)) for one in zip(*map(_times, parts), strict=True))
+        return self._of_passes(self.factors.seconds)
 
     @property
     def _host(self) -> _Passes:
         """Seconds in which the host launches what stages run."""
-        each = zip(*map(_times, self._parts), strict=True)
-        return tuple(self._by_stage(*(times.host for times in one)) for one in each)
+        return self._of_passes(lambda times: times.host)
+
+    def _of_passes(self, seconds: Callable[[Times], float]) -> _Passes:
+        whole = [stage.whole for stage in self._stages]
+        return [seconds(one.forward) for one in whole], [seconds(one.backward) for one in whole]
 
     @cached_property
     def _segments(self) -> _Passes:
@@ -286,26 +276,29 @@ class Bound:
 
         They are those of the busiest level; experts have data ranks of their own.
         """
-        plan, stored, layer = self.plan, self.shape.stored, self.parts.layer
+        plan, stored = self.plan, self.shape.stored
         used = self.shape.cluster.used_by(self.devices)
         parts = plan.parts(used, self.devices)
         of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
         of_copies = [one for name in parts if has_copies(name) for one in parts[name]]
-        own = layer.elements - layer.of_experts
-        each = ((own, of_batch), (layer.of_experts, of_copies))
         kinds = ("reduce_scatter",) if plan.zero else ("reduce_scatter", "all_gather")
-        gathered, reduced = stored.lower or stored.master, stored.reduced
-        gathers, reductions = (
-            max(
-                sum(seconds)
-                for seconds in zip(
-                    *(self._on_levels(n * nbytes, over, used, which) for n, over in each),
-                    strict=True,
-                )
+        found = []
+        for nbytes, which in (
+            (stored.lower or stored.master, ("all_gather",)),
+            (stored.reduced, kinds),
+        ):
+            own = self._on_levels(nbytes, of_batch, used, which)
+            of_experts = self._on_levels(nbytes, of_copies, used, which)
+            found.append(
+                [
+                    max(
+                        (layers.elements - layers.of_experts) * one + layers.of_experts * other
+                        for one, other in zip(own, of_experts, strict=True)
+                    )
+                    for layers in (stage.layers for stage in self._stages)
+                ]
             )
-            for nbytes, which in ((gathered, ("all_gather",)), (reduced, kinds))
-        )
-        return [n * gathers for n in self._sizes], [n * reductions for n in self._sizes]
+        return found[0], found[1]
 
     def _on_levels(
         self,
@@ -339,11 +332,11 @@ class Bound:
 
     def _memory_of(self, group: int) -> Mapping[str, float]:
         stored, plan, data = self.shape.stored, self.plan, self.plan.data or 1
-        whole = self._by_group(*(part.elements for part in self._parts))[group]
-        experts = self._by_group(*(part.of_experts for part in self._parts))[group]
+        whole = self._by_group(lambda part: part.elements)[group]
+        experts = self._by_group(lambda part: part.of_experts)[group]
         divided = (whole - experts) / data + experts / plan.expert_data
         kept = divided if plan.zero else whole
-        frozen = self._by_group(*(part.frozen for part in self._parts))[group]
+        frozen = self._by_group(lambda part: part.frozen)[group]
         found = {
             "parameters": stored.master * kept
             + stored.lower * (divided if plan.zero == _IN_ALL else whole)
@@ -356,18 +349,32 @@ class Bound:
         return found
 
     def _saved_on(self, group: int) -> float:
-        """Return what the micro-batches in flight on a group have saved."""
+        """Return what a group has saved and made where a backward pass has most, at least."""
         groups, chunks = self.plan.pipeline, self.plan.chunks
-        layer, first, last = (part.saved for part in self._parts)
-        if groups == 1:
-            return self._by_group(layer, first, last)[0]
-        saved = self._by_stage(layer, first, 0.0)[group::groups]
+        parts = [stage.whole for stage in self._stages[group::groups]]
+        saved = [part.saved for part in parts]
         few = min(self.passes, _ROUNDS * groups)
-        flights = in_flight(make_schedule(self.plan.order, groups, chunks, few))[group]
+        schedule = make_schedule(self.plan.order, groups, chunks, few)
         return max(
-            sum(n * own for n, own in zip(counts.passes, saved, strict=True)) for counts in flights
+            sum(map(mul, counts, saved)) - saved[chunk] + max(saved[chunk], parts[chunk].peak)
+            for chunk, counts in _backward_passes(schedule)[group]
         )
 
 
-def _times(part: Part) -> tuple[Times, Times]:
-    return part.forward, part.backward
+@lru_cache(maxsize=256)
+def _backward_passes(schedule: Schedule) -> tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]:
+    """Return for each device group of which chunk a backward pass is, and what is in flight.
+
+    That are the micro-batches of each chunk, those of the pass among them.
+    """
+    found = []
+    for order in schedule.actions:
+        passes, own = [0] * schedule.chunks, dict[tuple[int, tuple[int, ...]], None]()
+        for stage, part, _ in order:
+            chunk = stage // schedule.groups
+            passes[chunk] += part == FORWARD
+            if part == BACKWARD:
+                own[chunk, tuple(passes)] = None
+                passes[chunk] -= 1
+        found.append(tuple(own))
+    return tuple(found)

@@ -301,10 +301,11 @@ class Evaluator:
             If the model has no such plan.
         """
         options = self._options_of(plan)
-        source = self._in_one_stage(options).graph
+        model = self._in_one_stage(options)
+        timed = self.cluster.without_host().run_by(self.software)
         with rare_collections():
-            program = self._emitted(source, self._decided(plan, options), options)
-            return parts_of(program, source, self.cluster.without_host().run_by(self.software))
+            program = self._emitted(model.graph, self._decided(plan, options), options)
+            return parts_of(program, model.graph, model.few, timed)
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -1,28 +1,32 @@
 """What the parts of a model take at least on some ranks: told by the program of few of its layers.
 
-The parts are a layer, what is before all layers, and what is after. What a pass over them computes
-and waits for, the elements that they train and what they save for the gradient are those of a
-program of tensor and expert ranks, of one micro-batch size; data ranks and stages add to it.
+The parts are its layers, what is before all of them, and what is after. What a pass over them
+computes and waits for, the elements that they train and what they save for the gradient are those
+of a program of tensor and expert ranks, of one micro-batch size; data ranks and stages add to it.
 `compiler.evaluation.bounds` puts them together to bounds of plans of any degrees.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from operator import add
 
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.cost_model.streams import Task, parameter_tensors
 from shardwright.cost_model.tasks import TaskMaker
+from shardwright.dataflow.placement import even_sizes
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
+from shardwright.planner.evaluation.tiles import Shortened
 from shardwright.search.heuristics.tensor_ranks import weights_of_experts
 
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
+_OF_PASS = "activations"  # the kind of memory that a pass makes and frees
 _FIRST, _LAST = "before all layers", "after them"
 
 
@@ -49,6 +53,11 @@ class Times:
         links = tuple(map(min, self.links, other.links))
         return Times(min(self.compute, other.compute), links, min(self.host, other.host))
 
+    def then(self, other: "Times") -> "Times":
+        """Return what both run, one after the other."""
+        links = tuple(map(add, self.links, other.links))
+        return Times(self.compute + other.compute, links, self.host + other.host)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -62,6 +71,8 @@ class Part:
         Trained elements, and those of them that experts have.
     saved : float
         Bytes that are saved for the gradient.
+    peak : float
+        Bytes of what it makes in a pass that are live at once in its backward pass, at most.
     frozen : float
         Bytes of parameters that are not trained.
     """
@@ -71,6 +82,7 @@ class Part:
     elements: float
     of_experts: float
     saved: float
+    peak: float
     frozen: float
 
     def least(self, other: "Part") -> "Part":
@@ -81,40 +93,100 @@ class Part:
             min(self.elements, other.elements),
             min(self.of_experts, other.of_experts),
             min(self.saved, other.saved),
+            min(self.peak, other.peak),
             min(self.frozen, other.frozen),
+        )
+
+    def then(self, other: "Part") -> "Part":
+        """Return what both take, one after the other: the other one goes backward first."""
+        return Part(
+            self.forward.then(other.forward),
+            self.backward.then(other.backward),
+            self.elements + other.elements,
+            self.of_experts + other.of_experts,
+            self.saved + other.saved,
+            max(self.peak, self.saved + other.peak),
+            self.frozen + other.frozen,
         )
 
 
 @dataclass(frozen=True)
+class Stage:
+    """What the parts of a stage take on a rank, for a micro-batch.
+
+    Parameters
+    ----------
+    layers : Part
+        Its layers.
+    whole : Part
+        They, and what is before or after all layers where it has that.
+    """
+
+    layers: Part
+    whole: Part
+
+
+@dataclass(frozen=True, eq=False)
 class Parts:
     """The parts of a model.
 
     Parameters
     ----------
-    layer : Part
-        What each of its layers takes at least.
+    layers : tuple of Part
+        What each of its layers takes, at least.
     first, last : Part
         What is before all layers, and after.
     """
 
-    layer: Part
+    layers: tuple[Part, ...]
     first: Part
     last: Part
+    _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
+
+    def in_stages(self, count: int) -> tuple[Stage, ...]:
+        """Return the stages of a plan with so many of them."""
+        if count not in self._divided:
+            self._divided[count] = tuple(self._stages(count))
+        return self._divided[count]
+
+    def _stages(self, count: int) -> Iterator[Stage]:
+        nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
+        none, end = Part(nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0), 0
+        for number, size in enumerate(even_sizes(len(self.layers), count)):
+            begin, end = end, end + size
+            layers = reduce(Part.then, self.layers[begin:end], none)
+            whole = layers if number else self.first.then(layers)
+            yield Stage(layers, whole.then(self.last) if number == count - 1 else whole)
 
 
-def parts_of(program: Graph, source: Graph, cluster: Cluster) -> Parts:
+def parts_of(program: Graph, source: Graph, few: Shortened | None, cluster: Cluster) -> Parts:
     """Return the parts of a model.
 
     Parameters
     ----------
     program : Graph
-        The program of some tensor and expert ranks, of few layers.
+        The program of some tensor and expert ranks, of few layers where equal ones were left out.
     source : Graph
         The model that it trains.
+    few : Shortened, optional
+        The whole model, and which of its layers the few ones stand for.
     cluster : Cluster
         The devices, as a training software runs programs on them if there is one.
     """
-    return _Program(program, source, cluster).parts()
+    return _Program(program, source, cluster).parts(_standing(source, few))
+
+
+def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
+    """Return for each layer of a model the layers of few that are equal to it."""
+    whole = source if few is None else few.whole
+    scopes = {node.name: block_of(node.scope) for node in whole.nodes}
+    found = {block: (block,) for block in scopes.values() if block}
+    for first, *layers, last in () if few is None else few.stretches:
+        for one, *others, other in zip(first, *layers, last, strict=True):
+            ends = scopes.get(one), scopes.get(other)
+            for name in others if all(ends) else ():
+                found[scopes[name]] = ends
+    return list(found.values())
 
 
 class _Program:
@@ -125,7 +197,6 @@ class _Program:
         self.levels = {level.name: i for i, level in enumerate(cluster.levels)}
         inside = [i for i, node in enumerate(source.nodes) if block_of(node.scope)]
         self.last, self.order = inside[-1], {n.name: i for i, n in enumerate(source.nodes)}
-        self.layers = list(dict.fromkeys(block_of(source.nodes[i].scope) for i in inside))
         self.where = [self._part_of(node) for node in program.nodes]
 
     def _part_of(self, node: Node) -> str:
@@ -133,17 +204,23 @@ class _Program:
             return block_of(node.scope)
         return _LAST if self.order.get(node.provenance.operator, -1) > self.last else _FIRST
 
-    def parts(self) -> Parts:
-        """Return the parts."""
-        tasks, elements, saved = self._tasks(), self._elements(), self._saved()
+    def parts(self, layers: Sequence[tuple[str, ...]]) -> Parts:
+        """Return the parts, of each layer by the names of those that are equal to it."""
+        tasks, elements = self._tasks(), self._elements()
+        saved, peaks = self._saved(), self._peaks()
 
+        @cache
         def part(where: str) -> Part:
             forward, backward = (self._times(tasks.get((where, which), ())) for which in (0, 1))
             own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
-            return Part(forward, backward, own, experts, saved.get(where, 0.0), frozen)
+            bytes_of = saved.get(where, 0.0), peaks.get(where, 0.0)
+            return Part(forward, backward, own, experts, *bytes_of, frozen)
 
-        layer = reduce(Part.least, map(part, self.layers))
-        return Parts(layer, part(_FIRST), part(_LAST))
+        @cache
+        def layer(names: tuple[str, ...]) -> Part:
+            return reduce(Part.least, map(part, names))
+
+        return Parts(tuple(map(layer, layers)), part(_FIRST), part(_LAST))
 
     def _times(self, tasks: Iterable[Task]) -> Times:
         compute, host, links = 0.0, 0.0, [0.0] * len(self.levels)
@@ -206,6 +283,31 @@ class _Program:
                 where = self.where[made]
                 saved[where] = saved.get(where, 0.0) + held.sizes[name]
         return saved
+
+    def _peaks(self) -> dict[str, float]:
+        """Return the most bytes of what a part makes that are live at once in its backward pass.
+
+        What is after all layers has its forward pass right before: both count.
+        """
+        program, held = self.program, buffers(self.program)
+        kinds, loop, dies = buffer_kinds(program), loop_of(program), held.live.freed_after()
+        body = range(len(program)) if loop is None else range(loop.start, loop.stop)
+        live: dict[str, float] = {}
+        peaks: dict[str, float] = {}
+        made: dict[str, str] = {}
+        for position in body:
+            node, where = program.nodes[position], self.where[position]
+            for name in (result.name for result in node.results):
+                if kinds[name] == _OF_PASS and not held.live.is_accumulator(name):
+                    made[name] = where
+                    live[where] = live.get(where, 0.0) + held.sizes[name]
+            if where == _LAST or node.provenance.phase != "forward":
+                own = live.get(where, 0.0) + held.workspaces.get(node.name, 0.0)
+                peaks[where] = max(peaks.get(where, 0.0), own)
+            for name in dies.get(position, ()):
+                if name in made:
+                    live[made[name]] -= held.sizes[name]
+        return peaks
 
     @property
     def _turn(self) -> int:

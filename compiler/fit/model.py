@@ -172,7 +172,7 @@ class FitModel:
 
     @cached_property
     def _shape(self) -> Shape:
-        return Shape(self.layers, self.samples, self.run_on, self.stored)
+        return Shape(self.samples, self.run_on, self.stored)
 
 
 def ranks_of(plan: NamedPlan) -> NamedPlan:
