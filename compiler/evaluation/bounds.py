@@ -20,7 +20,14 @@ from operator import add, mul
 
 from shardwright.compiler.evaluation.parts import Part, Parts, Stage, Times
 from shardwright.cost_model.cluster import Cluster
-from shardwright.dataflow.schedules import BACKWARD, FORWARD, WEIGHTS, Schedule, make_schedule
+from shardwright.dataflow.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHTS,
+    InFlight,
+    Schedule,
+    make_schedule,
+)
 from shardwright.dataflow.update_rules import mean_state_bytes
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import item_bytes
@@ -30,6 +37,7 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_axes import has_copies, is_of_batch
 
 _IN_ALL = 3  # the ZeRO stage that gathers in every pass
+_OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
 _ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
 
@@ -136,6 +144,8 @@ class Bound:
         What the parts of the model take on its tensor and expert ranks, with its micro-batch.
     factors : Factors
         On what the cluster's figures say.
+    is_rough : bool
+        Whether the parts are a share of those of a larger micro-batch, which take no less.
     """
 
     plan: NamedPlan
@@ -143,6 +153,7 @@ class Bound:
     shape: Shape
     parts: Parts
     factors: Factors = field(default=AS_SAID)
+    is_rough: bool = False
 
     @cached_property
     def passes(self) -> int:
@@ -279,6 +290,8 @@ class Bound:
         plan, stored = self.plan, self.shape.stored
         used = self.shape.cluster.used_by(self.devices)
         parts = plan.parts(used, self.devices)
+        if plan.shard > 1:  # what a node divides is gathered in it
+            parts = {name: parts[name] for name in parts if name not in _OUTSIDE_SHARDS}
         of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
         of_copies = [one for name in parts if has_copies(name) for one in parts[name]]
         kinds = ("reduce_scatter",) if plan.zero else ("reduce_scatter", "all_gather")
@@ -355,26 +368,29 @@ class Bound:
         saved = [part.saved for part in parts]
         few = min(self.passes, _ROUNDS * groups)
         schedule = make_schedule(self.plan.order, groups, chunks, few)
+        late = [part.late for part in parts]
         return max(
-            sum(map(mul, counts, saved)) - saved[chunk] + max(saved[chunk], parts[chunk].peak)
-            for chunk, counts in _backward_passes(schedule)[group]
+            sum(map(mul, flight.passes, saved))
+            + sum(map(mul, flight.weights, late))
+            + max(parts[chunk].peak - saved[chunk], 0.0)
+            for chunk, flight in _backward_passes(schedule)[group]
         )
 
 
 @lru_cache(maxsize=256)
-def _backward_passes(schedule: Schedule) -> tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]:
-    """Return for each device group of which chunk a backward pass is, and what is in flight.
-
-    That are the micro-batches of each chunk, those of the pass among them.
-    """
+def _backward_passes(schedule: Schedule) -> tuple[tuple[tuple[int, InFlight], ...], ...]:
+    """Return for each device group the chunk of a backward pass, and what is in flight in it."""
     found = []
     for order in schedule.actions:
-        passes, own = [0] * schedule.chunks, dict[tuple[int, tuple[int, ...]], None]()
+        passes, weights = [0] * schedule.chunks, [0] * schedule.chunks
+        own = dict[tuple[int, InFlight], None]()
         for stage, part, _ in order:
             chunk = stage // schedule.groups
             passes[chunk] += part == FORWARD
             if part == BACKWARD:
-                own[chunk, tuple(passes)] = None
+                own[chunk, InFlight(tuple(passes), tuple(weights))] = None
                 passes[chunk] -= 1
+                weights[chunk] += WEIGHTS in schedule.parts
+            weights[chunk] -= part == WEIGHTS
         found.append(tuple(own))
     return tuple(found)

@@ -7,7 +7,7 @@ of a program of tensor and expert ranks, of one micro-batch size; data ranks and
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from operator import add
 
@@ -53,6 +53,11 @@ class Times:
         links = tuple(map(min, self.links, other.links))
         return Times(min(self.compute, other.compute), links, min(self.host, other.host))
 
+    def times(self, factor: float) -> "Times":
+        """Return what takes so many times as long."""
+        links = tuple(factor * one for one in self.links)
+        return Times(factor * self.compute, links, factor * self.host)
+
     def then(self, other: "Times") -> "Times":
         """Return what both run, one after the other."""
         links = tuple(map(add, self.links, other.links))
@@ -73,6 +78,8 @@ class Part:
         Bytes that are saved for the gradient.
     peak : float
         Bytes of what it makes in a pass that are live at once in its backward pass, at most.
+    late : float
+        Bytes of that which gradients of weights read, where they are put off.
     frozen : float
         Bytes of parameters that are not trained.
     """
@@ -83,6 +90,7 @@ class Part:
     of_experts: float
     saved: float
     peak: float
+    late: float
     frozen: float
 
     def least(self, other: "Part") -> "Part":
@@ -94,8 +102,19 @@ class Part:
             min(self.of_experts, other.of_experts),
             min(self.saved, other.saved),
             min(self.peak, other.peak),
+            min(self.late, other.late),
             min(self.frozen, other.frozen),
         )
+
+    def of_samples(self, share: float) -> "Part":
+        """Return what a share of the samples of a micro-batch takes, at least.
+
+        No operator and no collective takes less time, or less memory, for each sample in a smaller
+        micro-batch.
+        """
+        forward, backward = self.forward.times(share), self.backward.times(share)
+        saved, peak, late = (share * one for one in (self.saved, self.peak, self.late))
+        return replace(self, forward=forward, backward=backward, saved=saved, peak=peak, late=late)
 
     def then(self, other: "Part") -> "Part":
         """Return what both take, one after the other: the other one goes backward first."""
@@ -106,6 +125,7 @@ class Part:
             self.of_experts + other.of_experts,
             self.saved + other.saved,
             max(self.peak, self.saved + other.peak),
+            self.late + other.late,
             self.frozen + other.frozen,
         )
 
@@ -143,6 +163,12 @@ class Parts:
     last: Part
     _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
 
+    def of_samples(self, share: float) -> "Parts":
+        """Return what a share of the samples of a micro-batch takes, at least."""
+        scaled = {part: part.of_samples(share) for part in {*self.layers}}
+        ends = self.first.of_samples(share), self.last.of_samples(share)
+        return Parts(tuple(scaled[part] for part in self.layers), *ends)
+
     def in_stages(self, count: int) -> tuple[Stage, ...]:
         """Return the stages of a plan with so many of them."""
         if count not in self._divided:
@@ -151,7 +177,7 @@ class Parts:
 
     def _stages(self, count: int) -> Iterator[Stage]:
         nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
-        none, end = Part(nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0), 0
+        none, end = Part(nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
             layers = reduce(Part.then, self.layers[begin:end], none)
@@ -180,10 +206,10 @@ def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
     """Return for each layer of a model the layers of few that are equal to it."""
     whole = source if few is None else few.whole
     scopes = {node.name: block_of(node.scope) for node in whole.nodes}
-    found = {block: (block,) for block in scopes.values() if block}
+    found: dict[str, tuple[str, ...]] = {block: (block,) for block in scopes.values() if block}
     for first, *layers, last in () if few is None else few.stretches:
         for one, *others, other in zip(first, *layers, last, strict=True):
-            ends = scopes.get(one), scopes.get(other)
+            ends = scopes.get(one, ""), scopes.get(other, "")
             for name in others if all(ends) else ():
                 found[scopes[name]] = ends
     return list(found.values())
@@ -207,14 +233,14 @@ class _Program:
     def parts(self, layers: Sequence[tuple[str, ...]]) -> Parts:
         """Return the parts, of each layer by the names of those that are equal to it."""
         tasks, elements = self._tasks(), self._elements()
-        saved, peaks = self._saved(), self._peaks()
+        of_pass = self._saved(), self._peaks(), self._late()
 
         @cache
         def part(where: str) -> Part:
             forward, backward = (self._times(tasks.get((where, which), ())) for which in (0, 1))
             own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
-            bytes_of = saved.get(where, 0.0), peaks.get(where, 0.0)
-            return Part(forward, backward, own, experts, *bytes_of, frozen)
+            saved, peak, late = (nbytes.get(where, 0.0) for nbytes in of_pass)
+            return Part(forward, backward, own, experts, saved, peak, late, frozen)
 
         @cache
         def layer(names: tuple[str, ...]) -> Part:
@@ -237,9 +263,7 @@ class _Program:
         What is made of parameters alone and what is added to gradients is left out: with ZeRO that
         is of parts of them.
         """
-        program, loop = self.program, loop_of(self.program)
-        body = range(len(program)) if loop is None else range(loop.start, loop.stop)
-        order = [(position, 0) for position in body]
+        program, order = self.program, [(position, 0) for position in self._body]
         tasks, live = TaskMaker(program, self.cluster).tasks(order), buffers(program).live
         stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
         found: dict[tuple[str, int], list[Task]] = {}
@@ -290,12 +314,11 @@ class _Program:
         What is after all layers has its forward pass right before: both count.
         """
         program, held = self.program, buffers(self.program)
-        kinds, loop, dies = buffer_kinds(program), loop_of(program), held.live.freed_after()
-        body = range(len(program)) if loop is None else range(loop.start, loop.stop)
+        kinds, dies = buffer_kinds(program), held.live.freed_after()
         live: dict[str, float] = {}
         peaks: dict[str, float] = {}
         made: dict[str, str] = {}
-        for position in body:
+        for position in self._body:
             node, where = program.nodes[position], self.where[position]
             for name in (result.name for result in node.results):
                 if kinds[name] == _OF_PASS and not held.live.is_accumulator(name):
@@ -308,6 +331,42 @@ class _Program:
                 if name in made:
                     live[made[name]] -= held.sizes[name]
         return peaks
+
+    def _late(self) -> dict[str, float]:
+        """Return the bytes that backward nodes read which no earlier layer waits for.
+
+        They are of what the other nodes of a pass make.
+        """
+        program, held, kinds = self.program, buffers(self.program), buffer_kinds(self.program)
+        nodes = [(program.nodes[i], self.where[i]) for i in self._body]
+        made = {result.name: where for node, where in nodes for result in node.results}
+        awaited = {
+            name for node, where in nodes for name in node.operands if made.get(name) != where
+        }
+        late: set[str] = set()
+        for node, _ in reversed(nodes):
+            if node.provenance.phase == "forward" or any(r.name in awaited for r in node.results):
+                awaited.update(node.operands)
+            else:
+                late.add(node.name)
+        own = {result.name for node, _ in nodes if node.name not in late for result in node.results}
+        read = {
+            held.live.roots.get(name, name)
+            for node, _ in nodes
+            if node.name in late
+            for name in node.operands
+        }
+        found: dict[str, float] = {}
+        for name in sorted(read & own):
+            if kinds[name] == _OF_PASS:
+                found[made[name]] = found.get(made[name], 0.0) + held.sizes[name]
+        return found
+
+    @property
+    def _body(self) -> range:
+        """The positions of a pass."""
+        loop = loop_of(self.program)
+        return range(len(self.program)) if loop is None else range(loop.start, loop.stop)
 
     @property
     def _turn(self) -> int:

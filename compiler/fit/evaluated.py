@@ -1,8 +1,10 @@
 """Plans that the questions of `fit` speak of: whatever is told of one is its evaluation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Any
 
 from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
 from shardwright.compiler.evaluation.evaluator import Evaluation
@@ -66,7 +68,11 @@ def evaluated(model: FitModel, plan: NamedPlan, devices: int) -> Evaluated | Non
 
 
 def fastest(
-    model: FitModel, plans: Iterable[Bound], case: Factors = AS_SAID, most: float = inf
+    model: FitModel,
+    plans: Iterable[Bound],
+    case: Factors = AS_SAID,
+    most: float = inf,
+    best: Evaluated | None = None,
 ) -> Evaluated | None:
     """Return the fastest plan that fits; None where none does.
 
@@ -82,13 +88,14 @@ def fastest(
         Factors on the figures of the cluster.
     most : float
         How many plans that fit are evaluated: the fastest of them is maybe not that of all.
+    best : Evaluated, optional
+        One more plan that fits.
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
-    best: Evaluated | None = None
-    for bound in sorted(filter(model.may_fit, bounds), key=lambda one: one.seconds):
+    for bound in _ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds):
         if best is not None and bound.seconds >= best.seconds_in(case):
             break
-        own = evaluated(model, bound.plan, bound.devices)
+        own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
         if own is None or not own.fits:
             continue
         if best is None or own.seconds_in(case) < best.seconds_in(case):
@@ -99,13 +106,29 @@ def fastest(
     return best
 
 
+def _ascending(
+    model: FitModel, bounds: Iterable[Bound], key: Callable[[Bound], Any]
+) -> Iterator[Bound]:
+    """Yield bounds in ascending order of what they have, rough ones once they are refined."""
+    left = [(key(bound), number, bound) for number, bound in enumerate(bounds)]
+    heapify(left)
+    while left:
+        _, number, bound = heappop(left)
+        if bound.is_rough:
+            refined = model.refined(bound)
+            heappush(left, (key(refined), number, refined))
+        else:
+            yield bound
+
+
 def least_memory(model: FitModel, plans: Iterable[Bound]) -> Evaluated | None:
     """Return the plan whose program takes least memory in its order, of equal ones the first.
 
     It fits if any does.
     """
     best: Evaluated | None = None
-    for bound in sorted(plans, key=lambda one: (one.memory_bytes, one.seconds)):
+    by_memory = _ascending(model, plans, lambda one: (one.memory_bytes, one.seconds))
+    for bound in by_memory:
         if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
             break
         own = evaluated(model, bound.plan, bound.devices)

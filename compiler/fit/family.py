@@ -48,7 +48,8 @@ def family(
     def on(ranks: NamedPlan) -> list[Bound]:
         plans = degrees.plans(ranks, model.layers)
         each = (replace(plan, recompute=rule) for plan in plans for rule in model.rules)
-        return [one for one in (model.bound(plan, devices) for plan in each) if one]
+        bounds = (model.rough_bound(plan, devices, max(micro_batches)) for plan in each)
+        return [bound for bound in bounds if bound]
 
     def least_of(plans: Sequence[Bound]) -> float:
         return min((one.seconds for one in plans if model.may_fit(one)), default=inf)

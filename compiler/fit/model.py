@@ -11,6 +11,7 @@ from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.dataflow.samples import samples_of
+from shardwright.dataflow.schedules import check_options
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
@@ -49,6 +50,7 @@ class FitModel:
     options: CompileOptions
     software: Software | None = None
     _parts: dict[NamedPlan, Parts | None] = field(default_factory=dict)
+    _shares: dict[tuple[NamedPlan, int], Parts] = field(default_factory=dict)
     _evaluators: dict[int, Evaluator] = field(default_factory=dict)
     _evaluations: dict[tuple[NamedPlan, int], Evaluation] = field(default_factory=dict)
 
@@ -156,15 +158,56 @@ class FitModel:
 
     def bound(self, plan: NamedPlan, devices: int) -> Bound | None:
         """Return what a plan takes at least; None where the model has no such plan."""
-        ranks = ranks_of(plan)
+        parts = self._parts_on(ranks_of(plan)) if self._has(plan, devices) else None
+        return None if parts is None else Bound(plan, devices, self._shape, parts)
+
+    def rough_bound(self, plan: NamedPlan, devices: int, most: int) -> Bound | None:
+        """Return less than a plan takes, by the parts of a larger micro-batch that others ask for.
+
+        Parameters
+        ----------
+        plan : NamedPlan
+            The plan, with its micro-batch.
+        devices : int
+            Number of devices.
+        most : int
+            Samples of the largest micro-batch.
+        """
+        own, ranks = plan.micro_batch or 1, ranks_of(plan)
+        size, each = most, self.samples // (ranks.data or 1)
+        while size > own and each % size:
+            size //= 2
+        parts = self._parts_on(replace(ranks, micro_batch=size)) if size > own else None
+        if parts is None or not self._has(plan, devices):
+            return self.bound(plan, devices)
+        key = ranks, size
+        if key not in self._shares:
+            self._shares[key] = parts.of_samples(own / size)
+        return Bound(plan, devices, self._shape, self._shares[key], is_rough=True)
+
+    def refined(self, bound: Bound) -> Bound:
+        """Return a rough bound by the parts of its own micro-batch."""
+        own = self.bound(bound.plan, bound.devices)
+        return bound if own is None else replace(own, factors=bound.factors)
+
+    def _parts_on(self, ranks: NamedPlan) -> Parts | None:
         if ranks not in self._parts:
             try:
                 evaluator = self._evaluator(ranks.tensor * (ranks.data or 1))
                 self._parts[ranks] = evaluator.parts(ranks)
             except ShardwrightError:  # the model cannot be divided so
                 self._parts[ranks] = None
-        parts = self._parts[ranks]
-        return None if parts is None else Bound(plan, devices, self._shape, parts)
+        return self._parts[ranks]
+
+    def _has(self, plan: NamedPlan, devices: int) -> bool:
+        """Return whether the batch, the layers and the devices can be divided so."""
+        try:
+            passes = plan.passes(self.samples, devices)
+            check_options(plan.order, plan.pipeline, plan.chunks, passes)
+            plan.mesh(self.cluster, devices)
+        except ShardwrightError:
+            return False
+        return plan.pipeline * plan.chunks <= self.layers
 
     def may_fit(self, bound: Bound) -> bool:
         """Return whether a plan may fit the memory limit, by what it takes at least."""

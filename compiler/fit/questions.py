@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
 
+from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.fit.evaluated import Evaluated, evaluated, fastest
 from shardwright.compiler.fit.family import family
 from shardwright.compiler.fit.model import FitModel
@@ -183,16 +184,8 @@ class Change:
 
 def changes(one: Evaluated) -> Iterator[Change]:
     """Yield the plans that differ from another one in one thing."""
-    found = [
-        *_of_plan(one, "recomputation", "recompute", RECOMPUTE),
-        *_of_plan(one, "ZeRO", "zero", ZERO),
-        *_within(one),
-        *_micro_batches(one),
-        *_degrees(one),
-        *_more_devices(one),
-    ]
     known: list[Evaluated] = []
-    for kind, text, plan, devices in found:
+    for kind, text, plan, devices in (*_on_same_devices(one), *_more_devices(one)):
         then = evaluated(one.model, plan, devices)
         if then is not None and not any(_is_same(then, other) for other in (one, *known)):
             known.append(then)
@@ -202,32 +195,18 @@ def changes(one: Evaluated) -> Iterator[Change]:
 def improved(one: Evaluated) -> Evaluated:
     """Return the plan that no change on the same devices makes faster, within the memory limit.
 
-    Some changes are beyond the family: parameters may be divided in a node alone. A change that
-    would be faster and does not fit is tried with more recomputation.
+    Some changes are beyond the family: parameters may be divided in a node alone. Each is tried
+    with more recomputation, too.
     """
-    best = one
-    while True:
-        others = (change.then for change in changes(best) if change.then.devices == one.devices)
-        fitting = (_fitting(then, best.seconds) for then in others)
-        faster = min((then for then in fitting if then is not None), key=_seconds, default=best)
-        if faster.seconds >= best.seconds:
-            return best
-        best = faster
-
-
-def _fitting(one: Evaluated, limit: float) -> Evaluated | None:
-    """Return a plan with the least recomputation with which it fits; None where it is slower."""
-    again = RECOMPUTE[RECOMPUTE.index(one.plan.recompute) + 1 :]
-    found: Evaluated | None = one
-    for rule in again:
-        if found is not None and (found.fits or found.seconds >= limit):
-            break
-        found = evaluated(one.model, replace(one.plan, recompute=rule), one.devices)
-    return found if found is not None and found.fits else None
-
-
-def _seconds(one: Evaluated) -> float:
-    return one.seconds
+    best, before = one, None
+    while best is not before:
+        before, plans = best, list[Bound]()
+        for _, _, plan, devices in _on_same_devices(best):
+            for rule in RECOMPUTE[RECOMPUTE.index(plan.recompute) :]:
+                bound = one.model.bound(replace(plan, recompute=rule), devices)
+                plans += () if bound is None else (bound,)
+        best = fastest(one.model, plans, best=best) or best
+    return best
 
 
 def _is_same(one: Evaluated, other: Evaluated) -> bool:
@@ -245,6 +224,14 @@ def _with(one: Evaluated, **values: Any) -> NamedPlan | None:
         return replace(one.plan, **values)
     except OptionError:
         return None
+
+
+def _on_same_devices(one: Evaluated) -> Iterator[_Other]:
+    yield from _of_plan(one, "recomputation", "recompute", RECOMPUTE)
+    yield from _of_plan(one, "ZeRO", "zero", ZERO)
+    yield from _within(one)
+    yield from _micro_batches(one)
+    yield from _degrees(one)
 
 
 def _of_plan(one: Evaluated, kind: str, name: str, values: Sequence[object]) -> Iterator[_Other]:

@@ -63,9 +63,12 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
     for one in Random(1).sample(plans, count):
         found = evaluated(own, one.plan, 16)
         assert found is not None
-        text = one.plan.text
-        assert one.memory_bytes <= found.evaluation.in_order.peak_bytes * (1 + 1e-9), text
-        assert one.seconds <= found.seconds * (1 + 1e-9), text
+        text, bound = one.plan.text, own.refined(one)
+        assert not bound.is_rough
+        assert one.memory_bytes <= bound.memory_bytes * (1 + 1e-9), text
+        assert one.seconds <= bound.seconds * (1 + 1e-9), text
+        assert bound.memory_bytes <= found.evaluation.in_order.peak_bytes * (1 + 1e-9), text
+        assert bound.seconds <= found.seconds * (1 + 1e-9), text
 
 
 def test_frozen_weights_are_in_the_bounds():
