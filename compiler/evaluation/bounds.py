@@ -5,7 +5,8 @@ a micro-batch passes the stages before its first one, forward and backward,
 
     step >= M p + u          for every group
 
-since the first micro-batch is as late, and what follows the last one as long. Links serve one
+since the first micro-batch is as late, and what follows the last one as long. Where gradients of
+weights are put off, those that follow the last micro-batch run beside u. Links serve one
 collective at a time: a pass takes no less than they gather and reduce in it, what is gathered
 before all passes delays the first, and what is reduced after them follows the last. A rank holds
 what it stores between steps, what it accumulates, what the micro-batches in flight have saved, and
@@ -164,6 +165,12 @@ class Bound:
     def _stages(self) -> tuple[Stage, ...]:
         return self.parts.in_stages(self.plan.pipeline * self.plan.chunks)
 
+    @property
+    def _schedule(self) -> Schedule:
+        """The schedule of as many micro-batches as are in flight at once, or more."""
+        few = min(self.passes, _ROUNDS * self.plan.pipeline)
+        return make_schedule(self.plan.order, self.plan.pipeline, self.plan.chunks, few)
+
     def _by_group(self, of: Callable[[Part], float]) -> list[float]:
         """Return what the parts of the stages of each device group have together."""
         return self._of_groups([of(stage.whole) for stage in self._stages])
@@ -174,10 +181,11 @@ class Bound:
     def seconds(self) -> float:
         """What the step takes at least."""
         if self.shape.cluster.software is not None:
-            return max(self._of_loads(self._in_line), self._of_loads(self._host)) + self._exposed
+            by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
+            return max(self._of_loads(self._in_line, self._late), by_host) + self._exposed
         if self.plan.pipeline == 1 or self.passes == 1:
             return self._of_one_stage
-        return self._of_loads(self._segments, self._once)
+        return self._of_loads(self._segments, self._late, self._once)
 
     @property
     def compute_seconds(self) -> float:
@@ -193,7 +201,9 @@ class Bound:
 
     @cached_property
     def _computing(self) -> list[float]:
-        loads = self._by_group(lambda part: part.forward.compute + part.backward.compute)
+        loads = self._by_group(
+            lambda part: sum(one.compute for one in (part.forward, part.backward, part.weights))
+        )
         return [self.factors.compute * one for one in loads]
 
     @cached_property
@@ -208,7 +218,12 @@ class Bound:
 
     def _of_passes(self, seconds: Callable[[Times], float]) -> _Passes:
         whole = [stage.whole for stage in self._stages]
-        return [seconds(one.forward) for one in whole], [seconds(one.backward) for one in whole]
+        backward = [seconds(one.backward) + seconds(one.weights) for one in whole]
+        return [seconds(one.forward) for one in whole], backward
+
+    def _put_off(self, seconds: Callable[[Times], float]) -> list[float]:
+        """Return what groups run of a micro-batch that no other group waits for."""
+        return self._by_group(lambda part: seconds(part.weights))
 
     @cached_property
     def _segments(self) -> _Passes:
@@ -237,7 +252,7 @@ class Bound:
     @property
     def _of_one_stage(self) -> float:
         """The bound where all links are beside all passes: the last pass reduces what it makes."""
-        found = self._of_loads(self._in_line)
+        found = self._of_loads(self._in_line, self._late)
         gathers, reductions = map(self._of_groups, self._moved)
         in_pass = {2: (0, 1), 3: (2, 1)}.get(self.plan.zero, (0, 0))
         for group, (forward, backward) in enumerate(
@@ -262,20 +277,29 @@ class Bound:
         moved = (times[0] * g + times[1] * r for g, r in zip(gathers, reductions, strict=True))
         return software.exposed_parameters.value * min(moved)
 
+    @property
+    def _late(self) -> list[float]:
+        return self._put_off(self.factors.seconds)
+
     def _of_loads(
-        self, passes: _Passes, once: Sequence[tuple[float, float]] | None = None
+        self,
+        passes: _Passes,
+        late: Sequence[float],
+        once: Sequence[tuple[float, float]] | None = None,
     ) -> float:
         """Return the bound by what groups run, forward and backward, and once before and after."""
         (forward, backward), groups, found = passes, self.plan.pipeline, 0.0
-        divided = WEIGHTS in make_schedule(self.plan.order, groups, self.plan.chunks, groups).parts
+        put_off = _put_off_last(self._schedule)
         reached, left = 0.0, 0.0  # when a group begins at least, and what follows its last pass
         for group in range(groups):
             before, after = once[group] if once else (0.0, 0.0)
             load = sum(forward[group::groups]) + sum(backward[group::groups])
             reached = max(reached, before)
-            found = max(found, reached + self.passes * load + max(left, after))
+            own = reached + self.passes * load
+            found = max(found, own + after, own - put_off[group] * late[group] + left)
             reached += forward[group]
-            left = max(left, after) + (0.0 if divided else backward[group])
+            awaited = backward[group] - (late[group] if put_off[-1] else 0.0)
+            left = max(left, after) + awaited
         return found
 
     def _of_groups(self, stages: Sequence[float]) -> list[float]:
@@ -363,18 +387,23 @@ class Bound:
 
     def _saved_on(self, group: int) -> float:
         """Return what a group has saved and made where a backward pass has most, at least."""
-        groups, chunks = self.plan.pipeline, self.plan.chunks
+        groups = self.plan.pipeline
         parts = [stage.whole for stage in self._stages[group::groups]]
         saved = [part.saved for part in parts]
-        few = min(self.passes, _ROUNDS * groups)
-        schedule = make_schedule(self.plan.order, groups, chunks, few)
         late = [part.late for part in parts]
         return max(
             sum(map(mul, flight.passes, saved))
             + sum(map(mul, flight.weights, late))
             + max(parts[chunk].peak - saved[chunk], 0.0)
-            for chunk, flight in _backward_passes(schedule)[group]
+            for chunk, flight in _backward_passes(self._schedule)[group]
         )
+
+
+@lru_cache(maxsize=256)
+def _put_off_last(schedule: Schedule) -> tuple[int, ...]:
+    """Return for each group how many gradients of weights follow its last backward pass."""
+    parts = [[action.part for action in order] for order in schedule.actions]
+    return tuple(order[::-1].index(BACKWARD) if WEIGHTS in order else 0 for order in parts)
 
 
 @lru_cache(maxsize=256)

@@ -7,8 +7,8 @@ of a program of tensor and expert ranks, of one micro-batch size; data ranks and
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from dataclasses import dataclass, field
+from functools import cache, cached_property, reduce
 from operator import add
 
 from shardwright.cost_model.buffers import buffer_kinds, buffers
@@ -17,6 +17,7 @@ from shardwright.cost_model.roofline import value_bytes
 from shardwright.cost_model.streams import Task, parameter_tensors
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.schedules import BACKWARD, FORWARD, PARTS, WEIGHTS
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
@@ -70,8 +71,8 @@ class Part:
 
     Parameters
     ----------
-    forward, backward : Times
-        What a pass runs in line.
+    forward, backward, weights : Times
+        What a pass runs in line; of the backward pass apart what no earlier part waits for.
     elements, of_experts : float
         Trained elements, and those of them that experts have.
     saved : float
@@ -86,6 +87,7 @@ class Part:
 
     forward: Times
     backward: Times
+    weights: Times
     elements: float
     of_experts: float
     saved: float
@@ -98,6 +100,7 @@ class Part:
         return Part(
             self.forward.least(other.forward),
             self.backward.least(other.backward),
+            self.weights.least(other.weights),
             min(self.elements, other.elements),
             min(self.of_experts, other.of_experts),
             min(self.saved, other.saved),
@@ -112,15 +115,17 @@ class Part:
         No operator and no collective takes less time, or less memory, for each sample in a smaller
         micro-batch.
         """
-        forward, backward = self.forward.times(share), self.backward.times(share)
         saved, peak, late = (share * one for one in (self.saved, self.peak, self.late))
-        return replace(self, forward=forward, backward=backward, saved=saved, peak=peak, late=late)
+        forward, backward = self.forward.times(share), self.backward.times(share)
+        times = forward, backward, self.weights.times(share)
+        return Part(*times, self.elements, self.of_experts, saved, peak, late, self.frozen)
 
     def then(self, other: "Part") -> "Part":
         """Return what both take, one after the other: the other one goes backward first."""
         return Part(
             self.forward.then(other.forward),
             self.backward.then(other.backward),
+            self.weights.then(other.weights),
             self.elements + other.elements,
             self.of_experts + other.of_experts,
             self.saved + other.saved,
@@ -177,7 +182,7 @@ class Parts:
 
     def _stages(self, count: int) -> Iterator[Stage]:
         nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
-        none, end = Part(nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0
+        none, end = Part(nothing, nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
             layers = reduce(Part.then, self.layers[begin:end], none)
@@ -237,10 +242,13 @@ class _Program:
 
         @cache
         def part(where: str) -> Part:
-            forward, backward = (self._times(tasks.get((where, which), ())) for which in (0, 1))
+            forward, backward, weights = (
+                self._times(tasks.get((where, which), ())) for which in PARTS
+            )
             own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
             saved, peak, late = (nbytes.get(where, 0.0) for nbytes in of_pass)
-            return Part(forward, backward, own, experts, saved, peak, late, frozen)
+            times = forward, backward, weights
+            return Part(*times, own, experts, saved, peak, late, frozen)
 
         @cache
         def layer(names: tuple[str, ...]) -> Part:
@@ -257,8 +265,8 @@ class _Program:
                 links[self.levels[task.placement.levels[-1]]] += task.seconds * task.exposed
         return Times(compute, tuple(links), host)
 
-    def _tasks(self) -> dict[tuple[str, int], list[Task]]:
-        """Return what a pass runs in line in each part, forward and backward.
+    def _tasks(self) -> dict[tuple[str, str], list[Task]]:
+        """Return what a pass runs in line in each part, by the part of a schedule.
 
         What is made of parameters alone and what is added to gradients is left out: with ZeRO that
         is of parts of them.
@@ -266,12 +274,13 @@ class _Program:
         program, order = self.program, [(position, 0) for position in self._body]
         tasks, live = TaskMaker(program, self.cluster).tasks(order), buffers(program).live
         stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
-        found: dict[tuple[str, int], list[Task]] = {}
+        found: dict[tuple[str, str], list[Task]] = {}
         for (position, _), task in zip(order, tasks, strict=True):
             node = program.nodes[position]
             added = node.provenance.role == "accumulation" or live.is_accumulator(node.name)
             if task.in_line and node.name not in stored and not added:
-                which = int(node.provenance.phase != "forward")
+                which = WEIGHTS if node.name in self._put_off else BACKWARD
+                which = FORWARD if node.provenance.phase == "forward" else which
                 found.setdefault((self.where[position], which), []).append(task)
         return found
 
@@ -332,32 +341,34 @@ class _Program:
                     live[made[name]] -= held.sizes[name]
         return peaks
 
-    def _late(self) -> dict[str, float]:
-        """Return the bytes that backward nodes read which no earlier layer waits for.
-
-        They are of what the other nodes of a pass make.
-        """
-        program, held, kinds = self.program, buffers(self.program), buffer_kinds(self.program)
-        nodes = [(program.nodes[i], self.where[i]) for i in self._body]
+    @cached_property
+    def _put_off(self) -> set[str]:
+        """The backward nodes that no earlier part waits for, by name."""
+        nodes = [(self.program.nodes[i], self.where[i]) for i in self._body]
         made = {result.name: where for node, where in nodes for result in node.results}
         awaited = {
             name for node, where in nodes for name in node.operands if made.get(name) != where
         }
-        late: set[str] = set()
+        found: set[str] = set()
         for node, _ in reversed(nodes):
             if node.provenance.phase == "forward" or any(r.name in awaited for r in node.results):
                 awaited.update(node.operands)
             else:
-                late.add(node.name)
-        own = {result.name for node, _ in nodes if node.name not in late for result in node.results}
-        read = {
-            held.live.roots.get(name, name)
-            for node, _ in nodes
-            if node.name in late
-            for name in node.operands
-        }
+                found.add(node.name)
+        return found
+
+    def _late(self) -> dict[str, float]:
+        """Return the bytes of what the other nodes of a pass make that these nodes read."""
+        held, kinds, roots = buffers(self.program), buffer_kinds(self.program), set[str]()
+        made: dict[str, str] = {}
+        for position in self._body:
+            node = self.program.nodes[position]
+            if node.name in self._put_off:
+                roots.update(held.live.roots.get(name, name) for name in node.operands)
+            else:
+                made |= dict.fromkeys((r.name for r in node.results), self.where[position])
         found: dict[str, float] = {}
-        for name in sorted(read & own):
+        for name in sorted(roots & made.keys()):
             if kinds[name] == _OF_PASS:
                 found[made[name]] = found.get(made[name], 0.0) + held.sizes[name]
         return found
