@@ -29,4 +29,5 @@ def rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         if not is_frozen:
+            gc.freeze()  # else the next object that is made lets what is left be visited
             gc.unfreeze()

@@ -46,9 +46,9 @@ class MemoryUseReport:
     window_bytes: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Buffers:
-    """The buffers of a program on one rank.
+    """The buffers of a program on one rank; compared by identity.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,19 +57,23 @@ class LiveRanges:
         self.present = sum(held.sizes[name] for name in present_names(graph))
         self._sizes, self._positions = held.sizes, positions
         runs = _runs(len(graph), positions)
-        made = [*_allocations(graph, held, positions, runs)]
-        freed = [*_releases(graph, held, positions, runs)]
+        made, freed = [*_allocations(graph, held, runs)], [*_releases(graph, held, runs)]
         names = [name for *_, name in made] + [name for *_, name in freed]
         self.names = sorted(set(names))
         """The names of the buffers."""
         number = {name: i for i, name in enumerate(self.names)}
-        self._made = np.array([i for i, *_ in made], np.intp)
-        self._used = np.array([i for used, *_ in freed for i in used], np.intp)
-        self._counts = np.array([len(used) for used, *_ in freed], np.intp)
-        self._orders = np.array([order for _, order, *_ in made] + [1] * len(freed))
-        nbytes = [nbytes for _, _, nbytes, _ in made] + [nbytes for _, nbytes, _ in freed]
-        self._nbytes = np.array(nbytes, np.float64)
-        self._buffers = np.array([number[name] for name in names], np.intp)
+        executions = [one for one, *_ in made]
+        passes = [one for one, *_ in freed]
+        uses = [*chain.from_iterable(passes)]
+        self._made = np.array([*chain.from_iterable(executions)], np.intp)
+        self._used = np.array([*chain.from_iterable(uses)], np.intp)
+        self._counts = np.array([*map(len, uses)], np.intp)
+        times = [*map(len, executions), *map(len, passes)]
+        orders = [order for _, order, *_ in made] + [1] * len(freed)
+        nbytes = [nbytes for *_, nbytes, _ in made] + [nbytes for _, nbytes, _ in freed]
+        self._orders = np.repeat(np.array(orders, np.intp), times)
+        self._nbytes = np.repeat(np.array(nbytes, np.float64), times)
+        self._buffers = np.repeat(np.array([number[name] for name in names], np.intp), times)
 
     def changes(self, starts: Floats, ends: Floats) -> LiveChanges:
         """Return the changes of the live bytes.
@@ -125,34 +129,34 @@ class LiveRanges:
 
 
 def _allocations(
-    graph: Graph, held: Buffers, positions: Sequence[int], runs: Sequence[Sequence[int]]
-) -> Iterator[tuple[int, int, float, str]]:
-    """Yield the execution, the order in it, the bytes and the name of what is allocated."""
-    loop, sizes = held.live.loop, held.sizes
-    for i, position in enumerate(positions):
-        node = graph.nodes[position]
+    graph: Graph, held: Buffers, runs: Sequence[Sequence[int]]
+) -> Iterator[tuple[Sequence[int], int, float, str]]:
+    """Yield the executions, the order in each, the bytes and the name of what is allocated."""
+    sizes, loop, workspaces = held.sizes, held.live.loop, held.workspaces
+    accumulated = frozenset[str]() if loop is None else loop.accumulated
+    for node, executions in zip(graph.nodes, runs, strict=True):
         for result in node.results:
-            if sizes[result.name] and not held.live.is_accumulator(result.name):
-                yield i, 0, sizes[result.name], result.name
-        if held.workspaces.get(node.name):
-            yield i, 0, held.workspaces[node.name], node.name
+            name = result.name
+            if sizes[name] and name not in accumulated:
+                yield executions, 0, sizes[name], name
+        if workspaces.get(node.name):
+            yield executions, 0, workspaces[node.name], node.name
     if loop is not None:
-        first = runs[loop.start][0]
+        first = runs[loop.start][:1]
         yield from ((first, -1, sizes[name], name) for name in loop.accumulated)
 
 
 def _releases(
-    graph: Graph, held: Buffers, positions: Sequence[int], runs: Sequence[Sequence[int]]
-) -> Iterator[tuple[Sequence[int], float, str]]:
-    """Yield the uses, the bytes, negative, and the name of what is freed."""
-    for i, position in enumerate(positions):
-        name = graph.nodes[position].name
-        if held.workspaces.get(name):
-            yield (i,), -held.workspaces[name], name
+    graph: Graph, held: Buffers, runs: Sequence[Sequence[int]]
+) -> Iterator[tuple[Sequence[tuple[int, ...]], float, str]]:
+    """Yield the uses in each pass, the bytes, negative, and the name of what is freed."""
+    for node, executions in zip(graph.nodes, runs, strict=True) if held.workspaces else ():
+        if held.workspaces.get(node.name):
+            yield [(i,) for i in executions], -held.workspaces[node.name], node.name
     for name, uses in held.live.freed():
         if held.sizes[name]:
-            for used in zip(*_uses_by_pass(name, uses, held, runs), strict=True):
-                yield used, -held.sizes[name], name
+            by_pass = [*zip(*_uses_by_pass(name, uses, held, runs), strict=True)]
+            yield by_pass, -held.sizes[name], name
 
 
 def overlapped_memory(graph: Graph, timeline: Timeline) -> MemoryUseReport:

@@ -21,10 +21,15 @@ def peak_memory(graph: Graph, held: Buffers | None = None) -> MemoryUseReport:
     held : Buffers, optional
         Its buffers, if they have other sizes.
     """
+    if held is None:
+        return graph.analysed("peak memory", lambda: _peak_memory(graph, buffers(graph)))
+    return _peak_memory(graph, held)
+
+
+def _peak_memory(graph: Graph, held: Buffers) -> MemoryUseReport:
     pipeline = pipeline_of(graph)
     if pipeline is not None:
         return pipeline_memory(pipeline, held)
-    held = held or buffers(graph)
     peak, at, best = -1.0, "the start", dict[str, float]()
     for node, total, now in live_memory(graph, held):
         if total > peak:

@@ -34,6 +34,9 @@ COMPUTE = "compute"
 Queue = Literal["compute", "blocking", "gathers", "reductions"]
 """``compute`` and ``blocking`` nodes run in program order, the deferrable ones beside them."""
 
+IN_LINE: frozenset[Queue] = frozenset({"compute", "blocking"})
+"""Queues of what runs in program order."""
+
 _GATHERS: frozenset[Role] = frozenset({"redistribution", "recompute"})
 _REDUCTIONS: frozenset[Role] = frozenset({"gradient_redistribution", "fusion"})
 _COPIES: frozenset[Role] = frozenset({"forward", "redistribution", "mirror", "recompute"})
@@ -105,7 +108,7 @@ class Task:
     @property
     def in_line(self) -> bool:
         """Whether it runs in program order, with all others of this kind."""
-        return self.placement.queue in ("compute", "blocking")
+        return self.placement.queue in IN_LINE
 
     def waiting_for(self, after: tuple[int, ...]) -> "Task":
         """Return the task, that waits for others; there are many of them."""

@@ -20,7 +20,7 @@ from shardwright.cost_model.efficiency.as_run import launch_seconds, run_by, sec
 from shardwright.cost_model.efficiency.unread import unread_recomputation
 from shardwright.cost_model.roofline import computing_seconds
 from shardwright.cost_model.schedule import Scheduler
-from shardwright.cost_model.streams import Task, placements
+from shardwright.cost_model.streams import IN_LINE, Task, placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.operators.views import buffers_of
@@ -103,6 +103,7 @@ class TaskMaker:
         recomputes = self.software is not None and self.software.recompute == "blocks"
         self.unread = unread_recomputation(graph) if recomputes else {}
         self._tasks = [self._task_of(graph, position) for position in range(len(graph))]
+        self._is_in_line = [task.in_line for task in self._tasks]
         self._joins = self._find_joins(graph)
         self._in_passes: dict[int, Tasks] = {}
 
@@ -124,7 +125,7 @@ class TaskMaker:
         tasks = [self._tasks[position] for position, _ in order]
         line = -1
         for i, (position, _) in enumerate(order):
-            join, task = self._joins[position], tasks[i]
+            join = self._joins[position]
             if join is not None:
                 after = [producer[name] for name in join.waits_for if name in producer]
                 for name in join.written:
@@ -134,8 +135,9 @@ class TaskMaker:
                 producer.update(dict.fromkeys(join.made, i))
                 for name in join.buffers:
                     readers.setdefault(name, []).append(i)
-                tasks[i] = task.waiting_for(_needed(after, tasks, task))
-            if task.in_line:
+                if needed := _needed(after, tasks, tasks[i]):
+                    tasks[i] = tasks[i].waiting_for(needed)
+            if self._is_in_line[position]:
                 line = i
         return tuple(tasks)
 
@@ -143,15 +145,18 @@ class TaskMaker:
         """Return what each node waits for, and what waits for it, if that is not the line alone."""
         live, rewritten = self.buffers.live, {n for names in self.written.values() for n in names}
         pairs = list(zip(graph.nodes, self.placed, strict=True))
-        named = rewritten | {view for view, root in live.roots.items() if root in rewritten}
+        read = rewritten | {view for view, root in live.roots.items() if root in rewritten}
+        awaited = set(read)
         for node, where in pairs:
             if where.queue != "compute":
-                named.update(node.operands)
-                named.update(result.name for result in node.results)
+                awaited.update(node.operands)
+            if where.queue not in IN_LINE:
+                read.update([result.name for result in node.results])
         found: list[_Join | None] = []
         for i, (node, where) in enumerate(pairs):
             made = tuple([result.name for result in node.results])
-            if where.queue == "compute" and named.isdisjoint((*node.operands, *made)):
+            alone = read.isdisjoint(node.operands) and awaited.isdisjoint(made)
+            if alone and where.queue == "compute":
                 found.append(None)
                 continue
             itself = made[:1] if any(map(live.is_accumulator, made)) else ()

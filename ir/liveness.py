@@ -58,15 +58,15 @@ def loop_of(graph: Graph) -> Loop | None:
 
 def _loop_of(graph: Graph, mesh: Mesh) -> Loop | None:
     axes = mesh.in_time
-    split = {
-        name
-        for name, value in graph.values.items()
-        if value.layout is not None and value.layout.mentions(axes)
-    }
+    layouts = {id(value.layout): value.layout for value in graph.values.values()}  # few
+    mentioning = {key for key, one in layouts.items() if one is not None and one.mentions(axes)}
+    split = {name for name, value in graph.values.items() if id(value.layout) in mentioning}
     inside = [
         i
         for i, node in enumerate(graph.nodes)
-        if node.attributes.get("in_passes") or _touches(node, split)
+        if not split.isdisjoint(node.operands)
+        or any([result.name in split for result in node.results])
+        or node.attributes.get("in_passes")
     ]
     if not inside:
         return None
@@ -129,12 +129,6 @@ def mentions(graph: Graph, node: Node, axes: tuple[str, ...]) -> bool:
     """Return whether the layout of an operand or result of a node mentions some axes."""
     values = (*graph.operand_values(node), *node.results)
     return any(value.layout is not None and value.layout.mentions(axes) for value in values)
-
-
-def _touches(node: Node, names: Set[str]) -> bool:
-    """Return whether a node reads or makes one of some values."""
-    made = any(result.name in names for result in node.results)
-    return made or not names.isdisjoint(node.operands)
 
 
 def check_loop(graph: Graph) -> None:

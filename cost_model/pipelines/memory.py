@@ -9,6 +9,7 @@ parameters and inputs, accumulators for the whole loop, and what is in flight.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 
 import numpy as np
@@ -19,7 +20,6 @@ from shardwright.cost_model.buffers import (
     Buffers,
     MemoryUseReport,
     buffer_kinds,
-    buffers,
 )
 from shardwright.cost_model.pipelines.segments import GroupSegments, TimedSegment
 from shardwright.cost_model.roofline import value_bytes
@@ -96,14 +96,20 @@ class WalkedGroup:
     kinds: Bytes
 
 
-def pipeline_memory(pipeline: Pipeline, held: Buffers | None = None) -> MemoryUseReport:
+def pipeline_memory(pipeline: Pipeline, held: Buffers) -> MemoryUseReport:
     """Return the peak memory of the device group that takes most, with that of each."""
-    memory = PipelineMemory(pipeline, held)
+    memory = memory_by_kind(pipeline, held)
     peaks = [memory.walked(group).peak for group in pipeline.groups]
     totals = tuple(float(peak.peak.sum()) for peak in peaks)
     most = peaks[totals.index(max(totals))]
     by_kind = dict(zip(KINDS, most.peak.tolist(), strict=True))
     return MemoryUseReport(max(totals), by_kind, most.at, totals)
+
+
+@lru_cache(maxsize=2)  # the peak is asked for before and after the step is simulated
+def memory_by_kind(pipeline: Pipeline, held: Buffers) -> "PipelineMemory":
+    """Return the live bytes of a pipeline by kind; both arguments are compared by identity."""
+    return PipelineMemory(pipeline, held)
 
 
 class PipelineMemory:
@@ -113,7 +119,7 @@ class PipelineMemory:
     ----------
     pipeline : Pipeline
         The pipeline.
-    held : Buffers, optional
+    held : Buffers
         Its buffers.
     columns : Columns, optional
         What the bytes are divided by, instead of kinds.
@@ -122,12 +128,12 @@ class PipelineMemory:
     def __init__(
         self,
         pipeline: Pipeline,
-        held: Buffers | None = None,
+        held: Buffers,
         columns: Columns | None = None,
     ) -> None:
         self.pipeline, graph = pipeline, pipeline.graph
         copied = _copied(graph)
-        held, mesh = held or buffers(graph), graph.mesh or Mesh(())
+        mesh = graph.mesh or Mesh(())
         constants = [name for name, root in held.live.roots.items() if root == name]
         own = (*copied.values(), *constants)
         sizes = {name: value_bytes(graph.values[name], mesh) for name in own}
@@ -263,10 +269,10 @@ class _Walk:
         return np.zeros(self.memory.columns.count)
 
     def _sum(self, changes: Iterable[_Change]) -> Bytes:
-        found = self._none()
+        found = [0.0] * self.memory.columns.count
         for column, nbytes, _ in changes:
             found[column] += nbytes
-        return found
+        return np.array(found)
 
     def _node(self, run: Run) -> Node:
         return self.memory.pipeline.graph.nodes[run.position]

@@ -24,6 +24,7 @@ from shardwright.cost_model.pipelines.memory import (
     PipelineMemory,
     Rise,
     WalkedGroup,
+    memory_by_kind,
 )
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
@@ -136,7 +137,7 @@ def _steps(pipeline: Pipeline, cluster: AnyCluster, columns: Columns | None = No
 @lru_cache(maxsize=2)  # a step is simulated, and then narrowed; a pipeline is compared by identity
 def _steps_by_kind(pipeline: Pipeline, cluster: AnyCluster) -> "_Steps":
     times = SegmentTimes(pipeline, cluster)
-    return _Steps(times, PipelineMemory(pipeline, times.buffers))
+    return _Steps(times, memory_by_kind(pipeline, times.buffers))
 
 
 def pipeline_seconds(pipeline: Pipeline, cluster: AnyCluster) -> float:

@@ -1,10 +1,10 @@
 """Layers put into the program of a model that was emitted without them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.provenance import Provenance
@@ -38,8 +38,7 @@ def lengthened(whole: Graph, program: Graph, layers: Layers) -> Graph:
     return _Lengthening(whole, program, layers).program()
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """What an operator of a layer reads: of which layer, and the value in the layer that stays.
 
     A step of -1 is the layer before, 1 the next one, None something outside of them all.
@@ -79,6 +78,11 @@ class _Lengthening:
             made = [(one, source[one]) for one in layers[0] if one in whole.producers]
             scopes = {whole.producers[a].scope: whole.producers[b].scope for a, b in made}
             self.scopes.append(scopes)
+        self.own = {name: name for name in self.second}
+        self.around = {
+            at: tuple(self._names_in(at + step) for step in (0, 1, -1))
+            for at in range(-1, len(layers) - 1)
+        }
 
     def _of_stored(self, parameter: Parameter) -> int:
         return self.sides.get(parameter.weight or parameter.name, 0)
@@ -103,11 +107,11 @@ class _Lengthening:
             names[name] = own
         return names
 
-    def _name(self, name: str, number: int) -> str:
-        """Return the name of a value of the first layer in another: -1 is the first itself."""
+    def _names_in(self, number: int) -> Mapping[str, str]:
+        """Return the names in a layer of the values of the first: -1 is the first itself."""
         if number < 0:
-            return name
-        return self.names[number][name] if number < len(self.names) else self.second[name]
+            return self.own
+        return self.names[number] if number < len(self.names) else self.second
 
     def program(self) -> Graph:
         """Return the program with the layers."""
@@ -128,11 +132,12 @@ class _Lengthening:
         updates = _Between(short.updates, [self._side(name) for name, _ in short.updates])
         _check(not any(map(self._side, short.outputs)))
         nodes = self.nodes.filled(count, lambda one, number: self._put(one, read[one.name], number))
+        kept = {node.name: ends.get(node.name) or self._outside(node) for node in short.nodes}
         return replace(
             short,
             parameters=self.stored.filled(count, self._put_parameter),
-            nodes=tuple(ends.get(node.name) or self._outside(node) for node in nodes),
-            updates=updates.filled(count, lambda p, i: (self._name(p[0], i), self._name(p[1], i))),
+            nodes=tuple([kept.get(node.name, node) for node in nodes]),
+            updates=updates.filled(count, self._put_update),
         )
 
     def _side(self, name: str) -> int:
@@ -150,34 +155,40 @@ class _Lengthening:
         return _Read(None, one)
 
     def _reads(
-        self, node: Node, reads: Sequence[_Read], number: int, others: Sequence[bool] = ()
+        self, node: Node, reads: Sequence[_Read], number: int, others: Sequence[bool]
     ) -> Node:
-        """Return an operator of a layer, by number, that reads what its place lets it read.
-
-        Of an operator that stays, `others` are the places at which it reads other layers than now.
-        """
-        names = [
-            one.name if one.step is None else self._name(one.name, number + one.step)
-            for one in reads
-        ]
-        if others:
-            now = _named(node)
-            names = [
-                new if other else old for new, old, other in zip(names, now, others, strict=True)
-            ]
-        operator, tensor, target, *operands = names
+        """Return an operator that stays: at some places it reads other layers than now."""
+        around, now = self.around[number], _named(node)
+        operator, tensor, target, *operands = (
+            around[one.step][one.name] if other and one.step is not None else old
+            for one, old, other in zip(reads, now, others, strict=True)
+        )
         provenance = Provenance(operator, node.provenance.role, tensor, target)
         return replace(node, operands=tuple(operands), provenance=provenance)
 
-    def _put(self, node: Node, read: Sequence[_Read], number: int) -> Node:
+    def _put(self, node: Node, reads: Sequence[_Read], number: int) -> Node:
         """Return an operator of a layer that is put, by that of the first layer."""
-        results = tuple(replace(r, name=self.names[number][r.name]) for r in node.results)
-        scope, attributes = self.scopes[number].get(node.scope, node.scope), node.attributes
+        around, attributes = self.around[number], node.attributes
+        own = around[0]
+        operator, tensor, target, *operands = [
+            name if step is None else around[step][name] for step, name in reads
+        ]
         if RANDOM in attributes:
-            model = self.whole.producers[self.names[number][node.provenance.operator]]
+            model = self.whole.producers[own[node.provenance.operator]]
             attributes = {**attributes, RANDOM: model.attributes[RANDOM]}
-        put = replace(node, results=results, scope=scope, attributes=attributes)
-        return self._reads(put, read, number)
+        return Node(
+            node.operator,
+            tuple(operands),
+            tuple([Value(own[r.name], r.type, r.layout) for r in node.results]),
+            attributes,
+            self.scopes[number].get(node.scope, node.scope),
+            node.strategy,
+            Provenance(operator, node.provenance.role, tensor, target),
+        )
+
+    def _put_update(self, update: tuple[str, str], number: int) -> tuple[str, str]:
+        names = self.names[number]
+        return names[update[0]], names[update[1]]
 
     def _put_parameter(self, parameter: Parameter, number: int) -> Parameter:
         names = self.names[number]
@@ -195,7 +206,8 @@ class _Lengthening:
             return node
         operands = _Between(node.operands, sides)
         _check(all(self.second[one] == two for one, two in operands.pairs))
-        return replace(node, operands=operands.filled(len(self.names), self._name))
+        names = operands.filled(len(self.names), lambda name, number: self.names[number][name])
+        return replace(node, operands=names)
 
 
 def _named(node: Node) -> tuple[str, ...]:
