@@ -43,7 +43,12 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
 from shardwright.passes.pipeline import Pipeline
-from shardwright.planner.choice.configuration import FORMS, Form, candidate_counts, configurations
+from shardwright.planner.choice.configuration import (
+    Form,
+    candidate_counts,
+    configurations,
+    searched_forms,
+)
 from shardwright.planner.choice.questions import Found
 from shardwright.planner.effort import budget_of
 from shardwright.planner.evaluation.simulated_step import simulated_step, tolerance_of
@@ -240,7 +245,7 @@ def _forms(options: CompileOptions) -> Sequence[Form]:
     """Return the chunks and schedules of pipelines that are tried."""
     given = options.chunks > 1 or options.schedule is not None
     if options.stages == SEARCHED and not given:
-        return FORMS
+        return searched_forms()
     return ((options.chunks, options.order),)
 
 

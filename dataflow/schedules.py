@@ -3,17 +3,7 @@
 There are ``S`` device groups with ``V`` chunks each, so ``S V`` stages; stage ``s`` is on the group
 ``s mod S``. A step runs ``M`` micro-batches through all stages, forward and then backward. A
 schedule says in which order each group does that. It is a pure function of its name, S, V and M:
-
-- ``gpipe``: all forward passes, then all backward passes; M micro-batches are in flight.
-- ``1f1b``: after a warm-up, one forward and one backward pass in turn; at stage s at most S - s
-  micro-batches are in flight (Narayanan et al., arXiv 2006.09503).
-- ``interleaved``: the same with V > 1 chunks a group, in the order of Megatron-LM; M is a multiple
-  of S (Narayanan et al., arXiv 2104.04473).
-- ``zero_bubble``: as ``1f1b``, with the backward pass divided in two parts: the gradients of
-  activations, which other stages wait for, and those of weights, which no stage waits for. Group g
-  does the second part g micro-batches late, which fills the bubble at the end (ZB-H1 of Qi et al.,
-  arXiv 2401.10241). At most S micro-batches are in flight on every group, as many as on the first
-  group of ``1f1b``, counted until the second part is done.
+an `Order` of `orders`, which is registered under the name.
 
 Knows neither programs nor seconds.
 """
@@ -24,30 +14,14 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
+from shardwright.dataflow.orders import BACKWARD as BACKWARD
+from shardwright.dataflow.orders import FORWARD as FORWARD
+from shardwright.dataflow.orders import PARTS, SCHEDULES, Order
+from shardwright.dataflow.orders import WEIGHTS as WEIGHTS
+from shardwright.dataflow.orders import Action as Action
+from shardwright.dataflow.orders import Segment as Segment
 from shardwright.ir.errors import ExecutionError, OptionError
-
-FORWARD, BACKWARD, WEIGHTS = PARTS = ("forward", "backward", "weights")
-_BUBBLE_OF_ZB_H1 = 1 / 3  # of the bubble of `1f1b`, where all three parts are as long
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
-
-Segment = tuple[int, str]
-"""A stage, and its part of a pass over one micro-batch: forward, backward or weights."""
-
-
-class Action(NamedTuple):
-    """One segment of one micro-batch."""
-
-    stage: int
-    part: str
-    micro_batch: int
-
-    def __str__(self) -> str:
-        return f"the {self.part} pass of stage {self.stage} for micro-batch {self.micro_batch}"
-
-    @property
-    def segment(self) -> Segment:
-        """The stage and the part."""
-        return self.stage, self.part
+from shardwright.ir.registry import explained
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: hashing all actions is slow
@@ -106,7 +80,7 @@ def make_schedule(name: str, groups: int, chunks: int, micro_batches: int) -> Sc
         If there is no such schedule, or it does not exist for these numbers.
     """
     check_options(name, groups, chunks, micro_batches)
-    return _made(name, groups, chunks, micro_batches)
+    return _made(SCHEDULES[name], name, groups, chunks, micro_batches)
 
 
 def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> None:
@@ -123,31 +97,29 @@ def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> No
     for what, number in numbers.items():
         if number < 1:
             raise OptionError(f"a pipeline has {number} {what}, expected at least 1")
-    if name != "interleaved" and chunks > 1:
+    order = SCHEDULES[name]
+    if not order.has_chunks and chunks > 1:
         raise OptionError(
             f"the schedule `{name}` has one chunk for each device group, not {chunks}",
             hint="use the schedule `interleaved`",
         )
-    if name == "interleaved" and chunks == 1:
+    if order.has_chunks and chunks == 1:
         raise OptionError(
-            "the schedule `interleaved` needs at least 2 chunks for each device group, not 1",
+            f"the schedule `{name}` needs at least 2 chunks for each device group, not 1",
             hint="use the schedule `1f1b`",
         )
-    if name == "interleaved" and micro_batches % groups:
+    if order.in_rounds and micro_batches % groups:
         raise OptionError(
-            f"the schedule `interleaved` needs a multiple of {groups} micro-batches, one for each "
+            f"the schedule `{name}` needs a multiple of {groups} micro-batches, one for each "
             f"device group, not {micro_batches}",
             hint=f"use {-(-micro_batches // groups) * groups} micro-batches",
         )
 
 
 @lru_cache(maxsize=256)
-def _made(name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
-    if name == "interleaved":
-        actions = [_interleaved(g, groups, chunks, micro_batches) for g in range(groups)]
-    else:
-        order = {"gpipe": _gpipe, "1f1b": _one_forward_one_backward, "zero_bubble": _zero_bubble}
-        actions = [order[name](group, groups, micro_batches) for group in range(groups)]
+def _made(order: type[Order], name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
+    with explained(order(), f"the schedule `{name}`", OptionError):
+        actions = [order.actions(group, groups, chunks, micro_batches) for group in range(groups)]
     schedule = Schedule(name, groups, chunks, micro_batches, tuple(map(tuple, actions)))
     check_schedule(schedule)
     return schedule
@@ -173,51 +145,6 @@ def forward_only(schedule: Schedule) -> Schedule:
     found = Schedule(schedule.name, schedule.groups, schedule.chunks, schedule.micro_batches, kept)
     check_schedule(found)
     return found
-
-
-# The orders
-
-
-def _gpipe(group: int, groups: int, micro_batches: int) -> list[Action]:
-    passes = range(micro_batches)
-    return [Action(group, part, number) for part in (FORWARD, BACKWARD) for number in passes]
-
-
-def _one_forward_one_backward(group: int, groups: int, micro_batches: int) -> list[Action]:
-    forward = [Action(group, FORWARD, number) for number in range(micro_batches)]
-    backward = [Action(group, BACKWARD, number) for number in range(micro_batches)]
-    return _in_turn(forward, backward, groups - 1 - group)
-
-
-def _interleaved(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
-    """Return Megatron-LM's order: S micro-batches through each chunk in turn."""
-    forward, backward = [], []
-    for i in range(micro_batches * chunks):
-        cycle, within = divmod(i, groups * chunks)
-        chunk, number = within // groups, cycle * groups + within % groups
-        forward.append(Action(chunk * groups + group, FORWARD, number))
-        backward.append(Action((chunks - 1 - chunk) * groups + group, BACKWARD, number))
-    return _in_turn(forward, backward, 2 * (groups - 1 - group) + (chunks - 1) * groups)
-
-
-def _zero_bubble(group: int, groups: int, micro_batches: int) -> list[Action]:
-    """Return ZB-H1: the gradients of weights follow those of activations g micro-batches late."""
-    order: list[Action] = []
-    for action in _one_forward_one_backward(group, groups, micro_batches):
-        order.append(action)
-        late = action.micro_batch - group
-        if action.part == BACKWARD and late >= 0:
-            order.append(Action(group, WEIGHTS, late))
-    left = range(max(0, micro_batches - group), micro_batches)
-    return [*order, *(Action(group, WEIGHTS, number) for number in left)]
-
-
-def _in_turn(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:
-    """Return a warm-up of forward passes, one forward and one backward in turn, and the rest."""
-    warm_up = min(warm_up, len(forward))
-    pairs = zip(forward[warm_up:], backward, strict=False)
-    steady = list(chain.from_iterable(pairs))
-    return [*forward[:warm_up], *steady, *backward[len(forward) - warm_up :]]
 
 
 # Dependences and deadlocks
@@ -331,21 +258,6 @@ def _wrong(schedule: Schedule, what: str) -> ExecutionError:
         f"the schedule `{schedule.name}` of {schedule.groups} device groups, {schedule.chunks} "
         f"chunks and {schedule.micro_batches} micro-batches cannot run: {what}"
     )
-
-
-def bubble_share(name: str, chunks: int) -> float:
-    """Return the part of a pass of a device group for which each other group adds a wait.
-
-    In a step of M passes of T seconds on each of S groups, a group waits for (S - 1) T times that.
-    In the schedule `zero_bubble` the parts for weights, a third of a pass, fill two thirds of it
-    (ZB-H1 of Qi et al., arXiv 2401.10241, with equal parts).
-
-    Examples
-    --------
-    >>> bubble_share("1f1b", 1), bubble_share("interleaved", 4)
-    (1.0, 0.25)
-    """
-    return _BUBBLE_OF_ZB_H1 if name == "zero_bubble" else 1 / chunks
 
 
 # Micro-batches in flight

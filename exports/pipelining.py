@@ -186,6 +186,8 @@ class _Pipeline:
         if passes > 1:
             ranks.check_mean()
         self.blocks.check()
+        if (self.program.schedule or "1f1b") not in _SCHEDULES:
+            raise refused(f"PyTorch has no schedule `{self.program.schedule}`", _ELSE)
         if self.blocks.recomputed and self.schedule == _SCHEDULES["zero_bubble"]:
             raise refused(
                 f"`{self.blocks.recomputed[0]}` is computed again for the gradient, and "

@@ -14,7 +14,8 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
-from shardwright.dataflow.schedules import SCHEDULES, check_options
+from shardwright.dataflow.orders import SCHEDULES
+from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.units import shortened

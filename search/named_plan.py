@@ -13,7 +13,8 @@ from math import gcd, prod
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
-from shardwright.dataflow.schedules import SCHEDULES, check_options
+from shardwright.dataflow.orders import SCHEDULES
+from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import OptionError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.values import (

@@ -15,7 +15,7 @@ from shardwright.compiler.plans.strategies_file import (
     read_strategies,
     strategies_text,
 )
-from shardwright.dataflow.schedules import SCHEDULES
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.feeding import ByShape
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files.writing import check_file, write_file
@@ -65,7 +65,6 @@ _MODES: dict[str, tuple[Mode, str]] = {
 # The others are said by the model, or by `parallel_mode`.
 _OPTIONS = [n for n in OPTION_NAMES if n not in ("mode", "search", "optimizer", "loss_scale")]
 _STRATEGIES = "the strategies"
-_SCHEDULERS = tuple(name for name in SCHEDULES if name != "interleaved")
 _FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
 
 
@@ -375,7 +374,8 @@ class AutoParallel:
         """
         POSITIVE_INTEGER.check("stages", stages)
         check_flag("interleave", interleave)
-        check_choice("scheduler", scheduler, _SCHEDULERS)
+        schedulers = [name for name in SCHEDULES if not SCHEDULES[name].has_chunks]
+        check_choice("scheduler", scheduler, schedulers)
         if output_broadcast is not False:
             hint = "leave it out: outputs are read from their stage"
             raise wrong_value("output_broadcast", output_broadcast, "False", hint)

@@ -40,7 +40,6 @@ from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
 from shardwright.dataflow.samples import samples_of
-from shardwright.dataflow.schedules import bubble_share
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.bounds.chunk_floors import Halves
@@ -175,7 +174,7 @@ class BlockPrices:
             return None
         mean = sum(kind.count * kind.seconds for kind in self.usual) / other.stages
         slowest = other.chunks * slowest_stage(self.usual, other.stages * other.chunks)
-        bubble = (other.stages - 1) * bubble_share(other.schedule or "", other.chunks) * mean
+        bubble = (other.stages - 1) * other.order.bubble(other.chunks) * mean
         again = 1.0 if self.fits else _AGAIN
         return again * (other.micro_batches * max(mean, slowest) + bubble)
 

@@ -1,14 +1,14 @@
 """The degrees of the plans of Megatron's family, and how long their schedules take."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, make_schedule
 from shardwright.ir.errors import ShardwrightError
-from shardwright.planner.choice.configuration import FORMS, Form
+from shardwright.planner.choice.configuration import Form, searched_forms
 from shardwright.search.named_plan import NamedPlan, divisors
 
 _FORWARD_SHARE = {"full": 1 / 4}  # of a pass, for others 1 / 3
@@ -39,7 +39,7 @@ class Degrees:
     samples: int
     micro_batches: Sequence[int | None]
     zero: Sequence[int]
-    forms: Sequence[Form] = FORMS
+    forms: Sequence[Form] = field(default_factory=searched_forms)
     alone: Sequence[int] = ()
 
     def plans(self, base: NamedPlan, layers: int) -> Iterator[NamedPlan]:

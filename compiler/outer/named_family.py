@@ -25,8 +25,8 @@ from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks, seconds
 from shardwright.compiler.stages.layer_prices import LayerPrices, layer_prices
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.placement import even_sizes
-from shardwright.dataflow.schedules import bubble_share
 from shardwright.dataflow.update_rules import mean_state_bytes
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph
@@ -40,7 +40,6 @@ from shardwright.search.named_plan import NamedPlan, divisors
 _SAMPLES = (1, 2, 4, None)  # of a micro-batch on a data rank in a pipeline: a few, or all
 _ZERO = (0, 1, 3)
 _IN_PASSES = 3  # the ZeRO stage that gathers in every pass
-_KEPT = {"zero_bubble": 2}  # times what is saved: gradients too, until those of weights are made
 _GATHERED = 2  # layers whose parameters are gathered at once in a pass
 _GATHERS = 3  # for each pass: forward, backward, and the reduction of gradients
 _UPDATED = 2  # times what is stored: read and written by the optimizer
@@ -253,7 +252,7 @@ class _Estimate:
         """About how long the step takes, by a formula."""
         plan, groups = self.plan, self.plan.pipeline
         loads = [sum(self.durations[group::groups]) for group in range(groups)]
-        share = bubble_share(plan.order, plan.chunks)
+        share = SCHEDULES[plan.order].bubble(plan.chunks)
         bubble = (groups - 1) * share * sum(loads) / groups
         return self._with_data(self.passes * max(loads) + bubble)
 
@@ -333,10 +332,14 @@ class _Estimate:
 
     @property
     def _in_flight(self) -> float:
-        """Micro-batches in flight on the first group, whole passes."""
+        """Micro-batches in flight on the first group, whole passes.
+
+        Where the backward pass has two parts, gradients are kept too until the second one.
+        """
         groups, chunks = self.plan.pipeline, self.plan.chunks
         if chunks == 1:
-            return min(self.passes, groups) * _KEPT.get(self.plan.order, 1.0)
+            backward = len(SCHEDULES[self.plan.order].parts) - 1
+            return min(self.passes, groups) * backward
         return min(self.passes * chunks, (chunks - 1) * groups + 2 * groups - 1) / chunks
 
 

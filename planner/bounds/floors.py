@@ -57,19 +57,17 @@ from functools import cached_property
 from itertools import accumulate
 
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
-from shardwright.dataflow.schedules import BACKWARD, FORWARD
+from shardwright.dataflow.schedules import BACKWARD, FORWARD, WEIGHTS
 from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.choice.configuration import Configuration
 
-_OF_TWO_PARTS = (None, "1f1b", "gpipe")  # schedules without segments of weights
-_OF_THREE_PARTS = "zero_bubble"
 _HALVES = FORWARD, BACKWARD
 _DEAR = 10.0  # segments of a schedule, times how far above the least computation others bound it
 
 
 def has_two_parts(configuration: Configuration) -> bool:
     """Return whether each device group has one stage, of a forward and a backward segment."""
-    return configuration.chunks == 1 and configuration.schedule in _OF_TWO_PARTS
+    return configuration.chunks == 1 and WEIGHTS not in configuration.order.parts
 
 
 def first_of_groups(blocks: Sequence[float], stages: int) -> float:
@@ -284,7 +282,7 @@ class ComputationFloor:
         launches = self.launches.of_pass
         if has_two_parts(configuration):
             return FinePieces(self.pass_seconds, 1.0, launches)
-        if configuration.chunks > 1 or configuration.schedule != _OF_THREE_PARTS:
+        if configuration.chunks > 1:
             return FinePieces(self.pass_seconds, 0.0)
         if configuration.stages <= self.most_stages:
             return FinePieces(self.pass_seconds, self.forward_share, launches)

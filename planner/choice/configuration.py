@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from shardwright.dataflow.micro_batches import micro_batches
+from shardwright.dataflow.orders import SCHEDULES, Order
 from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
 
+USUAL = "1f1b"
+"""The schedule of a pipeline of which none is said."""
 _SMALL = 300  # operators of a program whose searches are short
 
 
@@ -56,6 +59,11 @@ class Configuration:
         return 0 if self.mesh is None else len(self.mesh.axes)
 
     @property
+    def order(self) -> type[Order]:
+        """The order of the micro-batches in a pipeline."""
+        return SCHEDULES[self.schedule or USUAL]
+
+    @property
     def parts(self) -> int:
         """Number of stages of all device groups."""
         return self.stages * self.chunks
@@ -82,7 +90,7 @@ class Configuration:
     def _pipeline(self) -> str:
         if self.chunks > 1:
             return f"{self.stages} groups of {self.chunks} chunks"
-        usual = self.schedule in (None, "1f1b")
+        usual = self.schedule in (None, USUAL)
         return f"{self.stages} stages" if usual else f"{self.stages} stages ({self.schedule})"
 
     def divides(self, other: "Configuration") -> bool:
@@ -185,23 +193,23 @@ def _sums_inputs(whole: Graph, divided: Graph) -> bool:
 Form = tuple[int, str]
 """Chunks of each device group of a pipeline, and the schedule."""
 
-FORMS: tuple[Form, ...] = (
-    (1, "1f1b"),
-    (2, "interleaved"),
-    (3, "interleaved"),
-    (4, "interleaved"),
-    (6, "interleaved"),
-    (8, "interleaved"),
-    (1, "zero_bubble"),
-)
-"""Those that are tried. `gpipe` has the bubble of `1f1b`, and more micro-batches in flight."""
+
+def searched_forms() -> tuple[Form, ...]:
+    """Return the forms that are tried, those of all schedules.
+
+    Examples
+    --------
+    >>> searched_forms()[:3], searched_forms()[-1]
+    (((1, '1f1b'), (2, 'interleaved'), (3, 'interleaved')), (1, 'zero_bubble'))
+    """
+    return tuple((chunks, name) for name in SCHEDULES for chunks in SCHEDULES[name].searched_chunks)
 
 
 def configurations(
     meshes: Iterable[Mesh | None],
     counts: Sequence[int],
     devices: int,
-    forms: Sequence[Form] = FORMS[:1],
+    forms: Sequence[Form] = ((1, USUAL),),
     most_stages: tuple[float, float] = (inf, inf),
     fewest: int = 1,
 ) -> tuple[Configuration, ...]:
@@ -234,7 +242,7 @@ def configurations(
                 found.append(Configuration(mesh, count))
                 continue
             for chunks, schedule in forms:
-                exists = schedule != "interleaved" or count % groups == 0
+                exists = not SCHEDULES[schedule].in_rounds or count % groups == 0
                 most = most_stages[chunks > 1]
                 exists = exists and groups * chunks <= most and count >= fewest
                 if len(forms) > 1 and not exists:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedule_paths import (
     bound_seconds,
     bounding_paths,
@@ -19,10 +20,8 @@ from shardwright.dataflow.schedule_paths import (
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
-    SCHEDULES,
     Action,
     Schedule,
-    bubble_share,
     check_schedule,
     execution_order,
     forward_only,
@@ -35,7 +34,7 @@ from shardwright.ir.errors import ExecutionError, OptionError
 
 @st.composite
 def schedules(draw, most=6):
-    name = draw(st.sampled_from(SCHEDULES))
+    name = draw(st.sampled_from([*SCHEDULES]))
     groups = draw(st.integers(1, most))
     chunks = draw(st.integers(2, 3)) if name == "interleaved" else 1
     times = draw(st.integers(1, 3 if name == "interleaved" else 8))
@@ -163,7 +162,7 @@ def test_the_bubble_of_equal_stages_is_its_share_of_passes(name, chunks):
     schedule = make_schedule(name, 4, chunks, 16)
     seconds = segment_seconds(schedule, [1.0 / chunks] * schedule.stages)  # a pass takes a second
     step = simulate_schedule(schedule, seconds).step_seconds
-    assert step == pytest.approx(16 + 3 * bubble_share(name, chunks))
+    assert step == pytest.approx(16 + 3 * SCHEDULES[name].bubble(chunks))
 
 
 def test_micro_batches_in_flight():

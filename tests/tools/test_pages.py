@@ -16,7 +16,13 @@ import pytest
 from shardwright.tools.main import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("add-an-operator.md", "write-a-pass.md", "write-a-search.md", "price-something.md")
+PAGES = (
+    "add-an-operator.md",
+    "write-a-pass.md",
+    "write-a-search.md",
+    "write-a-schedule.md",
+    "price-something.md",
+)
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,0 +1,194 @@
+"""The orders in which the device groups of a pipeline run the segments of their stages.
+
+A class for each, which is registered under the name of the schedule; files from outside add others.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import chain
+from typing import ClassVar, NamedTuple, TypeVar
+
+from shardwright.ir.registry import Registry
+
+FORWARD, BACKWARD, WEIGHTS = PARTS = ("forward", "backward", "weights")
+_BUBBLE_OF_ZB_H1 = 1 / 3  # of the bubble of `1f1b`, where all three parts are as long
+
+Segment = tuple[int, str]
+"""A stage, and its part of a pass over one micro-batch: forward, backward or weights."""
+
+
+class Action(NamedTuple):
+    """One segment of one micro-batch."""
+
+    stage: int
+    part: str
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"the {self.part} pass of stage {self.stage} for micro-batch {self.micro_batch}"
+
+    @property
+    def segment(self) -> Segment:
+        """The stage and the part."""
+        return self.stage, self.part
+
+
+class Order(ABC):
+    """The order in which the device groups of a pipeline run their segments; a class has a name.
+
+    Attributes
+    ----------
+    name : str
+        The value of the option ``schedule``.
+    has_chunks : bool
+        Whether a device group has several stages, its chunks; else it has one.
+    in_rounds : bool
+        Whether the micro-batches are a multiple of the device groups.
+    parts : tuple of str
+        The parts of a pass over a micro-batch.
+    searched_chunks : tuple of int
+        With how many chunks ``--stages search`` tries it; with none it is not tried.
+    """
+
+    name: ClassVar[str]
+    has_chunks: ClassVar[bool] = False
+    in_rounds: ClassVar[bool] = False
+    parts: ClassVar[tuple[str, ...]] = (FORWARD, BACKWARD)
+    searched_chunks: ClassVar[tuple[int, ...]] = ()
+
+    @staticmethod
+    @abstractmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> Sequence[Action]:
+        """Return the actions of a device group, in order.
+
+        Parameters
+        ----------
+        group : int
+            The device group, from 0.
+        groups, chunks, micro_batches : int
+            Device groups S, chunks V of each, and micro-batches M.
+        """
+
+    @staticmethod
+    def bubble(chunks: int) -> float:
+        """Return the part of a pass of a device group for which each other group adds a wait.
+
+        In a step of M passes of T seconds on each of S groups, a group waits for (S - 1) T times
+        that. An estimate: what is decided by it is simulated.
+        """
+        return 1 / chunks
+
+
+SCHEDULES: Registry[type[Order]] = Registry("schedule", base=Order)
+"""The orders by name."""
+
+Registered = TypeVar("Registered", bound=type[Order])
+
+
+def register_schedule(order: Registered) -> Registered:
+    """Register an order of micro-batches under its name.
+
+    Raises
+    ------
+    OptionError
+        If another order has that name.
+    """
+    SCHEDULES.register(order)
+    return order
+
+
+class GPipe(Order):
+    """All forward passes, then all backward passes; M micro-batches are in flight.
+
+    It has the bubble of ``1f1b``, and more micro-batches in flight, so it is not tried.
+    """
+
+    name = "gpipe"
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes, part by part."""
+        passes = range(micro_batches)
+        return [Action(group, part, number) for part in (FORWARD, BACKWARD) for number in passes]
+
+
+class OneForwardOneBackward(Order):
+    """After a warm-up, one forward and one backward pass in turn.
+
+    At stage s at most S - s micro-batches are in flight (Narayanan et al., arXiv 2006.09503).
+    """
+
+    name = "1f1b"
+    searched_chunks = (1,)
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes, of which the warm-up fills the stages behind."""
+        forward = [Action(group, FORWARD, number) for number in range(micro_batches)]
+        backward = [Action(group, BACKWARD, number) for number in range(micro_batches)]
+        return in_turn(forward, backward, groups - 1 - group)
+
+
+class Interleaved(Order):
+    """The same with V > 1 chunks a group, in the order of Megatron-LM; M is a multiple of S.
+
+    S micro-batches pass through each chunk in turn (Narayanan et al., arXiv 2104.04473).
+    """
+
+    name = "interleaved"
+    has_chunks = in_rounds = True
+    searched_chunks = (2, 3, 4, 6, 8)
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes of all chunks."""
+        forward, backward = [], []
+        for i in range(micro_batches * chunks):
+            cycle, within = divmod(i, groups * chunks)
+            chunk, number = within // groups, cycle * groups + within % groups
+            forward.append(Action(chunk * groups + group, FORWARD, number))
+            backward.append(Action((chunks - 1 - chunk) * groups + group, BACKWARD, number))
+        return in_turn(forward, backward, 2 * (groups - 1 - group) + (chunks - 1) * groups)
+
+
+class ZeroBubble(Order):
+    """As ``1f1b``, with the backward pass divided in two parts (ZB-H1 of Qi et al., 2401.10241).
+
+    Other stages wait for the gradients of activations, and none for those of weights. Group g does
+    the second part g micro-batches late, which fills the bubble at the end. At most S micro-batches
+    are in flight on every group, as many as on the first group of ``1f1b``, counted until the
+    second part is done.
+    """
+
+    name = "zero_bubble"
+    parts = PARTS
+    searched_chunks = (1,)
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes, the gradients of weights late."""
+        order: list[Action] = []
+        for action in OneForwardOneBackward.actions(group, groups, chunks, micro_batches):
+            order.append(action)
+            late = action.micro_batch - group
+            if action.part == BACKWARD and late >= 0:
+                order.append(Action(group, WEIGHTS, late))
+        left = range(max(0, micro_batches - group), micro_batches)
+        return [*order, *(Action(group, WEIGHTS, number) for number in left)]
+
+    @staticmethod
+    def bubble(chunks: int) -> float:
+        """Return the share that is left: parts for weights, a third of a pass, fill the others."""
+        return _BUBBLE_OF_ZB_H1
+
+
+for _order in (GPipe, OneForwardOneBackward, Interleaved, ZeroBubble):
+    SCHEDULES.add(_order.name, _order)
+
+
+def in_turn(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:
+    """Return a warm-up of forward passes, one forward and one backward in turn, and the rest."""
+    warm_up = min(warm_up, len(forward))
+    pairs = zip(forward[warm_up:], backward, strict=False)
+    steady = list(chain.from_iterable(pairs))
+    return [*forward[:warm_up], *steady, *backward[len(forward) - warm_up :]]
