@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from shardwright.dataflow.orders import BACKWARD as BACKWARD
 from shardwright.dataflow.orders import FORWARD as FORWARD
-from shardwright.dataflow.orders import PARTS, SCHEDULES, Order
+from shardwright.dataflow.orders import PARTS as PARTS
+from shardwright.dataflow.orders import SCHEDULES, Order
 from shardwright.dataflow.orders import WEIGHTS as WEIGHTS
 from shardwright.dataflow.orders import Action as Action
 from shardwright.dataflow.orders import Segment as Segment

@@ -63,6 +63,23 @@ def plans_in_order(
                 yield plan
 
 
+def cheapest_in_order(problem: PlanProblem, best: Plan) -> Plan:
+    """Return the cheapest plan that fits, with the bound of the best one so far.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem of the serial step.
+    best : Plan
+        The best plan so far.
+    """
+    met = [best]
+    for plan in plans_in_order(problem, problem, lambda: met[-1].result.cost, problem.ways[-1]):
+        if plan.result.cost < met[-1].result.cost:
+            met.append(plan)
+    return met[-1].with_bound(best.result.lower_bound)
+
+
 def _result(serial: SearchSpace, assignment: tuple[int, ...]) -> SearchResult:
     """Return a plan with its serial step."""
     chosen = with_copies(serial.problem, assignment)

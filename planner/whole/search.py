@@ -35,7 +35,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.blocks import plan_of_blocks, plans_blocks
 from shardwright.planner.whole.buckets import Buckets
-from shardwright.planner.whole.in_order import SHARE, plans_in_order
+from shardwright.planner.whole.in_order import SHARE, cheapest_in_order, plans_in_order
 from shardwright.planner.whole.last_resort import plan_by_rule
 from shardwright.planner.whole.pin_prices import pin_prices
 from shardwright.planner.whole.plan import Plan, is_near
@@ -151,8 +151,11 @@ class WholeSearch:
 
     def _cheapest(self) -> Plan:
         """Return the plan of the least cost, or of a method that does not minimise the step."""
-        found = self._serial.fit()
-        if self._serial.request.simulates_step:
+        found, problem = self._serial.fit(), self._serial
+        is_near_bound = is_near(found.result.cost, found.result.lower_bound, self.options.gap)
+        if problem.request.method.minimizes_step and not is_near_bound and self._is_small(problem):
+            found = cheapest_in_order(problem, found)
+        if problem.request.simulates_step:
             found = self.buckets.in_least_memory(
                 self.buckets.best(found), tolerance_of(self.options.gap)
             )

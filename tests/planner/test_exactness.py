@@ -1,0 +1,57 @@
+"""Answers about small models against all of their plans; and errors that are put in are caught.
+
+More models are in `benchmarks/exactness.py`.
+"""
+
+import os
+from functools import cache
+
+import pytest
+
+from tests.extent import ALL_CASES, first
+from tests.planted import PLANTED
+from tests.referee import Objective
+from tests.refereed import Asked, asked, bests, plans_of, verdict
+
+FEW = (174, 121, 34, 81)
+"""One stage, two, three, and several numbers of micro-batches."""
+PLANTED_IN = (174, 121, 39)
+SEEDS = range(40) if os.environ.get(ALL_CASES) == "1" else ()
+
+
+@cache
+def known(seed: int) -> tuple[Asked, int, list[tuple[float, Objective, float]]]:
+    """Return a question, how many plans there are, and the best of them within some limits."""
+    question = asked(seed)
+    plans = plans_of(question)
+    return question, len(plans), [*bests(question, plans)] if plans else []
+
+
+@pytest.mark.parametrize("seed", [*FEW, *SEEDS])
+def test_claims_are_true_and_answers_are_the_best(seed: int) -> None:
+    question, plans, limits = known(seed)
+    assert plans > 1 or seed not in FEW
+    for limit in limits:
+        found = verdict(question, plans, *limit)
+        assert not found.wrong
+        # Several chunks have cuts and plans that are not tried, and a bound that says so.
+        assert found.is_best or question.forms[0].chunks > 1
+
+
+def test_a_plan_of_as_much_memory_as_one_that_does_not_fit_is_found() -> None:
+    question, plans = asked(50), plans_of(asked(50))
+    fitting = [limit for limit in bests(question, plans) if limit[1] == "serial"]
+    assert verdict(question, len(plans), *fitting[1]).is_best
+
+
+@pytest.mark.parametrize("name", first(4, [*PLANTED]))
+def test_an_error_that_is_put_in_is_caught(name: str) -> None:
+    for seed in PLANTED_IN:
+        question, plans, limits = known(seed)
+        for limit in limits:
+            with pytest.MonkeyPatch.context() as patch:
+                PLANTED[name](patch)
+                found = verdict(question, plans, *limit)
+            if found.wrong or (found.status != "not found" and not found.is_best):
+                return
+    pytest.fail(f"nothing is wrong where {name}")
