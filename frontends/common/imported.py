@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from shardwright.frontends.common.items import InitialValues, StoredTensor
 from shardwright.frontends.common.mixtures import (
     dense_mixtures,
+    masked_mixtures,
     mixtures_in_rows,
     refuse_selections,
 )
@@ -66,8 +67,8 @@ def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported
     graph = _without_unread(unjoined(graph))
     verify(graph)
     initial = InitialValues({p.name: data[p.name] for p in graph.parameters if p.name in data})
-    dense = tuple(dict.fromkeys(dense_mixtures(graph, initial)))
-    return Imported(graph, initial, _highs(graph), dense)
+    told = (*dense_mixtures(graph, initial), *masked_mixtures(graph, initial))
+    return Imported(graph, initial, _highs(graph), tuple(dict.fromkeys(told)))
 
 
 def unread_warning(names: Sequence[str]) -> str:

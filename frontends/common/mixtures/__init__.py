@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from shardwright.frontends.common.mixtures.branches import branches_of
 from shardwright.frontends.common.mixtures.dense import dense_mixtures
+from shardwright.frontends.common.mixtures.masks import masked_mixtures
 from shardwright.frontends.common.mixtures.mixture import Mixture, emitted
 from shardwright.frontends.common.mixtures.sorted_rows import sorted_rows_of
 from shardwright.ir.errors import ModelError
@@ -61,4 +62,10 @@ def refuse_selections(graph: Graph) -> None:
             )
 
 
-__all__ = ["Mixture", "dense_mixtures", "mixtures_in_rows", "refuse_selections"]
+__all__ = [
+    "Mixture",
+    "dense_mixtures",
+    "masked_mixtures",
+    "mixtures_in_rows",
+    "refuse_selections",
+]
