@@ -120,6 +120,16 @@ ROWS = (
         options=("--loss-chunks", "8", *_BFLOAT16),
     ),
     Row(
+        "QLoRA, bfloat16",
+        f"llama3-8b:lora=8,lora_alpha=16,lora_targets={_OUTPUTS},lora_bits=4,dtype=bfloat16",
+        "data=1,recompute=full",
+        "rtx4090-box",
+        *(1, 2, 2048, _TORCHTUNE),
+        tokens=2413,
+        gibibytes=7.4,
+        options=("--loss-chunks", "8", *_BFLOAT16),
+    ),
+    Row(
         "LoRA, bfloat16",
         f"llama3-70b:lora=16,lora_alpha=32,lora_targets={_OUTPUTS},dtype=bfloat16",
         "data=8,zero=3,recompute=full",

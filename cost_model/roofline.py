@@ -32,10 +32,10 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator, Round
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
-from shardwright.operators.linear.head_loss import OverChunks
 from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
+from shardwright.operators.workspace import WithWorkspace
 
 Floats = NDArray[np.float64]
 
@@ -109,18 +109,18 @@ def operator_seconds(
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
     _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
     compute = flops / device.flops_per_second(_dtype(info))
-    between, launches = _in_chunks(info, operands, mesh)
+    between, launches = _between(info, operands, mesh)
     seconds = max(compute, moved / device.memory_bandwidth) + launches * device.launch_seconds
     return seconds + between / device.memory_bandwidth
 
 
-def _in_chunks(info: OperatorInfo, operands: Sequence[Layout], mesh: Mesh) -> tuple[float, int]:
-    """Return the bytes that a head in chunks moves between its products, and its launches."""
-    if not isinstance(info, OverChunks):
+def _between(info: OperatorInfo, operands: Sequence[Layout], mesh: Mesh) -> tuple[float, int]:
+    """Return the bytes of tensors that an operator makes and reads itself, and its launches."""
+    if not isinstance(info, WithWorkspace):
         return 0.0, 1
     types = zip(info.operand_types, operands, strict=True)
     shapes = [layout.slice_shape(kind.shape, mesh) for kind, layout in types]
-    return info.moved_logits(shapes), info.launches(shapes)
+    return info.bytes_between(shapes), info.launches(shapes)
 
 
 def takes_nothing(
@@ -172,7 +172,7 @@ def operator_work(
     scores, item = scores_of(info, products), item_bytes(dtype)
     is_short = kind == "product" and item == 2
     alignment = alignment_of(shapes) if is_short else ALIGNED
-    between, launches = _in_chunks(info, operands, mesh)
+    between, launches = _between(info, operands, mesh)
     found = Work(kind, dtype, flops, moved, products, scores, item, info.name)
     return replace(found, between=between, launches=launches, alignment=alignment)
 

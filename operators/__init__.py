@@ -30,6 +30,7 @@ from shardwright.operators.linear import (
     head_loss,
     matmul,
     matrices,
+    nf4,
     triangular,
 )
 from shardwright.operators.models import (
@@ -81,6 +82,7 @@ __all__ = [
     "matrices",
     "member_buffers",
     "muon",
+    "nf4",
     "normalization",
     "on_gradient",
     "optimizer",

@@ -129,7 +129,7 @@ class OverChunks(WithWorkspace):
         vocabulary = weight[0 if self.attributes["transpose_b"] else 1]
         return ChunkSizes(rows, vocabulary, features, -(-prod(leading) // max(rows, 1)))
 
-    def moved_logits(self, shapes: Sequence[tuple[int, ...]]) -> float:
+    def bytes_between(self, shapes: Sequence[tuple[int, ...]]) -> float:
         """Return the bytes that a rank reads and writes of logits between the products.
 
         They are those of the operators of a loss whose logits are whole.

@@ -72,6 +72,7 @@ LOWERED: Final = (
     "grouped_matmul",
     "head_log_sum_and_pick",
     "matmul",
+    "nf4_matmul",
     "recurrent_layer",
     "scaled_dot_product_attention",
     "transposed_convolution",

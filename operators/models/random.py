@@ -115,6 +115,7 @@ _INITIALIZERS: dict[str, tuple[Draw, Callable[[Shape, float], float]]] = {
     "ones": (_constant, lambda shape, value: 1.0),
     "constant": (_constant, lambda shape, value: value),
     "uniform": (_spread, lambda shape, scale: scale),
+    "whole": (uniform, lambda shape, bound: bound),
     "normal": (normal, lambda shape, sigma: sigma),
     "truncated_normal": (truncated_normal, lambda shape, sigma: sigma),
     "xavier_uniform": (_spread, lambda shape, gain: gain * (6 / sum(_fans(shape))) ** 0.5),
@@ -158,6 +159,7 @@ def initial_value(
     ----------
     initializer : str
         ``zeros``, ``ones``, ``constant(value)``, ``uniform(bound)`` in [-bound, bound),
+        ``whole(bound)`` for whole numbers from 0 to below the bound,
         ``normal(sigma)``, ``truncated_normal(sigma)`` within two sigma, or ``xavier_uniform``,
         ``xavier_normal``, ``he_uniform``, ``he_normal``, with a gain if it is not one.
     name : str

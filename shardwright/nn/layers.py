@@ -14,9 +14,15 @@ from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SHARE
 from shardwright.nn.cell import Cell
+from shardwright.operators.dynamic_tree import values_of
+from shardwright.operators.linear.nf4 import BLOCK, NESTED
 from shardwright.parameter import Parameter, Start
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
+
+# A weight of 4 bits begins with one scale of all blocks, near that of weights of `normal(0.02)`.
+_NO_SCALE = int(np.flatnonzero(values_of(True) == 0)[0])
+_FIRST_SCALE = int(np.float32(0.05).view(np.int32))
 
 
 class Dense(Cell):
@@ -59,6 +65,23 @@ class Dense(Cell):
         self.lora_a: Dense | None = None
         self.lora_b: Dense | None = None
         self.lora_scale = 1.0
+        self.packed: PackedWeight | None = None
+
+    def pack(self) -> None:
+        """Hold the weight in 4 bits, frozen: see `PackedWeight`.
+
+        Raises
+        ------
+        ModelError
+            If 64 does not divide the inputs.
+        """
+        outputs, inputs = self.weight.shape
+        if inputs % BLOCK:
+            raise ModelError(
+                f"a weight of 4 bits has blocks of {BLOCK} inputs, and this one has {inputs} inputs"
+            )
+        self.packed = PackedWeight(outputs, inputs)
+        del self.weight
 
     def adapt(self, rank: int, scale: float) -> None:
         """Freeze the parameters, and train ``scale * (x @ a.T @ b.T)`` beside the product instead.
@@ -71,23 +94,46 @@ class Dense(Cell):
         scale : float
             Factor on what is added.
         """
-        outputs, inputs = self.weight.shape
+        (outputs, inputs), dtype = self.weight.shape, self.weight.dtype
         for parameter in self.get_parameters():
             parameter.requires_grad = False
-        dtype = self.weight.dtype
         self.lora_a = Dense(inputs, rank, has_bias=False, dtype=dtype)
         self.lora_b = Dense(rank, outputs, "zeros", has_bias=False, dtype=dtype)
         self.lora_scale = scale
 
     def construct(self, x: Tensor) -> Tensor:
         """Multiply, add, activate."""
-        made = self.matmul(x, self.weight)
+        made = self.matmul(x, self.weight) if self.packed is None else self.packed(x)
         if self.bias is not None:
             made = self.bias_add(made, self.bias)
         if self.lora_a is not None and self.lora_b is not None:
             added = self.lora_b(self.lora_a(x))
             made = made + (added if self.lora_scale == 1 else added * self.lora_scale)
         return made if self.activation is None else self.activation(made)
+
+
+class PackedWeight(Cell):
+    """A frozen weight of 4 bits, as QLoRA has it (Dettmers et al., 2023): 0.52 bytes of an element.
+
+    It begins as any codes, with which numbers are distributed normally.
+
+    Parameters
+    ----------
+    outputs, inputs : int
+        Sizes of the weight; 64 divides the inputs.
+    """
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        blocks = inputs // BLOCK
+        nested = -(-outputs * blocks // NESTED)
+        self.codes = Parameter("whole(256)", shape=(outputs, blocks, BLOCK // 2), dtype="uint8")
+        self.scales = Parameter(f"constant({_NO_SCALE})", shape=(outputs, blocks), dtype="uint8")
+        self.nested = Parameter("zeros", shape=nested, dtype="int32")
+        self.offset = Parameter(f"constant({_FIRST_SCALE})", shape=(), dtype="int32")
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply by the transposed weight."""
+        return apply("nf4_matmul", x, self.codes, self.scales, self.nested, self.offset)
 
 
 class Embedding(Cell):

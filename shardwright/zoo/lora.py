@@ -46,19 +46,30 @@ class Lora:
         or of a whole part, ``attention``; or by the names of peft: ``q_proj+v_proj``. By default,
         and as ``all-linear``, all of attention and feed-forward but routers.
 
+    bits : int
+        Bits of an element of the frozen weights of products: 4 as in QLoRA; 0 for their own type.
+
     Raises
     ------
     OptionError
         If the rank is below 1, or alpha below 0.
+    ModelError
+        If bits are neither 4 nor 0.
     """
 
     rank: int
     alpha: int = 0
     targets: str = ""
+    bits: int = 0
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("lora", self.rank)
         NOT_NEGATIVE_INTEGER.check("lora_alpha", self.alpha)
+        if self.bits not in (0, 4):
+            raise ModelError(
+                f"`lora_bits` is {self.bits}, expected 4: bits of frozen weights",
+                hint="leave it out for weights of their own type",
+            )
 
     def adapt(self, network: nn.Cell, blocks: nn.SequentialCell) -> None:
         """Freeze all parameters of a network, and give products of its blocks adapters.
@@ -73,7 +84,7 @@ class Lora:
         Raises
         ------
         ModelError
-            If a target is no product.
+            If a target is no product, or a weight cannot have 4 bits.
         """
         products = [one for block in blocks for one in _products(block)]
         wanted = [name.strip() for name in (self.targets or _ALL).split("+")]
@@ -88,6 +99,13 @@ class Lora:
         for path, cell in products:
             if any(_is_in(path, cell, target) for target in wanted):
                 cell.adapt(self.rank, (self.alpha or self.rank) / self.rank)
+        for path, cell in products if self.bits else ():
+            if isinstance(cell, ExpertDense):
+                raise ModelError(
+                    f"`lora_bits` knows no weights of experts, and `{path}` is of experts",
+                    hint="leave it out",
+                )
+            cell.pack()
 
 
 def _known(products: Sequence[tuple[str, nn.Dense | ExpertDense]]) -> str:

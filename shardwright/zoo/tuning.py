@@ -14,8 +14,8 @@ class Tuning:
 
     Parameters
     ----------
-    lora, lora_alpha, lora_targets
-        Rank, alpha and targets of `Lora`; a rank of 0 trains all parameters.
+    lora, lora_alpha, lora_targets, lora_bits
+        Rank, alpha, targets and bits of `Lora`; a rank of 0 trains all parameters.
     documents, document_spread
         Mean and spread of `Documents`: a row has several, whose tokens read and count by
         themselves, the model takes their ``positions``, and labels of -100 do not count. 0 where a
@@ -25,6 +25,7 @@ class Tuning:
     lora: int = 0
     lora_alpha: int = 0
     lora_targets: str = ""
+    lora_bits: int = 0
     documents: int = 0
     document_spread: float = 1.0
 
@@ -55,8 +56,16 @@ class Tuning:
             If the rank or alpha is negative.
         """
         if self.lora:
-            Lora(self.lora, self.lora_alpha, self.lora_targets).adapt(network, blocks)
-        elif self.lora_alpha or self.lora_targets:
+            own = Lora(self.lora, self.lora_alpha, self.lora_targets, self.lora_bits)
+            own.adapt(network, blocks)
+            return
+        if self.lora_bits:
+            raise ModelError(
+                f"`lora_bits` is {self.lora_bits}, and all weights are trained: one of 4 bits "
+                "cannot be",
+                hint="write `lora=16`, which trains adapters beside frozen weights",
+            )
+        if self.lora_alpha or self.lora_targets:
             name = "lora_alpha" if self.lora_alpha else "lora_targets"
             raise ModelError(f"`{name}` is given without a rank", hint="write `lora=16`")
 

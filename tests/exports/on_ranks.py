@@ -27,9 +27,9 @@ def random(kind, bounds, rng):
     low, high = bounds or (-1.0, 1.0)
     if kind.dtype == "bool":
         return rng.random(kind.shape) < 0.6
-    if kind.dtype.startswith("int"):
+    if "int" in kind.dtype:
         low, high = bounds or (0, 3)
-        return rng.integers(int(low), int(high), kind.shape)
+        return rng.integers(int(low), int(high), kind.shape).astype(kind.dtype)
     return rng.uniform(low, high, kind.shape)
 
 

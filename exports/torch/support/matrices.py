@@ -1,8 +1,11 @@
 """Operators of a plan on matrices: equations, factors, decompositions, products of reflections."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
+from .dynamic_tree import values_of
 from .pointwise import widened
 
 
@@ -75,3 +78,44 @@ def qr(a: Tensor) -> tuple[Tensor, ...]:
 @widened
 def pseudo_inverse(a: Tensor, *, relative: float = 0.0, absolute: float = 0.0) -> Tensor:
     return torch.linalg.pinv(a, atol=absolute, rtol=relative)
+
+
+# Weights of 4 bits
+
+_NORMAL = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+_NESTED = 256  # scales that share a number
+
+
+@lru_cache(maxsize=2)
+def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the values of codes of 4 bits, and of 8."""
+    return torch.tensor(_NORMAL, device=device), torch.from_numpy(values_of(True)).to(device)
+
+
+def nf4_matmul(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    nested: Tensor,
+    offset: Tensor,
+    *,
+    transposed: bool = False,
+    start_o: int = 0,
+    start_n: int = 0,
+    whole_n: int,
+) -> Tensor:
+    """Unpack a weight in the order of bitsandbytes, and multiply by it."""
+    four, eight = _tables(x.device)
+    outputs, blocks = scales.shape
+    rows = torch.arange(start_o, start_o + outputs, device=x.device)[:, None]
+    places = rows * whole_n + torch.arange(start_n, start_n + blocks, device=x.device)
+    own = nested.view(torch.float32)[places // _NESTED]
+    scale = eight[scales.int()] * own + offset.view(torch.float32)
+    pairs = torch.stack([codes >> 4, codes & 15], -1).flatten(-2)
+    weight = (four[pairs.int()] * scale[..., None]).flatten(1).to(x.dtype)
+    return x @ (weight if transposed else weight.mT)

@@ -10,6 +10,8 @@ from shardwright.cost_model.model_flops import model_flops
 from shardwright.dataflow.cotangents import gradient_name, untrained_parameters
 from shardwright.ir.errors import ModelError
 from shardwright.ir.text import to_text
+from shardwright.ir.types import item_bytes
+from shardwright.operators.linear.nf4 import quantized, unpacked
 from shardwright.tracing import Definition
 from shardwright.zoo.loading import load
 from tests.equivalence import assert_equal, trained
@@ -154,6 +156,82 @@ def test_names_of_peft_are_products(names: str, ours: str) -> None:
         load(f"llama:{SIZES},lora=4,lora_targets={x},lora_alpha=8") for x in (names, ours)
     )
     assert to_text(first.graph) == to_text(second.graph)
+
+
+WIDE = "layers=2,hidden=64,heads=4,kv_heads=2,inner=128,batch=4,sequence=8,vocabulary=48"
+PACKED = f"llama:{WIDE},lora=4,lora_alpha=6,lora_bits=4"
+
+
+def weights_of_4_bits(model: str, seed: int = 0) -> tuple[dict, dict]:
+    """Return random frozen weights of all products, in 4 bits, and unpacked."""
+    random, packed, whole = np.random.default_rng(seed), {}, {}
+    shapes = {
+        p.name: p.value.type.shape for p in load(model.replace(",lora_bits=4", "")).graph.parameters
+    }
+    for name in {p.name for p in definition(model).graph.parameters}:
+        if name.endswith(".packed.codes"):
+            weight = name.replace(".packed.codes", ".weight")
+            own = quantized(random.normal(0, 0.2, shapes[weight]))
+            packed |= {name.replace("codes", key): x for key, x in vars(own).items()}
+            whole[weight] = unpacked(own)
+    return packed, whole
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "data=2,pipeline=2,micro_batch=1"])
+def test_weights_of_4_bits_train_as_what_they_stand_for(plan: str) -> None:
+    packed, whole = weights_of_4_bits(PACKED)
+    plain = PACKED.replace(",lora_bits=4", "")
+    halves = initial(plain)
+    alone = compile(definition(plain), 1, optimizer="adam", precision="float32").plan.program
+    right = trained(alone, 1, HIGHS, {**halves, **whole})
+    compiled = compile(definition(PACKED), 4, plan=plan, optimizer="adam", precision="float32")
+    found = trained(compiled.plan.program, 1, HIGHS, {**halves, **packed})
+    same = {n: x for n, x in right.items() if n not in whole}
+    assert_equal({n: x for n, x in found.items() if n in same}, same)
+
+
+def test_weights_of_4_bits_take_their_bytes_and_are_not_saved_unpacked() -> None:
+    def memory(model: str) -> tuple[int, int]:
+        program = compile(load(model), 1, precision="bfloat16", recompute="none").plan.program
+        frozen = [p.value.type for p in program.parameters if p.role == "buffer"]
+        return sum(x.elements * item_bytes(x.dtype) for x in frozen), len(program.nodes)
+
+    products = 2 * 64 * (64 + 32 + 32 + 64 + 3 * 128)
+    (packed, nodes), (whole, same) = memory(PACKED), memory(PACKED.replace(",lora_bits=4", ""))
+    others = whole - 2 * products
+    nested = 2 * sum(-(-n // 64 // 256) + 1 for n in (4096, 2048, 2048, 4096, *(8192,) * 3))
+    assert packed - others == products // 2 + products // 64 + 4 * nested
+    assert nodes == same, "no node unpacks a weight by itself"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            f"llama:{WIDE},lora_bits=4",
+            "`lora_bits` is 4, and all weights are trained: one of 4 bits cannot be; write "
+            "`lora=16`, which trains adapters beside frozen weights",
+        ),
+        (
+            f"llama:{WIDE},lora=4,lora_bits=8",
+            "`lora_bits` is 8, expected 4: bits of frozen weights; leave it out for weights of "
+            "their own type",
+        ),
+        (
+            f"llama:{SIZES},lora=4,lora_bits=4",
+            "a weight of 4 bits has blocks of 64 inputs, and this one has 16 inputs",
+        ),
+        (
+            f"mixtral:{WIDE},lora=4,lora_bits=4",
+            "`lora_bits` knows no weights of experts, and `feed_forward.gate` is of experts; leave "
+            "it out",
+        ),
+    ],
+)
+def test_what_cannot_have_4_bits_is_refused(model: str, message: str) -> None:
+    with pytest.raises(ModelError) as error:
+        load(model)
+    assert str(error.value) == message
 
 
 def test_down_proj_of_latent_attention_is_of_the_feed_forward() -> None:
