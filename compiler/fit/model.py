@@ -1,5 +1,6 @@
 """A model whose plans are told of: evaluated, and bounded by its parts to choose which."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
@@ -14,7 +15,9 @@ from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.schedules import check_options
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError, ShardwrightError
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Parameter
+from shardwright.ir.types import item_bytes
+from shardwright.operators.linear.nf4 import NF4MatMul
 from shardwright.operators.models.precision import MASTER
 from shardwright.passes.recompute import recomputations
 from shardwright.planner.options import CompileOptions
@@ -143,16 +146,28 @@ class FitModel:
     @cached_property
     def frozen_elements(self) -> int:
         """Elements of frozen weights; not of what the model updates, nor of given constants."""
+        packed = [node.operands for node in self.graph.nodes if node.operator == NF4MatMul.name]
+        codes, scales = {own[1] for own in packed}, {name for own in packed for name in own[2:]}
+        counted = (p.value for p in self._frozen if p.name not in scales)
+        return sum(x.type.elements * (2 if x.name in codes else 1) for x in counted)
+
+    @property
+    def _frozen(self) -> Iterator[Parameter]:
         updated = {name for name, _ in self.graph.updates}
         drawn = (p for p in self.graph.parameters if p.attributes.get("initializer") != "data")
-        frozen = (p for p in drawn if not p.trainable and p.name not in updated)
-        return sum(p.value.type.elements for p in frozen)
+        return (p for p in drawn if not p.trainable and p.name not in updated)
+
+    @cached_property
+    def _frozen_bytes(self) -> float:
+        lower = self.stored.lower or self.stored.master
+        kinds = (p.value.type for p in self._frozen)
+        return sum(x.elements * (lower if x.is_float else item_bytes(x.dtype)) for x in kinds)
 
     @property
     def least_bytes(self) -> float:
         """Bytes of weights and optimizer states: all ranks together hold no less."""
         trained = self.elements * (self.stored.master + self.stored.states)
-        return float(trained + self.frozen_elements * (self.stored.lower or self.stored.master))
+        return float(trained + self._frozen_bytes)
 
     # Its parts
 

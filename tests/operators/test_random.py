@@ -111,9 +111,9 @@ def test_an_unknown_initializer_is_refused_with_the_list():
     with pytest.raises(IRError) as caught:
         initial_value("norml", "w", 0, (2,), (slice(0, 2),), "float32")
     assert str(caught.value) == (
-        "no initializer is called `norml`; use one of zeros, ones, constant, uniform, normal, "
-        "truncated_normal, xavier_uniform, xavier_normal, he_uniform, he_normal, with a number "
-        "where it takes one: `normal(0.02)`"
+        "no initializer is called `norml`; use one of zeros, ones, constant, uniform, whole, "
+        "normal, truncated_normal, xavier_uniform, xavier_normal, he_uniform, he_normal, with a "
+        "number where it takes one: `normal(0.02)`"
     )
     with pytest.raises(IRError) as caught:
         initial_value("normal(big)", "w", 0, (2,), (slice(0, 2),), "float32")

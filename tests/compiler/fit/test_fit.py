@@ -32,6 +32,16 @@ from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model
 from tests.extent import first
 
 
+def test_weights_of_4_bits_are_counted_as_they_are_stored() -> None:
+    whole, packed = decoder(LORA), decoder(f"{LORA},lora_bits=4")
+    assert packed.frozen_elements == whole.frozen_elements
+    products = 4 * 512 * (512 + 256 + 256 + 512 + 3 * 1024)
+    nested = 4 * sum(-(-n // 64 // 256) + 1 for n in (512 * 512, 512 * 256) * 2)
+    nested += 4 * 3 * (-(-512 * 1024 // 64 // 256) + 1)
+    saved = products * (2 - 1 / 2 - 1 / 64) - 4 * nested
+    assert whole.least_bytes - packed.least_bytes == saved
+
+
 def test_stored_bytes_are_those_of_mixed_precision_adam():
     assert model().stored == StoredBytes(4, 8, 2, 2, 2)
     wide = model(accumulate_type="float32", reduce_type="float32").stored
