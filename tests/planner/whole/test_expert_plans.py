@@ -95,12 +95,12 @@ def test_a_plan_is_given_where_the_searches_leave_nothing(
     graph = zoo.load(SMALL["gpt"]).graph
     options = CompileOptions(micro_batches=passes, optimizer=Optimizer("adam"))
     sharded = replace(options, search="fully_sharded", recompute="full", objective="serial")
-    least = compile_graph(graph, POD, 8, sharded)
+    least = compile_graph(graph, POD, 4, sharded)
     limit = None if share is None else share * peak_memory(least.program).peak_bytes
     spent = Budget(60)
     spent.charge(61)
     monkeypatch.setattr(WholeSearch, "searching", spent)
-    found = compile_graph(graph, POD, 8, replace(options, memory_limit=limit))
+    found = compile_graph(graph, POD, 4, replace(options, memory_limit=limit))
     assert found.result is not None
     assert says_so(found.result)
     assert found.result.lower_bound <= found.result.cost
