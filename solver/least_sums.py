@@ -7,6 +7,7 @@ and without, the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,50 +72,59 @@ def _compiled(parts: list[Array], shape: tuple[int, ...]) -> Array:
         summed += 1
     order = [0, *sorted(range(1, len(shape)), key=shape.__getitem__)]  # the longest runs last
     lengths = tuple([shape[axis] for axis in order])
-    flat = [_in_three(part.transpose(order), lengths) for part in (total, *parts[summed:])]
+    flat = [part.transpose(order) for part in (total, *parts[summed:])]
     places = np.cumsum([0, *[part.size for part in flat[:-1]]])
-    strides = np.array([_strides(part) for part in flat])
+    strides = [_strides(part) for part in flat]
+    starts = [
+        _starts(lengths[1:-1], each[1:-1]) + place
+        for place, each in zip(places, strides, strict=True)
+    ]
+    steps = np.array([(each[0], each[-1]) for each in strides])
     least = np.full((math.prod(lengths[1:-1]), lengths[-1]), np.inf)
     values = np.concatenate([part.ravel() for part in flat])
-    _by_loops(values, places, strides, shape[0], least)
+    _by_loops(values, np.array(starts), steps, shape[0], least)
     back = np.argsort(order[1:])
     return np.ascontiguousarray(least.reshape(lengths[1:]).transpose(back))
 
 
-def _in_three(part: Array, shape: tuple[int, ...]) -> Array:
-    """Return a table with three axes: the first, those between, which may be none, and the last."""
-    between = part.shape[1:-1]
-    if any(length > 1 for length in between):
-        between = shape[1:-1]
-    whole = part.shape[0], *between, part.shape[-1]
-    return np.broadcast_to(part, whole).reshape(part.shape[0], math.prod(between), part.shape[-1])
-
-
 def _strides(part: Array) -> list[int]:
     """Return how far apart entries are along each axis, in a row-major copy; 0 for length one."""
-    rows, columns = part.shape[1:]
-    steps = rows * columns, columns, 1
-    return [step if length > 1 else 0 for step, length in zip(steps, part.shape, strict=True)]
+    apart = [math.prod(part.shape[axis + 1 :]) for axis in range(part.ndim)]
+    return [step if length > 1 else 0 for step, length in zip(apart, part.shape, strict=True)]
+
+
+def _starts(lengths: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return where the entries of a row-major copy begin, for every choice of some axes.
+
+    Examples
+    --------
+    >>> _starts((2, 3), (10, 1))
+    array([ 0,  1,  2, 10, 11, 12])
+    """
+    starts: Array = np.zeros(1, dtype=np.int64)
+    for length, stride in zip(lengths, strides, strict=True):
+        starts = np.add.outer(starts, stride * np.arange(length)).ravel()
+    return starts
 
 
 @compiled_at_first_call(need="the compiled elimination")
-def _by_loops(values: Any, places: Any, strides: Any, count: Any, least: Any) -> None:
+def _by_loops(values: Any, starts: Any, steps: Any, count: Any, least: Any) -> None:
     """Lower ``least[i, j]`` to the minimum over v of the sum of the tables at ``[v, i, j]``."""
     rows, columns = least.shape
-    total, final = np.empty(columns), len(places) - 1
+    total, final = np.empty(columns), len(starts) - 1
     for i in range(rows):
         lowest = least[i]
         for v in range(count):
             for k in range(final):
-                place = places[k] + v * strides[k, 0] + i * strides[k, 1]
+                place = starts[k, i] + v * steps[k, 0]
                 if k == 0:
                     total[:] = 0.0
-                if strides[k, 2] == 0:
+                if steps[k, 1] == 0:
                     total += values[place]
                 else:
                     total += values[place : place + columns]
-            place = places[final] + v * strides[final, 0] + i * strides[final, 1]
-            if strides[final, 2] == 0:
+            place = starts[final, i] + v * steps[final, 0]
+            if steps[final, 1] == 0:
                 value = values[place]
                 for j in range(columns):
                     lowest[j] = min(lowest[j], total[j] + value)
