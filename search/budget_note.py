@@ -11,6 +11,9 @@ _BUDGET_ENDED = "the budget ended"
 ENDED = f"{_BUDGET_ENDED} the search"
 """What a plan says whose search was ended whole."""
 
+SETTLED = "no further search would reduce the gap by much"
+"""What a plan says whose search ended before the gap was closed, though something was left."""
+
 INTERRUPTED = "interrupted"
 """What a plan says that is the best one of a search that the user ended."""
 

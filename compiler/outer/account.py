@@ -93,7 +93,8 @@ def _fate(item: Tried, trace: SearchTrace) -> str:
         case "cut":
             return f"cut: a plan costs no more than its bound ({item.proof})"
         case "left":
-            return f"left out by the budget; its bound counts ({item.proof})"
+            why = "by the budget" if trace.is_cut_short else "since little was to be gained"
+            return f"left out {why}; its bound counts ({item.proof})"
         case "not found":
             return f"no plan and no proof; its bound counts ({item.proof}): {item.reason}"
         case "infeasible":

@@ -19,9 +19,10 @@ bounds the plans within the limit (`bounds.priced_blocks`): the blocks of S devi
 most S times the limit together, each at its own turn with one micro-batch in flight at least. This
 bound is of M alone, since smaller micro-batches take less memory, and of cuts between the blocks.
 The weights of the resources are those, of some that are tried, by which the bound is highest. Any
-price gives a bound. So on a mesh that divides an axis of a level, whose searches take long, one
-search is enough where memory is short: at the price that is best on the mesh with an axis for each
-level, whose searches are short (`_on_merged_axes`).
+weights and any price give a bound. So on a mesh that divides an axis of a level, whose searches
+take long, one search is enough: by the weights, and at the price, that are best on the mesh with an
+axis for each level, whose searches are short (`_on_merged_axes`). Then the two bounds tell as well
+which of the meshes has the faster plan.
 
 The estimate takes the serial seconds of a pass, and the bubble of the schedule; in one stage a
 little more than the bound within the memory limit. It is no bound: it only decides what is compiled
@@ -87,6 +88,8 @@ class BlockPrices:
         About how long the blocks take for a pass.
     fits : bool
         Whether what a pass takes of memory fits, roughly: only the estimate depends on it.
+    is_short : bool
+        Whether the memory limit makes plans slower, whatever links take.
     is_one_program : bool
         Whether other numbers of micro-batches have the same program.
     most_stages : int
@@ -94,7 +97,8 @@ class BlockPrices:
     halves : Halves
         What one device computes of both halves of a pass.
     known : mapping
-        Bounds on the mesh that merges axes, by that mesh and the number of micro-batches.
+        Bounds on the mesh with an axis for each level, by that mesh and the number of
+        micro-batches.
     proof : str
         What proved the bounds.
     """
@@ -105,6 +109,7 @@ class BlockPrices:
     least: tuple[BlockKind, ...] = ()
     usual: tuple[BlockKind, ...] = ()
     fits: bool = True
+    is_short: bool = False
     is_one_program: bool = True
     most_stages: int = 0
     halves: Halves = field(default_factory=Halves)
@@ -161,8 +166,7 @@ class BlockPrices:
 
     def is_short_of_memory(self, other: Configuration) -> bool:
         """Return whether the memory limit makes plans of one stage slower, as far as is known."""
-        is_slower = self.limited_seconds > _SLOWER * self.step_seconds
-        return is_slower and self.configuration.stages == 1 and self._are_of(other)
+        return self.is_short and self.configuration.stages == 1 and self._are_of(other)
 
     def estimate(self, other: Configuration) -> float | None:
         """Return about how long the step of a configuration takes; None of another mesh or M."""
@@ -177,6 +181,11 @@ class BlockPrices:
         bubble = (other.stages - 1) * other.order.bubble(other.chunks) * mean
         again = 1.0 if self.fits else _AGAIN
         return again * (other.micro_batches * max(mean, slowest) + bubble)
+
+
+def _is_slower(bounds: BlockBounds) -> bool:
+    """Return whether the memory limit raises a bound by more than a little."""
+    return bounds.limited_seconds > _SLOWER * bounds.seconds
 
 
 def slowest_stage(kinds: Iterable[BlockKind], stages: int) -> float:
@@ -279,15 +288,25 @@ class BlockPricing:
         recomputes = own.stages == 1 or _has_whole_samples(pipeline)
         part = BlockPart(configuration.stages, passes, limit, budget, is_enough, recomputes)
         coarse, told = self._on_merged_axes(part, pipeline, blocks, known)
-        if coarse is not None and coarse.price:
-            is_short = coarse.limited_seconds > _SLOWER * coarse.seconds
-            where = problems_by(self._free), coarse.price
-            prices = prices_of(part.priced(*where, free=not is_short))
-            return replace(prices, known=told)
-        found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
+        weights = self._free if coarse is None or coarse.weights is None else coarse.weights
+        if coarse is not None and own.stages == 1:
+            if coarse.price:
+                where = problems_by(weights), coarse.price
+                prices = prices_of(part.priced(*where, free=not _is_slower(coarse)))
+                return replace(prices, is_short=coarse.is_short, known=told)
+            # Memory has no price there, and what is recomputed takes long to search.
+            part = replace(part, limit_bytes=inf, recomputes=False)
+        if self._is_fine(pipeline.mesh):
+            found = [part.bounded(problems_by(weights))]
+        else:
+            found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
+            coarse = max(found, key=lambda one: one.limited_seconds)
+            coarse = replace(coarse, is_short=_is_slower(found[0]))  # links weigh next to nothing
+            told = {self._key(pipeline): coarse}
         best = max(found, key=lambda one: one.seconds)
         limited = max(one.limited_seconds for one in found)
-        prices = replace(prices_of(best), limited_seconds=limited, known=told)
+        is_short = coarse is not None and coarse.is_short
+        prices = replace(prices_of(best), limited_seconds=limited, is_short=is_short, known=told)
         if own.stages == 1 or prices.bound(own) >= below:
             return prices
         usual = _kinds(blocks, problems_by(None), MANY)
@@ -309,20 +328,31 @@ class BlockPricing:
     ) -> tuple[BlockBounds | None, Mapping[Hashable, object]]:
         """Return the bounds on the mesh with an axis for each level, and these by what they are of.
 
-        None where that is the mesh itself, where memory has no price, and of pipelines.
+        None where that is the mesh itself, and where they were not told and are not worth a search:
+        where memory has no price, and of pipelines.
         """
-        options, mesh = pipeline.options, merged(pipeline.mesh)
-        fine = self.overlaps and len(pipeline.mesh.axes) > self.levels
-        if part.groups > 1 or part.limit_bytes == inf or not fine or options.input_layouts:
+        if not self._is_fine(pipeline.mesh) or pipeline.options.input_layouts:
             return None, {}
-        key = mesh, options.passes
+        key = self._key(pipeline)
         bounded = known.get(key)
         if not isinstance(bounded, BlockBounds):
-            coarse = replace(self.pipeline_of(options, mesh, part.budget), source=pipeline.source)
+            if part.groups > 1 or part.limit_bytes == inf:
+                return None, {}
+            again = self.pipeline_of(pipeline.options, key[0], part.budget)
+            coarse = replace(again, source=pipeline.source)
             alone = replace(part, is_enough=lambda _: False)
             problems = self._problems(coarse, blocks, self._free, ({}, {}), part.budget)
             bounded = alone.bounded(problems)
         return bounded, {key: bounded}
+
+    def _is_fine(self, mesh: Mesh) -> bool:
+        """Return whether a mesh divides an axis of a level, and its searches take long."""
+        return self.overlaps and len(mesh.axes) > self.levels
+
+    @staticmethod
+    def _key(pipeline: PipelinePartitioning) -> tuple[Mesh, int]:
+        """Return what bounds are told by to the prices of meshes that divide its axes."""
+        return merged(pipeline.mesh), pipeline.options.passes
 
     def _prices(self, own: Configuration, bounded: BlockBounds, most_stages: int) -> BlockPrices:
         """Return prices without an estimate of pipelines."""
@@ -349,8 +379,6 @@ class BlockPricing:
         """Return the bounds by the weights that are tried, as long as they are not enough."""
         if not self.overlaps:
             return [part.bounded(problems_by(None))]
-        if len(mesh.axes) > self.levels:
-            return [part.bounded(problems_by(self._free))]
         found: list[BlockBounds] = []
 
         def seconds(weights: ResourceWeights) -> float:

@@ -35,6 +35,7 @@ class _Prices:
     least: tuple[BlockKind, ...]
     usual: tuple[BlockKind, ...]
     fits: bool
+    is_short: bool
     most_stages: int
     merged: BlockBounds | None
 
@@ -90,6 +91,7 @@ class KeptPricing:
             kept.least,
             kept.usual,
             kept.fits,
+            kept.is_short,
             pricing.is_one_program,
             kept.most_stages,
             pricing.halves if own.stages > 1 else Halves(),
@@ -132,6 +134,7 @@ def _unnamed(found: BlockPrices, spent: float) -> _Prices:
         found.least,
         found.usual,
         found.fits,
+        found.is_short,
         found.most_stages,
         merged_bounds,
     )

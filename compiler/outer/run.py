@@ -14,7 +14,7 @@ from shardwright.planner.choice.entries import Entry
 from shardwright.planner.choice.trace import SearchTrace, Tried
 from shardwright.planner.executors.workers import usable_workers
 from shardwright.planner.whole.plan import bounded
-from shardwright.search.budget_note import ENDED, INTERRUPTED, says_so
+from shardwright.search.budget_note import ENDED, INTERRUPTED, SETTLED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
@@ -75,12 +75,13 @@ class OuterRun:
         points = memory_points(self.judge, best, whole, self.workers) if explained else ()
         tried = tuple(entry.tried() for entry in entries)
         check_bounds(tried)
-        late = search.is_cut_short or any(item.outcome == "left" for item in tried)
+        late = search.is_cut_short
         if search.is_interrupted:
             trace = SearchTrace(tried, best.configuration, plans)
             return _answer(best.found.plan, trace, INTERRUPTED)
         trace = SearchTrace(tried, best.configuration, plans, points, late)
-        return _answer(best.found.plan, trace, ENDED if late else "")
+        left = any(item.outcome == "left" for item in tried)
+        return _answer(best.found.plan, trace, ENDED if late else SETTLED if left else "")
 
     def _floor(self, budget: Budget) -> ComputationFloor:
         """Return what bounds the configurations before any search, where there are several."""

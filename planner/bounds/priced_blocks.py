@@ -25,6 +25,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.ir.graph import Graph
 from shardwright.planner.bounds.passed_bytes import PassedBytes
 from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_moment, at_turn
@@ -209,12 +210,18 @@ class BlockBounds:
         Of the blocks within any memory.
     price : float
         The price of a byte by which the bound within the limit is highest.
+    weights : ResourceWeights or None
+        The weights; None of serial seconds.
+    is_short : bool
+        Whether the memory limit makes plans slower that communicate for nothing.
     """
 
     seconds: float
     limited_seconds: float
     kinds: tuple[BlockKind, ...]
     price: float = 0.0
+    weights: ResourceWeights | None = None
+    is_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,7 +261,7 @@ class BlockPart:
         total = blocks.total(0.0, 1)
         free = total.seconds / scale
         kinds = tuple(BlockKind(n, one.seconds / scale) for n, one in blocks.kinds(0.0, 1))
-        bounded = BlockBounds(free, free, kinds)
+        bounded = BlockBounds(free, free, kinds, weights=problems.request.weights)
         if not has_prices or total.nbytes <= limit or self.is_enough(bounded):
             return bounded
         priced = blocks if blocks.recomputes else PricedBlocks(*where)
@@ -272,7 +279,8 @@ class BlockPart:
         least = blocks.total(0.0, 1).seconds if free else 0.0
         limited = blocks.total(price, 1).seconds - price * self.limit_bytes
         limited += blocks.own_seconds(price)
-        return BlockBounds(least, max(least, limited), (), price)
+        weights = problems.request.weights
+        return BlockBounds(least, max(least, limited), (), price, weights)
 
 
 def can_price_memory(source: Graph, options: CompileOptions) -> bool:

@@ -21,8 +21,8 @@ class Tried:
     outcome : str
         ``compiled``: searched within the memory limit; ``cut``: its bound exceeds the cost of a
         plan; ``infeasible``: proven that no plan fits; ``refused``: it has no form of the program;
-        ``not found``: the search ended without a plan or a proof; ``left``: the budget was
-        spent first.
+        ``not found``: the search ended without a plan or a proof; ``left``: the budget was spent
+        first, or too little was to be gained.
     lower_bound : float
         Proven: no plan of the configuration costs less; infinite where it has none.
     proof : str

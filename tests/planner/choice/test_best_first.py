@@ -401,3 +401,56 @@ def test_of_a_large_program_a_named_plan_is_built_first_and_cuts(is_large):
     assert (judge.asked[0] == ("name", None)) == is_large
     assert ("plan", one) not in judge.asked
     assert search.best.cost == 1.2
+
+
+def meshes() -> tuple[DrawnJudge, list[Configuration]]:
+    """Return a judge of a large program on a mesh and on two that divide its axis."""
+    finer = [Mesh((MeshAxis("x", n, 0), MeshAxis("y", 8 // n, 0))) for n in (2, 4)]
+    ones = [Configuration(one_axis()), *map(Configuration, finer)]
+    drawn = {
+        ones[0]: Drawn(1.0, 1.1, 1.2, 1.11, 1.2),
+        ones[1]: Drawn(1.0, 1.08, 1.2, 1.09, 1.19),
+        ones[2]: Drawn(1.0, 1.1, 1.2, 1.11, 1.2),
+    }
+    return DrawnJudge(drawn, blocks=True, is_large=True), ones
+
+
+def test_of_finer_meshes_that_is_planned_whose_bound_is_lower() -> None:
+    judge, (coarse, first, second) = meshes()
+    search, _ = searched(judge)
+    planned = [one for question, one in judge.asked if question == "plan"]
+    assert planned == [coarse, first]
+    assert ("price", second) in judge.asked
+    assert search.best.configuration == first
+
+
+def test_a_finer_mesh_is_not_planned_where_the_plan_on_the_other_is_slow() -> None:
+    """Whatever its estimate: where memory is short, it does not tell how long gathers are."""
+    mesh, finer = one_axis(), FINER
+    one, two = Configuration(mesh), Configuration(mesh, 2)
+    fine = Configuration(finer, 2)
+    drawn = {
+        one: Drawn(1.0, 1.05, 1.2, 1.1, 1.1),
+        two: Drawn(1.0, 1.05, 1.3, 1.06, 1.3),
+        fine: Drawn(1.0, 1.01, 1.3, 1.02, 1.3),
+    }
+    judge = DrawnJudge(drawn, blocks=True, is_large=True)
+    searched(judge)
+    assert ("plan", two) in judge.asked
+    assert ("plan", fine) not in judge.asked
+
+
+def test_bounds_are_not_raised_above_one_that_stays() -> None:
+    """A pipeline of a bound of 1.01 is left, so no other bound closes the gap."""
+    alone, kept = Configuration(one_axis()), Configuration(one_axis(4), 16, 2, 1, "1f1b")
+    others = [Configuration(one_axis(4), count, 2, 1, "1f1b") for count in (8, 32, 64)]
+    drawn = {alone: Drawn(1.0, 1.15, 1.2, 1.16, 1.2)}
+    drawn |= {kept: Drawn(1.0, 1.01, 3.0, 3.0, 3.0)}
+    drawn |= {one: Drawn(1.0, 1.1, 3.0, 3.0, 3.0) for one in others}
+    judge = DrawnJudge(drawn, blocks=True, is_large=True, named=(alone, 1.25))
+    search, entries = searched(judge)
+    priced = {one for question, one in judge.asked if question == "price"}
+    assert kept in priced
+    assert not priced & set(others)
+    assert not search.is_cut_short
+    assert min(entry.tried().lower_bound for entry in entries) == 1.0
