@@ -41,6 +41,10 @@ class Layout:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type["Layout"], tuple[object, ...]]:
+        # It hashes anew: names hash otherwise in another process.
+        return Layout, (self.splits, self.partial, self.reduction, self.stage)
+
     def __eq__(self, other: object) -> bool:
         # Equal ones are often the same object; the generated method would make two tuples.
         if self is other:

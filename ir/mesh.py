@@ -77,6 +77,9 @@ class Mesh:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type["Mesh"], tuple[object, ...]]:
+        return Mesh, (self.axes,)  # hashes anew: names hash otherwise in another process
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the axes."""

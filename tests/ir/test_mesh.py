@@ -1,6 +1,12 @@
+import os
+import pickle
+import subprocess
+import sys
+
 import pytest
 
 from shardwright.ir.errors import IRError
+from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 
 
@@ -70,3 +76,17 @@ def test_an_axis_that_is_run_in_time_adds_no_ranks():
 def test_only_the_first_axis_is_run_in_time():
     with pytest.raises(IRError, match="only the first axis of a mesh can be run in time"):
         Mesh((MeshAxis("x", 2), MeshAxis("micro", 4, in_time=True)))
+
+
+MADE_ANEW = "import dataclasses, pickle, sys; one = pickle.load(sys.stdin.buffer)"
+
+
+@pytest.mark.parametrize("one", [mesh_of(2, 4), Layout((("a0",), ()), ("a1",))], ids=str)
+def test_what_another_process_is_sent_hashes_as_what_it_makes(one: object) -> None:
+    """Names hash otherwise there."""
+    hash(one)
+    told = f"import shardwright; {MADE_ANEW}; print(hash(one) == hash(dataclasses.replace(one)))"
+    where = {**os.environ, "PYTHONHASHSEED": "1"}
+    words, sent = [sys.executable, "-c", told], pickle.dumps(one)
+    other = subprocess.run(words, input=sent, capture_output=True, check=True, env=where)
+    assert other.stdout.strip() == b"True"
