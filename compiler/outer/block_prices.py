@@ -290,11 +290,12 @@ class BlockPricing:
         coarse, told = self._on_merged_axes(part, pipeline, blocks, known)
         weights = self._free if coarse is None or coarse.weights is None else coarse.weights
         if coarse is not None and own.stages == 1:
-            if coarse.price:
+            if coarse.price and coarse.is_short:
                 where = problems_by(weights), coarse.price
                 prices = prices_of(part.priced(*where, free=not _is_slower(coarse)))
                 return replace(prices, is_short=coarse.is_short, known=told)
-            # Memory has no price there, and what is recomputed takes long to search.
+            # Memory is worth little there, and what is recomputed takes long to search: of a layer
+            # of Mixtral 8x7B on 8 x 2 x 4 for 10 s, and 2 GB, to raise the bound by 5 %.
             part = replace(part, limit_bytes=inf, recomputes=False)
         if self._is_fine(pipeline.mesh):
             found = [part.bounded(problems_by(weights))]

@@ -18,6 +18,7 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NotFoundError
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.counts import Run
+from shardwright.planner.choice.questions import GAIN
 from shardwright.planner.choice.stages import StagedBlocks, StagedChoice
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
@@ -34,7 +35,6 @@ Llama 3 70B on 64 H100 is fastest by 1.7 on a mesh of 8 x 8 and by 4.8 on 8 x 2 
 on 280 A100 by 3.4, GPT-3 175B on 64 by 2, between two of them."""
 _HALVINGS = 1  # of the distance to the room before the best one
 _CORRECTIONS = 4  # of what programs take beyond the limit, where none fits
-_GAIN = 1e-3  # of the best step, that a plan must be able to gain
 
 
 Order = Callable[[Sequence[Run]], list[BlockPlan]]
@@ -194,7 +194,7 @@ class StepSearch:
     def _worthwhile(self) -> float:
         """The estimate below which a plan may be faster by more than a little."""
         found = inf if self._fastest is None else self._fastest.seconds
-        return (1 - _GAIN) * min(found, self.below)
+        return (1 - GAIN) * min(found, self.below)
 
     def _is_shorter(self, choice: StagedChoice) -> bool:
         """Emit a choice in runs, and spread evenly where that may do, if it is new."""
