@@ -287,26 +287,10 @@ class BlockPricing:
         limit = inf if own.stages > 1 and below == inf else limit  # an estimate is wanted, and soon
         recomputes = own.stages == 1 or _has_whole_samples(pipeline)
         part = BlockPart(configuration.stages, passes, limit, budget, is_enough, recomputes)
-        coarse, told = self._on_merged_axes(part, pipeline, blocks, known)
-        weights = self._free if coarse is None or coarse.weights is None else coarse.weights
-        if coarse is not None and own.stages == 1:
-            if coarse.price and coarse.is_short:
-                where = problems_by(weights), coarse.price
-                prices = prices_of(part.priced(*where, free=not _is_slower(coarse)))
-                return replace(prices, is_short=coarse.is_short, known=told)
-            # Memory is worth little there, and what is recomputed takes long to search: of a layer
-            # of Mixtral 8x7B on 8 x 2 x 4 for 10 s, and 2 GB, to raise the bound by 5 %.
-            part = replace(part, limit_bytes=inf, recomputes=False)
-        if self._is_fine(pipeline.mesh):
-            found = [part.bounded(problems_by(weights))]
-        else:
-            found = self._bounds(part, problems_by, pipeline.mesh, is_enough)
-            coarse = max(found, key=lambda one: one.limited_seconds)
-            coarse = replace(coarse, is_short=_is_slower(found[0]))  # links weigh next to nothing
-            told = {self._key(pipeline): coarse}
+        found, told = self._found(part, pipeline, blocks, known, problems_by)
         best = max(found, key=lambda one: one.seconds)
         limited = max(one.limited_seconds for one in found)
-        is_short = coarse is not None and coarse.is_short
+        is_short = found[0].is_short
         prices = replace(prices_of(best), limited_seconds=limited, is_short=is_short, known=told)
         if own.stages == 1 or prices.bound(own) >= below:
             return prices
@@ -319,6 +303,37 @@ class BlockPricing:
     def own(configuration: Configuration) -> Configuration:
         """Return the configuration that prices are told of, for all chunks and schedules."""
         return replace(configuration, chunks=1, schedule=None)
+
+    def _found(
+        self,
+        part: BlockPart,
+        pipeline: PipelinePartitioning,
+        blocks: Blocks,
+        known: Mapping[Hashable, object],
+        problems_by: Callable[[ResourceWeights | None], StageProblems],
+    ) -> tuple[list[BlockBounds], Mapping[Hashable, object]]:
+        """Return the bounds by the weights that are tried, and what they tell other meshes.
+
+        The first ones say whether memory is short.
+        """
+        if not self._is_fine(pipeline.mesh):
+            found = self._bounds(part, problems_by, pipeline.mesh, part.is_enough)
+            # Links weigh next to nothing in the first ones.
+            found = [replace(one, is_short=_is_slower(found[0])) for one in found]
+            return found, {self._key(pipeline): max(found, key=lambda one: one.limited_seconds)}
+        coarse, told = self._on_merged_axes(part, pipeline, blocks, known)
+        if coarse is None:
+            return [part.bounded(problems_by(self._free))], told
+        problems = problems_by(coarse.weights)
+        if part.groups == 1 and coarse.is_short:
+            bounds = part.priced(problems, coarse.price, free=not _is_slower(coarse))
+        elif part.groups == 1:
+            # Memory is worth little there, and what is recomputed takes long to search: of a layer
+            # of Mixtral 8x7B on 8 x 2 x 4 for 10 s, and 2 GB, to raise the bound by 5 %.
+            bounds = replace(part, limit_bytes=inf, recomputes=False).bounded(problems)
+        else:
+            bounds = part.bounded(problems)
+        return [replace(bounds, is_short=coarse.is_short)], told
 
     def _on_merged_axes(
         self,
@@ -344,6 +359,7 @@ class BlockPricing:
             alone = replace(part, is_enough=lambda _: False)
             problems = self._problems(coarse, blocks, self._free, ({}, {}), part.budget)
             bounded = alone.bounded(problems)
+            bounded = replace(bounded, is_short=_is_slower(bounded))
         return bounded, {key: bounded}
 
     def _is_fine(self, mesh: Mesh) -> bool:
