@@ -116,7 +116,8 @@ def _ascending(
         _, number, bound = heappop(left)
         if bound.is_rough:
             refined = model.refined(bound)
-            heappush(left, (key(refined), number, refined))
+            if refined is not None:
+                heappush(left, (key(refined), number, refined))
         else:
             yield bound
 

@@ -200,10 +200,10 @@ class FitModel:
             self._shares[key] = parts.of_samples(own / size)
         return Bound(plan, devices, self._shape, self._shares[key], is_rough=True)
 
-    def refined(self, bound: Bound) -> Bound:
-        """Return a rough bound by the parts of its own micro-batch."""
+    def refined(self, bound: Bound) -> Bound | None:
+        """Return a rough bound by the parts of its own micro-batch; None without such a plan."""
         own = self.bound(bound.plan, bound.devices)
-        return bound if own is None else replace(own, factors=bound.factors)
+        return None if own is None else replace(own, factors=bound.factors)
 
     def _parts_on(self, ranks: NamedPlan) -> Parts | None:
         if ranks not in self._parts:

@@ -74,6 +74,7 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
         found = evaluated(own, one.plan, 16)
         assert found is not None
         text, bound = one.plan.text, own.refined(one)
+        assert bound is not None
         assert not bound.is_rough
         assert one.memory_bytes <= bound.memory_bytes * (1 + 1e-9), text
         assert one.seconds <= bound.seconds * (1 + 1e-9), text
@@ -109,6 +110,17 @@ def test_the_fastest_plan_is_that_of_all_evaluations():
     assert small.evaluation.fitted_bytes == min(
         one.evaluation.fitted_bytes for one in every if one is not None
     )
+
+
+def test_what_has_a_rough_bound_alone_is_no_plan(monkeypatch):
+    own = model(narrow=True)
+    plans = family(own, 4, micro_batches=(1, 2), tensors=(1,))
+    exact = {one.plan for one in plans if not one.is_rough}
+    assert 0 < len(exact) < len(plans)
+    monkeypatch.setattr(FitModel, "refined", lambda *_: None)
+    best = fastest(own, plans)
+    assert best is not None
+    assert best.plan in exact
 
 
 def test_models_with_few_layers_have_a_family():
