@@ -12,7 +12,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -285,12 +284,12 @@ def complete(
 
 def _make_room(target: Path, run: str) -> None:
     """Remove a checkpoint of the same run and step, which was written before it was resumed."""
-    if not _remove(target, run):
-        raise OutputError(
-            "the checkpoint cannot be written: one of another training run is there",
-            str(target),
-            "resume from it, or name another folder",
-        )
+    if _remove(target, run):
+        return
+    what, hint = "one of another training run is there", "resume from it, or name another folder"
+    if not (target / MANIFEST).exists():
+        what, hint = "a folder without a manifest is there", "remove it, or name another folder"
+    raise OutputError(f"the checkpoint cannot be written: {what}", str(target), hint)
 
 
 def forget(how: Writing) -> None:
@@ -311,18 +310,24 @@ def run_of(path: Path) -> str | None:
 
 
 def _remove(path: Path, run: str) -> bool:
-    """Remove the files that the run wrote, the manifest first; files of others stay."""
+    """Remove the files that the run wrote, and the folder if it has no others.
+
+    The folder is hidden first, as what is not complete: the next start removes what is left of it.
+    """
     try:
         manifest = Manifest.read(path)
     except PlanError:
         return False
     if manifest.run != run:
         return False
-    for name in (MANIFEST, *manifest.files):
-        (path / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        path.rmdir()  # only if it is empty
-    return not path.exists()
+    if set(os.listdir(path)) - {MANIFEST, *manifest.files}:
+        for name in (MANIFEST, *manifest.files):
+            (path / name).unlink(missing_ok=True)
+        return False
+    hidden = path.with_name(f".{path.name}.{run}-{token_hex(4)}")
+    path.rename(hidden)
+    shutil.rmtree(hidden)
+    return True
 
 
 def _leave_note(aside: Path, rank: int, note: Mapping[str, object]) -> None:

@@ -3,8 +3,6 @@
 import errno
 import multiprocessing
 import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,41 +13,10 @@ from shardwright.ir.files import folders
 from shardwright.ir.files.folders import locked, settle
 from shardwright.ir.files.reading import read_member
 from shardwright.ir.files.writing import check_folder, replacing, write_files
+from tests.stopping import in_child, killed, stopping
 
 OLD = {"a": b"old a", "b": b"old b", "gone": b"old"}
 NEW = {"a": b"new a", "b": b"new b", "c": b"new c"}
-# Events of the interpreter before a file, or the name of one, is changed.
-CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir")
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Do work in a process of its own, and return how it ends."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def stopping(folder: Path, place: int, stop: Callable[[], None]) -> None:
-    """Stop this process before its change of a number in a folder."""
-    seen = 0
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal seen
-        if event in CHANGES and str(folder) in str(arguments[0]):
-            seen += 1
-            if seen == place:
-                stop()
-
-    sys.addaudithook(hook)
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def failing() -> None:

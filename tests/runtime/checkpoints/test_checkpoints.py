@@ -23,6 +23,7 @@ from shardwright.runtime.checkpoints import (
 )
 from shardwright.runtime.checkpoints.resharding import whole
 from shardwright.runtime.checkpoints.slices import blocks_of
+from tests.stopping import in_child, killed, stopping
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -381,4 +382,41 @@ def test_slices_are_not_read_elsewhere(tmp_path):
         open_checkpoint(checkpoint.path.parent).region("w", (slice(0, 1), slice(0, 1)), 0)
     assert caught.value.what == (
         "the file cannot be read: it is a link that leads out of its folder"
+    )
+
+
+def test_a_run_that_is_killed_while_it_replaces_checkpoints_goes_on(tmp_path):
+    communicator, state, ends = LocalCommunicator(PLAIN.mesh), state_of(PLAIN), []
+    for place in range(1, 100):
+        folder = tmp_path / f"{place}"
+        checkpoint = written(PLAIN, folder, step=1)
+
+        def work(folder=folder, place=place, resumed=checkpoint):
+            writer = begin_writing(folder, PLAIN, communicator, keep=1, resumed=resumed)
+            stopping(folder, place, killed)
+            writer.save(state, Progress(step=2))
+            writer.settle()
+
+        ends.append(in_child(work))
+        kept = open_checkpoint(folder)
+        writer = begin_writing(folder, PLAIN, communicator, keep=1, resumed=kept)
+        for step in (2, 3):
+            writer.save(state, Progress(step=step))
+        writer.settle()
+        assert [path.name for path in folder.iterdir()] == ["step-3"]
+        if not ends[-1]:
+            break
+    assert len(ends) > 10
+
+
+def test_a_folder_without_a_manifest_is_told_from_another_run(tmp_path):
+    checkpoint = written(PLAIN, tmp_path)
+    (tmp_path / "step-6").mkdir()
+    writer = begin_writing(tmp_path, PLAIN, LocalCommunicator(PLAIN.mesh), resumed=checkpoint)
+    writer.save(state_of(PLAIN), Progress(step=6))
+    with pytest.raises(OutputError) as caught:
+        writer.settle()
+    assert str(caught.value) == (
+        "the checkpoint cannot be written: a folder without a manifest is there (in "
+        f"{tmp_path / 'step-6'}); remove it, or name another folder"
     )
