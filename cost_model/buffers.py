@@ -78,10 +78,16 @@ def buffers(graph: Graph) -> Buffers:
 def _buffers(graph: Graph) -> Buffers:
     mesh, live = graph.mesh or Mesh(()), liveness(graph)
     in_place = {new for _, new in graph.updates}
-    sizes = {
-        name: 0.0 if name in live.roots or name in in_place else value_bytes(value, mesh)
-        for name, value in graph.values.items()
-    }
+    known: dict[tuple[int, int], float] = {}  # by type and layout, of which there are few objects
+    sizes = {}
+    for name, value in graph.values.items():
+        key = id(value.type), id(value.layout)
+        if name in live.roots or name in in_place:
+            sizes[name] = 0.0
+            continue
+        if key not in known:
+            known[key] = value_bytes(value, mesh)
+        sizes[name] = known[key]
     for value in graph.inputs if mesh.in_time else ():
         if value.layout is not None:
             fed = replace(value, layout=value.layout.without(mesh.in_time))

@@ -363,15 +363,21 @@ def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrice
         The prices, or those of each node.
     """
     each = prices if isinstance(prices, Sequence) else (prices,) * len(graph.nodes)
-    values, known, costs = graph.values, dict[object, float](), []
+    values, costs = graph.values, []
+    known: dict[object, float] = {}
+    same: dict[object, float] = {}  # by the objects, which copies of a layer have in common
     for node, of in zip(graph.nodes, each, strict=True):
-        operands = tuple([values[name] for name in node.operands])
+        operands = [values[name] for name in node.operands]
         read = [part for value in operands for part in (value.type, value.layout)]
         left = [value.layout for value in node.results]
-        key = (node.operator, id(of), *node.attributes.items(), *read, *left)
-        cost = known.get(key)
+        objects = (node.operator, id(of), id(node.attributes), *map(id, read), *map(id, left))
+        cost = same.get(objects)
         if cost is None:
-            cost = known[key] = node_cost(node, operands, mesh, of)
+            key = (node.operator, id(of), *node.attributes.items(), *read, *left)
+            cost = known.get(key)
+            if cost is None:
+                cost = known[key] = node_cost(node, operands, mesh, of)
+            same[objects] = cost
         costs.append(cost)
     return costs
 

@@ -165,25 +165,36 @@ def placements(graph: Graph, cluster: Cluster) -> list[Placement]:
 
 def _placements(graph: Graph, cluster: Cluster) -> list[Placement]:
     made = parameter_tensors(graph.nodes, (p.name for p in graph.parameters))
+    moving = {name for name in {n.operator for n in graph.nodes} if _moves(name)}
     found: list[Placement] = []
     behind: set[str] = set()
     for node in graph.nodes:
-        levels = node_levels(node, graph, cluster)
-        placed = _placement(node, levels, made, behind)
+        levels = node_levels(node, graph, cluster) if node.operator in moving else ()
+        placed = _placement(node, levels, made) if levels else _on_device(node, behind)
         if placed.queue == "reductions":
-            behind.update(result.name for result in node.results)
+            behind.update([result.name for result in node.results])
         found.append(placed)
     return _with_sources_of_gathers(graph, found, made)
 
 
-def _placement(node: Node, levels: tuple[str, ...], made: set[str], behind: set[str]) -> Placement:
+def _moves(operator: str) -> bool:
+    """Return whether an operator may use links."""
+    kind = operator_class(operator)
+    return operator == "transfer" or kind.is_collective or issubclass(kind, HostCopy)
+
+
+def _placement(node: Node, levels: tuple[str, ...], made: set[str]) -> Placement:
+    """Return where a node runs that uses links."""
     if issubclass(operator_class(node.operator), HostCopy):
         return _OF_HOST[node.operator]
-    if levels and not is_deferrable(node, made):
+    if not is_deferrable(node, made):
         return Placement("blocking", levels)
-    if levels:
-        gathers = node.provenance.role in _GATHERS and made.issuperset(node.operands)
-        return Placement("gathers" if gathers else "reductions", levels)
+    gathers = node.provenance.role in _GATHERS and made.issuperset(node.operands)
+    return Placement("gathers" if gathers else "reductions", levels)
+
+
+def _on_device(node: Node, behind: set[str]) -> Placement:
+    """Return where a node runs that uses no links; it may read what reductions leave."""
     waits = node.provenance.role == "update" or not behind.isdisjoint(node.operands)
     return _ON_DEVICE["reductions" if waits else "compute"]
 
@@ -194,7 +205,7 @@ def _with_sources_of_gathers(
     """Move the local work that a gather waits for into the queue of gathers."""
     feeding: set[str] = set()
     for i, node in reversed(list(enumerate(graph.nodes))):
-        feeds = any(result.name in feeding for result in node.results)
+        feeds = any([result.name in feeding for result in node.results])
         if feeds and found[i].queue == "compute" and made.issuperset(node.operands):
             found[i] = _ON_DEVICE["gathers"]
         if found[i].queue == "gathers":
