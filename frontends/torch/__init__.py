@@ -24,7 +24,9 @@ from shardwright.frontends.torch.converters import (
     reduction,
     routing,
     sampling,
+    scatter,
     shape,
+    special,
     windows,
 )
 from shardwright.frontends.torch.model import import_module
@@ -50,6 +52,8 @@ __all__ = [
     "reduction",
     "routing",
     "sampling",
+    "scatter",
     "shape",
+    "special",
     "windows",
 ]

@@ -34,7 +34,7 @@ from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of, place, whole_traces
 from shardwright.frontends.torch.private import tree_leaves, tree_map_only
-from shardwright.frontends.torch.tracing import plain_modes
+from shardwright.frontends.torch.tracing import plain_modes, traced_covariances
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
@@ -148,6 +148,7 @@ def exported(
                 grouped_products(),
                 whole_traces(),
                 plain_modes(),
+                traced_covariances(),
                 passing_assertions(),
                 traced_gradients(module),
                 traced_transforms(),

@@ -1,7 +1,8 @@
-"""What an export cannot trace: parts that convert themselves, and the mode for inference."""
+"""What an export cannot trace: parts that convert themselves, inference mode, covariances."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
@@ -21,6 +22,43 @@ def plain_modes() -> Iterator[None]:
         patch.object(torch.inference_mode, "__exit__", _end_inference),
     ):
         yield
+
+
+@contextmanager
+def traced_covariances() -> Iterator[None]:
+    """Let covariances be traced as products; PyTorch's own read the sums of their weights."""
+    with (
+        patch.object(torch, "cov", _covariance),
+        patch.object(torch.Tensor, "cov", _covariance),
+        patch.object(torch, "corrcoef", _correlation),
+        patch.object(torch.Tensor, "corrcoef", _correlation),
+    ):
+        yield
+
+
+def _covariance(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    rows = input.reshape(1, -1) if input.dim() < 2 else input
+    weights = [w.to(rows.dtype) for w in (fweights, aweights) if w is not None]
+    each = torch.ones_like(rows[0]) if not weights else prod(weights[1:], start=weights[0])
+    total = each.sum()
+    lost = each if aweights is None else each * aweights
+    rest = (total - correction * lost.sum() / total).clamp(min=0)
+    apart = rows - ((rows * each).sum(1) / total).unsqueeze(1)
+    return ((apart @ (apart * each).mT.conj()) / rest).squeeze()
+
+
+def _correlation(input: torch.Tensor) -> torch.Tensor:
+    found = _covariance(input)
+    if found.dim() == 0:
+        return found / found
+    spread = found.diagonal().real.sqrt()
+    return (found / spread.unsqueeze(1) / spread).clip(-1, 1)
 
 
 def _inference(mode: Any) -> None:

@@ -74,6 +74,25 @@ def test_lgamma_and_its_slope() -> None:
     np.testing.assert_allclose(slope, around, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_derivatives_of_lgamma_are_sums_of_powers(order: int) -> None:
+    """Order n is n! times the sum of (x + k)^-(n+1), with the integral for what is behind."""
+    x, k, many = np.array([0.05, 0.7, 1, 3.3, 12.5, -0.4, -2.3]), np.arange(20000.0), 20000.5
+    total = ((x[:, None] + k) ** -(order + 1)).sum(1) + (x + many - 1) ** -order / order
+    sign = 1 if order % 2 else -1
+    found = run("polygamma", x, order=order)
+    np.testing.assert_allclose(found, sign * math.factorial(order) * total, rtol=1e-12)
+    slope = run("polygamma_gradient", np.ones_like(x), x, order=order)
+    np.testing.assert_allclose(slope, run("polygamma", x, order=order + 1), rtol=1e-15)
+
+
+def test_the_digamma_function() -> None:
+    found = run("polygamma", np.array([1, 2, 0.5, 100.0, 0.0, -0.0, -3.0]))
+    euler = 0.57721566490153286
+    expected = [-euler, 1 - euler, -euler - 2 * math.log(2), 4.600161852738087, -np.inf, np.inf]
+    np.testing.assert_allclose(found, [*expected, np.nan], rtol=1e-14)
+
+
 def test_bits_that_are_set() -> None:
     x = np.array([0, 1, 255, 256, -1, -2], "int32")
     np.testing.assert_array_equal(run("population_count", x), [0, 1, 8, 1, 32, 31])

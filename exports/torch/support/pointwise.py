@@ -6,7 +6,7 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import inf, pi
+from math import factorial, inf, pi
 from typing import Any
 
 import torch
@@ -130,7 +130,7 @@ sin, cos, tan, sinh, cosh, tanh = (
     *(torch.sinh, torch.cosh, torch.tanh),
 )
 asin, acos, atan = torch.asin, torch.acos, torch.atan
-erf, erfc = torch.erf, torch.erfc
+erf, erfc, lgamma = torch.erf, torch.erfc, torch.lgamma
 abs, square, rsqrt = torch.abs, torch.square, torch.rsqrt
 sqrt = torch.sqrt
 reciprocal, sigmoid = torch.reciprocal, torch.sigmoid
@@ -224,6 +224,25 @@ def erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
 @widened
 def erfc_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return -erf_gradient(dy, x)
+
+
+@widened
+def lgamma_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    return dy * torch.digamma(x)
+
+
+@widened
+def polygamma(x: Tensor, *, order: int = 0) -> Tensor:
+    # PyTorch's own function of order 1 has nine digits.
+    if order == 0:
+        return torch.digamma(x)
+    size = factorial(order) * torch.special.zeta(torch.full_like(x, order + 1), x)
+    return size if order % 2 else -size
+
+
+@widened
+def polygamma_gradient(dy: Tensor, x: Tensor, *, order: int = 0) -> Tensor:
+    return dy * polygamma(x, order=order + 1)
 
 
 @widened

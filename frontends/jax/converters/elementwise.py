@@ -20,6 +20,7 @@ _UNARY = {
     "ceil": "ceil",
     "cos": "cos",
     "cosh": "cosh",
+    "digamma": "polygamma",
     "erf": "erf",
     "erf_inv": "erfinv",
     "erfc": "erfc",

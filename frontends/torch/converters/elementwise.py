@@ -1,11 +1,12 @@
 """Operators point by point: arithmetic, functions, comparison, logic, activations."""
 
-from math import log, pi
+from math import log
 from typing import Any
 
 import torch
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import CONVERTERS, converts
 from shardwright.frontends.torch.types import dtype_of
@@ -267,45 +268,6 @@ def _other_base(call: Call, x: Value) -> Value:
     return call.scaled(call.emit("log", x), 1 / log(2 if name == "log2" else 10))
 
 
-@converts("aten.xlogy")
-def _xlogy(call: Call, x: Operand, other: Operand) -> Value:
-    dtype = call.result.dtype
-    return _times_logarithm(call, call.operand(x, dtype), call.operand(other, dtype), "log")
-
-
-@converts("aten.special_xlog1py")
-def _xlog1py(call: Call, x: Operand, other: Operand) -> Value:
-    dtype = call.result.dtype
-    return _times_logarithm(call, call.operand(x, dtype), call.operand(other, dtype), "log1p")
-
-
-def _times_logarithm(call: Call, x: Value, y: Value, operator: str) -> Value:
-    """Return the product of numbers and logarithms; zero where the number is zero."""
-    kind = x.type.dtype
-    least, one = (0, 1) if operator == "log" else (-1, 0)
-    is_none = call.emit("less_equal", y, call.fill(least, kind))
-    is_none = call.emit("logical_and", call.emit("equal", x, call.fill(0, kind)), is_none)
-    safe = call.emit("where", is_none, call.fill(one, kind), y)
-    return call.emit("mul", x, call.emit(operator, safe))
-
-
-@converts("aten.logit", "aten.special_logit")
-def _logit(call: Call, x: Value, eps: float | None = None) -> Value:
-    x = call.cast(x, call.result.dtype)
-    if eps is not None:
-        x = call.emit("clip", x, low=float(eps), high=1 - float(eps))
-    return call.emit("sub", call.emit("log", x), call.emit("log1p", call.emit("neg", x)))
-
-
-@converts("aten.sinc")
-def _sinc(call: Call, x: Value) -> Value:
-    angle = call.scaled(call.cast(x, call.result.dtype), pi)
-    is_zero = call.emit("equal", angle, call.fill(0, call.result.dtype))
-    one = call.fill(1, call.result.dtype)
-    safe = call.emit("where", is_zero, one, angle)
-    return call.emit("where", is_zero, one, call.emit("div", call.emit("sin", safe), safe))
-
-
 @converts("aten.addcmul")
 def _addcmul(call: Call, x: Value, tensor1: Value, tensor2: Value, value: float = 1) -> Value:
     product = call.scaled(call.emit("mul", tensor1, tensor2), value)
@@ -376,6 +338,20 @@ def _leaky_relu(call: Call, x: Value, negative_slope: float = 0.01) -> Value:
     if negative_slope < 0:  # the result does not have the sign of the operand
         return _from_zero(call, x, call.scaled(x, negative_slope))
     return call.emit("leaky_relu", x, slope=float(negative_slope))
+
+
+@converts("aten.rrelu_with_noise_functional")
+def _rrelu(
+    call: Call,
+    x: Value,
+    noise: Value,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+) -> list[Value | None]:
+    if training:
+        raise UnsupportedError("`rrelu` in training, whose slopes are random,")
+    return [_leaky_relu(call, x, (lower + upper) / 2), None]
 
 
 def _from_zero(call: Call, x: Value, below: Value) -> Value:

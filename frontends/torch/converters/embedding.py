@@ -22,19 +22,29 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: Any = None,
 ) -> Value:
-    if scale_grad_by_freq:
-        raise UnsupportedError("an embedding whose gradient is divided by frequencies")
-    if padding_idx < 0 and _counts_up(indices):  # a table of positions
+    if padding_idx < 0 and _counts_up(indices):  # a table of positions, each once
         first = call.part(weight, 0, 0, call.result.elements // weight.type.shape[1])
         return call.reshape(first, call.result.shape)
     indices = call.value(indices)
     rows = call.emit("gather", weight, indices, axis=0)
+    if scale_grad_by_freq:
+        count = call.reshape(_frequencies(call, weight, indices), (*indices.type.shape, 1))
+        rows = call.emit("with_gradient_of", rows, call.emit("div", rows, count))
     if padding_idx < 0:
         return rows
     padding = call.fill(padding_idx, indices.type.dtype)
     is_padding = call.emit("equal", indices, padding)
     is_padding = call.reshape(is_padding, (*indices.type.shape, 1))
     return call.emit("where", is_padding, call.emit("stop_gradient", rows), rows)
+
+
+def _frequencies(call: Call, weight: Value, indices: Value) -> Value:
+    """Return how often each row of a table is looked up."""
+    flat, kind = call.reshape(indices, (indices.type.elements,)), weight.type.dtype
+    ones = call.fill(1, kind, flat.type.shape)
+    column = call.reshape(flat, (*flat.type.shape, 1))
+    total = call.emit("scatter_nd", column, ones, shape=weight.type.shape[:1])
+    return call.emit("gather", total, flat, axis=0)
 
 
 def _counts_up(item: Item) -> bool:

@@ -201,6 +201,14 @@ def _distances(call: Call, x1: Value, x2: Value, p: float, compute_mode: Any = N
     return call.emit("with_gradient_of", call.reshape(found, total.type.shape), total)
 
 
+@converts("aten._pdist_forward")
+def _distances_of_pairs(call: Call, x: Value, p: float = 2) -> Value:
+    """Return the distances of every two rows, the first before the second."""
+    pairs = (call.taken(x, places.tolist(), 0) for places in np.triu_indices(x.type.shape[0], 1))
+    rows = [call.reshape(rows, (rows.type.shape[0], 1, x.type.shape[1])) for rows in pairs]
+    return call.reshape(_distances(call, rows[0], rows[1], p), call.result.shape)
+
+
 @converts("aten._euclidean_dist")
 def _many_distances(call: Call, x1: Value, x2: Value) -> Value:
     """Return the distances of all pairs of many rows, by products; PyTorch does from 26 on."""

@@ -1,11 +1,13 @@
 """Poolings and resizing."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.linear import spread
 from shardwright.frontends.torch.table import converts
@@ -56,13 +58,18 @@ def _average_pool(
     padding: Any = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Value:
+    if divisor_override is not None and (ceil_mode or not count_include_pad):
+        raise UnsupportedError("`divisor_override` beside `ceil_mode` or `count_include_pad=False`")
     how = _windows(call, x, kernel_size, stride, padding)
     how |= {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
     # Classifiers of EfficientNet have windows far larger than what they average.
     sides = zip(how["kernel"], x.type.shape[-len(how["kernel"]) :], how["padding"], strict=True)
     how["kernel"] = tuple(min(kernel, side + sum(pads)) for kernel, side, pads in sides)
     found = call.emit("average_pool", _batched(call, x), **how)
+    if divisor_override is not None:
+        found = call.scaled(found, prod(how["kernel"]) / divisor_override)
     return call.reshape(found, call.result.shape)
 
 

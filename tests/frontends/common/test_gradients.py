@@ -26,7 +26,6 @@ REFUSED = {
     "cumprod",
     "head_log_sum_and_pick",
     "householder_product",
-    "lgamma",
     "linear_attention",
     "recurrent_layer",
     "reduce_prod",

@@ -105,6 +105,7 @@ POINTS: dict[str, tuple[Any, ...]] = {
     "logarithms at minus one": (special.xlog1py, [0.0, 0, 2], [-1.0, 3, 4]),
     "entropy": (special.entr, [0.0, 0.5, 1, 2]),
     "logits": (special.logit, [0.0, 0.25, 0.5, 1]),
+    "digamma": (lax.digamma, [-1.5, 0.3, 1, 7.5]),
     "lgamma": (lax.lgamma, [-inf, -2, -1.5, -1, 0.5, 1, 2, inf]),
     "products of zeros": (lambda x: (x.prod(1), x.prod(), jnp.cumprod(x, 1)), TIES),
 }

@@ -49,6 +49,8 @@ def elementwise(w: Any, x: Any) -> Many:
         torch.special.i1(w),
         torch.special.i1e(w),
     )
+    yield from (torch.digamma(half), torch.polygamma(2, half), torch.ldexp(w, torch.arange(6)))
+    yield from (torch.hypot(w, x), torch.copysign(w, x), torch.copysign(x, -2.0), F.rrelu(w))
     yield from (w.detach() * w, w.float().double(), w.round(), w.floor(), w.ceil(), w.sign())
     yield from (half.log2(), half.log10(), w.exp2(), (w * 0) ** 0)
     whole = (x * 9).long()
@@ -89,6 +91,10 @@ def reductions(w: Any, x: Any) -> Many:
     yield from (none.cummax(0).values, torch.cdist(w, w), w.relu().amin(1), w.relu().min(1).values)
     yield (x[:2].abs().log() * 0 - torch.inf).logsumexp(0) * 0 == 0
     whole = (x * 4).round().detach()
+    often, weight = torch.tensor([1, 0, 2, 3, 1, 1]), x[0].sigmoid()
+    yield from (torch.cov(w), torch.cov(w[0]), w.cov(correction=0, fweights=often, aweights=weight))
+    yield from (torch.cov(w, aweights=weight), torch.corrcoef(w), w.T.corrcoef()[1:, 0])
+    yield from (F.pdist(w, p) for p in (1.0, 2.0, torch.inf))
     yield from (x.histc(5, -1, 1), x.histc(7, -0.3, 2), whole.histc(8, -4, 4), whole.histc(4, 0, 3))
 
 
@@ -107,6 +113,9 @@ def special_points(w: Any, x: Any) -> Many:
     results += [F.binary_cross_entropy(share, x.sigmoid(), reduction="none"), b.relu().sqrt()]
     results += [F.binary_cross_entropy(w.sigmoid(), share, x.abs()), F.hardtanh(b, 0, 2).sqrt()]
     whole = x.long()
+    results += [
+        torch.bucketize(none.detach(), x[0].sort()[0], right=right) for right in (True, False)
+    ]
     results += [torch.isin(whole, torch.tensor([0.5, 1.0])), torch.isin(x, x[0, :2])]
     yield from (r.nan_to_num(7.0).double() + 1 for r in results)
 
@@ -126,9 +135,18 @@ def positions(w: Any, x: Any) -> Many:
     )
     yield w.index_put((x[:, 0] != x[1, 0],), (x * w)[1:])  # a row for each place of a mask
     yield w.index_put((x != x[1, 2],), w.view(-1)[1:])
-    for how in ("sum", "mean", "amax", "amin"):
+    for how in ("sum", "mean", "amax", "amin", "prod"):
         yield w.scatter_reduce(1, later, (x * w)[:, :2], how)
         yield w.scatter_reduce(0, later, (x * w)[:, :2], how, include_self=False)
+        if how != "sum":
+            yield w.index_reduce(0, rows, (x * w).relu(), how, include_self=how != "prod")
+    yield from (w.put(index, x[:2, :2] * w[:2, :2]), w.put(rows, w[0, :4], accumulate=True))
+    yield from (w.diagonal_scatter(x[0, :3], -1), w.clone().fill_diagonal_(2))
+    yield torch.searchsorted(x.sort(1)[0], w, right=True, out_int32=True)
+    yield from (
+        F.embedding(rows, w, scale_grad_by_freq=True),
+        torch.searchsorted(x[0].sort()[0], 0.2),
+    )
     cube = w.view(2, 3, 4)
     yield from (cube[[1, 0], :, [2, 3]], cube[:, [[1], [2]], [0, 3]], cube[1, [[0], [2]]])
     two, three, four = map(torch.arange, (2, 3, 4))
@@ -192,6 +210,7 @@ def windows(w: Any, x: Any) -> Many:
     yield F.avg_pool2d(image, 10**5, ceil_mode=True)  # a window far larger than the image
     yield F.avg_pool2d(image, (9, 2), 9, padding=(1, 0), ceil_mode=True)
     yield F.avg_pool2d(image, 9, padding=1, ceil_mode=True, count_include_pad=False)
+    yield F.avg_pool2d(image, 2, 1, 1, divisor_override=3)
     for size in ((5, 7), (2, 8)):
         for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
             yield F.interpolate(image, size, mode=mode)

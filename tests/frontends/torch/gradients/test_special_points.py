@@ -148,6 +148,10 @@ POINTS: dict[str, tuple[Any, ...]] = {
     "logarithm of a sigmoid": (lambda x: (x.sigmoid().log(), F.logsigmoid(x)), ALL[1:-3]),
     "corners": (lambda x: (F.relu6(x), F.hardtanh(x), F.hardswish(x), F.hardshrink(x)), ALL),
     "rounding": (lambda x: (x.round(), x.floor(), x % -2, x.fmod(2)), ALL[1:-1] / 2),
+    "hypot": (torch.hypot, [0.0, -3, inf, 1e200, nan], [0.0, 4, 1, 1e200, inf]),
+    "copysign": (torch.copysign, [0.0, -3, 2, -inf, 1], [-0.0, -0.0, 0, 3, -inf]),
+    "digamma": (torch.digamma, np.array([-1.5, -0.0, 0, 0.5, 2, 1e9])),
+    "polygamma": (lambda x: torch.polygamma(3, x), np.array([-1.5, 0.5, 2, 30])),
     "lgamma": (torch.lgamma, np.array([-inf, -2, -1.5, -1, -0.0, 0, 0.5, 1, 2, inf])),
     "lerp": (lambda a, b: a.lerp(b, 1.0), [1e10, 3, -inf], [1e-10, 4, 2.0]),
     "lerp by weights": (
