@@ -18,7 +18,7 @@ _NAME = "shardwright"
 _INTERFACE = "transformers.integrations.moe"
 
 
-# Operators that exports have and PyTorch never runs; `converters.routing` imports them.
+# Operators that exports have and PyTorch never runs; `converters.own` imports them.
 torch.library.define(
     "shardwright::dispatch", "(Tensor tokens, Tensor chosen, int experts) -> Tensor"
 )

@@ -1,7 +1,7 @@
 """Gradients that a module computes in its forward pass, by `torch.autograd.grad`.
 
 An export cannot trace the engine of autograd. While a module is exported, a call of
-`torch.autograd.grad` is an operator instead, which `converters.gradients` differentiates in our
+`torch.autograd.grad` is an operator instead, which `converters.own` differentiates in our
 IR. PyTorch computes the gradient too, on tensors without elements: it knows what requires a
 gradient, what is not used, and raises its own errors.
 """

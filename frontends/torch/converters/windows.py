@@ -1,4 +1,4 @@
-"""Poolings and resizing."""
+"""Poolings, resizing, and samples of images."""
 
 from collections.abc import Callable
 from math import prod
@@ -8,11 +8,16 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.sampling import grid_sample
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.linear import spread
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
+
+# PyTorch's numbers of how samples are made of elements, and of what is outside.
+_MODES = ("linear", "nearest", "cubic")
+_PADDINGS = ("zeros", "border", "reflection")
 
 
 def _windows(call: Call, x: Value, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
@@ -198,3 +203,19 @@ def _factors(call: Call, x: Value, given: list[float | None]) -> list[float | No
 @converts("aten.pixel_shuffle")
 def _pixel_shuffle(call: Call, x: Value, upscale_factor: int) -> Value:
     return call.emit("depth_to_space", x, block=upscale_factor, mode="CRD")
+
+
+# Samples at positions that are computed
+
+
+@converts("aten.grid_sampler_2d", "aten.grid_sampler_3d", "aten.grid_sampler")
+def _grid_sampler(
+    call: Call,
+    x: Value,
+    grid: Value,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> Value:
+    mode, padding = _MODES[interpolation_mode], _PADDINGS[padding_mode]
+    return grid_sample(call, x, grid, mode, padding, align_corners, mode != "cubic")

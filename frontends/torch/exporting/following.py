@@ -11,6 +11,7 @@ from torch.export.graph_signature import InputKind
 
 from shardwright.frontends.torch.exporting.choices import choices_in_rows
 from shardwright.frontends.torch.exporting.known import Known, is_whole, known_values
+from shardwright.frontends.torch.packed import traced_packing
 from shardwright.frontends.torch.private import tree_leaves
 from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError
@@ -44,7 +45,8 @@ def traced(
     """
 
     def export() -> ExportedProgram:
-        return torch.export.export(module, arguments, keywords, strict=False)
+        with traced_packing():
+            return torch.export.export(module, arguments, keywords, strict=False)
 
     failed: Exception | None = None
     plain: ExportedProgram | None = None

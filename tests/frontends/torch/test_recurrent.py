@@ -126,3 +126,45 @@ def test_projections_are_unrolled_up_to_a_limit() -> None:
 def test_every_cell_is_reached() -> None:
     kinds = {name.removeprefix("rnn-").replace("rnn", "tanh") for name in KINDS}
     assert kinds == set(CELLS)
+
+
+class Packed(nn.Module):
+    """A recurrent network on sequences of several lengths, and a loss of all that it returns."""
+
+    def __init__(self, kind: Any, **options: Any) -> None:
+        super().__init__()
+        self.before = nn.Linear(FEATURES, FEATURES)
+        self.network = kind(FEATURES, HIDDEN, batch_first=True, **options)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        how = {"batch_first": True, "enforce_sorted": False}
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, **how)
+        rows = packed._replace(data=self.before(packed.data))
+        y, last = self.network(rows)
+        padded, counts = nn.utils.rnn.pad_packed_sequence(y, batch_first=True, padding_value=0.5)
+        loss = padded.square().mean() + (y.data.sin() * counts.sum()).mean()
+        states = last if isinstance(last, tuple) else (last,)
+        return loss + sum((s * s.cos() * lengths[:, None]).sum() for s in states)
+
+
+@pytest.mark.parametrize("lengths", [[2, 5, 3, 5], [4, 4, 4, 4], [1, 2, 6, 1]], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_sequences(kind: str, lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    network, options = KINDS[kind]
+    module = Packed(network, num_layers=2, bidirectional=True, **options).double()
+    x = torch.randn(BATCH, max(lengths), FEATURES, dtype=torch.float64)
+    inputs = {"x": x, "lengths": torch.tensor(lengths)}
+    imported = import_module(module, inputs)
+    assert "is that of the example's elements" in " ".join(imported.warnings)
+    found = compare.gradients_differ(module, inputs, imported)
+    assert max(found.loss, found.gradient) < 1e-9
+    assert not found.missing
+
+
+def test_packed_sequences_on_ranks() -> None:
+    torch.manual_seed(0)
+    module = Packed(nn.LSTM, proj_size=2).double()
+    x = torch.randn(BATCH, 5, FEATURES, dtype=torch.float64)
+    inputs = {"x": x, "lengths": torch.tensor([2, 5, 3, 5])}
+    assert max(compare.on_ranks(module, inputs, 4, cluster="cpu")) < 1e-9

@@ -1,12 +1,42 @@
-"""Rows of experts; see `frontends.torch.experts`."""
+"""Operators of this frontend in exports: gradients that a module computes, and rows of experts.
+
+See `frontends.torch.gradients` and `frontends.torch.experts`.
+"""
 
 from math import prod
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.gradients import emit_gradients
 from shardwright.frontends.common.groups import picked, product_of_groups, put
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
+
+
+@converts("shardwright.gradient")
+def _gradient(
+    call: Call,
+    outputs: list[Value],
+    inputs: list[Value],
+    cotangents: list[Value],
+    again: bool,
+    zeros: bool = False,
+) -> list[Value]:
+    slopes, once = call.emission.slopes, call.emission.once
+    found = emit_gradients(
+        call.build, outputs, cotangents, inputs, again=again, slopes=slopes, once=once
+    )
+    if None in found and not zeros:
+        raise UnsupportedError("a gradient by a tensor that is written to, or viewed again, since")
+    return [
+        call.fill(0, x.type.dtype, x.type.shape) if gradient is None else gradient
+        for x, gradient in zip(inputs, found, strict=True)
+    ]
+
+
+@converts("shardwright.stopped")
+def _stopped(call: Call, x: Value) -> Value:
+    return call.emit("stop_gradient", x)
 
 
 @converts("shardwright.dispatch")
