@@ -135,18 +135,6 @@ def positions(w: Any, x: Any) -> Many:
     )
     yield w.index_put((x[:, 0] != x[1, 0],), (x * w)[1:])  # a row for each place of a mask
     yield w.index_put((x != x[1, 2],), w.view(-1)[1:])
-    for how in ("sum", "mean", "amax", "amin", "prod"):
-        yield w.scatter_reduce(1, later, (x * w)[:, :2], how)
-        yield w.scatter_reduce(0, later, (x * w)[:, :2], how, include_self=False)
-        if how != "sum":
-            yield w.index_reduce(0, rows, (x * w).relu(), how, include_self=how != "prod")
-    yield from (w.put(index, x[:2, :2] * w[:2, :2]), w.put(rows, w[0, :4], accumulate=True))
-    yield from (w.diagonal_scatter(x[0, :3], -1), w.clone().fill_diagonal_(2))
-    yield torch.searchsorted(x.sort(1)[0], w, right=True, out_int32=True)
-    yield from (
-        F.embedding(rows, w, scale_grad_by_freq=True),
-        torch.searchsorted(x[0].sort()[0], 0.2),
-    )
     cube = w.view(2, 3, 4)
     yield from (cube[[1, 0], :, [2, 3]], cube[:, [[1], [2]], [0, 3]], cube[1, [[0], [2]]])
     two, three, four = map(torch.arange, (2, 3, 4))
@@ -178,6 +166,23 @@ def positions(w: Any, x: Any) -> Many:
     yield from (
         F.embedding_bag(rows.view(2, 2), w, mode="mean"),
         torch.bucketize(w, x[0].sort()[0]),
+    )
+
+
+def writes(w: Any, x: Any) -> Many:
+    index, rows = torch.tensor([[0, 2], [3, -1]]), torch.argmax(x, 0)[:4] % 4
+    later = torch.stack([rows, (rows + 1) % 4]).T
+    for how in ("sum", "mean", "amax", "amin", "prod"):
+        yield w.scatter_reduce(1, later, (x * w)[:, :2], how)
+        yield w.scatter_reduce(0, later, (x * w)[:, :2], how, include_self=False)
+        if how != "sum":
+            yield w.index_reduce(0, rows, (x * w).relu(), how, include_self=how != "prod")
+    yield from (w.put(index, x[:2, :2] * w[:2, :2]), w.put(rows, w[0, :4], accumulate=True))
+    yield from (w.diagonal_scatter(x[0, :3], -1), w.clone().fill_diagonal_(2))
+    yield torch.searchsorted(x.sort(1)[0], w, right=True, out_int32=True)
+    yield from (
+        F.embedding(rows, w, scale_grad_by_freq=True),
+        torch.searchsorted(x[0].sort()[0], 0.2),
     )
 
 
@@ -290,6 +295,7 @@ FAMILIES = (
     reductions,
     special_points,
     positions,
+    writes,
     products,
     windows,
     spectra,
