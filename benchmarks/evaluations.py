@@ -196,8 +196,7 @@ def main() -> None:
         ),
         "",
         "Processor seconds of an evaluation: of the first, which brings the model to canonical",
-        "form, and of another; a third of a second is the program, the rest its simulation. The",
-        "machine was busy with other work, which makes them longer.",
+        "form, and of another. The machine was busy with other work, which makes them longer.",
         "",
         *_table(("model", "devices", "plan", "operators", "first", "next", "a second"), [*timed()]),
     ]

@@ -15,7 +15,7 @@ from yaml.composer import ComposerError
 
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
-from shardwright.ir.files.reading import from_json, read_text
+from shardwright.ir.files.reading import TooDeepError, from_json, read_text
 from shardwright.ir.values import GivenTwiceError, given_once
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
@@ -126,11 +126,11 @@ def _read(text: str, where: str) -> Any:
         raise ClusterError(what, where=where, hint=getattr(error, "problem", None)) from error
     except GivenTwiceError as error:
         raise ClusterError(str(error), where=where, hint="give it once") from error
+    except (RecursionError, TooDeepError) as error:
+        raise ClusterError(f"{must}, but it is nested too deeply", where=where) from error
     except ValueError as error:  # a date that is none, an integer of thousands of digits
         hint = str(error).partition(";")[0].lower()
         raise ClusterError(f"{must}, but a value is not", where=where, hint=hint) from error
-    except RecursionError as error:
-        raise ClusterError(f"{must}, but it is nested too deeply", where=where) from error
     return content
 
 

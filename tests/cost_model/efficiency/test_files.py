@@ -251,7 +251,7 @@ def test_protocols_take_the_place_of_the_latency(tmp_path: Path) -> None:
         (
             "lab.yaml",
             "name: lab\ndevice: &d\n  device: *d\n",
-            "a cluster file must be YAML, but it is nested too deeply",
+            "a cluster file must be YAML, but line 3 is not",
         ),
     ],
 )
