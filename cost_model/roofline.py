@@ -31,6 +31,7 @@ from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator, Round
+from shardwright.operators.indexing.slicing import Split
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
 from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
@@ -128,15 +129,16 @@ def takes_nothing(
 ) -> bool:
     """Return whether an operator takes no time on a rank: a view, or a sum of single elements.
 
-    In a micro-batch of one sample the gradient of what is broadcast over samples is no sum.
+    Parts with whole rows are views. In a micro-batch of one sample the gradient of what is
+    broadcast over samples is no sum.
 
     Parameters
     ----------
     info, operands, results, mesh
         As of `operator_seconds`.
     """
-    if info.is_view or not isinstance(info, ReduceSum):
-        return info.is_view
+    if not isinstance(info, ReduceSum):
+        return info.is_view or (isinstance(info, Split) and info.has_rows)
     taken = prod(operands[0].slice_shape(info.operand_types[0].shape, mesh))
     return taken == prod(results[0].slice_shape(info.result_types[0].shape, mesh))
 

@@ -187,6 +187,11 @@ class Split(OperatorInfo):
         """The dimension that is cut, counted from the front."""
         return dimension(self.attributes["axis"], self.operand_types[0].rank)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows of the parts, their last dimension, are whole: kernels read them so."""
+        return self.axis < self.operand_types[0].rank - 1
+
     def make_rule(self) -> Rule:
         """Keep the sliced dimensions whole."""
         shape, parts = self.operand_types[0].shape, self.attributes["parts"]

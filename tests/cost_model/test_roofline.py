@@ -102,6 +102,12 @@ def test_work_that_ranks_repeat_is_not_divided() -> None:
 def test_views_cost_nothing() -> None:
     view = operator_info("reshape", [TensorType("float32", (8, 16))], {"shape": (128,)})
     assert seconds(view, laid("", ""), laid("")) == 0
+    rows, columns = (
+        operator_info("split", [TensorType("float32", (8, 16))], {"axis": axis, "parts": 2})
+        for axis in (0, 1)
+    )
+    assert seconds(rows, laid("", ""), laid("", ""), laid("", "")) == 0
+    assert seconds(columns, laid("", ""), laid("", ""), laid("", "")) > 0
     constant = operator_info("fill", [], {"shape": (8,), "dtype": "float32", "value": 0.0})
     assert seconds(constant, laid("")) == 0
 
