@@ -1,19 +1,45 @@
 """The buffers of an emitted program on one rank: their bytes, live ranges and kinds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.liveness import Liveness, liveness
+from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.registry import Registry, explained
 from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.workspace import WithWorkspace
 
-KINDS = ("parameters", "optimizer states", "gradients", "inputs", "activations")
+NamesOf = Callable[[Graph], Iterable[str]]
+"""Returns the values of a program that are of a kind of memory."""
+Registered = TypeVar("Registered", bound=NamesOf)
+
+KINDS: Registry[NamesOf] = Registry("kind of memory")
+"""The kinds of memory that are told apart, by name."""
+
+
+def register_memory_kind(name: str) -> Callable[[Registered], Registered]:
+    """Register a function that returns the values of a kind of memory, under the name of the kind.
+
+    Reports, plans and pages then tell these values apart from the kind that they have otherwise.
+
+    Raises
+    ------
+    OptionError
+        If another kind has that name.
+    """
+
+    def register(names: Registered) -> Registered:
+        KINDS.add(name, names)
+        return names
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -112,8 +138,17 @@ def workspaces(
     return found
 
 
+def told_kinds(graph: Graph) -> dict[str, str]:
+    """Return the kind of memory of every value, one of `KINDS`."""
+    kinds = buffer_kinds(graph)
+    for kind in KINDS:
+        with explained(KINDS[kind], f"the kind of memory `{kind}`", OptionError):
+            kinds.update((name, kind) for name in KINDS[kind](graph) if name in kinds)
+    return kinds
+
+
 def buffer_kinds(graph: Graph) -> dict[str, str]:
-    """Return the kind of every value, one of `KINDS`."""
+    """Return what every value is of a training step: one of the kinds that are registered here."""
     kinds = dict.fromkeys(graph.values, "activations")
     kinds.update((value.name, "inputs") for value in graph.inputs)
     for parameter in graph.parameters:
@@ -131,6 +166,15 @@ def buffer_kinds(graph: Graph) -> dict[str, str]:
         if origin.role == "gradient_redistribution" and kinds.get(origin.tensor) == "parameters":
             kinds[name] = "gradients"
     return kinds
+
+
+def _no_others(_: Graph) -> Iterable[str]:
+    """Return nothing: `buffer_kinds` tells these kinds."""
+    return ()
+
+
+for _kind in ("parameters", "optimizer states", "gradients", "inputs", "activations"):
+    KINDS.add(_kind, _no_others)
 
 
 def written_in_place(graph: Graph, held: Buffers) -> dict[int, list[str]]:

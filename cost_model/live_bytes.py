@@ -7,7 +7,7 @@ from itertools import accumulate, chain
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds
+from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, told_kinds
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.graph import Graph
@@ -104,7 +104,7 @@ class LiveRanges:
 
     def memory(self, graph: Graph, starts: Floats, ends: Floats) -> MemoryUseReport:
         """Return the most bytes that are live at once, by kind of tensor."""
-        kinds, changes = buffer_kinds(graph), self.changes(starts, ends)
+        kinds, changes = told_kinds(graph), self.changes(starts, ends)
         totals = self.totals(changes)
         last = int(totals.argmax())
         sums = np.bincount(changes.buffers[:last], changes.nbytes[:last], len(self.names))

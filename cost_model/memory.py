@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffer_kinds, buffers
+from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffers, told_kinds
 from shardwright.cost_model.pipelines.memory import pipeline_memory
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
@@ -35,7 +35,7 @@ def _peak_memory(graph: Graph, held: Buffers) -> MemoryUseReport:
         if total > peak:
             peak, at, best = total, "the start" if node is None else node.name, dict(now)
     if held.workspaces.get(at):
-        best[buffer_kinds(graph)[at]] += held.workspaces[at]
+        best[told_kinds(graph)[at]] += held.workspaces[at]
     return MemoryUseReport(peak, best, at, host_bytes=_host_peak(graph, held))
 
 
@@ -53,7 +53,7 @@ def live_memory(
     held : Buffers
         Its buffers.
     """
-    sizes, kinds = held.sizes, buffer_kinds(graph)
+    sizes, kinds = held.sizes, told_kinds(graph)
     now = dict.fromkeys(KINDS, 0.0)
     for name in (*(v.name for v in graph.inputs), *(p.name for p in graph.parameters)):
         now[kinds[name]] += sizes[name]

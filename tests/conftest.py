@@ -12,7 +12,9 @@ os.environ.pop("COLUMNS", None)
 import pytest
 from hypothesis import settings
 
+from shardwright.cost_model.buffers import KINDS
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.graph import Graph
 from shardwright.ir.text import parse, to_text
 from shardwright.operators import info as registry
@@ -73,8 +75,8 @@ def _every_pass_survives_text() -> Iterator[None]:
 
 @pytest.fixture
 def own_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget afterwards the operators, passes, searches and profiles that a test registers."""
-    for entries in (registry._OPERATORS, PASSES, SEARCHES, PROFILES):
+    """Forget afterwards what a test registers: operators, passes, searches, profiles and so on."""
+    for entries in (registry._OPERATORS, PASSES, SEARCHES, PROFILES, SCHEDULES, KINDS):
         monkeypatch.setattr(entries, "_items", dict(entries._items))
         monkeypatch.setattr(entries, "_origins", dict(entries._origins))
     yield

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.compiler.page.model import scopes
 from shardwright.compiler.plans.document import MemoryDocument
-from shardwright.cost_model.buffers import KINDS, buffer_kinds, buffers
+from shardwright.cost_model.buffers import KINDS, buffers, told_kinds
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.live_bytes import Floats, LiveRanges, present_names
 from shardwright.cost_model.pipelines.memory import Columns
@@ -99,7 +99,7 @@ def _peaks_of_groups(
     """Return the peak of every device group of a pipeline, by layer and kind."""
     pipeline = pipeline_of(program)
     assert pipeline is not None
-    kinds = buffer_kinds(program)
+    kinds = told_kinds(program)
     parts = {name: (layer_of(places.scope(name)), kinds[name]) for name in program.values}
     position = {part: i for i, part in enumerate(dict.fromkeys(parts.values()))}
     columns = Columns(len(position), {name: position[part] for name, part in parts.items()})
@@ -137,7 +137,7 @@ class _Account:
 
     def __init__(self, program: Graph, events: Sequence[Event]) -> None:
         self.program, self.held, self.events = program, buffers(program), events
-        self.kind_of = buffer_kinds(program)
+        self.kind_of = told_kinds(program)
         position = {node.name: i for i, node in enumerate(program.nodes)}
         ranges = LiveRanges(program, self.held, [position[e.node.name] for e in events])
         self.changes = ranges.changes(

@@ -19,7 +19,7 @@ from shardwright.cost_model.buffers import (
     KINDS,
     Buffers,
     MemoryUseReport,
-    buffer_kinds,
+    told_kinds,
 )
 from shardwright.cost_model.pipelines.segments import GroupSegments, TimedSegment
 from shardwright.cost_model.roofline import value_bytes
@@ -54,7 +54,7 @@ class Columns:
     def of_kinds(cls, graph: Graph) -> "Columns":
         """Return a column for each of `KINDS`."""
         place = {kind: i for i, kind in enumerate(KINDS)}
-        return cls(len(KINDS), {name: place[kind] for name, kind in buffer_kinds(graph).items()})
+        return cls(len(KINDS), {name: place[kind] for name, kind in told_kinds(graph).items()})
 
 
 @dataclass(frozen=True)

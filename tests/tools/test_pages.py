@@ -22,6 +22,7 @@ PAGES = (
     "write-a-search.md",
     "write-a-schedule.md",
     "price-something.md",
+    "tell-memory-apart.md",
 )
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
