@@ -111,9 +111,9 @@ models with more than {most} plans in one form are left out.
 
 {table}
 
-*None was found* claims nothing; in {false} of {missing} such answers a plan fits, all of them
-pipelines. No answer that is said to be optimal is slower than another plan; the others tell a gap.
-An answer may be better than all plans: its gradients are reduced together.{slower}
+*None was found* claims nothing; in {false} of {missing} such answers a plan fits. No answer that is
+said to be optimal is slower than another plan; the others tell a gap. An answer may be better than
+all plans: its gradients are reduced together.{slower}
 
 ## Errors that were put in
 

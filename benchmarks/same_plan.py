@@ -50,6 +50,7 @@ RUNS = {
     "mixtral of 4 layers on 8": (
         *(f"mixtral:layers=4,{LAYERS},kv_heads=2,experts=4", "--devices", "8", *SEARCHED),
     ),
+    "llama3-8b on 8": ("llama3-8b", "--batch", "8", "--devices", "8", *SEARCHED),
     "two_matmul on 64": ("two_matmul", "--devices", "64", "--mesh", "search"),
     "llama3-70b on 64": ("llama3-70b", "--devices", "64", *SEARCHED),
 }
@@ -154,6 +155,7 @@ where much else ran ({loads}).
 *Nothing is kept yet* and *with what that kept* are the first and the second search with a new
 folder of kept fronts ([fronts](../docs/how-plans-are-found.md#fronts)); elsewhere nothing was
 kept. An empty cell was not run. No loops are added where more than six processes wanted to run.
+All digests of a row are of one state of shardwright, rows may be of several.
 
 {table}
 
