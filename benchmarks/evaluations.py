@@ -185,7 +185,7 @@ def main() -> None:
         f"{sum(count for count, _ in worst.values())} named plans of {len(MODELS)} models on 8",
         "devices of `h100-pod`, bfloat16 and Adam: largest relative difference of an evaluation",
         "(`compiler/evaluation`) and the compiled program. Plans that a model has not are refused",
-        "by both with the same sentence; `inf` is of one whose kinds of communication differ.",
+        "by both with the same sentence.",
         "",
         *_table(
             ("model", "plans", "step", "memory by kind", "traffic"),

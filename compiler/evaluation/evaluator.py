@@ -304,7 +304,7 @@ class Evaluator:
         model = self._in_one_stage(options)
         timed = self.cluster.without_host().run_by(self.software)
         with rare_collections():
-            program = self._emitted(model.graph, self._decided(plan, options), options)
+            program = self._emitted(model.graph, self._decided(model.graph, plan, options), options)
             return parts_of(program, model.graph, model.few, timed)
 
     @cached_property
@@ -347,22 +347,26 @@ class Evaluator:
 
     def _decisions(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
         """Return the decisions of a plan about the whole model, in its stages."""
-        model = self._in_one_stage(options)
-        found = self._decided(plan, options)
-        if model.few is not None:
-            found = model.few.extended(found)
+        found = self._decided_in_one_stage(plan, options)
         stages = stages_of(self._model(options).whole)
         if not stages:
             return found
         level = plan.stage_level(self._cluster, self.devices)
         return in_stages(found, plan.pipeline, stages, plan.order, level)
 
-    def _decided(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
-        """Return the decisions of a plan about the model of few layers, without stages.
+    def _decided_in_one_stage(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
+        """Return the decisions of a plan about the whole model: those of few layers, if equal."""
+        model = self._in_one_stage(options)
+        if model.few is not None:
+            with suppress(NotRepeatedError):
+                return model.few.extended(self._decided(model.few.graph, plan, options))
+        return self._decided(model.whole, plan, options)
+
+    def _decided(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Decisions:
+        """Return the decisions of a plan about a model in one stage, of few layers or of all.
 
         The problem that they solve is that of all plans on the mesh with as many micro-batches.
         """
-        source = self._in_one_stage(options).graph
         planner = self._lowering.planner(plan.mesh(self._cluster, self.devices))
         options = replace(options, optimizer=rules_within(options.optimizer, source))
         key = id(source), planner.mesh, options.passes, plan.sequence_parallel

@@ -6,14 +6,14 @@ afterwards, as copies of what a layer became. The result is the program of the w
 names that passes make.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, renamed
 from shardwright.ir.provenance import Provenance
-from shardwright.planner.evaluation.lengthening import lengthened
+from shardwright.planner.evaluation.lengthening import NotRepeatedError, lengthened
 from shardwright.planner.evaluation.repeats import Layers, Overrides, equal_layers
 
 _WORTHWHILE = 0.7  # share of the values that stays at most; else the model is emitted whole
@@ -59,13 +59,31 @@ class Shortened:
         return program
 
     def decided(self, decisions: Decisions) -> Decisions:
-        """Return decisions about the whole model without the layers that are not in the graph."""
-        return decisions.about(lambda name: () if name in self._gone else (name,))
+        """Return decisions about the whole model without the layers that are not in the graph.
+
+        Raises
+        ------
+        NotRepeatedError
+            If those of equal layers differ.
+        """
+        found = decisions.about(lambda name: () if name in self._gone else (name,))
+        if self.extended(found) != decisions:
+            raise NotRepeatedError
+        return found
 
     def extended(self, decisions: Decisions) -> Decisions:
-        """Return decisions about the whole model: of all equal layers as of the first of them."""
+        """Return decisions about the whole model: of all equal layers as of the first of them.
+
+        Raises
+        ------
+        NotRepeatedError
+            If those of the first and the last differ, as where columns and rows are split in turns.
+        """
         names: dict[str, list[str]] = {}
-        for first, *layers, _ in self.stretches:
+        for first, *layers, last in self.stretches:
+            named = dict(zip(first, last, strict=True))
+            if _of(decisions, first, named) != _of(decisions, last, {}):
+                raise NotRepeatedError
             for layer in layers:
                 for one, other in zip(first, layer, strict=True):
                     names.setdefault(one, [one]).append(other)
@@ -92,6 +110,12 @@ class Shortened:
             outputs=tuple(names.get(name, name) for name in program.outputs),
             updates=tuple((p, names.get(new, new)) for p, new in program.updates),
         )
+
+
+def _of(decisions: Decisions, layer: Iterable[str], names: Mapping[str, str]) -> Decisions:
+    """Return the decisions about the values of a layer, with other names for them."""
+    own = set(layer)
+    return decisions.about(lambda name: (names.get(name, name),) if name in own else ())
 
 
 def _renamed(origin: Provenance, names: Mapping[str, str]) -> Provenance:

@@ -53,6 +53,17 @@ def test_numbers_are_those_of_the_compiled_program(model: str, plan: str) -> Non
     assert traffic(found.program) == traffic(built.plan.program)
 
 
+@pytest.mark.parametrize("layers", [11, 12])
+@pytest.mark.parametrize("plan", ["tensor=2,data=4", "tensor=4,data=2,micro_batch=4"])
+def test_weights_may_be_split_by_columns_and_rows_in_turns(layers: int, plan: str) -> None:
+    model = f"mlp:layers={layers},batch=32,inputs=64,hidden=128,classes=8"
+    found = evaluated(model, plan)
+    built = compile(model, 8, cluster=POD, plan=plan, optimizer="adam", precision="bfloat16")
+    assert found.seconds == pytest.approx(built.plan.document.objective, rel=1e-9)
+    assert found.memory.by_kind == built.plan.document.memory.by_kind
+    assert traffic(found.program) == traffic(built.plan.program)
+
+
 def test_plan_that_does_not_fit_takes_what_it_takes_without_a_limit() -> None:
     plan = "data=8,zero=1,micro_batch=1"
     found = evaluated(LLAMA, plan, memory_limit=1e4)
