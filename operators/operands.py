@@ -1,6 +1,6 @@
 """What the operands of an operator may be, and what its results have of them by its rule."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +103,7 @@ def ragged_results(rule: Rule, operands: Sequence[TensorType]) -> tuple[Ragged |
         if operand.ragged is not None:
             marked = operand.ragged
             entry = dims[marked.dimension]
-            rows = {f for d in marked.rows for f in dims[d] if rule.sizes[f] > 1}
+            rows = {f: rule.sizes[f] for d in marked.rows for f in dims[d]}
             others = [d for t, d in zip(operands, rule.operands, strict=True) if t.ragged is None]
             if not any(_carried(marked, entry, rows, other) for other in others):
                 return tuple(_carried(marked, entry, rows, result) for result in rule.results)
@@ -111,10 +111,16 @@ def ragged_results(rule: Rule, operands: Sequence[TensorType]) -> tuple[Ragged |
     return (None,) * len(rule.results)
 
 
-def _carried(marked: Ragged, entry: tuple[str, ...], rows: set[str], dims: Dims) -> Ragged | None:
-    """Return which entries of a result of some factors are filled, if not all."""
+def _carried(
+    marked: Ragged, entry: tuple[str, ...], rows: Mapping[str, int], dims: Dims
+) -> Ragged | None:
+    """Return which entries of a result of some factors are filled, if not all.
+
+    It has the factors of all rows, but for those of size 1, which it may lack.
+    """
     places = [place for place, factors in enumerate(dims) if factors == entry]
-    held = [place for place, factors in enumerate(dims) if factors and rows.issuperset(factors)]
-    if len(places) != 1 or {f for place in held for f in dims[place]} != rows:
+    held = [place for place, factors in enumerate(dims) if factors and rows.keys() >= {*factors}]
+    found = {f for place in held for f in dims[place]}
+    if len(places) != 1 or any(size > 1 for f, size in rows.items() if f not in found):
         return None
     return replace(marked, dimension=places[0], rows=tuple(held))

@@ -391,10 +391,13 @@ class Bound:
         parts = [stage.whole for stage in self._stages[group::groups]]
         saved = [part.saved for part in parts]
         late = [part.late for part in parts]
+        peaks = [part.peak for part in parts]
+        if WEIGHTS in self._schedule.parts:  # gradients of weights run within the pass, or later
+            peaks = [min(part.peak, part.early) for part in parts]
         return max(
             sum(map(mul, flight.passes, saved))
             + sum(map(mul, flight.weights, late))
-            + max(parts[chunk].peak - saved[chunk], 0.0)
+            + max(peaks[chunk] - saved[chunk], 0.0)
             for chunk, flight in _backward_passes(self._schedule)[group]
         )
 

@@ -6,7 +6,7 @@ of a program of tensor and expert ranks, of one micro-batch size; data ranks and
 `compiler.evaluation.bounds` puts them together to bounds of plans of any degrees.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from operator import add
@@ -81,6 +81,8 @@ class Part:
         Bytes of what it makes in a pass that are live at once in its backward pass, at most.
     late : float
         Bytes of that which gradients of weights read, where they are put off.
+    early : float
+        As ``peak``, without gradients of weights, which are put off.
     frozen : float
         Bytes of parameters that are not trained.
     """
@@ -93,6 +95,7 @@ class Part:
     saved: float
     peak: float
     late: float
+    early: float
     frozen: float
 
     def least(self, other: "Part") -> "Part":
@@ -106,6 +109,7 @@ class Part:
             min(self.saved, other.saved),
             min(self.peak, other.peak),
             min(self.late, other.late),
+            min(self.early, other.early),
             min(self.frozen, other.frozen),
         )
 
@@ -115,10 +119,18 @@ class Part:
         No operator and no collective takes less time, or less memory, for each sample in a smaller
         micro-batch.
         """
-        saved, peak, late = (share * one for one in (self.saved, self.peak, self.late))
-        forward, backward = self.forward.times(share), self.backward.times(share)
-        times = forward, backward, self.weights.times(share)
-        return Part(*times, self.elements, self.of_experts, saved, peak, late, self.frozen)
+        return Part(
+            self.forward.times(share),
+            self.backward.times(share),
+            self.weights.times(share),
+            self.elements,
+            self.of_experts,
+            share * self.saved,
+            share * self.peak,
+            share * self.late,
+            share * self.early,
+            self.frozen,
+        )
 
     def then(self, other: "Part") -> "Part":
         """Return what both take, one after the other: the other one goes backward first."""
@@ -131,6 +143,7 @@ class Part:
             self.saved + other.saved,
             max(self.peak, self.saved + other.peak),
             self.late + other.late,
+            max(self.early + other.late, self.saved + other.early),
             self.frozen + other.frozen,
         )
 
@@ -182,7 +195,7 @@ class Parts:
 
     def _stages(self, count: int) -> Iterator[Stage]:
         nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
-        none, end = Part(nothing, nothing, nothing, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0
+        none, end = Part(nothing, nothing, nothing, *(0.0,) * 7), 0
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
             layers = reduce(Part.then, self.layers[begin:end], none)
@@ -238,7 +251,9 @@ class _Program:
     def parts(self, layers: Sequence[tuple[str, ...]]) -> Parts:
         """Return the parts, of each layer by the names of those that are equal to it."""
         tasks, elements = self._tasks(), self._elements()
-        of_pass = self._saved(), self._peaks(), self._late()
+        late, saved = self._late_by, self._saved_by
+        peaks = self._peaks(saved), self._peaks({**saved, **late}, self._put_off)
+        of_pass = self._held(saved), peaks[0], self._held(late), peaks[1]
 
         @cache
         def part(where: str) -> Part:
@@ -246,9 +261,9 @@ class _Program:
                 self._times(tasks.get((where, which), ())) for which in PARTS
             )
             own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
-            saved, peak, late = (nbytes.get(where, 0.0) for nbytes in of_pass)
+            saved, peak, late, early = (nbytes.get(where, 0.0) for nbytes in of_pass)
             times = forward, backward, weights
-            return Part(*times, own, experts, saved, peak, late, frozen)
+            return Part(*times, own, experts, saved, peak, late, early, frozen)
 
         @cache
         def layer(names: tuple[str, ...]) -> Part:
@@ -305,20 +320,35 @@ class _Program:
                 found[where] = before, experts, frozen + nbytes
         return found
 
-    def _saved(self) -> dict[str, float]:
-        """Return what the parts save for the gradient."""
+    @cached_property
+    def _saved_by(self) -> dict[str, str]:
+        """For each tensor that is saved for the gradient, the part whose stage holds it.
+
+        It is the one that made it, if its own backward pass reads it. What only later parts read
+        is sent to the stage of these, and where they are in another one it is held there alone.
+        """
         held, turn, kinds_of = buffers(self.program), self._turn, buffer_kinds(self.program)
-        saved: dict[str, float] = {}
         position = {r.name: i for i, node in enumerate(self.program.nodes) for r in node.results}
+        found: dict[str, str] = {}
         for name, uses in held.live.freed():
             made = position.get(name, turn)
             if made < turn <= uses[-1] and kinds_of[name] not in _NOT_SAVED:
-                where = self.where[made]
-                saved[where] = saved.get(where, 0.0) + held.sizes[name]
-        return saved
+                readers = [self.where[use] for use in uses if use >= turn]
+                own = self.where[made]
+                found[name] = own if own in readers else readers[0]
+        return found
 
-    def _peaks(self) -> dict[str, float]:
-        """Return the most bytes of what a part makes that are live at once in its backward pass.
+    def _held(self, holders: Mapping[str, str]) -> dict[str, float]:
+        """Return the bytes that parts hold of some tensors."""
+        sizes, found = buffers(self.program).sizes, dict[str, float]()
+        for name, where in holders.items():
+            found[where] = found.get(where, 0.0) + sizes[name]
+        return found
+
+    def _peaks(self, holders: Mapping[str, str], without: Collection[str] = ()) -> dict[str, float]:
+        """Return the most bytes that a part makes or saves and that are live in its backward pass.
+
+        Nodes that are left out by name run later, and what they read lives on until then.
 
         What is after all layers has its forward pass right before: both count.
         """
@@ -329,10 +359,12 @@ class _Program:
         made: dict[str, str] = {}
         for position in self._body:
             node, where = program.nodes[position], self.where[position]
+            if node.name in without:
+                continue
             for name in (result.name for result in node.results):
                 if kinds[name] == _OF_PASS and not held.live.is_accumulator(name):
-                    made[name] = where
-                    live[where] = live.get(where, 0.0) + held.sizes[name]
+                    holder = made[name] = holders.get(name, where)
+                    live[holder] = live.get(holder, 0.0) + held.sizes[name]
             if where == _LAST or node.provenance.phase != "forward":
                 own = live.get(where, 0.0) + held.workspaces.get(node.name, 0.0)
                 peaks[where] = max(peaks.get(where, 0.0), own)
@@ -357,21 +389,23 @@ class _Program:
                 found.add(node.name)
         return found
 
-    def _late(self) -> dict[str, float]:
-        """Return the bytes of what the other nodes of a pass make that these nodes read."""
-        held, kinds, roots = buffers(self.program), buffer_kinds(self.program), set[str]()
-        made: dict[str, str] = {}
+    @cached_property
+    def _late_by(self) -> dict[str, str]:
+        """For each tensor that other nodes of a pass make for these, the part that holds it.
+
+        It is the part that saves it, or else the one where these nodes are: it is sent there.
+        """
+        held, kinds, readers = buffers(self.program), buffer_kinds(self.program), dict[str, str]()
+        made: set[str] = set()
         for position in self._body:
             node = self.program.nodes[position]
             if node.name in self._put_off:
-                roots.update(held.live.roots.get(name, name) for name in node.operands)
+                roots = (held.live.roots.get(name, name) for name in node.operands)
+                readers |= dict.fromkeys(roots, self.where[position])
             else:
-                made |= dict.fromkeys((r.name for r in node.results), self.where[position])
-        found: dict[str, float] = {}
-        for name in sorted(roots & made.keys()):
-            if kinds[name] == _OF_PASS:
-                found[made[name]] = found.get(made[name], 0.0) + held.sizes[name]
-        return found
+                made.update(result.name for result in node.results)
+        names = (name for name in sorted(readers.keys() & made) if kinds[name] == _OF_PASS)
+        return {name: self._saved_by.get(name, readers[name]) for name in names}
 
     @property
     def _body(self) -> range:

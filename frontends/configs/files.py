@@ -17,7 +17,7 @@ from shardwright.frontends.configs import (
 from shardwright.frontends.configs.layouts import is_layouts
 from shardwright.frontends.configs.reading import Reading
 from shardwright.ir.errors import ModelError
-from shardwright.ir.files.reading import from_json, read_text
+from shardwright.ir.files.reading import TooDeepError, from_json, read_text
 from shardwright.ir.values import given_once
 
 _MODELS = (".json", ".toml", ".sh", ".args")
@@ -120,10 +120,10 @@ _from_json = partial(from_json, pairs=given_once)
 def _table(name: str, text: str, load: Any, kind: str) -> dict[str, Any]:
     try:
         found = load(text)
+    except (TooDeepError, RecursionError) as error:
+        raise ModelError(f"the file must be {kind}, it is nested too deeply", name) from error
     except ValueError as error:
         raise ModelError(f"the file must be {kind}: {error}", where=name) from error
-    except RecursionError as error:
-        raise ModelError(f"the file must be {kind}, it is nested too deeply", name) from error
     if not isinstance(found, dict):
         raise ModelError(f"the file must hold fields, found {type(found).__name__}", where=name)
     return found

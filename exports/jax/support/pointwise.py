@@ -6,7 +6,7 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import inf, pi
+from math import factorial, inf, pi
 from typing import Any
 
 import jax
@@ -131,7 +131,7 @@ sin, cos, tan, sinh, cosh, tanh = (
 )
 asin, acos, atan = jnp.arcsin, jnp.arccos, jnp.arctan
 asinh, acosh, atanh = jnp.arcsinh, jnp.arccosh, jnp.arctanh
-erf, erfc = lax.erf, lax.erfc
+erf, erfc, lgamma = lax.erf, lax.erfc, lax.lgamma
 abs, square, rsqrt = jnp.abs, jnp.square, lax.rsqrt
 sqrt, reciprocal = jnp.sqrt, jnp.reciprocal
 exp_gradient = jnp.multiply
@@ -234,9 +234,23 @@ sinh_gradient, cosh_gradient = _of_operand(sinh), _of_operand(cosh)
 asin_gradient, acos_gradient, atan_gradient = map(_of_operand, (asin, acos, atan))
 asinh_gradient, acosh_gradient, atanh_gradient = map(_of_operand, (asinh, acosh, atanh))
 erf_gradient, erfc_gradient = _of_operand(erf), _of_operand(erfc)
+lgamma_gradient = _of_operand(lgamma)
 square_gradient = _of_operand(square)
 softplus_gradient, silu_gradient = _of_operand(softplus), _of_operand(silu)
 fast_gelu_gradient, mish_gradient = _of_operand(fast_gelu), _of_operand(mish)
+
+
+@widened
+def polygamma(x: Array, *, order: int = 0) -> Array:
+    if order == 0:
+        return lax.digamma(x)
+    size = factorial(order) * lax.zeta(jnp.full_like(x, order + 1), x)
+    return size if order % 2 else -size
+
+
+@widened
+def polygamma_gradient(dy: Array, x: Array, *, order: int = 0) -> Array:
+    return dy * polygamma(x, order=order + 1)
 
 
 @widened

@@ -28,7 +28,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import timeline_of
-from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model
+from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced
 from tests.extent import first
 
 
@@ -80,6 +80,30 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
         assert one.seconds <= bound.seconds * (1 + 1e-9), text
         assert bound.memory_bytes <= found.evaluation.in_order.peak_bytes * (1 + 1e-9), text
         assert bound.seconds <= found.seconds * (1 + 1e-9), text
+
+
+SMALL = {
+    "gpt": "gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=128",
+    "mixtral": "mixtral:layers=4,hidden=64,heads=4,kv_heads=2,inner=128,experts=4,sequence=32,"
+    "vocabulary=128",
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_stage_of_one_layer_holds_less_than_its_bound(name):
+    """Sent tensors are as large as others here: each is held on one side of a cut alone."""
+    whole = training_definition(SMALL[name], 16, 1)[0]
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = FitModel(whole.graph, priced(narrow=True).cluster, asked)
+    plans = [one.plan for one in family(own, 4, micro_batches=(1, 2)) if one.plan.pipeline > 1]
+    of_stages = [plan for plan in plans if plan.pipeline * plan.chunks == 4]
+    put_off = [plan for plan in plans if plan.order == "zero_bubble"]
+    for plan in (*Random(2).sample(of_stages, 4), *Random(2).sample(put_off, 4)):
+        found, bound = evaluated(own, plan, 4), own.bound(plan, 4)
+        assert found is not None
+        assert bound is not None, plan.text
+        assert bound.memory_bytes <= found.evaluation.in_order.peak_bytes * (1 + 1e-9), plan.text
+        assert bound.seconds <= found.seconds * (1 + 1e-9), plan.text
 
 
 def test_frozen_weights_are_in_the_bounds():
