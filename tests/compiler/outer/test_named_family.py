@@ -59,7 +59,6 @@ def test_experts_are_divided_between_data_ranks_and_a_plan_is_no_slower_than_a_u
     seeds = family(devices, monkeypatch, model)
     assert {seed.plan.expert for seed in seeds} - {1}
     first = seeds[0]
-    assert first.plan.expert == 8
     assert first.configuration.micro_batches == 1
     step = built(first, devices, model).plan.document.objective
     assert first.seconds == pytest.approx(step, rel=0.1)
