@@ -17,6 +17,7 @@ Seconds and bytes of a pass are those of the parts of the model (`parts`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from operator import add, mul
 
 from shardwright.compiler.evaluation.parts import Part, Parts, Stage, Times
@@ -182,7 +183,9 @@ class Bound:
         """What the step takes at least."""
         if self.shape.cluster.software is not None:
             by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
-            return max(self._of_loads(self._in_line, self._late), by_host) + self._exposed
+            waits = self._exposed  # the host launches on in the meantime
+            own = map(add, self._own(self._in_line), waits)
+            return max(by_host, self._of_loads(self._in_line, self._late) + min(waits), *own)
         if self.plan.pipeline == 1 or self.passes == 1:
             return self._of_one_stage
         return self._of_loads(self._segments, self._late, self._once)
@@ -266,8 +269,8 @@ class Bound:
         return found
 
     @property
-    def _exposed(self) -> float:
-        """Seconds in which a training software waits for what data ranks gather and reduce."""
+    def _exposed(self) -> list[float]:
+        """Seconds for which groups of a training software wait for what data ranks move."""
         software = self.shape.cluster.software
         assert software is not None
         gathers, reductions = map(self._of_groups, self._moved)
@@ -275,7 +278,7 @@ class Bound:
             self.plan.zero, (2 * self.passes, self.passes)
         )
         moved = (times[0] * g + times[1] * r for g, r in zip(gathers, reductions, strict=True))
-        return software.exposed_parameters.value * min(moved)
+        return [software.exposed_parameters.value * one for one in moved]
 
     @property
     def _late(self) -> list[float]:
@@ -301,6 +304,13 @@ class Bound:
             awaited = backward[group] - (late[group] if put_off[-1] else 0.0)
             left = max(left, after) + awaited
         return found
+
+    def _own(self, passes: _Passes) -> list[float]:
+        """Return when the first micro-batch reaches each group, and what it runs from then on."""
+        forward, backward = map(self._of_groups, passes)
+        reached = accumulate(passes[0][: self.plan.pipeline], initial=0.0)
+        loads = zip(reached, forward, backward, strict=False)
+        return [begin + self.passes * (one + other) for begin, one, other in loads]
 
     def _of_groups(self, stages: Sequence[float]) -> list[float]:
         return [sum(stages[group :: self.plan.pipeline]) for group in range(self.plan.pipeline)]

@@ -82,6 +82,16 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
         assert bound.seconds <= found.seconds * (1 + 1e-9), text
 
 
+def test_a_device_waits_while_its_host_launches_on():
+    own = model(1e12, "megatron-core", narrow=True)
+    plan = NamedPlan.parse("tensor=2,data=2,micro_batch=1,zero=3,sequence_parallel")
+    bound, found = own.bound(plan, 4), evaluated(own, plan, 4)
+    assert bound is not None
+    assert found is not None
+    assert bound.passes * sum(map(sum, bound._host)) + min(bound._exposed) > found.seconds
+    assert bound.seconds <= found.seconds
+
+
 SMALL = {
     "gpt": "gpt:layers=4,hidden=64,heads=4,sequence=32,vocabulary=128",
     "mixtral": "mixtral:layers=4,hidden=64,heads=4,kv_heads=2,inner=128,experts=4,sequence=32,"
