@@ -83,9 +83,9 @@ class Headline:
         share = f"{speed.utilization:.0%} MFU"
         kept = _of(memory.peak_bytes, least_limit(self.limit))
         fits = "" if memory.fits(self.limit) else ", which does not fit"
-        if self.kept is not None and not self.kept.fits:
+        if self.kept is not None and self.kept.report.peak_bytes > memory.peak_bytes:
             kept = f"{_of(self.kept.report.peak_bytes, self.kept.limit)} as it keeps tensors"
-            fits = ", which does not fit"
+            fits = fits if self.kept.fits else ", which does not fit"
         return f"{seconds_text(self.step_seconds)} a step{how}, {rate}, {share}, {kept}{fits}"
 
     @property

@@ -138,6 +138,9 @@ def _print_verdict(answers: Answers) -> None:
     limit = bytes_text(model.limit_bytes)
     least = least_devices(model)
     if answers.best is not None:
+        if answers.kept is not None:
+            kept = bytes_text(answers.kept.limit)
+            limit += f", and as {answers.software_name} keeps tensors in {kept}"
         _line("fits", f"yes, in {limit}; {count} of {len(answers.plans)} plans take more")
     elif least > answers.devices:
         needed = bytes_text(model.least_bytes)
