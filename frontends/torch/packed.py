@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from shardwright.frontends.torch.private import ByTensor
 
 _NETWORKS = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+_OF_PACKED = {"_pad_packed_sequence", "__getitem__", *_NETWORKS}
 States = tuple[Tensor, ...]
 
 
@@ -45,14 +46,17 @@ class _Packing(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         """Call a function."""
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if torch.compiler.is_dynamo_compiling():  # a branch, in which no sequence is packed
+            return func(*args, **kwargs)
         if name == "_pack_padded_sequence":
             return self._pack(*args, **kwargs)
-        known = isinstance(args, tuple) and any(self._knows(one) for one in args[:2])
-        if known and name == "_pad_packed_sequence":
+        if name not in _OF_PACKED or not any(self._knows(one) for one in args[:2]):
+            return func(*args, **kwargs)
+        if name == "_pad_packed_sequence":
             return self._pad(*args, **kwargs)
-        if known and name in _NETWORKS:
+        if name in _NETWORKS:
             return self._run(func, *args, **kwargs)
-        if known and name == "__getitem__" and isinstance(args[1], int):
+        if isinstance(args[1], int):
             return self.sizes[args[0]][args[1]]
         return func(*args, **kwargs)
 
