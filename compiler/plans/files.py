@@ -27,7 +27,7 @@ from shardwright.compiler.plans.document import PlanDocument, check_format
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.plans.strategies_file import strategies_text
 from shardwright.ir.errors import OutputError, PlanError, ShardwrightError
-from shardwright.ir.files.folders import locked, member
+from shardwright.ir.files.folders import is_name, locked, member
 from shardwright.ir.files.reading import from_json, read_arrays, read_bytes, read_member
 from shardwright.ir.files.writing import check_folder, write_files
 from shardwright.ir.graph import Graph
@@ -308,7 +308,7 @@ def is_edited(directory: Path, plan: Plan) -> bool:
 def _read(directory: Path, name: str) -> bytes:
     if not directory.is_dir():
         raise PlanError("there is no such plan", str(directory), "compile the model first")
-    if Path(name).name != name:
+    if not is_name(name):
         what = f"the plan lists `{name}`, which is not in its directory"
         raise PlanError(what, str(directory / DOCUMENT))
     try:

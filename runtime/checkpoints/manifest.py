@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from shardwright.ir.errors import PlanError
+from shardwright.ir.files.folders import is_name
 from shardwright.ir.files.reading import from_json, read_member
 from shardwright.ir.types import DTYPES
 
@@ -175,7 +176,7 @@ class Manifest(_Part):
             If a file is outside of the folder, or a slice outside of its tensor.
         """
         for name in self.files:
-            if Path(name).name != name or name in ("", ".", "..", MANIFEST):
+            if not is_name(name) or name == MANIFEST:
                 raise damaged(f"it lists the file `{name}`", path)
         for name, tensor in self.tensors.items():
             if tensor.dtype not in DTYPES:

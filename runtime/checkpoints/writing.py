@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, OutputError, PlanError
+from shardwright.ir.files.folders import synced
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
@@ -274,12 +275,12 @@ def complete(
         files={**files, **more},
     )
     _written(aside / MANIFEST, manifest.to_text().encode())
-    _sync(aside)
+    synced(aside)
     target = how.directory / f"step-{progress.step}"
     if target.exists():
         _make_room(target, how.run)
     aside.rename(target)
-    _sync(how.directory)
+    synced(how.directory)
 
 
 def _make_room(target: Path, run: str) -> None:
@@ -390,12 +391,3 @@ def _written(path: Path, content: bytes) -> SavedFile:
         file.flush()
         os.fsync(file.fileno())
     return SavedFile(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _sync(folder: Path) -> None:
-    """Write the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
