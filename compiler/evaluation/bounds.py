@@ -17,7 +17,6 @@ Seconds and bytes of a pass are those of the parts of the model (`parts`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from operator import add, mul
 
 from shardwright.compiler.evaluation.parts import Part, Parts, Stage, Times
@@ -183,9 +182,8 @@ class Bound:
         """What the step takes at least."""
         if self.shape.cluster.software is not None:
             by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
-            waits = self._exposed  # the host launches on in the meantime
-            own = map(add, self._own(self._in_line), waits)
-            return max(by_host, self._of_loads(self._in_line, self._late) + min(waits), *own)
+            in_line = self._of_loads(self._in_line, self._late, waits=self._exposed)
+            return max(by_host, in_line)  # the host launches on while a device waits
         if self.plan.pipeline == 1 or self.passes == 1:
             return self._of_one_stage
         return self._of_loads(self._segments, self._late, self._once)
@@ -289,28 +287,27 @@ class Bound:
         passes: _Passes,
         late: Sequence[float],
         once: Sequence[tuple[float, float]] | None = None,
+        waits: Sequence[float] | None = None,
     ) -> float:
-        """Return the bound by what groups run, forward and backward, and once before and after."""
+        """Return the bound by what groups run, forward and backward, and once before and after.
+
+        Each group waits beside that, in its own line.
+        """
         (forward, backward), groups, found = passes, self.plan.pipeline, 0.0
         put_off = _put_off_last(self._schedule)
+        waited = waits or [0.0] * groups
         reached, left = 0.0, 0.0  # when a group begins at least, and what follows its last pass
         for group in range(groups):
             before, after = once[group] if once else (0.0, 0.0)
             load = sum(forward[group::groups]) + sum(backward[group::groups])
             reached = max(reached, before)
             own = reached + self.passes * load
-            found = max(found, own + after, own - put_off[group] * late[group] + left)
+            follows = own - put_off[group] * late[group] + left
+            found = max(found, own + after + waited[group], follows + min(waited))
             reached += forward[group]
             awaited = backward[group] - (late[group] if put_off[-1] else 0.0)
             left = max(left, after) + awaited
         return found
-
-    def _own(self, passes: _Passes) -> list[float]:
-        """Return when the first micro-batch reaches each group, and what it runs from then on."""
-        forward, backward = map(self._of_groups, passes)
-        reached = accumulate(passes[0][: self.plan.pipeline], initial=0.0)
-        loads = zip(reached, forward, backward, strict=False)
-        return [begin + self.passes * (one + other) for begin, one, other in loads]
 
     def _of_groups(self, stages: Sequence[float]) -> list[float]:
         return [sum(stages[group :: self.plan.pipeline]) for group in range(self.plan.pipeline)]
