@@ -16,6 +16,7 @@ import torch_compare as compare  # noqa: E402
 from shardwright.dataflow.cotangents import gradient_name  # noqa: E402
 from shardwright.frontends import configs  # noqa: E402
 from shardwright.passes.differentiate import Differentiate  # noqa: E402
+from shardwright.tracing import Definition  # noqa: E402
 from shardwright.zoo import load  # noqa: E402
 from tests.frontends.configs.decoder_weights import weights  # noqa: E402
 
@@ -276,6 +277,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def check_training(
+    definition: Definition,
+    initial: dict[str, np.ndarray],
+    right: dict[str, np.ndarray],
+    feed: dict[str, np.ndarray],
+    loss: torch.Tensor,
+) -> None:
+    """Check the loss and the gradients of a model with some weights and inputs."""
+    graph = Differentiate().run(definition.graph)
+    wanted = [graph.outputs[0], *(gradient_name(n) for n in right)]
+    found = compare.run(graph, {**definition.initial, **initial}, feed, wanted)
+    assert compare.difference(found[wanted[0]], loss.detach().numpy()) < 1e-12
+    least = max(float(np.abs(x).max()) for x in right.values()) * 1e-6
+    for name, gradient in right.items():
+        scale = max(least, float(np.abs(gradient).max()))
+        assert np.abs(found[gradient_name(name)] - gradient).max() < 1e-9 * scale, name
+
+
 @contextmanager
 def wide() -> Iterator[None]:
     """Compute in float64 what is float32 otherwise."""
@@ -329,12 +348,5 @@ def test_loss_and_gradients_are_those_of_transformers(case: str, tmp_path: Any) 
     right = weights(by_name(module, "gradients"), architecture)
     own = {p.name: p.value.type.shape for p in definition.graph.parameters if p.trainable}
     assert {n: x.shape for n, x in initial.items() if n in right} == own
-    graph = Differentiate().run(definition.graph)
     feed = {"tokens": tokens.numpy(), "labels": labels.numpy()}
-    wanted = [graph.outputs[0], *(gradient_name(n) for n in right)]
-    found = compare.run(graph, {**definition.initial, **initial}, feed, wanted)
-    assert compare.difference(found[wanted[0]], loss.detach().numpy()) < 1e-12
-    least = max(float(np.abs(x).max()) for x in right.values()) * 1e-6
-    for name, gradient in right.items():
-        scale = max(least, float(np.abs(gradient).max()))
-        assert np.abs(found[gradient_name(name)] - gradient).max() < 1e-9 * scale, name
+    check_training(definition, initial, right, feed, loss)

@@ -9,14 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 
-import torch_compare as compare  # noqa: E402
 
-from shardwright.dataflow.cotangents import gradient_name  # noqa: E402
 from shardwright.frontends import configs  # noqa: E402
-from shardwright.passes.differentiate import Differentiate  # noqa: E402
 from shardwright.zoo import load  # noqa: E402
 from tests.frontends.configs.decoder_weights import weights  # noqa: E402
-from tests.frontends.configs.test_decoders import FEW, HEAD, LATENT, made, wide  # noqa: E402
+from tests.frontends.configs.test_decoders import FEW, HEAD, LATENT, check_training, made, wide  # noqa: E402
 
 LENGTH, WEIGHT = 7, 0.3
 CASES = {
@@ -122,12 +119,5 @@ def test_loss_and_gradients_are_those_of_the_formula(case: str, repeated: bool, 
     right = placed(main, own, joins, described, "gradients")
     trained = {p.name: p.value.type.shape for p in definition.graph.parameters if p.trainable}
     assert {n: x.shape for n, x in initial.items() if n in right} == trained
-    graph = Differentiate().run(definition.graph)
     feed = {"tokens": ids.numpy(), "labels": labels.numpy()}
-    wanted = [graph.outputs[0], *(gradient_name(n) for n in right)]
-    found = compare.run(graph, {**definition.initial, **initial}, feed, wanted)
-    assert compare.difference(found[wanted[0]], loss.detach().numpy()) < 1e-12
-    least = max(float(np.abs(x).max()) for x in right.values()) * 1e-6
-    for name, gradient in right.items():
-        scale = max(least, float(np.abs(gradient).max()))
-        assert np.abs(found[gradient_name(name)] - gradient).max() < 1e-9 * scale, name
+    check_training(definition, initial, right, feed, loss)

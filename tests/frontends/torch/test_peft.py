@@ -1,8 +1,6 @@
 """LoRA as peft has it: the zoo's adapters are its adapters, and its modules are imported."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,21 +21,10 @@ from shardwright.zoo.imported import from_torch  # noqa: E402
 from shardwright.zoo.loading import load  # noqa: E402
 from tests.equivalence import trained  # noqa: E402
 from tests.frontends.configs.decoder_weights import weights  # noqa: E402
+from tests.frontends.configs.test_decoders import wide  # noqa: E402
 
 RANK, ALPHA, WORDS = 3, 5, 48
 HALVES = {"lora_A": "lora_a", "lora_B": "lora_b"}
-
-
-@contextmanager
-def wide() -> Iterator[None]:
-    """Compute in float64 what is float32 otherwise."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with compare.WideFloats():
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.fixture(scope="module")
