@@ -20,8 +20,7 @@ from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
 from shardwright.solver.work import Budget, Clock
 from shardwright.tools.documents import print_document
-from shardwright.tools.main import UsageError
-from shardwright.tools.options import add_number
+from shardwright.tools.main import UsageError, add_number
 from shardwright.tools.progress import following_search
 from shardwright.tools.tables import print_table
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from shardwright import __version__
 from shardwright.ir.errors import (
@@ -24,7 +24,7 @@ from shardwright.ir.errors import (
     ShardwrightError,
     ShardwrightWarning,
 )
-from shardwright.ir.values import check_choice, suggestion
+from shardwright.ir.values import Range, check_choice, number_in, suggestion
 from shardwright.ir.versions import PACKAGES, installed, tested
 
 COMMANDS = {
@@ -142,6 +142,32 @@ class Parser(argparse.ArgumentParser):
         unknown = re.fullmatch(r"unrecognized arguments: (--\S+).*", message)
         near = unknown and suggestion(unknown[1].partition("=")[0], self._option_string_actions)
         raise UsageError(message, hint=near or f"see `{self.prog} --help`")
+
+
+def add_number(
+    group: argparse.ArgumentParser | argparse._ArgumentGroup,
+    flag: str,
+    allowed: Range,
+    text: str,
+    metavar: str,
+    default: float | None = None,
+    **others: Any,
+) -> None:
+    """Add an option that is a number in a range."""
+    group.add_argument(
+        flag, type=number(flag, allowed), default=default, metavar=metavar, help=text, **others
+    )
+
+
+def number(flag: str, allowed: Range) -> Callable[[str], Any]:
+    """Return the function that reads the argument of a flag, and refuses it out of range."""
+
+    def read(text: str) -> object:
+        value = number_in(text)
+        allowed.check(flag, value)
+        return value if allowed.whole else float(value)
+
+    return read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software_names
 from shardwright.cost_model.pipelines.mixed import groups_on
 from shardwright.cost_model.pipelines.step import MemoryLimit
-from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, Range, number_in
+from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED, number_in
 from shardwright.models import batch_on
 from shardwright.operators.models.loss_scale import LossScale, loss_scale
 from shardwright.operators.models.optimizer import Kind, Optimizer
@@ -25,7 +25,7 @@ from shardwright.operators.models.schedule import check_rate
 from shardwright.passes.manager import graphs_asked_for
 from shardwright.planner.option_checks import read_fusion
 from shardwright.planner.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
-from shardwright.tools.main import UsageError
+from shardwright.tools.main import UsageError, add_number, number
 from shardwright.tools.progress import following_search
 from shardwright.zoo import assumed_precision
 
@@ -295,32 +295,6 @@ def add_memory(group: _Arguments) -> None:
         metavar="GIB",
         help=text,
     )
-
-
-def add_number(
-    group: _Arguments,
-    flag: str,
-    allowed: Range,
-    text: str,
-    metavar: str,
-    default: float | None = None,
-    **others: Any,
-) -> None:
-    """Add an option that is a number in a range."""
-    group.add_argument(
-        flag, type=number(flag, allowed), default=default, metavar=metavar, help=text, **others
-    )
-
-
-def number(flag: str, allowed: Range) -> Callable[[str], Any]:
-    """Return the function that reads the argument of a flag, and refuses it out of range."""
-
-    def read(text: str) -> object:
-        value = number_in(text)
-        allowed.check(flag, value)
-        return value if allowed.whole else float(value)
-
-    return read
 
 
 def _number_or_word(name: str, flag: str) -> Callable[[str], object]:

@@ -38,8 +38,7 @@ from shardwright.runtime.flat.timeline import (
     write_timeline,
 )
 from shardwright.tools.documents import print_document, run_document
-from shardwright.tools.main import INTERRUPTED, UsageError, say
-from shardwright.tools.options import add_number
+from shardwright.tools.main import INTERRUPTED, UsageError, add_number, say
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
@@ -206,7 +205,8 @@ def _heard_later(can_wait: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
         heard.append(number)
 
     # A signal that somebody else handles, or ignores, is left alone.
-    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    ends = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    own = {signal.SIGINT: signal.default_int_handler, **ends}
     taken = {number: before for number, before in own.items() if signal.getsignal(number) is before}
     for number in taken:
         signal.signal(number, hear)

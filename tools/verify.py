@@ -8,7 +8,7 @@ from shardwright.compiler.plans.files import read_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.tools.documents import print_document, verify_document
-from shardwright.tools.options import add_number
+from shardwright.tools.main import add_number
 from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, print_proof, tell_of_edits
 from shardwright.tools.run import add_backend, agreed_plan, communicator_of

@@ -12,9 +12,9 @@ from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
 from shardwright.runtime.checkpoints.reading import Checkpoint, checkpoints_in
 from shardwright.runtime.checkpoints.writing import CheckpointWriter, Writing, run_of
 from shardwright.runtime.communicator import Communicator
+from shardwright.runtime.faults import RUN_VARIABLE
 
 KEPT = 3  # checkpoints that stay unless another number is asked for
-RUN_VARIABLE = "SHARDWRIGHT_RUN"  # the launcher gives all starts of a run one name
 
 
 def begin_writing(

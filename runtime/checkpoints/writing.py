@@ -43,18 +43,13 @@ from shardwright.runtime.checkpoints.slices import Piece, is_by_rank, pieces_of
 from shardwright.runtime.checkpoints.strategy_file import strategy_files
 from shardwright.runtime.checkpoints.tensor_file import library, write_tensors
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
-from shardwright.runtime.faults import STANDING
+from shardwright.runtime.faults import STANDING, new_run
 from shardwright.runtime.state import State
 
 _WHAT = "the checkpoint"
 _PAUSE = 0.05  # seconds between two looks for the notes of other processes
 _NOTE = "rank.{}.json"
 _HIDDEN = re.compile(r"\.step-\d+\.([0-9a-f]+)-[0-9a-f]+")
-
-
-def new_run() -> str:
-    """Return the name of a new training run."""
-    return token_hex(8)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
-BOARD_VARIABLE: Final = "SHARDWRIGHT_BOARD"  # the folder of the boards, set by the launcher
+# What the launcher tells its ranks: the folder of the boards, the name that all starts of a run
+# have, and the number of this start.
+BOARD_VARIABLE: Final = "SHARDWRIGHT_BOARD"
+RUN_VARIABLE: Final = "SHARDWRIGHT_RUN"
+RESTART_VARIABLE: Final = "SHARDWRIGHT_RESTART"
 BEAT: Final = 0.5  # seconds between two counts of the thread
 _TEXT: Final = 1024  # bytes of a text
 _NUMBERS: Final = 9
@@ -34,6 +39,11 @@ class Phase(enum.IntEnum):
 def board_path(folder: Path, rank: int) -> Path:
     """Return the file of a rank."""
     return folder / f"rank.{rank}.board"
+
+
+def new_run() -> str:
+    """Return the name of a new training run."""
+    return token_hex(8)
 
 
 def note_signal(path: Path, number: int, moment: int) -> None:

@@ -31,12 +31,15 @@ from shardwright.runtime.checkpoints import (
     open_checkpoint,
 )
 from shardwright.runtime.checkpoints.reading import EPOCH, NOW, random_state, set_random_state
-from shardwright.runtime.faults import STANDING
+from shardwright.runtime.faults import RESTART_VARIABLE, STANDING
 from shardwright.session import Session
 from shardwright.train.callbacks import Callback, RunContext
 
-RESTART_VARIABLE = "SHARDWRIGHT_RESTART"  # the launcher sets it where it starts a run again
-_SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_SIGNALS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 
 
 class Checkpoints(Callback):
@@ -268,7 +271,7 @@ class Interrupts:
             return
         if self._signal == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SystemExit(128 + (self._signal or signal.SIGTERM))
 
     def restore(self) -> None:
         """Give the signals back."""

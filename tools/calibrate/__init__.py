@@ -23,8 +23,7 @@ from shardwright.tools.calibrate.links import (
     skew_over_mpi,
 )
 from shardwright.tools.calibrate.rings import rings_over_mpi
-from shardwright.tools.main import UsageError
-from shardwright.tools.options import add_number
+from shardwright.tools.main import UsageError, add_number
 
 _WHAT = "the cluster file"
 _STEPS = 30

@@ -21,13 +21,13 @@ from shardwright.tools.compile import default_directory
 from shardwright.tools.documents import print_document, timeline_of
 from shardwright.tools.estimate.document import Estimated
 from shardwright.tools.estimate.report import print_estimate
+from shardwright.tools.main import add_number
 from shardwright.tools.named_plans import compile_named
 from shardwright.tools.options import (
     HTML,
     add_compile_options,
     add_html,
     add_model,
-    add_number,
     add_software,
     add_verbose,
     memory_limit_of_plan,

@@ -17,10 +17,10 @@ from shardwright.tools.fit.document import answers_document, on_devices_document
 from shardwright.tools.fit.explorer import write_explorer
 from shardwright.tools.fit.report import first_sentences, print_answers
 from shardwright.tools.fit.subject import Subject
+from shardwright.tools.main import add_number
 from shardwright.tools.options import (
     add_memory,
     add_model,
-    add_number,
     add_software,
     add_training_types,
     add_verbose,

@@ -21,18 +21,18 @@ from shardwright.communication.processes import FAST_VARIABLE
 from shardwright.communication.rendezvous import Meeting, Scheduler
 from shardwright.ir.errors import ModelError, PackageError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER, Range
-from shardwright.runtime.checkpoints.runs import RUN_VARIABLE
-from shardwright.runtime.checkpoints.writing import new_run
-from shardwright.runtime.faults import BOARD_VARIABLE
+from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, RUN_VARIABLE, new_run
+from shardwright.tools.launch.owned import owned
 from shardwright.tools.launch.servers import WORKER, Run
 from shardwright.tools.launch.supervision import Supervisor
-from shardwright.tools.main import INTERRUPTED, UsageError, say
-from shardwright.tools.options import add_number
-from shardwright.train.runs import RESTART_VARIABLE
+from shardwright.tools.main import INTERRUPTED, UsageError, add_number, say
 
 _WORKER = "shardwright.tools.launch.worker"
 _PAUSE = 0.1  # seconds between two looks at the ranks and a log
 _TIMEOUT = 300.0  # seconds
+# Seconds in which ranks that are asked to end may end their step and save: batch systems give as
+# long between SIGTERM and SIGKILL. Half of it cuts the saving of large states off.
+_SAVING = 30.0
 _PORTS = Range(whole=True, least=1, below=2**16)
 _GRACE = 5.0  # seconds in which MPI's launcher ends after its processes
 
@@ -81,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--restarts", NOT_NEGATIVE_INTEGER, text, "N", 0)
     text = f"seconds that a rank may stand still while others wait (default {_TIMEOUT:g})"
     add_number(parser, "--timeout", POSITIVE, text, "SECONDS", _TIMEOUT)
+    text = f"seconds in which ranks that are asked to end may save (default {_SAVING:g})"
+    add_number(parser, "--grace", POSITIVE, text, "SECONDS", _SAVING)
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
 
@@ -150,6 +152,11 @@ def _worker(arguments: argparse.Namespace) -> list[str]:
     return [sys.executable, "-m", _WORKER, str(arguments.log_dir.resolve()), *script]
 
 
+def _owned(arguments: argparse.Namespace, command: list[str]) -> list[str]:
+    """Return a command as one that ends with the launcher, unless that does not wait for it."""
+    return command if arguments.join == "False" else owned(command)
+
+
 def mpiexec() -> str:
     """Return MPI's launcher: that of this Python's environment, or on the path.
 
@@ -179,7 +186,11 @@ def _by_mpi(
         # In a session of its own: the terminal's interrupt is for the launcher, which asks the
         # ranks to end their step.
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, start_new_session=True
+            _owned(arguments, command),
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         return _ended(arguments, supervisor, {-1: process}, path)
 
@@ -219,17 +230,19 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
         arguments.worker_num,
         arguments.server_restarts,
     )
-    run.start()
     printed, path = 0, run.log(WORKER, 0)
-    try:
-        while run.goes_on():
-            printed = _print_from(path, printed)
-            time.sleep(_PAUSE)
-        _print_from(path, printed)
-        code = run.end()
-    except KeyboardInterrupt:
-        run.stop()
-        raise
+    with _terminated_as_interrupted():
+        try:
+            run.start()
+            while run.goes_on():
+                printed = _print_from(path, printed)
+                time.sleep(_PAUSE)
+            _print_from(path, printed)
+            code = run.end()
+        except KeyboardInterrupt:
+            run.stop(arguments.grace)
+            _print_from(path, printed)
+            raise
     return _exit_code(code, arguments.log_dir)
 
 
@@ -249,7 +262,7 @@ def _by_scheduler(
         _serve(meeting, arguments.log_dir / "scheduler.log", arguments.join == "True")
     processes = {
         rank: subprocess.Popen(
-            _worker(arguments),
+            _owned(arguments, _worker(arguments)),
             env={**environment, "MS_NODE_ID": str(rank)},
             start_new_session=True,
         )
@@ -312,7 +325,7 @@ def _ended(
                 stuck = supervisor.look()
                 time.sleep(_PAUSE)
     except KeyboardInterrupt:
-        return _interrupted(supervisor, processes, path, printed)
+        return _interrupted(arguments.grace, supervisor, processes, path, printed)
     supervisor.look()
     failed = stuck is not None or any(process.poll() for process in processes.values())
     codes = {rank: p.poll() or 0 for rank, p in processes.items()}
@@ -346,14 +359,15 @@ def _tell(
 
 
 def _interrupted(
+    grace: float,
     supervisor: Supervisor,
     processes: Mapping[int, "subprocess.Popen[bytes]"],
     path: Path,
     printed: int,
 ) -> int:
-    """Let the ranks end their step and save; a second interrupt, or the time limit, ends them."""
+    """Let the ranks end their step and save; killed by a second interrupt, or after the grace."""
     supervisor.ask_to_end()
-    deadline = time.monotonic() + supervisor.timeout
+    deadline = time.monotonic() + grace
     try:
         with _terminated_as_interrupted():
             while any(process.poll() is None for process in processes.values()):
@@ -373,7 +387,7 @@ def _interrupted(
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Treat the signal to terminate as an interrupt."""
+    """Treat the signals to terminate and to hang up as interrupts, where nobody else does."""
 
     def raise_interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -381,11 +395,15 @@ def _terminated_as_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, raise_interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, raise_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in taken:
+            signal.signal(number, before[number])
 
 
 def _end_all(supervisor: Supervisor, processes: Mapping[int, "subprocess.Popen[bytes]"]) -> None:

@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from shardwright.tools.launch.owned import owned
 
 _PROCESS = "shardwright.tools.launch.role"
 SCHEDULER, SERVER, WORKER = "scheduler", "server", "worker"
 _ROLES = {SCHEDULER: "MS_SCHED", SERVER: "MS_PSERVER", WORKER: "MS_WORKER"}
 _END = 60.0  # seconds for the scheduler and the servers to end after the workers
+_STOP = 5.0  # seconds for them where the run is stopped, and there is nothing to wait for
+_PAUSE = 0.05  # seconds between two looks at processes that are to end
 
 
 @dataclass
@@ -59,7 +64,9 @@ class Run:
         }
         command = [sys.executable, "-m", _PROCESS, log, *self.script]
         environment = {**self.environment, **variables}
-        self.processes[role, number] = subprocess.Popen(command, env=environment)
+        self.processes[role, number] = subprocess.Popen(
+            owned(command), env=environment, start_new_session=True
+        )
 
     def goes_on(self) -> bool:
         """Return whether a worker runs; start servers again that have failed, if there are any."""
@@ -82,7 +89,29 @@ class Run:
                 process.wait()
         return next((p.returncode for p in self.processes.values() if p.returncode), 0)
 
-    def stop(self) -> None:
-        """End all processes."""
-        for process in self.processes.values():
-            process.terminate()
+    def stop(self, grace: float) -> None:
+        """Let the workers end their step and save, then the others; kill what is left.
+
+        Parameters
+        ----------
+        grace : float
+            Seconds for the workers.
+        """
+        workers = [p for (role, _), p in self.processes.items() if role == WORKER]
+        others = [p for (role, _), p in self.processes.items() if role != WORKER]
+        try:
+            _end(workers, grace)
+            _end(others, _STOP)
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.wait()
+
+
+def _end(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Ask processes to end, and wait so long for it."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + seconds
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwright.runtime.faults import Board, Phase, board_path
+from shardwright.tools.launch.segments import Segments
 
 _SHOWN = 8  # ranks in a sentence
 _GRACE = 5.0  # seconds in which MPI ends all ranks after one has died
@@ -30,6 +31,7 @@ class _Seen:
     moved: float = 0.0
     answered: float = 0.0
     lost: float | None = None
+    shares: bool = False  # its shared memory is known
 
     @property
     def is_lost(self) -> bool:
@@ -71,12 +73,16 @@ class Supervisor:
     checkpoint: str = ""
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._segments = Segments(self.folder / f"rank.{self.ranks[0]}.segments")
+
     def begin(self) -> None:
         """Make the folder, without the boards of an earlier start."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for rank in self.ranks:
             board_path(self.folder, rank).unlink(missing_ok=True)
         self._seen.clear()
+        self._segments.remove()
 
     def look(self) -> str | None:
         """Look at all ranks; return in words what ends the run, None if nothing does.
@@ -90,6 +96,7 @@ class Supervisor:
                 self._seen[rank] = _Seen(Board(path), moved=now, answered=now)
         for seen in self._seen.values():
             seen.look(now)
+            seen.shares = seen.shares or self._segments.look(seen.board.pid)
             self.checkpoint = seen.board.checkpoint or self.checkpoint
         if any(s.lost is not None and now - s.lost > _GRACE for s in self._seen.values()):
             return self.fault(None, {})
@@ -195,14 +202,20 @@ class Supervisor:
                     os.kill(seen.board.pid, signal.SIGTERM)
 
     def kill(self, seconds: float = 5.0) -> None:
-        """Kill what is left of the ranks, with the processes that they started; wait for it."""
+        """Kill what is left of the ranks, with the processes that they started; wait for it.
+
+        Their shared memory is removed, which MPI leaves where ranks are killed.
+        """
         deadline = time.monotonic() + seconds
         left = [seen.board.pid for seen in self._seen.values()]
+        for pid in left:
+            self._segments.look(pid)
         while left and time.monotonic() < deadline:
             for pid in left:
                 _kill_all(pid)
             left = [pid for pid in left if _is_alive(pid)]
             time.sleep(0.02 if left else 0)
+        self._segments.remove()
 
 
 def _kill_all(pid: int) -> None:

@@ -4,7 +4,6 @@ MPI's launcher ends all ranks when one has died, by the same signal, and may nam
 ends their parents; so only the rank that died by itself has a parent that can note it.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -15,8 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from shardwright.runtime.faults import note_signal
+from shardwright.tools.launch.owned import end_with
 
-_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,9 +33,7 @@ def run_under_parent(board: Path | None) -> None:
     child = os.fork()
     if child:
         _wait(child, board)
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before
-        os._exit(1)
+    end_with(parent)
     os.setpgid(0, 0)
 
 

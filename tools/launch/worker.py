@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwright.communication import init, processes
-from shardwright.runtime.faults import BOARD_VARIABLE, STANDING, Phase, board_path
+from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, STANDING, Phase, board_path
 from shardwright.tools.launch.watcher import run_under_parent
 from shardwright.tools.main import own_rank
-from shardwright.train.runs import RESTART_VARIABLE
 
 
 def main(arguments: Sequence[str]) -> None:
