@@ -3,6 +3,7 @@
 MindSpore's scripts start workers and one scheduler so, told apart by ``MS_ROLE``. The scheduler
 gives every worker its rank, and serves MPICH's PMI-1, by which the workers of MPI find each other;
 then it waits for their end. A worker keeps its connection: when one is lost, all others end.
+A worker connects twice, once for MPICH, and proves both times that it knows the secret of the run.
 """
 
 import os
@@ -12,11 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from shardwright.communication.processes import Processes, joined
+from shardwright.communication.secret import UnknownCallerError, check_caller, introduce, secret_at
 from shardwright.ir.errors import ModelError
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
@@ -24,6 +26,9 @@ _PAUSE = 0.2  # seconds between two tries to reach the scheduler
 _TIMEOUT = 300.0  # seconds for all workers to arrive
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1
 _LINE = 4096  # greatest length of a message
+# Callers at once that have not proven yet that they know the secret: each holds a thread for some
+# seconds. A refused worker tries again; twice as many cost a stranger's machine twice as much.
+_UNKNOWN = 64
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,8 @@ def join(meeting: Meeting) -> None:
     ModelError
         If the scheduler cannot be reached, or has no place left.
     """
-    connection = _reached(meeting)
+    secret = secret_at(meeting.host)
+    connection = _reached(meeting, secret)
     lines = connection.makefile("r")
     asked = -1 if meeting.rank is None else meeting.rank
     connection.sendall(f"cmd=join rank={asked} size={meeting.size}\n".encode())
@@ -134,7 +140,10 @@ def join(meeting: Meeting) -> None:
     if answer.get("cmd") != "joined":
         raise ModelError(f"the scheduler refuses this worker: {answer.get('why', 'no answer')}")
     rank = int(answer["rank"])
-    os.environ["PMI_PORT"], os.environ["PMI_ID"] = f"{meeting.host}:{meeting.port}", str(rank)
+    of_mpi = _reached(meeting, secret)
+    of_mpi.sendall(f"cmd=mpi rank={rank}\n".encode())
+    variables = {"PMI_FD": of_mpi.detach(), "PMI_RANK": rank, "PMI_SIZE": meeting.size}
+    os.environ.update({name: str(value) for name, value in variables.items()})
     joined(Processes(rank, meeting.size))
 
     def watch() -> None:
@@ -154,15 +163,26 @@ def _end(message: str, connection: socket.socket) -> NoReturn:
     os._exit(1)
 
 
-def _reached(meeting: Meeting) -> socket.socket:
+def _reached(meeting: Meeting, secret: bytes) -> socket.socket:
+    """Return a connection to the scheduler; both ends know the secret.
+
+    Raises
+    ------
+    ModelError
+        If there is none in time.
+    """
     begin = time.monotonic()
     while True:
         try:
-            connection = socket.create_connection((meeting.host, meeting.port), _TIMEOUT)
-        except OSError as error:
+            with ExitStack() as held:
+                place = meeting.host, meeting.port
+                connection = held.enter_context(socket.create_connection(place, _TIMEOUT))
+                introduce(connection, secret)
+                held.pop_all()
+        except (OSError, UnknownCallerError) as error:
             if time.monotonic() - begin > _TIMEOUT:
                 raise ModelError(
-                    f"there is no scheduler at {meeting.host}:{meeting.port}: {error}",
+                    f"no scheduler of this run answers at {meeting.host}:{meeting.port}: {error}",
                     hint="start the script once with MS_ROLE=MS_SCHED",
                 ) from None
             time.sleep(_PAUSE)
@@ -204,10 +224,13 @@ class Scheduler:
         self._finished: set[int] = set()
         self._failed = False
         self._changed = threading.Condition()
+        self._secret = b""
+        self._unknown = threading.BoundedSemaphore(_UNKNOWN)
 
     def serve(self) -> int:
         """Serve until all workers have ended; return 0, or 1 if one ended early."""
         host, port = self.meeting.host, self.meeting.port
+        self._secret = secret_at(host)
         try:
             server = socket.create_server((host, port))
         except OSError as error:
@@ -232,10 +255,21 @@ class Scheduler:
                 connection, _ = server.accept()
             except OSError:  # closed at the end
                 return
-            threading.Thread(target=self._follow, args=(connection,), daemon=True).start()
+            if self._unknown.acquire(blocking=False):
+                threading.Thread(target=self._follow, args=(connection,), daemon=True).start()
+            else:
+                connection.close()  # a worker tries again
 
     def _follow(self, connection: socket.socket) -> None:
         """Answer the lines of one connection: a worker's own, or that of its MPI."""
+        try:
+            check_caller(connection, self._secret)
+        except UnknownCallerError as error:
+            connection.close()
+            self._log(f"scheduler: a caller is refused: {error}")
+            return
+        finally:
+            self._unknown.release()
         state = _Connection()
         try:
             with connection, connection.makefile("r", errors="replace") as lines:
@@ -257,12 +291,8 @@ class Scheduler:
         command = line.get("cmd", "")
         if command == "join":
             self._join(line, state, connection)
-        elif command == "initack":
-            state.rank = int(line["pmiid"])
-            size = self.meeting.size
-            for answer in ("initack rc=0", f"set size={size}", f"set rank={state.rank}"):
-                _send(connection, f"cmd={answer}")
-            _send(connection, "cmd=set debug=0")
+        elif command == "mpi":
+            state.rank = int(line["rank"])
         elif command == "barrier_in":
             self._barrier(connection)
         elif command in ("finalize", "abort"):

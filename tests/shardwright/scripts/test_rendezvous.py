@@ -9,12 +9,14 @@ from contextlib import suppress
 import pytest
 
 from shardwright.communication.rendezvous import Meeting, Scheduler
+from shardwright.communication.secret import introduce, secret_at
+from shardwright.ir.errors import ModelError
 
 
 class _Line:
     """A connection to a scheduler that sends and reads lines."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, secret: bytes | None = b"") -> None:
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -24,6 +26,12 @@ class _Line:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+        if secret is not None:
+            try:
+                introduce(self.connection, secret)
+            except ModelError:
+                self.connection.close()
+                raise
         self.answers = self.connection.makefile("r")
 
     def __enter__(self) -> "_Line":
@@ -46,6 +54,7 @@ class _Served:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.said: list[str] = []
+        self.secret = b""
         scheduler = Scheduler(Meeting("127.0.0.1", self.port, 1), self.said.append)
         self.code: list[int] = []
         self.thread = threading.Thread(
@@ -55,11 +64,9 @@ class _Served:
 
     def whole_run(self) -> str:
         """Join, ask for the name of the values, and finish; return the name."""
-        with _Line(self.port) as worker, _Line(self.port) as mpi:
+        with _Line(self.port, self.secret) as worker, _Line(self.port, self.secret) as mpi:
             assert worker.ask("cmd=join rank=-1 size=1") == "cmd=joined rank=0\n"
-            assert mpi.ask("cmd=initack pmiid=0") == "cmd=initack rc=0\n"
-            for _ in range(3):  # size, rank, debug
-                mpi.answers.readline()
+            mpi.connection.sendall(b"cmd=mpi rank=0\n")
             answer = mpi.ask("cmd=get_my_kvsname")
             assert mpi.ask("cmd=finalize") == "cmd=finalize_ack rc=0\n"
             self.thread.join(10)
@@ -78,7 +85,7 @@ def test_every_run_has_a_name_of_its_own() -> None:
     [
         b"cmd=join rank=none size=1\n",
         b"cmd=join\n",
-        b"cmd=initack\n",
+        b"cmd=mpi\n",
         b"cmd=finalize\n",
         b"cmd=abort\n",
         b"cmd=put key=a\n",
@@ -89,8 +96,62 @@ def test_every_run_has_a_name_of_its_own() -> None:
 )
 def test_a_stranger_does_not_end_a_run(line: bytes) -> None:
     served = _Served()
-    with _Line(served.port) as stranger, suppress(OSError):  # closed before it has read all
+    with _Line(served.port, None) as stranger, suppress(OSError):  # closed before it has read all
         stranger.connection.sendall(line)
         stranger.connection.shutdown(socket.SHUT_WR)
         assert len(stranger.answers.read()) < 1000
     served.whole_run()
+
+
+SECRET = "0123456789abcdef"
+
+
+def test_a_caller_without_the_secret_is_refused_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_SECRET", SECRET)
+    served = _Served()
+    with pytest.raises(ModelError, match="knows another secret than this process"):
+        _Line(served.port, b"another")
+    with _Line(served.port, None) as stranger:
+        stranger.answers.readline()  # the number that the scheduler has drawn
+        assert stranger.ask("cmd=abort rank=0") == "refused\n"
+    served.secret = SECRET.encode()
+    served.whole_run()
+    assert "scheduler: a caller is refused: it does not know the secret of this run" in served.said
+
+
+def test_silent_callers_keep_nobody_out() -> None:
+    served = _Served()
+    strangers = []
+    with _Line(served.port, None) as first:
+        first.answers.readline()
+        strangers += [socket.create_connection(("127.0.0.1", served.port)) for _ in range(80)]
+        closed = sum(not stranger.recv(1) for stranger in strangers)
+    assert 1 <= closed <= 80 - 60
+    for stranger in strangers:
+        stranger.close()
+    served.whole_run()
+
+
+@pytest.mark.parametrize(
+    ("host", "secret", "what"),
+    [
+        ("127.0.0.1", "", None),
+        ("localhost", "", None),
+        ("::1", "", None),
+        ("10.1.2.3", SECRET, None),
+        ("10.1.2.3", "", "is missing, by which the scheduler at 10.1.2.3 knows the workers"),
+        ("0.0.0.0", "", "is missing"),
+        ("127.0.0.1", "short", "has 5 characters, expected at least 16"),
+    ],
+)
+def test_addresses_that_other_hosts_reach_need_a_secret(
+    host: str, secret: str, what: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_SECRET", secret)
+    if what is None:
+        assert secret_at(host) == secret.encode()
+    else:
+        with pytest.raises(ModelError, match=what):
+            secret_at(host)

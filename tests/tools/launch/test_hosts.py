@@ -72,7 +72,12 @@ def test_two_hosts_train_what_one_process_does(hosts, tmp_path):
             subprocess.Popen(
                 [*command, "--mount-proc", "sh", "-c", script],
                 cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "OMP_NUM_THREADS": "1",
+                    "SHARDWRIGHT_SECRET": "0123456789abcdef",
+                },
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
