@@ -27,6 +27,7 @@ from shardwright.frontends.torch.experts import experts_in_rows
 from shardwright.frontends.torch.exporting.assertions import passing_assertions
 from shardwright.frontends.torch.exporting.choices import grouped_products
 from shardwright.frontends.torch.exporting.comparison import as_before, refuse_different
+from shardwright.frontends.torch.exporting.flex_attention import composed_attention
 from shardwright.frontends.torch.exporting.following import refuse_changing, traced
 from shardwright.frontends.torch.functional import functional
 from shardwright.frontends.torch.gradients import by_tensors, separate_leaves, traced_gradients
@@ -34,7 +35,7 @@ from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of, place, whole_traces
 from shardwright.frontends.torch.private import tree_leaves, tree_map_only
-from shardwright.frontends.torch.tracing import plain_modes, traced_covariances
+from shardwright.frontends.torch.tracing import plain_biases, plain_modes, traced_covariances
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
@@ -149,6 +150,8 @@ def exported(
                 whole_traces(),
                 plain_modes(),
                 traced_covariances(),
+                composed_attention(),
+                plain_biases(),
                 passing_assertions(),
                 traced_gradients(module),
                 traced_transforms(),

@@ -23,6 +23,7 @@ try:
     from torch._functorch import apis as apis
     from torch._functorch import eager_transforms as eager_transforms
     from torch.fx.experimental import proxy_tensor, sym_node, symbolic_shapes
+    from torch.nn.attention import flex_attention as flex_attention
     from torch.utils import _python_dispatch, _pytree, weak
 except ImportError as error:
     raise _lacking(str(error.name)) from None
@@ -72,6 +73,14 @@ for _name in ("grad_impl", "grad_and_value_impl", "_vjp_with_argnums", "_jvp_wit
 # What runs on tensors with elements while tensors without them are traced.
 without_modes = _found(_python_dispatch, "_disable_current_modes")
 ByTensor: Any = _found(weak, "WeakIdKeyDictionary")
+
+# What `flex_attention` asks and runs.
+_found(flex_attention, "flex_attention_hop")
+_found(flex_attention, "_validate_device")
+_found(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
+_found(flex_attention, "_LARGE_SPARSE_BLOCK_SIZE")
+_found(flex_attention, "_identity")
+_found(flex_attention, "noop_mask")
 
 _found(torch, "Tensor._version")
 _found(torch.fx, "Tracer._filter_traceback_frames")  # the lines that exported nodes keep

@@ -1,4 +1,4 @@
-"""What an export cannot trace: parts that convert themselves, inference mode, covariances."""
+"""What an export cannot trace: parts that convert themselves, inference, covariances, biases."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.nn.attention import bias as biases
 
 
 @contextmanager
@@ -34,6 +35,18 @@ def traced_covariances() -> Iterator[None]:
         patch.object(torch.Tensor, "corrcoef", _correlation),
     ):
         yield
+
+
+@contextmanager
+def plain_biases() -> Iterator[None]:
+    """Let causal biases of attention, which are tensors of a class of their own, be masks."""
+    with patch.object(biases, "CausalBias", _causal_mask):
+        yield
+
+
+def _causal_mask(variant: Any, queries: int, keys: int) -> torch.Tensor:
+    last = keys - queries if variant == biases.CausalVariant.LOWER_RIGHT else 0
+    return torch.ones(queries, keys, dtype=torch.bool).tril(last)
 
 
 def _covariance(
