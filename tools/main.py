@@ -85,7 +85,7 @@ EXAMPLES = {
         "checkpoints/step-200 --merge --out whole",
     ),
     "export": ("plans/mlp-8 --to placements --out for-torch",),
-    "certificates": ("certificates", "certificates --host 10.0.0.1 --server_password secret"),
+    "certificates": ("certificates", "certificates --host 10.0.0.1 --server_password prompt"),
     "check": ("torch_program.py",),
     "calibrate": (
         "--out machine.yaml",

@@ -8,14 +8,14 @@ import json
 import os
 import ssl
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
-from shardwright.ir.errors import OptionError, ShardwrightWarning
+from shardwright.ir.errors import ModelError, OptionError, ShardwrightWarning
 from shardwright.ir.optional import optional
 from shardwright.ir.values import NOT_NEGATIVE, check_names, wrong_value
 from shardwright.server.messages import EXTRA
@@ -82,13 +82,31 @@ class Security:
             context.load_verify_locations(cadata=self.authority.decode())
             if ciphers := os.environ.get(_VARIABLE):
                 context.set_ciphers(ciphers)
-            with NamedTemporaryFile() as file:  # which nobody else can read
-                file.write(b"\n".join(own))
-                file.flush()
-                context.load_cert_chain(file.name)
+            with _in_memory(b"\n".join(own)) as path:
+                context.load_cert_chain(path)
             contexts.append(context)
         contexts[0].num_tickets = 0  # nobody reads them: a connection is read on one side
         return contexts[0], contexts[1]
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """Give a name to a file that is in memory alone: a key is never written to a folder.
+
+    Raises
+    ------
+    ModelError
+        If the system has no such files; Linux has them.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise ModelError(
+            "`enable_ssl` needs files in memory, which this system does not have",
+            hint="encrypted processes run on Linux",
+        )
+    with os.fdopen(os.memfd_create("key"), "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 PLAIN = Security()
