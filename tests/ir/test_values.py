@@ -13,6 +13,7 @@ from shardwright.ir.values import (
     check_choice,
     check_flag,
     check_names,
+    check_type,
 )
 
 WRONG = [
@@ -52,6 +53,22 @@ def test_values_outside_a_range_are_refused(allowed, value, expected):
 )
 def test_values_in_a_range_are_accepted(allowed, value):
     allowed.check("n", value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "right", "wrong"),
+    [
+        (tuple[int, str], (1, "x"), [(1, "x", "y"), (1,), ("x", 1)]),
+        (tuple[int, ...], (1, 2, 3), [(1, "x")]),
+        (tuple[int], (1,), [("x",)]),
+        (dict[str, int], {"x": 1}, [{"x": "y"}, {1: 1}]),
+    ],
+)
+def test_the_items_of_a_collection_have_types(hint, right, wrong):
+    check_type("n", right, hint)
+    for value in wrong:
+        with pytest.raises(OptionError):
+            check_type("n", value, hint)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,33 @@ def least_counted(space: SearchSpace, assignment: list[int]) -> float:
     return minimize_memory(restricted(space, kept).problem).lower_bound
 
 
+def least_saved(space: SearchSpace, decided: dict[tuple[str, str], object]) -> float:
+    """Return the least bytes that are counted for decisions if nothing is recomputed."""
+    kept = {}
+    for index, choice in enumerate(space.choices):
+        if choice.kind != "copy":
+            wanted = decided[choice.kind, choice.name]
+            same = [i for i, o in enumerate(choice.options) if decision(choice, o) == wanted]
+            kept[index] = np.array(same, dtype=np.int64)
+    return minimize_memory(restricted(space, kept).problem).lower_bound
+
+
+@pytest.mark.parametrize("model", ["llama", "mixtral"])
+def test_what_is_saved_counts_where_it_might_be_recomputed(model: str) -> None:
+    options = CompileOptions(search="dynamic_programming")
+    source, lowering = Canonicalize().run(load(SMALL[model]).graph), LowerRedistributions(CPU)
+    request = SearchRequest(source, CPU, lowering.planner(MESHES["x=4"]), options)
+    plain, space = request.space, request.recompute_space
+    for seed in range(2):
+        assignment = random_assignment(plain, np.random.default_rng(seed), 0.0)
+        decided = {
+            (choice.kind, choice.name): decision(choice, choice.options[chosen])
+            for choice, chosen in zip(plain.choices, assignment, strict=True)
+        }
+        least = least_saved(plain, decided)
+        assert least_saved(space, decided) >= least * (1 - 1e-9)
+
+
 @pytest.mark.parametrize(
     ("model", "mesh", "passes", "precision", "optimizer", "seeds"),
     [
