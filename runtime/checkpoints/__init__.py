@@ -14,6 +14,7 @@ and renamed when all of it is on the disk.
 from shardwright.runtime.checkpoints.manifest import MANIFEST, Manifest, Progress
 from shardwright.runtime.checkpoints.reading import (
     Checkpoint,
+    check_program,
     is_sliced,
     load_slices,
     newest,
@@ -33,6 +34,7 @@ __all__ = [
     "Writing",
     "begin_writing",
     "check_keeping",
+    "check_program",
     "is_sliced",
     "load_slices",
     "newest",

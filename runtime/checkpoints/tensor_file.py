@@ -76,6 +76,12 @@ def write_tensors(
     return SavedFile(bytes=size, sha256=digest.hexdigest())
 
 
+def tensors_content(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    """Return the content of a file of whole tensors, with texts in its header."""
+    entries = [(name, array.dtype, array.shape, (array,)) for name, array in tensors.items()]
+    return _header(entries, metadata) + b"".join(map(_bytes, tensors.values()))
+
+
 def _bytes(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
@@ -152,6 +158,15 @@ class TensorFile:
     def metadata(self) -> dict[str, str]:
         """The texts in the header."""
         return dict(self._file.metadata() or {})
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the tensors."""
+        return self._names
+
+    def whole(self, name: str) -> Array:
+        """Return a tensor of whatever type and shape it has."""
+        return np.asarray(self._file.get_tensor(name))
 
     def read(self, name: str, part: Region, dtype: str, shape: tuple[int, ...]) -> Array:
         """Return a region of a tensor.

@@ -22,9 +22,9 @@ from shardwright.ir.values import NOT_NEGATIVE
 from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
-from shardwright.zoo.documents import IGNORED
 from shardwright.zoo.predictions import BalancedLoss, Depth, FurtherTokens
 from shardwright.zoo.tuning import WHOLE, Tuning
+from shardwright.zoo.tuning.documents import IGNORED
 
 _INIT = "normal(0.02)"
 _WEIGHT = 0.1  # of the loss of further tokens, in DeepSeek-V3 after its first 10e12 of 14.8e12

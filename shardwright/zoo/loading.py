@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwright.communication import world
 from shardwright.frontends import configs
+from shardwright.frontends.configs.architecture import Architecture
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.optimizer import Optimizer
@@ -19,7 +20,6 @@ from shardwright.tracing import Definition, trace
 from shardwright.user_files import guarded, imported
 from shardwright.zoo.bert import bert
 from shardwright.zoo.decoder import decoder
-from shardwright.zoo.freezing import frozen, taken_out
 from shardwright.zoo.gpt import gpt
 from shardwright.zoo.imported import (
     from_jax,
@@ -36,6 +36,8 @@ from shardwright.zoo.presets import presets, read
 from shardwright.zoo.recommendation import dlrm, feature_hash, wide_deep
 from shardwright.zoo.resnet import resnet
 from shardwright.zoo.tuning import Tuning
+from shardwright.zoo.tuning.freezing import frozen, taken_out
+from shardwright.zoo.tuning.pretrained import ADAPTER, WEIGHTS, Pretrained
 from shardwright.zoo.unet import unet
 from shardwright.zoo.vgg import vgg16
 from shardwright.zoo.vit import vit
@@ -192,8 +194,12 @@ def assumed_batch(model: str, devices: int) -> int | None:
 def _from_config(name: str, sizes: str) -> Definition:
     """Return the model that a file of another system describes."""
     given = _items(name, sizes)
+    folders = {key: given.pop(key) for key in (WEIGHTS, ADAPTER) if key in given}
     own = {key: text for key, text in given.items() if key not in _OF_DECODERS}
     found = read(name, own)
+    begins = _pretrained(found.architecture, folders, given)
+    if begins is not None:
+        given |= begins.sizes
     for sentence in found.told(given):
         warnings.warn(f"`{name}`: {sentence}", ShardwrightWarning, stacklevel=2)
     function: Callable[..., Definition]
@@ -205,9 +211,64 @@ def _from_config(name: str, sizes: str) -> Definition:
             function = partial(decoder, found.architecture)
         sizes = ",".join(f"{key}={text}" for key, text in given.items() if key in _OF_DECODERS)
     definition: Definition = _called(function, name, sizes, found.sizes_text)
+    if begins is not None:
+        definition = begins.begun(definition)
     if "dtype" in given and name in presets():  # of all parameters: nothing else is assumed
         return definition
     return replace(definition, optimizer=_ADAM, precision=found.options["precision"])
+
+
+def _pretrained(
+    architecture: Architecture | None, folders: Mapping[str, str], sizes: Mapping[str, str]
+) -> Pretrained | None:
+    """Return what a decoder begins with, if folders are given."""
+    if not folders:
+        return None
+    if architecture is None:
+        raise ModelError(f"`{WEIGHTS}` and `{ADAPTER}` are of decoders of the zoo, this is none")
+    if WEIGHTS not in folders:
+        raise ModelError(
+            f"`{ADAPTER}` is given without the weights that it was trained on",
+            hint=f"add `{WEIGHTS}=FOLDER`",
+        )
+    beside = next((key for key in sizes if key.startswith("mtp")), None)
+    if ADAPTER in folders:
+        known = ("lora", "lora_alpha", "lora_targets")
+        beside = beside or next((key for key in sizes if key in known), None)
+    if beside is not None:
+        which = WEIGHTS if beside.startswith("mtp") else ADAPTER
+        raise ModelError(
+            f"`{beside}` is given, and `{which}` says or has none", hint="leave one out"
+        )
+    adapter = Path(folders[ADAPTER]) if ADAPTER in folders else None
+    return Pretrained(architecture, Path(folders[WEIGHTS]), adapter)
+
+
+def pretrained(model: str) -> tuple[Pretrained, int]:
+    """Return what a model with adapters begins with, and their alpha; 0 stands for their rank.
+
+    Parameters
+    ----------
+    model : str
+        The name of a decoder with a rank or an adapter, and the folder of its weights.
+
+    Raises
+    ------
+    ModelError
+        If the name has none of these.
+    """
+    name, _, sizes = taken_out(model)[0].partition(":")
+    given = _items(name, sizes)
+    folders = {key: given.pop(key) for key in (WEIGHTS, ADAPTER) if key in given}
+    if not is_decoder(name) or WEIGHTS not in folders or not {"lora", ADAPTER} & {*given, *folders}:
+        raise ModelError(
+            f"`{model}` has no adapters beside weights of a folder, of which files have the names",
+            hint=f"compile a decoder with `{WEIGHTS}=FOLDER,lora=16`",
+        )
+    own = {key: text for key, text in given.items() if key not in _OF_DECODERS}
+    begins = _pretrained(read(name, own).architecture, folders, given)
+    assert begins is not None
+    return begins, int({**given, **begins.sizes}.get("lora_alpha", 0))
 
 
 def is_decoder(name: str) -> bool:

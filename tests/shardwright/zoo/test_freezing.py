@@ -6,8 +6,8 @@ from shardwright.api import compile
 from shardwright.cost_model.model_flops import model_flops
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import ModelError
-from shardwright.zoo.freezing import frozen
 from shardwright.zoo.loading import load
+from shardwright.zoo.tuning.freezing import frozen
 from tests.equivalence import assert_equal, trained
 
 GPT = "gpt:layers=2,hidden=16,heads=2,batch=4,sequence=8,vocabulary=32"

@@ -59,8 +59,14 @@ def test_wrong_uses(plans, losses, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     plan = str(plans / "4")
     for arguments, what in (
-        (["reshard", "c", "--out", "x"], "`--to` and `--merge`: expected one of them, got neither"),
-        (["reshard", "c", "--to", plan, "--merge", "--out", "x"], "expected one of them, got both"),
+        (
+            ["reshard", "c", "--out", "x"],
+            "`--to` and `--merge` and `--adapter`: expected one of them, got none",
+        ),
+        (
+            ["reshard", "c", "--to", plan, "--merge", "--out", "x"],
+            "expected one of them, got `--to` and `--merge`",
+        ),
         (["reshard", "empty", "--merge", "--out", "x"], "`manifest.json` is missing"),
         (["reshard", "nowhere", "--merge", "--out", "x"], "there is no such checkpoint"),
         (["reshard", "c", "--merge", "--out", "c"], "something is there"),

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from shardwright import nn
 from shardwright.ir.errors import ModelError
-from shardwright.zoo.documents import Documents
-from shardwright.zoo.lora import Lora
+from shardwright.zoo.tuning.documents import Documents
+from shardwright.zoo.tuning.lora import Lora
 
 
 @dataclass(frozen=True)
