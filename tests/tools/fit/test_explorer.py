@@ -71,7 +71,11 @@ def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document)
         assert own["step_seconds"] == answers.fastest.seconds
 
 
-def test_page_is_written_with_its_document_and_replaces_no_other_file(tmp_path, capsys):
+def test_page_is_written_with_its_document_and_replaces_no_other_file(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(explorer, "_DEVICES", 1)
+    monkeypatch.setattr(explorer, "_TIMES", (1,))
     page = tmp_path / "fit.html"
     options = ["--devices", "2", "--memory", "0.4", "--html", str(page)]
     assert main(["fit", *GIVEN, *options]) == 0
