@@ -12,22 +12,20 @@ from shardwright.ir.text import parse, to_text
 from shardwright.parallel import AutoParallel
 from shardwright.passes.fuse_gathers import FuseGathers
 from shardwright.train import Model
-from tests.extent import first
+from tests.extent import crossed, first
 from tests.shardwright.test_train import ALONE, DATA, Network
 
 MLP = "mlp:batch=16,inputs=32,hidden=64,classes=8,layers=4"
 SPREAD = {"mode": "data_parallel", "cluster": "h100-pod", "optimizer": "adam"}
 MOVES = ("all_gather", "reduce_scatter")
+RULES = (True, "shard_size=2", "level=level3", "shard_size=4,level=level2")
 
 
 def count(program):
     return Counter(node.operator for node in program)
 
 
-@pytest.mark.parametrize(
-    "rule", [True, "shard_size=2", "level=level3", "shard_size=4,level=level2"]
-)
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize(("passes", "rule"), first(len(RULES), crossed([1, 2], RULES)))
 def test_gathers_are_fused_by_size(rule, passes):
     options = {**SPREAD, "mesh": "2x2x2", "optimizer_parallel": rule, "micro_batches": passes}
     alone = compile(MLP, 8, **options)
@@ -128,7 +126,7 @@ def test_a_second_run_changes_nothing():
 @pytest.mark.parametrize(
     "options",
     first(
-        4,
+        3,
         [
             {"plan": "data=8,zero=1"},
             {"optimizer_parallel": True},

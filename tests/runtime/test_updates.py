@@ -106,25 +106,34 @@ def test_a_scalar_parameter_is_updated():
     assert found == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("sgd", {}),
-        ("sgd", {"weight_decay": 0.1}),
-        ("momentum", {}),
-        ("momentum", {"nesterov": True, "weight_decay": 0.1}),
-        ("adam", {"lazy": True}),
-        ("adam", {"weight_decay": 0.1, "l2": 0.1, "bias_correction": "rate"}),
-        ("adam", {"bias_correction": "none"}),
-        ("ftrl", {}),
-        ("adagrad", {}),
-        ("rmsprop", {}),
-    ],
+RULES = (
+    ("sgd", {}),
+    ("sgd", {"weight_decay": 0.1}),
+    ("momentum", {}),
+    ("momentum", {"nesterov": True, "weight_decay": 0.1}),
+    ("adam", {"lazy": True}),
+    ("adam", {"weight_decay": 0.1, "l2": 0.1, "bias_correction": "rate"}),
+    ("adam", {"bias_correction": "none"}),
+    ("ftrl", {}),
+    ("adagrad", {}),
+    ("rmsprop", {}),
 )
-@pytest.mark.parametrize("reads_rate", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("spends", [False, True])
-def test_what_is_overwritten_has_the_bits_of_the_kernel(kind, settings, reads_rate, dtype, spends):
+# The type, whether the rate is read, and whether the gradient may be spent.
+USES = (
+    ("float32", False, False),
+    ("float64", True, True),
+    ("float64", False, True),
+    ("float32", True, False),
+    ("float32", False, True),
+    ("float64", True, False),
+    ("float32", True, True),
+    ("float64", False, False),
+)
+
+
+@pytest.mark.parametrize(("use", "rule"), first(2 * len(RULES), crossed(USES, RULES)))
+def test_what_is_overwritten_has_the_bits_of_the_kernel(use, rule):
+    (dtype, reads_rate, spends), (kind, settings) = use, rule
     random = np.random.default_rng(3)
     update = operator_class(f"{kind}_update")
     shape = (7, 90001)  # in several chunks, the last of which is shorter

@@ -67,7 +67,7 @@ def test_keys_on_a_ring(model: str, ranks: int, length: int) -> None:
     check(plan)
 
 
-@pytest.mark.parametrize(("model", "ranks", "length"), SPLITS)
+@pytest.mark.parametrize(("model", "ranks", "length"), first(2, SPLITS))
 def test_keys_gathered(model: str, ranks: int, length: int) -> None:
     plan = split(MODELS[model].format(length), ranks, 1)
     assert not rings(plan.program)
@@ -124,11 +124,11 @@ def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
 @pytest.mark.parametrize(
     ("model", "devices", "length", "plan", "count"),
     first(
-        3,
+        2,
         [
-            ("gpt", 2, 7, "context=2", 0),
             ("mixtral", 8, 8, "context=2,ring,tensor=2,data=2,expert=2,zero=3", 4),
             ("llama", 8, 7, "context=2,ring,pipeline=2,data=2,micro_batch=1,recompute=full", 6),
+            ("gpt", 2, 7, "context=2", 0),
             ("llama", 4, 8, "context=2,ring,tensor=2,sequence_parallel", 4),
             ("gpt", 3, 7, "context=3,ring", 4),
             ("llama", 4, 9, "context=4,ring,zero=1", 4),

@@ -70,7 +70,7 @@ def test_the_best_of_all_stages_and_micro_batches_is_found(
 
 def test_a_model_that_fits_no_other_way_gets_stages(monkeypatch):
     found = shardwright.compile(
-        *(WIDE, 4),
+        *(GPT.replace("batch=4", "batch=2"), 4),
         cluster="cpu",
         stages=2,
         micro_batches="search",

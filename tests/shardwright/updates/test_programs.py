@@ -9,7 +9,7 @@ from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tensor import Tensor
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, crossed, first
 
 GPT = "gpt:layers=1,hidden=64,heads=4,vocabulary=64,sequence=4,batch=8,dtype=float32"
 MIXTRAL = (
@@ -41,8 +41,7 @@ def test_ten_steps_are_those_of_one_device(rule):
     assert sw.verify(compilation, steps=10).equal
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("rule", RULES[1:])
+@pytest.mark.parametrize(("rule", "plan"), first(len(PLANS), crossed(RULES[1:], PLANS)))
 def test_steps_of_every_kind_of_plan_are_those_of_one_device(rule, plan):
     model = GPT.replace("layers=1", "layers=2") if plan == "pipeline" else GPT
     compilation = compiled(model, rule, **PLANS[plan])

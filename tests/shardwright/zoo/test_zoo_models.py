@@ -56,8 +56,8 @@ def test_every_model_is_verified() -> None:
 
 
 # Data parallelism treats all operators alike: these models have all kinds of layers.
-CASES = [(model, "auto_parallel") for model in first(5, [*SMALL])] + [
-    (model, "data_parallel") for model in first(2, ["mlp", "mixtral", "gpt", "resnet18-cifar"])
+CASES = [(model, "auto_parallel") for model in first(4, [*SMALL][1:] + [*SMALL][:1])] + [
+    (model, "data_parallel") for model in first(1, ["mlp", "mixtral", "gpt", "resnet18-cifar"])
 ]
 
 
