@@ -35,7 +35,7 @@ from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of, place, whole_traces
 from shardwright.frontends.torch.private import tree_leaves, tree_map_only
-from shardwright.frontends.torch.tracing import plain_biases, plain_modes, traced_covariances
+from shardwright.frontends.torch.tracing import plain_biases, plain_modes, traced_statistics
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
@@ -149,7 +149,7 @@ def exported(
                 grouped_products(),
                 whole_traces(),
                 plain_modes(),
-                traced_covariances(),
+                traced_statistics(),
                 composed_attention(),
                 plain_biases(),
                 passing_assertions(),

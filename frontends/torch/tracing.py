@@ -1,9 +1,9 @@
-"""What an export cannot trace: parts that convert themselves, inference, covariances, biases."""
+"""What an export cannot trace: parts that convert themselves, inference, statistics, biases."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -26,13 +26,17 @@ def plain_modes() -> Iterator[None]:
 
 
 @contextmanager
-def traced_covariances() -> Iterator[None]:
-    """Let covariances be traced as products; PyTorch's own read the sums of their weights."""
+def traced_statistics() -> Iterator[None]:
+    """Let covariances and least squares be traced as products.
+
+    PyTorch's own read the sums of weights, and the rank of a matrix.
+    """
     with (
         patch.object(torch, "cov", _covariance),
         patch.object(torch.Tensor, "cov", _covariance),
         patch.object(torch, "corrcoef", _correlation),
         patch.object(torch.Tensor, "corrcoef", _correlation),
+        patch.object(torch.linalg, "lstsq", _least_squares),
     ):
         yield
 
@@ -72,6 +76,28 @@ def _correlation(input: torch.Tensor) -> torch.Tensor:
         return found / found
     spread = found.diagonal().real.sqrt()
     return (found / spread.unsqueeze(1) / spread).clip(-1, 1)
+
+
+class _Solution(NamedTuple):
+    """What is known of least squares whatever the rank is: the solution of the least norm."""
+
+    solution: torch.Tensor
+    residuals: None = None
+    rank: None = None
+    singular_values: None = None
+
+
+def _least_squares(
+    A: torch.Tensor,  # noqa: N803
+    B: torch.Tensor,  # noqa: N803
+    rcond: float | None = None,
+    *,
+    driver: str | None = None,
+) -> _Solution:
+    is_vector = B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
+    columns = B.unsqueeze(-1) if is_vector else B
+    found = torch.linalg.pinv(A, rtol=rcond) @ columns
+    return _Solution(found.squeeze(-1) if is_vector else found)
 
 
 def _inference(mode: Any) -> None:

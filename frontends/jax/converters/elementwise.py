@@ -100,6 +100,26 @@ def _bits(name: str, ours: str) -> None:
     converts(name)(convert)
 
 
+def _total(name: str, ours: str) -> None:
+    """Convert a comparison in which what is no number is equal to itself and above all else."""
+
+    def convert(call: Call) -> Value:
+        left, right = call.values()
+        found = call.emit(ours, left, right)
+        if not left.type.is_float:
+            return found
+        is_last = call.emit("is_nan", right)
+        if name != "le_to":
+            first = call.emit("is_nan", left)
+            first = first if name == "eq_to" else call.emit("logical_not", first)
+            is_last = call.emit("logical_and", first, is_last)
+        return call.emit("logical_or", found, is_last)
+
+    converts(name)(convert)
+
+
+for _name, _ours in {"eq_to": "equal", "le_to": "less_equal", "lt_to": "less"}.items():
+    _total(_name, _ours)
 for _name, _ours in _UNARY.items():
     _unary(_name, _ours)
 for _name, _ours in _BINARY.items():

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from shardwright.frontends.common.call import Operand
-from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.converters.random import uniform
 from shardwright.frontends.torch.table import CONVERTERS, converts
 from shardwright.frontends.torch.types import dtype_of
 from shardwright.ir.graph import Value
@@ -349,8 +349,10 @@ def _rrelu(
     upper: float = 1 / 3,
     training: bool = False,
 ) -> list[Value | None]:
-    if training:
-        raise UnsupportedError("`rrelu` in training, whose slopes are random,")
+    if training:  # slopes are random
+        slopes = uniform(call, x.type.shape, x.type.dtype)
+        slopes = call.shifted(call.scaled(slopes, upper - lower), lower)
+        return [_from_zero(call, x, call.emit("mul", x, slopes)), None]
     return [_leaky_relu(call, x, (lower + upper) / 2), None]
 
 

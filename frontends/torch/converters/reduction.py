@@ -293,6 +293,60 @@ def _ranked(
     return [call.reshape(value, shape), call.reshape(call.cast(index, "int64"), shape)]
 
 
+@converts("aten.nanmedian")
+def _ranked_numbers(call: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Return lower medians of what are numbers; NaN where there are none."""
+    if dim is None:
+        flat = call.reshape(x, (x.type.elements,))
+        value = _median_of_numbers(call, flat, 0)[0]
+        if not x.type.is_float:
+            return call.reshape(value, ())
+        return _shared(call, value, flat, call.reshape(call.emit("is_nan", value), ()))
+    found = _median_of_numbers(call, x, dim % x.type.rank)
+    return [call.reshape(one, call.result.shape) for one in found]
+
+
+def _median_of_numbers(call: Call, x: Value, axis: int) -> tuple[Value, Value]:
+    """Return medians and their places; what is no number is sorted last."""
+    values, order = call.emit_all("sort", x, axis=axis)
+    order = call.cast(order, "int64")
+    if not x.type.is_float:
+        place = (x.type.shape[axis] - 1) // 2
+        return call.part(values, axis, place, 1), call.part(order, axis, place, 1)
+    known = call.cast(call.emit("logical_not", call.emit("is_nan", x)), "int64")
+    count = call.emit("reduce_sum", known, axis=axis, keep_dims=True)
+    last = call.emit("maximum", call.shifted(count, -1), call.fill(0, "int64"))
+    middle = call.emit("floor_div", last, call.fill(2, "int64"))
+    index = call.emit("gather_elements", order, middle, axis=axis)
+    return call.emit("gather_elements", x, index, axis=axis), index
+
+
+@converts("aten.mode")
+def _most_frequent(call: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
+    """Return the most frequent elements, the least of several, and where they stand last."""
+    axis, last = dim % x.type.rank, x.type.rank - 1
+    order = [d for d in range(x.type.rank) if d != axis] + [axis]
+    rows = call.transpose(x, order)
+    shape = rows.type.shape
+    kept = call.emit("stop_gradient", rows)
+    pairs = (call.reshape(kept, (*shape[:-1], *ends)) for ends in ((-1, 1), (1, -1)))
+    same = call.cast(call.emit("equal", *pairs), "int64")
+    count = call.emit("reduce_sum", same, axis=last + 1)
+    most = call.emit("reduce_max", count, axis=last, keep_dims=True)
+    often = call.emit("equal", count, most)
+    # The places of sorted elements count up with them: the least of the most frequent is first.
+    sorted_places = call.cast(call.emit_all("sort", kept, axis=last)[1], "int64")
+    chosen = call.emit("gather_elements", call.cast(often, "int64"), sorted_places, axis=last)
+    first = call.cast(call.emit("argmax", chosen, axis=last, keep_dims=True), "int64")
+    repeated = call.emit("gather_elements", sorted_places, first, axis=last)
+    value = call.emit("gather_elements", kept, repeated, axis=last)
+    places = call.like(np.arange(shape[-1]), first)
+    places = call.emit("where", call.emit("equal", kept, value), places, call.fill(-1, "int64"))
+    index = call.emit("reduce_max", places, axis=last, keep_dims=True)
+    found = call.emit("gather_elements", rows, index, axis=last)
+    return [call.reshape(one, call.result.shape) for one in (found, index)]
+
+
 def _middle(call: Call, x: Value) -> Value:
     """Return the lower median of a vector; elements that are equal to it share its gradient."""
     order = call.emit_all("sort", x, axis=0)[0]
@@ -303,10 +357,15 @@ def _middle(call: Call, x: Value) -> Value:
     return _shared(call, call.emit("where", call.emit("is_nan", last), last, value), x)
 
 
-def _shared(call: Call, value: Value, x: Value) -> Value:
-    """Return an element of a vector whose gradient is shared by all that are equal to it."""
+def _shared(call: Call, value: Value, x: Value, is_missing: Value | None = None) -> Value:
+    """Return an element of a vector whose gradient is shared by all that are equal to it.
+
+    It is no number if another one is none, or where it `is_missing`.
+    """
     value = call.reshape(call.emit("stop_gradient", value), ())
-    is_equal = call.emit("logical_or", call.emit("equal", x, value), call.emit("is_nan", x))
+    also = call.emit("is_nan", x)
+    also = also if is_missing is None else call.emit("logical_and", also, is_missing)
+    is_equal = call.emit("logical_or", call.emit("equal", x, value), also)
     count = call.emit("reduce_sum", call.cast(is_equal, x.type.dtype))
     total = call.emit("reduce_sum", call.emit("mask", x, is_equal))
     return call.emit("with_gradient_of", value, call.emit("div", total, count))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 
@@ -13,6 +14,7 @@ from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.linear import spread
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
+from shardwright.operators.indexing.scatter import emit_scatter_elements_add
 from shardwright.operators.info import Array
 
 # PyTorch's numbers of how samples are made of elements, and of what is outside.
@@ -51,7 +53,54 @@ def _max_pool(
     how["dilation"] = spread(dilation, len(how["kernel"]))
     found = call.emit("max_pool", _batched(call, x), ceil_mode=ceil_mode, **how)
     found = call.reshape(found, call.result.shape)
-    return found if len(call.results) == 1 else [found, None]
+    return found if len(call.results) == 1 else [found, _places_of_largest(call, x, how)]
+
+
+def _places_of_largest(call: Call, x: Value, how: dict[str, Any]) -> Value:
+    """Return where the largest elements of windows stand, the first ones of equal."""
+    shape, rank = call.result.shape, len(how["kernel"])
+    table = np.zeros((1, 1), np.int64)
+    for size, many, width, step, (pad, _), apart in zip(
+        x.type.shape[-rank:],
+        shape[-rank:],
+        *(how[key] for key in ("kernel", "stride", "padding", "dilation")),
+        strict=True,
+    ):
+        places = np.arange(many)[:, None] * step - pad + np.arange(width) * apart
+        inside = (places >= 0) & (places < size)
+        first = np.take_along_axis(places, inside.argmax(1)[:, None], 1)
+        places = np.where(inside, places, first)  # what is padded is never the largest
+        table = table[:, None, :, None] * size + places[None, :, None, :]
+        table = table.reshape(table.shape[0] * many, -1)
+    outer, (outputs, window) = x.type.shape[:-rank], table.shape
+    rows = call.reshape(x, (*outer, prod(x.type.shape[-rank:])))
+    rows = call.taken(rows, table.reshape(-1).tolist(), len(outer))
+    rows = call.reshape(rows, (*outer, outputs, window))
+    place = call.cast(call.emit("argmax", rows, axis=len(outer) + 1), "int64")
+    place = call.emit("add", place, call.like(np.arange(outputs) * window, place))
+    return call.reshape(
+        call.emit("gather", call.constant(table.reshape(-1), "int64"), place, axis=0), shape
+    )
+
+
+@converts("aten.max_unpool2d", "aten.max_unpool3d")
+def _unpool(
+    call: Call,
+    x: Value,
+    indices: Value,
+    output_size: Any,
+    stride: Any = None,
+    padding: Any = None,
+) -> Value:
+    """Write elements to their places; where windows overlap, each has the gradient of its place."""
+    outer = x.type.rank - len(output_size)
+    lead, inner = x.type.shape[:outer], prod(x.type.shape[outer:])
+    flat, places = (call.reshape(one, (*lead, inner)) for one in (x, indices))
+    zeros = call.fill(0, x.type.dtype, (*lead, prod(output_size)))
+    written = call.emit("scatter_elements", zeros, places, flat, axis=outer)
+    total = emit_scatter_elements_add(call.build, zeros, places, flat, outer)
+    found = call.emit("with_gradient_of", call.emit("stop_gradient", written), total)
+    return call.reshape(found, call.result.shape)
 
 
 @converts("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")

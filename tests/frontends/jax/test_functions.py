@@ -158,6 +158,12 @@ FUNCTIONS: dict[str, Function] = {
     "random constants": lambda x: x * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape),
     "types": lambda x: x.astype(jnp.int32) + x * jnp.int32(2) + x.astype(bool) * np.float32(0.5),
     "stopped": lambda x: x * jax.lax.stop_gradient(x),
+    "bounds": lambda x: (
+        x + jnp.searchsorted(jnp.linspace(-1, 1, 5), x),
+        x * jnp.digitize(jnp.where(x > 1, jnp.nan, x), jnp.array([-1.0, 0.0, jnp.nan])),
+        jnp.interp(x, jnp.linspace(-2, 2, 5), jnp.array([0.0, 1, 4, 2, 3])),
+        x + jnp.searchsorted(x[0].sort(), x, side="right"),
+    ),
     "a scalar": lambda x: x.sum() * jnp.float64(2.0),
     "an associative scan": lambda x: jax.lax.associative_scan(
         lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (x, jnp.sin(x)), axis=1

@@ -81,6 +81,10 @@ ANY: dict[str, Function] = {
     "old svd": lambda a: _joined(*(x.mT if i == 2 else x for i, x in enumerate(torch.svd(a)))),
     "svdvals": torch.linalg.svdvals,
     "pinv": lambda a: (torch.linalg.pinv(a), torch.pinverse(a), torch.linalg.pinv(a, rtol=1e-3)),
+    "lstsq": lambda a: (
+        torch.linalg.lstsq(a, a.sin()[..., :2]).solution,
+        torch.linalg.lstsq(a, a[..., 0].cos())[0] if a.dim() == 2 else a,
+    ),
     "norms": lambda a: (torch.linalg.matrix_norm(a, 2), torch.linalg.matrix_norm(a, "nuc")),
 }
 

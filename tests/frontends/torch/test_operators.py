@@ -86,6 +86,10 @@ def reductions(w: Any, x: Any) -> Many:
     yield from ((w > 0).any(1), (w > 0).all(), w.diff(dim=1), torch.linalg.vector_norm(w, 3.0))
     yield from (w.cummax(1).values, w.cummin(0).values, w.median(1).values, w.median())
     yield from (w.kthvalue(2, 0).values, w.kthvalue(5).indices, w.sort(1, descending=True).indices)
+    gaps, steps = w.masked_fill(w > 0.5, torch.nan), (w * 2).round().detach() + 0 * w
+    yield from (gaps.nanmedian(), *gaps.nanmedian(0), gaps.nanmedian(1, keepdim=True).values)
+    yield from (gaps.sum(1, keepdim=True).add(gaps)[:1].nanmedian(1).values.isnan(), *w.mode(1))
+    yield from (*steps.mode(0), *steps.mode(1, keepdim=True), (steps * w).mode().values)
     none = w.masked_fill(x > -9, 0)  # equal elements, and roots of zero
     yield from (none.norm(dim=1), none.std(0), none.amax(1), none.max(), none.logsumexp(0))
     yield from (none.cummax(0).values, torch.cdist(w, w), w.relu().amin(1), w.relu().min(1).values)
@@ -212,6 +216,13 @@ def windows(w: Any, x: Any) -> Many:
     image = w.view(1, 2, 3, 4)
     yield from (F.adaptive_avg_pool2d(image, (2, 3)), F.adaptive_avg_pool1d(w, 4))
     yield from (F.adaptive_max_pool2d(image, (2, 3)), F.adaptive_max_pool2d(image[0], 1))
+    steps: tuple[dict[str, Any], ...] = ({"stride": 1, "padding": 1}, {"stride": 2, "padding": 1})
+    for how, more in zip(steps, ({"dilation": (2, 1)}, {"ceil_mode": True}), strict=True):
+        largest, places = F.max_pool2d(image, 2, **how, **more, return_indices=True)
+        yield from (places, F.max_unpool2d(largest * largest, places, 3, **how))
+    yield F.max_unpool1d(*F.max_pool1d(w, 2, return_indices=True), 2)
+    cube = w.view(1, 2, 3, 4)
+    yield F.max_unpool3d(*F.max_pool3d(cube, (1, 3, 2), return_indices=True), (1, 3, 2))
     yield F.avg_pool2d(image, 10**5, ceil_mode=True)  # a window far larger than the image
     yield F.avg_pool2d(image, (9, 2), 9, padding=(1, 0), ceil_mode=True)
     yield F.avg_pool2d(image, 9, padding=1, ceil_mode=True, count_include_pad=False)
@@ -352,6 +363,7 @@ class Drawn(nn.Module):
             integers,
             torch.bernoulli(torch.full_like(x, 0.4)),
             torch.randperm(50),
+            F.rrelu(one - 2, 0.2, 0.6, training=True),
         )
 
 
@@ -361,7 +373,7 @@ def test_random_numbers_have_the_distributions_of_pytorch() -> None:
     names = list(imported.graph.outputs)
     feed = compare.arrays_of(imported, (x,))
     found = list(compare.run(imported.graph, imported.initial, feed, names).values())
-    channels, path, kept, normal, spread, integers, rates, order = found
+    channels, path, kept, normal, spread, integers, rates, order, leaks = found
     assert set(np.unique(channels)) == {np.float32(0), np.float32(1 / 0.7)}
     assert channels.mean() == pytest.approx(1, abs=0.03)
     assert set(np.unique(path)) == set(np.unique(kept)) == {0.0, 1.0}
@@ -373,5 +385,8 @@ def test_random_numbers_have_the_distributions_of_pytorch() -> None:
     assert spread.mean() == pytest.approx(3, abs=0.03)
     assert np.unique(integers).tolist() == [2, 3, 4]
     assert rates.mean() == pytest.approx(0.4, abs=0.03)
+    assert leaks.min() >= np.float32(-0.6)
+    assert leaks.max() <= np.float32(-0.2)
+    assert leaks.mean() == pytest.approx(-0.4, abs=0.01)
     assert sorted(order) == list(range(50))
     assert order.tolist() != list(range(50))
