@@ -11,9 +11,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardwright.compiler.fit.evaluated import fastest
-from shardwright.compiler.fit.family import family
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import fastest
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import improved
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import software
@@ -84,7 +84,7 @@ def row(name: str, devices: int) -> Row:
         reduce_type="float32",
     )
     where = cluster(CLUSTER).without_host()
-    model = FitModel(definition.graph, where, options, software(SOFTWARE))
+    model = EvaluatedModel(definition.graph, where, options, software(SOFTWARE))
     plans = family(model, devices)
     bounded = time.process_time() - began
     found = fastest(model, plans)

@@ -170,7 +170,7 @@ def _searched(
     options = replace(options, pins=moved.pins, result_pins=moved.result_pins)
     options = replace(options, gather_fusion=moved.gather_fusion)
     one = _OneOfSeveral(forms, cluster, devices, counts)
-    what = one.program_of, cluster, devices, options, layouts_on
+    what = forms.graph, one.program_of, cluster, devices, options, layouts_on
     judge = ProgramJudge(*what, one.compile, one.build_named, one.pipeline_of)
     most = most_stages(forms.source_of(counts[0]))
     tried = configurations(meshes, counts, devices, _forms(options), most, 1 + judge.is_large)

@@ -50,7 +50,7 @@ class Schedule:
         """Number of stages."""
         return self.groups * self.chunks
 
-    @property
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The parts of a pass over a micro-batch."""
         found = {action.part for action in chain.from_iterable(self.actions)}

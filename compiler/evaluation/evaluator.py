@@ -41,6 +41,7 @@ from shardwright.planner.evaluation.simulated_step import (
     tolerance_of,
 )
 from shardwright.planner.evaluation.tiles import Shortened, shortened
+from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked, canonical_form, fused, marking, partitioned
 from shardwright.planner.search_request import SearchRequest
@@ -48,6 +49,7 @@ from shardwright.planner.whole.buckets import fastest_fusion
 from shardwright.planner.whole.plan import NO_BUCKETS
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
+from shardwright.solver.work import Budget
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,25 @@ class _Model:
 
 
 @dataclass
+class Shared:
+    """What evaluators of a model on other numbers of devices have in common.
+
+    Parameters
+    ----------
+    budget : Budget
+        What evaluations are charged to.
+    ran : list of (Pass, Graph, Graph)
+        The passes that ran over the whole model, with what they were given and what they left.
+    models : list of (Graph, tuple of str, _Model)
+        The forms of the model, by the cuts of its stages.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    ran: list[tuple[Pass, Graph, Graph]] = field(default_factory=list)
+    models: list[tuple[Graph, tuple[str, ...], _Model]] = field(default_factory=list)
+
+
+@dataclass
 class Evaluator:
     """Named plans of a model, on a number of devices.
 
@@ -252,6 +273,8 @@ class Evaluator:
         How it is trained.
     software : Software, optional
         The training software that runs the program.
+    shared : Shared, optional
+        What evaluators on other numbers of devices know.
 
     Raises
     ------
@@ -264,9 +287,8 @@ class Evaluator:
     devices: int
     options: CompileOptions
     software: Software | None = None
-    _ran: list[tuple[Pass, Graph, Graph]] = field(default_factory=list)
+    shared: Shared = field(default_factory=Shared)
     _asked: dict[Hashable, SearchRequest] = field(default_factory=dict)
-    _models: list[tuple[Graph, tuple[str, ...], _Model]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -290,6 +312,7 @@ class Evaluator:
         timed = self.cluster.without_host().run_by(self.software)
         with rare_collections():
             program = self._program(plan, options)
+            charge_simulation(self.shared.budget, program)
             return Evaluation(program, Setting(self._cluster, options, self.software, timed))
 
     def parts(self, plan: NamedPlan) -> Parts:
@@ -336,7 +359,10 @@ class Evaluator:
         options = replace(options, optimizer=rules_within(options.optimizer, model))
         pipeline = partitioned(options, decisions, self._lowering)
         until = pipeline.index(CleanUp()) + 1
-        return PassManager(verify_later=True).run_all(pipeline[:until], model)
+        passes = PassManager(verify_later=True)
+        program = passes.run_all(pipeline[:until], model)
+        charge_emission(self.shared.budget, passes.records)
+        return program
 
     @cached_property
     def _lowering(self) -> LowerRedistributions:
@@ -370,7 +396,8 @@ class Evaluator:
         planner = self._lowering.planner(plan.mesh(self._cluster, self.devices))
         options = replace(options, optimizer=rules_within(options.optimizer, source))
         key = id(source), planner.mesh, options.passes, plan.sequence_parallel
-        request = SearchRequest(source, self._cluster, planner, options)
+        where = source, self._cluster, planner, options
+        request = SearchRequest(*where, budget=self.shared.budget)
         first = self._asked.setdefault(key, request)
         request = replace(request, known_micro=first.micro)
         return request.decisions(request.solve(first.space, SearchOptions()))
@@ -388,11 +415,11 @@ class Evaluator:
         return self._at_cuts(self._source(options), (), options)
 
     def _at_cuts(self, source: Graph, cuts: tuple[str, ...], options: CompileOptions) -> _Model:
-        for known, at, model in self._models:
+        for known, at, model in self.shared.models:
             if known is source and at == cuts:
                 return model
         model = _Model.of(replace(source, cuts=cuts), options)
-        self._models.append((source, cuts, model))
+        self.shared.models.append((source, cuts, model))
         return model
 
     def _source(self, options: CompileOptions) -> Graph:
@@ -402,9 +429,9 @@ class Evaluator:
     def _left_by(self, pipeline: Pipeline, graph: Graph) -> Graph:
         """Return the graph that passes leave; the same one for the same passes."""
         for work in pipeline:
-            left = next((a for w, b, a in self._ran if w == work and b is graph), None)
+            left = next((a for w, b, a in self.shared.ran if w == work and b is graph), None)
             if left is None:
                 left = PassManager().run(work, graph)
-                self._ran.append((work, graph, left))
+                self.shared.ran.append((work, graph, left))
             graph = left
         return graph

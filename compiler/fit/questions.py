@@ -6,9 +6,9 @@ from math import ceil, inf
 from typing import Any
 
 from shardwright.compiler.evaluation.bounds import Bound
-from shardwright.compiler.fit.evaluated import Evaluated, evaluated, fastest
-from shardwright.compiler.fit.family import family
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import Evaluated, evaluated, fastest
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
 
@@ -16,7 +16,7 @@ _EVALUATIONS = 8  # of the memory at a sequence length, or a micro-batch
 _UNITS = 8  # in which a sequence length is told, of that of the model
 
 
-def least_devices(model: FitModel) -> int:
+def least_devices(model: EvaluatedModel) -> int:
     """Return a number of devices below which no plan fits, whatever it is.
 
     Every trained element and its optimizer states are on some device between steps, so the
@@ -26,7 +26,7 @@ def least_devices(model: FitModel) -> int:
     return max(1, ceil(model.least_bytes / model.limit_bytes))
 
 
-def device_counts(model: FitModel) -> list[int]:
+def device_counts(model: EvaluatedModel) -> list[int]:
     """Return the numbers of devices that are tried: powers of two that the cluster has."""
     cluster, found = model.cluster, list[int]()
     for count in (2**power for power in range(cluster.size.bit_length())):
@@ -58,14 +58,14 @@ class OnDevices:
     best: Evaluated | None
 
 
-def on_devices(model: FitModel, devices: int, most: float = inf) -> OnDevices:
+def on_devices(model: EvaluatedModel, devices: int, most: float = inf) -> OnDevices:
     """Return the fastest plan on a number of devices, of at most so many that are evaluated."""
     plans = family(model, devices)
     larger = sum(not model.may_fit(one) for one in plans)
     return OnDevices(devices, len(plans), larger, fastest(model, plans, most=most))
 
 
-def fewest_devices(model: FitModel) -> OnDevices | None:
+def fewest_devices(model: EvaluatedModel) -> OnDevices | None:
     """Return the fewest devices of those tried on which a plan fits; None without any."""
     for count in device_counts(model):
         if count >= least_devices(model):

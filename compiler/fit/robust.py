@@ -19,8 +19,8 @@ from itertools import product
 from math import inf
 
 from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
-from shardwright.compiler.fit.evaluated import Evaluated, fastest
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
 
 COMPUTE, OVERLAP = "compute", "overlap"
@@ -170,14 +170,14 @@ class Robust:
         return self.candidates[self.choice.chosen]
 
 
-def robust(model: FitModel, plans: Sequence[Bound], errors: Sequence[Error]) -> Robust | None:
+def robust(model: EvaluatedModel, plans: Sequence[Bound], errors: Sequence[Error]) -> Robust | None:
     """Return the robust choice among plans that fit; None where none does.
 
     The candidates are the plans that are fastest in some case.
 
     Parameters
     ----------
-    model : FitModel
+    model : EvaluatedModel
         The model.
     plans : sequence of Bound
         The plans.

@@ -5,18 +5,18 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import gcd, inf
+from math import inf
 from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.evaluation.evaluator import Shared
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.outer.block_prices import BlockPricing, PipelineOf
 from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
-from shardwright.compiler.outer.named_family import NamedFamily, NamedSeed, StoredShares
-from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.outer.named_plans import NamedPlans
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
-from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import (
     NoPlanError,
     NotFoundError,
@@ -36,6 +36,7 @@ from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.blocks import plans_blocks
+from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
@@ -136,8 +137,10 @@ class ProgramJudge:
 
     Parameters
     ----------
+    graph : Graph
+        The whole program, as the user gives it.
     source_of : callable
-        Returns the whole program in a number of micro-batches, in canonical form.
+        Returns it in a number of micro-batches, in canonical form.
     cluster : Cluster
         The devices.
     devices : int
@@ -154,6 +157,7 @@ class ProgramJudge:
         Returns the search of a pipeline with options on the mesh of a device group.
     """
 
+    graph: Graph
     source_of: Callable[[int], Graph]
     cluster: Cluster
     devices: int
@@ -251,37 +255,35 @@ class ProgramJudge:
     def name(
         self, configurations: Sequence[Configuration], budget: Budget
     ) -> tuple[Configuration, Found[Compiled]] | None:
-        """Return the first named plan that fits, and whose plans it is among; None without one.
+        """Return a named plan that fits, and whose plans it is among; None without one.
 
-        Those that are likely to be fast are tried first, whatever that takes: nothing is searched.
+        Nothing is searched for it, so it is built whatever that takes.
         """
-        for seed in self._named_seeds(configurations, budget) if self._names_plans else ():
-            with suppress(NoPlanError, StrategyError, OptionError):
-                return seed.configuration, self._build(seed, budget)
+        if not self._names_plans:
+            return None
+        with suppress(NoPlanError, StrategyError, OptionError):
+            named = NamedPlans(self._model(budget), self.devices, configurations).best()
+            if named is not None:
+                configuration = named[0]
+                return configuration, self._build(*named, budget)
         return None
 
-    def _named_seeds(
-        self, configurations: Sequence[Configuration], budget: Budget
-    ) -> list[NamedSeed]:
-        """Return the named plans of some configurations, the best first."""
-        source = self.source_of(1)
+    def _model(self, budget: Budget) -> EvaluatedModel:
+        """Return the model, whose named plans are compared by their overlapped steps.
 
-        def pipeline_of(mesh: Mesh, count: int) -> PipelinePartitioning:
-            options = self.options_of(Configuration(mesh, count))
-            return self.pipeline_of(options, mesh, budget)
+        Raises
+        ------
+        OptionError
+            If its plans have no bounds.
+        """
+        options = self.options.in_one_stage()
+        options = replace(options, micro_batches=1, objective="overlapped")
+        where = self.graph, self.cluster.without_host(), options
+        return EvaluatedModel(*where, shared=Shared(budget))
 
-        return NamedFamily(
-            self.cluster,
-            self.devices,
-            samples_of(source) or 1,
-            self.options.memory_on(self.cluster),
-            pipeline_of,
-            configurations,
-            StoredShares.of(self.options, source),
-            _experts(source),
-        ).seeds()
-
-    def _build(self, seed: NamedSeed, budget: Budget) -> Found[Compiled]:
+    def _build(
+        self, configuration: Configuration, plan: NamedPlan, budget: Budget
+    ) -> Found[Compiled]:
         """Return a named plan.
 
         Raises
@@ -289,8 +291,8 @@ class ProgramJudge:
         ShardwrightError
             If it does not fit, or the model cannot be divided so.
         """
-        count = seed.configuration.micro_batches
-        options = replace(self.options.in_one_stage(), micro_batches=count, plan=seed.plan)
+        count = configuration.micro_batches
+        options = replace(self.options.in_one_stage(), micro_batches=count, plan=plan)
         return self.build_named(options, budget)
 
     def price(
@@ -427,9 +429,3 @@ class ProgramJudge:
         prices = None if known is None else known.profile
         where = source, self.cluster, planner, options, weights
         return SearchRequest(*where, prices=prices, budget=budget, known=known)
-
-
-def _experts(graph: Graph) -> int:
-    """Return by how many ranks all mixtures of experts can be divided; 1 without experts."""
-    dispatches = (node for node in graph.nodes if node.operator == "dispatch")
-    return gcd(*(node.results[0].type.shape[0] for node in dispatches)) or 1

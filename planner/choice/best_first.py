@@ -3,10 +3,10 @@
 Every configuration has a lower bound on the cost of all its plans, at first of the computation
 alone. Where it is *priced*, the bound is higher, and there is an estimate of its plan. What has the
 least estimate is planned next. One configuration of each number of stages is priced first, then
-what is near the least estimates. Prices and plans get about as much of the work each. Of large
-programs a named plan is built before all that. A mesh that divides an axis of another one has a
-larger problem: it waits until those of the others are planned, and is priced, and planned, where
-the plan on the other mesh is among the best.
+what is near the least estimates. Prices and plans get about as much of the work each. A mesh that
+divides an axis of another one has a larger problem: it waits until those of the others are planned,
+and is priced, and planned, where the plan on the other mesh is among the best. Where no plan is
+found so, a named plan is built.
 
 A configuration is cut once its bound is no less than the cost of a plan that was found, up to the
 relative gap. So the least bound of all configurations bounds every plan of the space, whatever was
@@ -164,12 +164,6 @@ class BestFirst(Generic[T]):
         return min(found, key=lambda entry: entry.cost, default=None)
 
     def _judge_all(self, tasks: Tasks[Task, Answer[T]]) -> None:
-        if (
-            self.judge.is_large
-            and len(self.entries) > 1
-            and self._planning(self.entries[0]) == "plan"
-        ):
-            self._take_named()
         while chosen := self._next():
             if self.budget.is_spent:
                 self.is_cut_short = True
@@ -269,7 +263,7 @@ class BestFirst(Generic[T]):
                 near = (c * (1 + _FARTHER * entry.steps_to(one)) for c, one in known.values())
                 cost, most = min(near, default=inf), (1 + _FARTHER) * worst
             is_first = entry.site in first.values() and entry.coarse is None
-            if is_first or cost <= most:
+            if is_first or (cost < inf and cost <= most):
                 before = found.get(entry.site, (True, inf))
                 found[entry.site] = min(before, (not is_first, cost))
         return found

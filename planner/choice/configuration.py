@@ -111,6 +111,27 @@ class Configuration:
         return len(set(levels)) == len(levels) and _extents(self.mesh) == _extents(other.mesh)
 
 
+def divides_axes(fine: Mesh, coarse: Mesh) -> bool:
+    """Return whether merging neighbouring axes of a mesh on one level gives another mesh.
+
+    Examples
+    --------
+    >>> from shardwright.ir.mesh import MeshAxis
+    >>> fine = Mesh((MeshAxis("x", 4, 1), MeshAxis("y", 2, 0), MeshAxis("z", 4, 0)))
+    >>> coarse = Mesh((MeshAxis("data", 4, 1), MeshAxis("tensor", 8, 0)))
+    >>> divides_axes(fine, coarse), divides_axes(coarse, fine)
+    (True, False)
+    """
+    left = [axis for axis in fine.axes if axis.size > 1]
+    for axis in (axis for axis in coarse.axes if axis.size > 1):
+        size = 1
+        while size < axis.size and left and left[0].level == axis.level:
+            size *= left.pop(0).size
+        if size != axis.size:
+            return False
+    return not left
+
+
 def _extents(mesh: Mesh) -> dict[int, int]:
     """Return the ranks along each level."""
     found: dict[int, int] = {}

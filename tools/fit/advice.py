@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardwright.compiler.fit.evaluated import Evaluated
+from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change
 from shardwright.ir.units import bytes_text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.evaluation.bounds import Bound
-from shardwright.compiler.fit.evaluated import (
+from shardwright.compiler.evaluation.evaluated import (
     Evaluated,
     evaluated,
     fastest,
@@ -16,8 +16,8 @@ from shardwright.compiler.fit.evaluated import (
     least_memory,
     unbeaten,
 )
-from shardwright.compiler.fit.family import family
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import (
     Change,
     Longest,
@@ -66,7 +66,7 @@ class Answers:
     ) -> None:
         self.subject, self.devices, self.stated = subject, devices, errors
         self.software = subject.software
-        self.model: FitModel = subject.model()
+        self.model: EvaluatedModel = subject.model()
         self.plans = family(self.model, devices)
 
     @cached_property
@@ -184,9 +184,9 @@ class Answers:
         length, plan = self.subject.sequence, self.subject_plan
         if length is None or plan is None:
             return None
-        models: dict[int, FitModel] = {length: self.model}
+        models: dict[int, EvaluatedModel] = {length: self.model}
 
-        def at(sequence: int) -> FitModel:
+        def at(sequence: int) -> EvaluatedModel:
             if sequence not in models:
                 models[sequence] = self.subject.model(sequence)
             return models[sequence]
@@ -230,7 +230,7 @@ class Answers:
                 yield Change("precision", text, then)
 
 
-def _taken(model: FitModel, plan: NamedPlan, devices: int) -> float:
+def _taken(model: EvaluatedModel, plan: NamedPlan, devices: int) -> float:
     """Return what a plan takes of the limit; more than that where it does not fit."""
     found = evaluated(model, plan, devices)
     if found is None:
@@ -238,7 +238,9 @@ def _taken(model: FitModel, plan: NamedPlan, devices: int) -> float:
     return found.evaluation.fitted_bytes
 
 
-def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Callable[[int], float]:
+def _least_of(
+    tensor: int, devices: int, at: Callable[[int], EvaluatedModel]
+) -> Callable[[int], float]:
     """Return the memory of the smallest plan on most tensor ranks, by the sequence.
 
     It recomputes most, and divides what is stored or gathers it in every pass.
@@ -254,7 +256,7 @@ def _least_of(tensor: int, devices: int, at: Callable[[int], FitModel]) -> Calla
     return most
 
 
-def on_several(model: FitModel, counts: list[int]) -> list[OnDevices]:
+def on_several(model: EvaluatedModel, counts: list[int]) -> list[OnDevices]:
     """Return the fastest plan on each number of devices."""
     found = [on_devices(model, count) for count in counts]
     return [replace(one, best=one.best and improved(one.best)) for one in found]

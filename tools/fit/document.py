@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwright.compiler.fit.evaluated import Evaluated
+from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices
 from shardwright.compiler.fit.training import Training
 from shardwright.tools.answers.training import Asked

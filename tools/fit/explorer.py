@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.compiler.evaluation.bounds import Bound
-from shardwright.compiler.fit.evaluated import Evaluated, fastest
-from shardwright.compiler.fit.family import family
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import device_counts, on_devices
 from shardwright.compiler.page.page import page_text, write_text
 from shardwright.cost_model.buffers import KINDS
@@ -84,7 +84,7 @@ def explorer_document(
     }
 
 
-def _row(model: FitModel, one: Bound, kinds: Sequence[str]) -> list[Any]:
+def _row(model: EvaluatedModel, one: Bound, kinds: Sequence[str]) -> list[Any]:
     """Return a plan as a row: its text, its fields, what it takes, whether it fits, and its kinds.
 
     Of a plan that was evaluated that is its evaluation, of others what it takes at least.

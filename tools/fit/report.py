@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from shardwright.compiler.fit.evaluated import Evaluated
+from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import (
     Longest,
     OnDevices,

@@ -8,8 +8,8 @@ from typing import Any
 from shardwright.api import compile
 from shardwright.arguments import asked_options, with_own_options
 from shardwright.compilation import Compilation
-from shardwright.compiler.fit.evaluated import Evaluated
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import Evaluated
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.efficiency.software import software
@@ -45,7 +45,7 @@ class Subject:
 
     def model(
         self, sequence: int | None = None, batch: int | None = None, **options: Any
-    ) -> FitModel:
+    ) -> EvaluatedModel:
         """Return the model, with another sequence, another batch or other options.
 
         Raises
@@ -64,7 +64,7 @@ class Subject:
         asked = with_own_options(asked_options(given, None, ()), definition, given)
         rules = with_rules(asked.optimizer, definition.graph)
         asked = replace(asked, micro_batches=1, optimizer=rules)
-        return FitModel(definition.graph, self.cluster.without_host(), asked, self.software)
+        return EvaluatedModel(definition.graph, self.cluster.without_host(), asked, self.software)
 
     @property
     def tokens(self) -> int | None:

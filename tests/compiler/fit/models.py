@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software
 from shardwright.models import training_definition
@@ -22,16 +22,18 @@ def definition() -> Definition:
 
 
 @cache
-def priced(run_by: str = IDEAL, *, narrow: bool = False, **options: str) -> FitModel:
+def priced(run_by: str = IDEAL, *, narrow: bool = False, **options: str) -> EvaluatedModel:
     """Return the model as a software runs it; on nodes of two devices, few degrees are tried."""
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}), **options)  # type: ignore[arg-type]
     inner, *outer = CLUSTER.levels
     pairs = (inner.model_copy(update={"size": 2}), *outer)
     where = CLUSTER.model_copy(update={"levels": pairs}) if narrow else CLUSTER
-    return FitModel(definition().graph, where, asked, software(run_by))
+    return EvaluatedModel(definition().graph, where, asked, software(run_by))
 
 
-def model(limit: float = 8 * GIB, *given: str, narrow: bool = False, **options: str) -> FitModel:
+def model(
+    limit: float = 8 * GIB, *given: str, narrow: bool = False, **options: str
+) -> EvaluatedModel:
     """Return the model within a limit; all limits share the prices of its layers."""
     whole = priced(*given, narrow=narrow, **options)
     asked = replace(whole.options, memory_limit=limit)

@@ -9,9 +9,9 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.evaluation.bounds import StoredBytes
-from shardwright.compiler.fit.evaluated import evaluated, fastest, front, least_memory
-from shardwright.compiler.fit.family import family
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import evaluated, fastest, front, least_memory
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import (
     Longest,
     changes,
@@ -59,10 +59,10 @@ LORA = "llama:layers=4,hidden=512,heads=4,kv_heads=2,inner=1024,sequence=512,voc
 
 
 @cache
-def decoder(text: str) -> FitModel:
+def decoder(text: str) -> EvaluatedModel:
     whole = training_definition(text, 32, 1)[0]
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    return FitModel(whole.graph, CLUSTER, asked)
+    return EvaluatedModel(whole.graph, CLUSTER, asked)
 
 
 @pytest.mark.parametrize(("named", "count"), [("ideal", 6), ("megatron-core", 3)])
@@ -104,7 +104,7 @@ def test_no_stage_of_one_layer_holds_less_than_its_bound(name):
     """Sent tensors are as large as others here: each is held on one side of a cut alone."""
     whole = training_definition(SMALL[name], 16, 1)[0]
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    own = FitModel(whole.graph, priced(narrow=True).cluster, asked)
+    own = EvaluatedModel(whole.graph, priced(narrow=True).cluster, asked)
     plans = [one.plan for one in family(own, 4, micro_batches=(1, 2)) if one.plan.pipeline > 1]
     of_stages = [plan for plan in plans if plan.pipeline * plan.chunks == 4]
     put_off = [plan for plan in plans if plan.order == "zero_bubble"]
@@ -151,7 +151,7 @@ def test_what_has_a_rough_bound_alone_is_no_plan(monkeypatch):
     plans = family(own, 4, micro_batches=(1, 2), tensors=(1,))
     exact = {one.plan for one in plans if not one.is_rough}
     assert 0 < len(exact) < len(plans)
-    monkeypatch.setattr(FitModel, "refined", lambda *_: None)
+    monkeypatch.setattr(EvaluatedModel, "refined", lambda *_: None)
     best = fastest(own, plans)
     assert best is not None
     assert best.plan in exact
@@ -161,7 +161,7 @@ def test_models_with_few_layers_have_a_family():
     for layers in (2, 3):
         whole = training_definition(TEXT.replace("layers=4", f"layers={layers}"), 32, 1)[0]
         asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-        plans = family(FitModel(whole.graph, CLUSTER, asked), 4, (1,), (1,))
+        plans = family(EvaluatedModel(whole.graph, CLUSTER, asked), 4, (1,), (1,))
         assert {one.plan.pipeline for one in plans} == {1, 2}
 
 

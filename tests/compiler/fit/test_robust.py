@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.compiler.evaluation.bounds import Factors
-from shardwright.compiler.fit.evaluated import evaluated, fastest
-from shardwright.compiler.fit.family import family
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.evaluated import evaluated, fastest
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.robust import Error, errors_of, least_regret, robust
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.timeline import serial_timeline
@@ -111,7 +111,7 @@ def test_a_step_is_that_of_a_cluster_with_these_figures(text):
 def test_slower_rings_of_a_torus_make_steps_longer():
     graph = training_definition(TEXT, 64, 1)[0].graph
     options = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    own = FitModel(graph, cluster("tpu-v5e").without_host(), options)
+    own = EvaluatedModel(graph, cluster("tpu-v5e").without_host(), options)
     one = evaluated(own, NamedPlan.parse("data=64,micro_batch=1"), 64)
     assert one is not None
     times = [

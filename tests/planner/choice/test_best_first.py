@@ -392,17 +392,6 @@ def test_no_plan_of_blocks_is_begun_that_takes_more_than_what_is_left(seconds, i
     assert search.best is not None
 
 
-@pytest.mark.parametrize("is_large", [True, False])
-def test_of_a_large_program_a_named_plan_is_built_first_and_cuts(is_large):
-    one, two = (Configuration(one_axis(), count) for count in (1, 2))
-    drawn = {one: Drawn(1.0, 1.3, 1.4, 1.35, 1.4), two: Drawn(1.0, 1.0, 1.2, 1.1, 1.2)}
-    judge = DrawnJudge(drawn, blocks=True, is_large=is_large, named=(one, 1.25))
-    search, _ = searched(judge)
-    assert (judge.asked[0] == ("name", None)) == is_large
-    assert ("plan", one) not in judge.asked
-    assert search.best.cost == 1.2
-
-
 def meshes() -> tuple[DrawnJudge, list[Configuration]]:
     """Return a judge of a large program on a mesh and on two that divide its axis."""
     finer = [Mesh((MeshAxis("x", n, 0), MeshAxis("y", 8 // n, 0))) for n in (2, 4)]
@@ -447,7 +436,7 @@ def test_bounds_are_not_raised_above_one_that_stays() -> None:
     drawn = {alone: Drawn(1.0, 1.15, 1.2, 1.16, 1.2)}
     drawn |= {kept: Drawn(1.0, 1.01, 3.0, 3.0, 3.0)}
     drawn |= {one: Drawn(1.0, 1.1, 3.0, 3.0, 3.0) for one in others}
-    judge = DrawnJudge(drawn, blocks=True, is_large=True, named=(alone, 1.25))
+    judge = DrawnJudge(drawn, blocks=True, is_large=True, seconds=0.01)
     search, entries = searched(judge)
     priced = {one for question, one in judge.asked if question == "price"}
     assert kept in priced

@@ -5,16 +5,16 @@ from functools import cache
 
 import pytest
 
+from shardwright.compiler.evaluation import model
 from shardwright.compiler.evaluation.evaluator import Evaluator
-from shardwright.compiler.fit import model
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.tools.fit import subject
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _each_model_is_priced_once():
     """Share the parts of models between commands, and what plans take between equal ones."""
-    known: list[FitModel] = []
+    known: list[EvaluatedModel] = []
     evaluators: list[tuple[tuple[object, ...], Evaluator]] = []
 
     def shared(graph, cluster, options, software):
@@ -24,13 +24,14 @@ def _each_model_is_priced_once():
             if own == (unlimited, cluster, software, graph):
                 break
         else:
-            one = FitModel(graph, cluster, unlimited, software)
+            one = EvaluatedModel(graph, cluster, unlimited, software)
             known.append(one)
         return replace(one, options=options, _evaluators={}, _evaluations={})
 
-    def evaluator(graph, *setting):
+    def evaluator(graph, *given):
+        *setting, _ = given  # what is shared on other numbers of devices is of no account
         for (own, *others), one in evaluators:
-            if tuple(others) == setting and own == graph:
+            if others == setting and own == graph:
                 return one
         one = Evaluator(graph, *setting)
         one.evaluation = cache(one.evaluation)
@@ -38,6 +39,6 @@ def _each_model_is_priced_once():
         return one
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subject, "FitModel", shared)
+        patch.setattr(subject, "EvaluatedModel", shared)
         patch.setattr(model, "Evaluator", evaluator)
         yield

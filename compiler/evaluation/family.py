@@ -1,12 +1,12 @@
 """The plans of Megatron's family on a number of devices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import gcd, inf
 
 from shardwright.compiler.evaluation.bounds import Bound
-from shardwright.compiler.fit.model import FitModel
-from shardwright.compiler.outer.degrees import Degrees, on_tensor_ranks
+from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.search.named_plan import ZERO, NamedPlan, divisors
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -14,10 +14,11 @@ MICRO_BATCHES = (1, 2, 4, 8)
 
 
 def family(
-    model: FitModel,
+    model: EvaluatedModel,
     devices: int,
     micro_batches: Sequence[int] = MICRO_BATCHES,
     tensors: Sequence[int] | None = None,
+    among: Callable[[NamedPlan], bool] = lambda plan: True,
 ) -> list[Bound]:
     """Return the plans of a model on a number of devices, whether they fit or not.
 
@@ -28,7 +29,7 @@ def family(
 
     Parameters
     ----------
-    model : FitModel
+    model : EvaluatedModel
         The model.
     devices : int
         Number of devices.
@@ -36,6 +37,8 @@ def family(
         Samples of a micro-batch.
     tensors : sequence of int, optional
         Numbers of tensor ranks; by default all that divide the innermost level.
+    among : callable, optional
+        Returns whether a plan is asked for, whatever it recomputes; by default each is.
 
     Raises
     ------
@@ -46,7 +49,7 @@ def family(
     degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO)
 
     def on(ranks: NamedPlan) -> list[Bound]:
-        plans = degrees.plans(ranks, model.layers)
+        plans = filter(among, degrees.plans(ranks, model.layers))
         each = (replace(plan, recompute=rule) for plan in plans for rule in model.rules)
         bounds = (model.rough_bound(plan, devices, max(micro_batches)) for plan in each)
         return [bound for bound in bounds if bound]

@@ -6,9 +6,9 @@ from functools import cached_property
 from math import gcd
 
 from shardwright.compiler.evaluation.bounds import Bound, Shape, StoredBytes
-from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator
+from shardwright.compiler.evaluation.degrees import on_tensor_ranks
+from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator, Shared
 from shardwright.compiler.evaluation.parts import Parts
-from shardwright.compiler.outer.degrees import on_tensor_ranks
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.dataflow.samples import samples_of
@@ -27,7 +27,7 @@ _FEWEST = 2  # repeated layers
 
 
 @dataclass(eq=False)
-class FitModel:
+class EvaluatedModel:
     """A program on a cluster, for plans of any degrees.
 
     Parameters
@@ -40,6 +40,8 @@ class FitModel:
         How it is trained: optimizer, types, memory limit.
     software : Software, optional
         The training software that runs programs.
+    shared : Shared, optional
+        What is known of the model on any number of devices, and the budget that is charged.
 
     Raises
     ------
@@ -52,6 +54,7 @@ class FitModel:
     cluster: Cluster
     options: CompileOptions
     software: Software | None = None
+    shared: Shared = field(default_factory=Shared)
     _parts: dict[NamedPlan, Parts | None] = field(default_factory=dict)
     _shares: dict[tuple[NamedPlan, int], Parts] = field(default_factory=dict)
     _evaluators: dict[int, Evaluator] = field(default_factory=dict)
@@ -96,7 +99,7 @@ class FitModel:
     def _evaluator(self, devices: int) -> Evaluator:
         if devices not in self._evaluators:
             where = self.cluster.used_by(devices), devices
-            found = Evaluator(self.graph, *where, self.options, self.software)
+            found = Evaluator(self.graph, *where, self.options, self.software, self.shared)
             self._evaluators[devices] = found
         return self._evaluators[devices]
 

@@ -1,14 +1,15 @@
-"""Plans that the questions of `fit` speak of: whatever is told of one is its evaluation."""
+"""Plans of a model with what they take: whatever is told of one is its evaluation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 from typing import Any
 
 from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
 from shardwright.compiler.evaluation.evaluator import Evaluation
-from shardwright.compiler.fit.model import FitModel
+from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.ir.errors import ShardwrightError
 from shardwright.search.named_plan import NamedPlan
 
@@ -21,7 +22,7 @@ class Evaluated:
     ----------
     plan : NamedPlan
         The plan, with its data ranks and micro-batch.
-    model : FitModel
+    model : EvaluatedModel
         The model on its cluster.
     devices : int
         Number of ranks.
@@ -30,7 +31,7 @@ class Evaluated:
     """
 
     plan: NamedPlan
-    model: FitModel
+    model: EvaluatedModel
     devices: int
     evaluation: Evaluation
 
@@ -59,7 +60,7 @@ class Evaluated:
         return self.seconds if case == AS_SAID else self.evaluation.seconds_in(case)
 
 
-def evaluated(model: FitModel, plan: NamedPlan, devices: int) -> Evaluated | None:
+def evaluated(model: EvaluatedModel, plan: NamedPlan, devices: int) -> Evaluated | None:
     """Return a plan with what it takes; None where the model has no such plan."""
     try:
         return Evaluated(plan, model, devices, model.evaluation(plan, devices))
@@ -68,11 +69,12 @@ def evaluated(model: FitModel, plan: NamedPlan, devices: int) -> Evaluated | Non
 
 
 def fastest(
-    model: FitModel,
+    model: EvaluatedModel,
     plans: Iterable[Bound],
     case: Factors = AS_SAID,
     most: float = inf,
     best: Evaluated | None = None,
+    tried: int | None = None,
 ) -> Evaluated | None:
     """Return the fastest plan that fits; None where none does.
 
@@ -80,7 +82,7 @@ def fastest(
 
     Parameters
     ----------
-    model : FitModel
+    model : EvaluatedModel
         The model.
     plans : iterable of Bound
         The plans.
@@ -90,9 +92,12 @@ def fastest(
         How many plans that fit are evaluated: the fastest of them is maybe not that of all.
     best : Evaluated, optional
         One more plan that fits.
+    tried : int, optional
+        How many plans are evaluated, whether they fit or not; by default as many as it takes.
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
-    for bound in _ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds):
+    ascending = _ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
+    for bound in islice(ascending, tried):
         if best is not None and bound.seconds >= best.seconds_in(case):
             break
         own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
@@ -107,7 +112,7 @@ def fastest(
 
 
 def _ascending(
-    model: FitModel, bounds: Iterable[Bound], key: Callable[[Bound], Any]
+    model: EvaluatedModel, bounds: Iterable[Bound], key: Callable[[Bound], Any]
 ) -> Iterator[Bound]:
     """Yield bounds in ascending order of what they have, rough ones once they are refined."""
     left = [(key(bound), number, bound) for number, bound in enumerate(bounds)]
@@ -122,14 +127,16 @@ def _ascending(
             yield bound
 
 
-def least_memory(model: FitModel, plans: Iterable[Bound]) -> Evaluated | None:
+def least_memory(
+    model: EvaluatedModel, plans: Iterable[Bound], tried: int | None = None
+) -> Evaluated | None:
     """Return the plan whose program takes least memory in its order, of equal ones the first.
 
-    It fits if any does.
+    It fits if any does, unless only some are tried.
     """
     best: Evaluated | None = None
     by_memory = _ascending(model, plans, lambda one: (one.memory_bytes, one.seconds))
-    for bound in by_memory:
+    for bound in islice(by_memory, tried):
         if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
             break
         own = evaluated(model, bound.plan, bound.devices)
@@ -139,12 +146,12 @@ def least_memory(model: FitModel, plans: Iterable[Bound]) -> Evaluated | None:
     return best
 
 
-def front(model: FitModel, plans: Iterable[Bound], count: int) -> list[Evaluated]:
+def front(model: EvaluatedModel, plans: Iterable[Bound], count: int) -> list[Evaluated]:
     """Return plans that fit of which none beats another in step and memory, the fastest first.
 
     Parameters
     ----------
-    model : FitModel
+    model : EvaluatedModel
         The model.
     plans : iterable of Bound
         The plans. Of the front of their bounds so many are evaluated, its ends among them.
