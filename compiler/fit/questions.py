@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, evaluated, fastest
-from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.family import MICRO_BATCHES, family
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
@@ -203,7 +203,8 @@ def improved(one: Evaluated) -> Evaluated:
         before, plans = best, list[Bound]()
         for _, _, plan, devices in _on_same_devices(best):
             for rule in RECOMPUTE[RECOMPUTE.index(plan.recompute) :]:
-                bound = one.model.bound(replace(plan, recompute=rule), devices)
+                changed = replace(plan, recompute=rule)
+                bound = one.model.rough_bound(changed, devices, max(MICRO_BATCHES))
                 plans += () if bound is None else (bound,)
         best = fastest(one.model, plans, best=best) or best
     return best

@@ -16,6 +16,7 @@ from shardwright.compiler.fit.questions import (
     Longest,
     changes,
     fewest_devices,
+    improved,
     largest_micro_batch,
     least_devices,
     longest_sequence,
@@ -274,6 +275,19 @@ def test_changes_differ_in_one_thing_and_are_named_plans():
     (hybrid,) = (change for change in found if "hybrid" in change.text)
     assert hybrid.then.plan.shard == 2
     assert hybrid.then.memory_bytes > one.memory_bytes
+
+
+def test_no_change_of_an_improved_plan_is_faster():
+    text = "tensor=2,data=2,micro_batch=1,recompute=full,sequence_parallel"
+    one = evaluated(model(4 * GIB, narrow=True), NamedPlan.parse(text), 4)
+    assert one is not None
+    assert one.fits
+    best = improved(one)
+    assert best.fits
+    assert best.seconds < one.seconds
+    others = [change.then for change in changes(best) if change.then.devices == best.devices]
+    assert others
+    assert min(x.seconds for x in others if x.fits) >= best.seconds
 
 
 def test_money_is_rate_times_hours():
