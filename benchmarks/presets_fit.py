@@ -1,0 +1,187 @@
+"""The plans that `fit` finds for the decoders of the table: ``python -m benchmarks.presets_fit``.
+
+Each on the fewest of 8, 64 and 256 devices on which a plan may fit. Seconds are those of one core,
+from the name of the model until its best plan is known: bounds of all plans, and the evaluations
+among which it is chosen. What `fit` tells beside that plan takes as long again. Of a model whose
+bounds leave many plans in question only some are evaluated here: the page says how far the best of
+them is from the least bound. Run it in the repository's root; with names of models only their rows
+are made anew.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shardwright.compiler.evaluation.bounds import Bound
+from shardwright.compiler.evaluation.evaluated import fastest
+from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.fit.questions import improved, least_devices
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.software import software
+from shardwright.models import training_definition
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.planner.options import CompileOptions
+from shardwright.zoo.presets import presets
+
+PAGE = Path(__file__).with_suffix(".md")
+ROWS = Path(__file__).with_suffix(".jsonl")
+CLUSTER, SOFTWARE = "h100-3200g", "megatron-core"
+SEQUENCE, BATCH = 4096, 1024
+DEVICES = (8, 64, 256)
+MOST = 12
+"""Plans that are evaluated. One takes 0.5 to 2 s; half of them leaves larger gaps to the bounds,
+twice as many take twice as long for models whose bounds are far below."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The best plan of a model.
+
+    Parameters
+    ----------
+    model, devices : str, int
+        The model and the devices.
+    plans, fitting : int
+        Plans of the family, and those that may fit by their bounds.
+    plan : str
+        The best plan.
+    step_seconds, memory_gib : float
+        What it takes.
+    gap : float
+        Share of the step by which no plan of the family is faster; 0 where none is.
+    evaluated : int
+        Plans that were evaluated.
+    seconds : float
+        Of one core, until it is known.
+    bounding : float
+        Those of them for the bounds.
+    """
+
+    model: str
+    devices: int
+    plans: int
+    fitting: int
+    plan: str
+    step_seconds: float
+    memory_gib: float
+    gap: float
+    evaluated: int
+    seconds: float
+    bounding: float
+
+
+def asked(name: str, batch: int = BATCH, run_by: str = SOFTWARE) -> EvaluatedModel:
+    """Return the model of a preset, as it is trained."""
+    definition, _ = training_definition(f"{name}:sequence={SEQUENCE}", batch, 1)
+    options = CompileOptions(
+        optimizer=Optimizer("adam"),
+        micro_batches=1,
+        precision="bfloat16",
+        accumulate_type="float32",
+        reduce_type="float32",
+    )
+    where = cluster(CLUSTER).without_host()
+    return EvaluatedModel(definition.graph, where, options, software(run_by))
+
+
+def row(name: str) -> Row | None:
+    """Find the best plan of a model; None where none fits."""
+    for devices in DEVICES:
+        began = time.process_time()
+        model = asked(name)
+        if least_devices(model) > devices:
+            continue
+        plans = family(model, devices)
+        fitting = [one for one in plans if model.may_fit(one)]
+        bounded = time.process_time() - began
+        found = fastest(model, plans, most=MOST)
+        if found is None:
+            continue
+        best = improved(found)
+        known = [one for one in fitting if model.known(one.plan, devices)]
+        return Row(
+            name,
+            devices,
+            len(plans),
+            len(fitting),
+            best.plan.text,
+            best.seconds,
+            best.memory_bytes / 2**30,
+            1 - least_left(model, fitting, best.seconds) / best.seconds,
+            len(known),
+            time.process_time() - began,
+            bounded,
+        )
+    return None
+
+
+def least_left(model: EvaluatedModel, plans: Sequence[Bound], step: float) -> float:
+    """Return the least bound of plans that were not evaluated, or a step if none is below it."""
+    least = step
+    for one in sorted(plans, key=lambda one: one.seconds):
+        if one.seconds >= least:
+            break
+        if model.known(one.plan, one.devices) is None:
+            exact = model.refined(one) if one.is_rough else one
+            if exact is not None and model.may_fit(exact):
+                least = min(least, exact.seconds)
+    return least
+
+
+def page(rows: Mapping[str, Row]) -> str:
+    """Return the page of the rows."""
+    proven = [one for one in rows.values() if not one.gap]
+    missing = [name for name in presets() if name not in rows]
+    lines = [
+        "# Plans that fit finds for the decoders of the table",
+        "",
+        f"On `{CLUSTER}` as `{SOFTWARE}` runs them, in bfloat16 with Adam, {BATCH:,} sequences of "
+        f"{SEQUENCE:,} tokens a step,",
+        "each on the fewest of 8, 64 and 256 devices on which a plan fits. Seconds are those of "
+        "one core until the best plan is known, of them",
+        "in brackets those for bounds; the machine ran other programs beside, so they are upper "
+        "bounds. The gap is how far the step is above the least",
+        f"bound of plans that were not evaluated, of which at most {MOST} were, if any is below. "
+        "Made by [presets_fit.py](presets_fit.py).",
+        "",
+        f"{len(rows)} of {len(presets())} presets: {len(proven)} of these plans are the fastest of "
+        f"their family, the others within {max([x.gap for x in rows.values()], default=0):.1%} of "
+        f"it; {sum(x.seconds <= 10 for x in rows.values())} took at most 10 s.",
+        *(["Not run: " + ", ".join(f"`{name}`" for name in missing) + "."] if missing else []),
+        "",
+        "| model | devices | step | memory, GiB | gap | seconds | plans | evaluated | best plan |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in (rows[name] for name in presets() if name in rows):
+        gap = f"{one.gap:.1%}" if one.gap else "none"
+        lines.append(
+            f"| {one.model} | {one.devices} | {one.step_seconds:.2f} s | {one.memory_gib:.1f} | "
+            f"{gap} | {one.seconds:.0f} ({one.bounding:.0f}) | {one.plans} | {one.evaluated} | "
+            f"`{one.plan}` |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _known() -> dict[str, Row]:
+    """Return the rows that were made before."""
+    lines = ROWS.read_text().splitlines() if ROWS.exists() else []
+    return {one.model: one for one in (Row(**json.loads(line)) for line in lines)}
+
+
+def main() -> None:
+    """Make the rows, and write the page after each."""
+    for name in sys.argv[1:] or presets():
+        found = row(name)
+        print(found or f"{name}: no plan fits", flush=True)
+        rows = _known() | ({} if found is None else {name: found})
+        known = [rows[name] for name in presets() if name in rows]
+        ROWS.write_text("".join(json.dumps(asdict(one)) + "\n" for one in known))
+        PAGE.write_text(page(rows))
+
+
+if __name__ == "__main__":
+    main()
