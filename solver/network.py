@@ -202,8 +202,11 @@ def _as_float64(arrays: Interner, array: Array) -> Array:
     original = arrays.canonical(array)
 
     def compute() -> Array:
+        is_float = original.dtype == np.float64
+        if is_float and original.max(initial=-np.inf) < FORBIDDEN:
+            return original
         forbidden = original >= FORBIDDEN
-        if original.dtype == np.float64 and np.isinf(original[forbidden]).all():
+        if is_float and np.isinf(original[forbidden]).all():
             return original
         copy = original.astype(np.float64)
         copy[forbidden] = np.inf

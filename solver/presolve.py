@@ -54,13 +54,16 @@ def _allowed_strategies(network: Network) -> dict[int, Array]:
     """Return masks of the allowed strategies, for the variables that have forbidden ones."""
     arrays = network.arrays
     keep: dict[int, Array] = {}
-    forbidding = _forbidding(network.unary, lambda unary: bool(np.isfinite(unary).all()))
+    forbidding = _forbidding(network.unary, _is_finite)
     for index, unary in enumerate(network.unary):
         if id(unary) in forbidding:
             keep[index] = np.isfinite(unary)
     forbidding = _forbidding(
         network.tables.values(),
-        lambda table: all(_allowed(arrays, table, axis).all() for axis in (0, 1)),
+        # Most tables forbid nothing, and to look at the largest entry takes little time.
+        lambda table: (
+            _is_finite(table) or all(_allowed(arrays, table, axis).all() for axis in (0, 1))
+        ),
     )
     for ends, table in network.tables.items():
         for axis, index in enumerate(ends) if id(table) in forbidding else ():
@@ -72,6 +75,10 @@ def _allowed_strategies(network: Network) -> dict[int, Array]:
 def _forbidding(arrays: Iterable[Array], is_free: Callable[[Array], bool]) -> set[Identity]:
     """Return the identities of the arrays that forbid something; each is tested once."""
     return {Identity(array) for array in distinct(arrays) if not is_free(array)}
+
+
+def _is_finite(array: Array) -> bool:
+    return bool(array.max(initial=-np.inf) < np.inf)
 
 
 def _allowed(arrays: Interner, table: Array, axis: int) -> Array:

@@ -164,12 +164,28 @@ class Problem:
         Everything but the limit has been checked and is not checked again.
         """
         _check_limit(memory_limit)
-        other = object.__new__(Problem)
         kept = tuple(pair for pair in self.pairs if role in (None, pair.role))
-        object.__setattr__(other, "variables", self.variables)
-        object.__setattr__(other, "pairs", kept)
-        object.__setattr__(other, "memory_limit", memory_limit)
-        return other
+        return _unchecked(self.variables, kept, memory_limit)
+
+    def costing(self, costs: Sequence[Array]) -> Problem:
+        """Return the problem by other costs, and without memory.
+
+        They are as many as before, and numbers; nothing is checked again.
+        """
+        pairs = zip(self.variables, costs, strict=True)
+        variables = tuple([Variable(variable.name, cost) for variable, cost in pairs])
+        return _unchecked(variables, self.pairs, None)
+
+
+def _unchecked(
+    variables: tuple[Variable, ...], pairs: tuple[Pair, ...], memory_limit: float | None
+) -> Problem:
+    """Return a problem whose parts have been checked."""
+    problem = object.__new__(Problem)
+    object.__setattr__(problem, "variables", variables)
+    object.__setattr__(problem, "pairs", pairs)
+    object.__setattr__(problem, "memory_limit", memory_limit)
+    return problem
 
 
 def check_problem(problem: Problem) -> None:

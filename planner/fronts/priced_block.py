@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.ir.errors import NotFoundError
 from shardwright.search.space.space import SearchSpace
-from shardwright.solver.problem import Array, Identity, Problem, Variable
+from shardwright.solver.problem import Array, Identity, Problem
 from shardwright.solver.solve import solve
 from shardwright.solver.work import Budget
 
@@ -82,7 +82,7 @@ class PricedBlock:
     def _priced(self, price: float, other_price: float) -> Problem:
         """Return the problem whose costs include those of memory."""
         known: dict[Hashable, Array] = {}
-        variables = []
+        costs = []
         of_others = self.others() if other_price else [None] * len(self.held)
         rows = zip(self.problem.variables, self.held, of_others, strict=True)
         for variable, held, others in rows:
@@ -93,8 +93,8 @@ class PricedBlock:
                     if usage is not None and each:
                         cost = cost + each * usage
                 known[key] = cost
-            variables.append(Variable(variable.name, known[key]))
-        return Problem(tuple(variables), self.problem.pairs)
+            costs.append(known[key])
+        return self.problem.costing(costs)
 
     def _bytes(self, assignment: Sequence[int], times: float) -> float:
         found = sum_of(self.held, assignment)
