@@ -32,6 +32,7 @@ from tests.random_plans import profile_for, random_plan
 from tests.zoo_sizes import SMALL
 
 CPU = cluster("cpu")
+SHALLOW = {name: text.replace("layers=2", "layers=1") for name, text in SMALL.items()}
 
 
 def answers(
@@ -100,7 +101,7 @@ def test_more_memory_is_never_worse(block: int) -> None:
         random = np.random.default_rng(seed)
         optimizer = Optimizer(str(random.choice(["sgd", "adam"])))  # type: ignore[arg-type]
         graph = random_graph(seed, nodes=2 + seed % 5)
-        assert_monotone(graph, int(random.choice([2, 4, 8])), optimizer, gap=0.0, limits=12)
+        assert_monotone(graph, int(random.choice([2, 4, 8])), optimizer, gap=0.0, limits=8)
 
 
 @pytest.mark.parametrize("seed", first(1, [7, 1, 13]))
@@ -117,7 +118,7 @@ def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
     assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=4)
 
 
-@pytest.mark.parametrize("seed", first(3, range(12)))
+@pytest.mark.parametrize("seed", first(2, range(12)))
 def test_random_plans_neither_cost_less_than_bounds_nor_fit_where_nothing_does(seed: int) -> None:
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
     graph = Canonicalize().run(random_graph(seed, nodes=2 + seed % 5))
@@ -192,7 +193,7 @@ def test_where_the_search_finds_nothing_a_plan_of_a_rule_is_taken_if_it_fits(
     def nothing(_: PlanProblem) -> Plan:
         raise NotFoundError("no plan was found that fits")
 
-    graph = zoo.load(SMALL[model]).graph
+    graph = zoo.load(SHALLOW[model]).graph
     recompute = "full" if model == "gpt" else "none"
     best = min(by_rules(graph, 4, recompute), key=lambda plan: plan.memory.peak_bytes)
     limit = best.memory.peak_bytes
@@ -219,7 +220,7 @@ def test_where_nothing_is_left_no_tighter_limit_is_searched(
             options.budget.charge(1e3)
         return solved(request, space, options)
 
-    graph = zoo.load(SMALL["gpt"]).graph
+    graph = zoo.load(SHALLOW["gpt"]).graph
     best = min(by_rules(graph, 4, "none"), key=lambda plan: plan.memory.peak_bytes)
     limit = best.memory.peak_bytes
     monkeypatch.setattr(SearchRequest, "solve", solve)

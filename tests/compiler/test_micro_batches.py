@@ -23,6 +23,7 @@ from tests.random_micro_batches import ADAM, CPU, random_step, random_steps
 from tests.zoo_sizes import SMALL
 
 RULE = UpdateRule("adam", ADAM.settings)
+SERIAL = {"cluster": "cpu", "objective": "serial"}
 
 
 # Each model and mode with two or with four, then with the other.
@@ -189,28 +190,23 @@ def test_an_optimizer_that_keeps_states() -> None:
 def test_the_number_of_micro_batches_is_searched() -> None:
     model = "gpt:layers=1,hidden=16,heads=4,batch=12,sequence=32,vocabulary=50,dtype=float32"
     at = {
-        count: compile(
-            model, 2, micro_batches=count, cluster="cpu", objective="serial"
-        ).plan.document
-        for count in (1, 2, 4)
+        count: compile(model, 2, micro_batches=count, **SERIAL).plan.document for count in (1, 2, 4)
     }
     limit = at[1].memory.peak_bytes * 0.8
-    free = compile(
-        model, 2, micro_batches="search", cluster="cpu", objective="serial"
-    ).plan.document
+    free = compile(model, 2, micro_batches="search", **SERIAL).plan.document
     assert free.micro_batches_tried == (1, 2, 4)
     assert free.objective == min(document.objective for document in at.values())
     assert free.lower_bound == min(document.lower_bound for document in at.values())
     assert free.bound_covers.endswith("in 1, 2 or 4 micro-batches")
     tight = compile(
-        model, 2, micro_batches="search", cluster="cpu", objective="serial", memory_limit=limit
+        model, 2, micro_batches="search", memory_limit=limit, effort=0.05, **SERIAL
     ).plan.document
     assert tight.memory.peak_bytes <= limit
     assert tight.objective >= free.objective
     for name in first(1, ("mixtral", "resnet18-cifar")):  # two micro-batches compute another step
         with pytest.warns(ShardwrightWarning, match="statistics of the batch"):
             other = compile(
-                SMALL[name], 2, micro_batches="search", cluster="cpu", objective="serial"
+                SMALL[name], 2, micro_batches="search", cluster="cpu", **ANY_PLAN
             ).plan.document
         assert other.micro_batches_tried in ((), (1,))
         assert other.micro_batches == 1

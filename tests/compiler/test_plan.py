@@ -20,6 +20,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import PassError
 from shardwright.ir.text import parse, to_text
 from shardwright.operators.models.optimizer import Optimizer
+from tests.extent import crossed, first
 
 ROOT = Path(__file__).parents[2]
 GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dtype=float32"
@@ -146,8 +147,11 @@ def test_there_is_no_rank_beyond_the_mesh(compilation):
 # Accounts
 
 
-@pytest.mark.parametrize("search", ["exact", "tensor_parallel", "fully_sharded"])
-@pytest.mark.parametrize("model", [GPT, GPT + ",dropout=0.1,tied=false", "mlp"])
+MODELS = (GPT, GPT + ",dropout=0.1,tied=false", "mlp")
+SEARCHES = ("exact", "tensor_parallel", "fully_sharded")
+
+
+@pytest.mark.parametrize(("model", "search"), first(6, crossed(MODELS, SEARCHES)))
 def test_every_node_has_an_owner_and_costs_add_up(model, search):
     compilation = compile(model, 8, search=search, mesh="2x4")
     costs = operator_costs(compilation.compiled, compilation.cluster)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from random import Random
 
 import pytest
@@ -66,12 +66,12 @@ def decoder(text: str) -> EvaluatedModel:
     return EvaluatedModel(whole.graph, CLUSTER, asked)
 
 
-@pytest.mark.parametrize(("named", "count"), [("ideal", 6), ("megatron-core", 3)])
+@pytest.mark.parametrize(("named", "count"), [("ideal", 3), ("megatron-core", 2)])
 @pytest.mark.parametrize("of", first(1, ["dense", "mixture", "lora"]))
 def test_no_plan_takes_less_than_its_bounds(of, named, count):
     own = model(1e12, named) if of == "dense" else decoder({"mixture": MIXTURE, "lora": LORA}[of])
     plans = family(own, 16, micro_batches=(1, 2))
-    for one in Random(1).sample(plans, count):
+    for one in first(count, Random(1).sample(plans, 6)):
         found = evaluated(own, one.plan, 16)
         assert found is not None
         text, bound = one.plan.text, own.refined(one)
@@ -109,7 +109,8 @@ def test_no_stage_of_one_layer_holds_less_than_its_bound(name):
     plans = [one.plan for one in family(own, 4, micro_batches=(1, 2)) if one.plan.pipeline > 1]
     of_stages = [plan for plan in plans if plan.pipeline * plan.chunks == 4]
     put_off = [plan for plan in plans if plan.order == "zero_bubble"]
-    for plan in (*Random(2).sample(of_stages, 4), *Random(2).sample(put_off, 4)):
+    drawn = [first(2, Random(2).sample(some, 4)) for some in (of_stages, put_off)]
+    for plan in chain(*drawn):
         found, bound = evaluated(own, plan, 4), own.bound(plan, 4)
         assert found is not None
         assert bound is not None, plan.text
@@ -134,6 +135,7 @@ def test_the_fastest_plan_is_that_of_all_evaluations():
     limit = 2 * GIB
     own = model(limit, narrow=True)
     plans = family(own, 4, micro_batches=(1,), tensors=(1,))
+    plans = first(len(plans) // 2, Random(3).sample(plans, len(plans)))
     best = fastest(own, plans)
     every = [evaluated(own, one.plan, 4) for one in plans]
     fitting = [one for one in every if one is not None and one.fits]
@@ -178,11 +180,11 @@ def test_plans_of_the_front_fit_and_none_beats_another():
 @pytest.mark.parametrize("named", first(1, ["ideal", "megatron-core"]))
 def test_what_is_told_of_the_fastest_plan_is_what_its_compilation_takes(named):
     own = model(8 * GIB, named, narrow=True)
-    one = fastest(own, family(own, 16, micro_batches=(1, 2), tensors=(1, 2)))
+    one = fastest(own, family(own, 4, micro_batches=(1, 2), tensors=(1, 2)))
     assert one is not None
     where, run_by = one.model.cluster, one.model.software
     kinds = {"precision": "bfloat16", "optimizer": "adam", "memory_limit": 8 * GIB}
-    built = compile(definition(), 16, cluster=where.for_programs_of(run_by), plan=one.plan, **kinds)
+    built = compile(definition(), 4, cluster=where.for_programs_of(run_by), plan=one.plan, **kinds)
     timed = timeline_of(replace(built, cluster=where.run_by(run_by)), 8 * GIB)
     memory = built.plan.document.memory
     assert one.fits

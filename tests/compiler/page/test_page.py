@@ -23,16 +23,17 @@ from shardwright.cost_model.roofline import node_seconds
 from shardwright.cost_model.streams import placements
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
+from tests.extent import ANY_PLAN
 
 GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64,dtype=float32"
 CASES = {
-    "one stage": {"gap": 0.1},
-    "micro-batches": {"micro_batches": 4, "mesh": "4", "gap": 0.1},
-    "pipeline": {"stages": 2, "micro_batches": 4, "gap": 0.1},
+    "one stage": {**ANY_PLAN},
+    "micro-batches": {"micro_batches": 4, "mesh": "4", **ANY_PLAN},
+    "pipeline": {"stages": 2, "micro_batches": 4, **ANY_PLAN},
     "interleaved": {"plan": "pipeline=2,chunks=2,data=2,micro_batch=2"},
     "zero 3": {"plan": "data=4,zero=3"},
     "recomputed": {"mode": "data_parallel", "recompute": "full"},
-    "searched": {"mesh": "search", "gap": 0.1},
+    "searched": {"mesh": "search", **ANY_PLAN},
     "one device": {"mode": "stand_alone"},
     "two kinds of devices": {"plan": "pipeline=4,tensor=2,micro_batch=2", "devices": 8},
 }

@@ -72,7 +72,7 @@ def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | No
 def test_a_named_plan_answers_where_searches_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a limit for recomputed blocks a plan of them is emitted, whatever searches find."""
     options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "stages": 2}
-    options |= {"micro_batches": 4, "effort": 0.05, **ANY_PLAN}
+    options |= {"micro_batches": 4, "effort": 0.02, **ANY_PLAN}
     monkeypatch.setattr(
         "shardwright.planner.fronts.problem.StageProblems.plan", lambda *_, **__: None
     )

@@ -144,7 +144,7 @@ def test_memory_limits() -> None:
 @pytest.mark.parametrize(
     ("model", "stages", "chunks", "schedule"),
     first(
-        3, [("llama", 2, 1, "gpipe"), ("mlp", 2, 2, None), ("gpt", 2, 1, None), ("gpt", 4, 1, None)]
+        2, [("gpt", 2, 1, "gpipe"), ("mlp", 2, 2, None), ("llama", 2, 1, None), ("gpt", 4, 1, None)]
     ),
 )
 def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> None:
@@ -222,7 +222,7 @@ def test_many_cuts_are_no_worse_than_even_ones() -> None:
 def test_a_pipeline_says_where_the_budget_ended_the_search_for_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph = zoo.load(SMALL["mlp"]).graph
+    graph = zoo.load(SMALL["two_matmul"]).graph
     free = searched(graph, 2, 2, None, "overlapped").emit().result
     assert free is not None
     assert "budget" not in free.how

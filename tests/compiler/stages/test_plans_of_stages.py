@@ -50,14 +50,15 @@ def pipeline(
 
 
 @pytest.mark.parametrize(
-    ("chunks", "schedule"), first(2, [(2, None), (1, "zero_bubble"), (1, "1f1b")])
+    ("chunks", "schedule", "mesh"),
+    first(2, [(2, None, MESH), (1, "zero_bubble", PAIR), (1, "1f1b", MESH)]),
 )
 def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
-    chunks: int, schedule: str | None
+    chunks: int, schedule: str | None, mesh: Mesh
 ) -> None:
-    free = pipeline(chunks=chunks, schedule=schedule).draft()
+    free = pipeline(chunks=chunks, schedule=schedule, mesh=mesh).draft()
     limit = 0.8 * free.memory.peak_bytes
-    within = pipeline(limit, chunks, schedule).draft()
+    within = pipeline(limit, chunks, schedule, mesh).draft()
     assert within.memory.peak_bytes <= limit
     assert free.result is not None
     assert within.result is not None
@@ -76,12 +77,12 @@ def test_a_draft_computes_what_the_model_computes() -> None:
 
 def test_where_nothing_fits_there_is_no_draft() -> None:
     with pytest.raises(NotFoundError, match="no plan of blocks was found that fits"):
-        pipeline(1e4).draft()
+        pipeline(1e4, mesh=PAIR).draft()
 
 
 def test_a_draft_is_not_emitted_where_none_is_expected_to_be_faster() -> None:
     with pytest.raises(NotFasterError, match="no plan of blocks is expected below 1e-06 s"):
-        pipeline().draft(below=1e-6)
+        pipeline(mesh=PAIR).draft(below=1e-6)
 
 
 def test_what_one_more_micro_batch_in_flight_takes_is_that_of_its_problem() -> None:

@@ -30,7 +30,7 @@ def step_within(limit: float, seed: int, **options: object) -> float:
 @pytest.mark.parametrize("objective", first(1, ["overlapped", "serial"]))
 def test_more_memory_does_not_take_a_faster_pipeline_away(objective: str) -> None:
     least = math.inf
-    for limit in (450.0, 519.84, 588.24, 725.04, 912.0):
+    for limit in (519.84, 588.24, 912.0):
         options = {"optimizer": Optimizer("adam"), "schedule": "gpipe", "objective": objective}
         step = step_within(limit, 2, **options)
         assert step <= least * (1 + 1e-9)

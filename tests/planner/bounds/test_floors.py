@@ -162,7 +162,7 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
 @pytest.mark.parametrize(
     ("schedule", "chunks", "count", "how"),
     [
-        ("1f1b", 1, 2, {"stages": 2, "schedule": "1f1b"}),
+        ("1f1b", 1, 2, {"stages": 2, "schedule": "1f1b", **ANY_PLAN}),
         ("zero_bubble", 1, 4, {"plan": "pipeline=2,data=2,schedule=zero_bubble,micro_batch=2"}),
         ("interleaved", 2, 4, {"plan": "pipeline=2,tensor=2,chunks=2,micro_batch=4"}),
     ],
@@ -190,7 +190,7 @@ def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(
     floor = floor_of(gpt, monkeypatch)
     assert floor.most_stages == 2
     where = Configuration(None, 2, 4, 1, "zero_bubble")
-    asked = {"stages": 4, "schedule": "zero_bubble", "effort": 0.05, **ANY_PLAN}
+    asked = {"stages": 4, "schedule": "zero_bubble", "effort": 0.01, **ANY_PLAN}
     found = sw.compile(gpt, 4, micro_batches=2, **asked, **ON_POD)
     divided = replace(floor, launches=Launches())
     assert replace(divided, finer={}).of(where) < divided.of(where) <= floor.of(where)

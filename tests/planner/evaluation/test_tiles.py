@@ -30,13 +30,13 @@ Emission = tuple[Graph, Decisions, Sequence[Pass], Graph]
 CASES = first(
     5,
     [
-        (f"gpt:layers=12,{SMALL}", "data=8,zero=3,micro_batch=1,recompute=full"),
-        (f"bert:layers=12,{SMALL}", "tensor=2,data=4,zero=2,recompute=operators,sequence_parallel"),
-        (f"llama:layers=12,kv_heads=2,inner=64,{SMALL}", "context=2,data=4,zero=1,micro_batch=1"),
-        (f"mixtral:layers=12,kv_heads=2,inner=64,experts=4,{SMALL}", "data=8,expert=4,zero=3"),
-        ("vit:layers=12,hidden=32,heads=4,side=32,patch=8,classes=10", "data=8,zero=1"),
-        (f"gpt:layers=12,dropout=0.1,{SMALL}", "data=8,zero=1"),
-        (f"llama:layers=12,kv_heads=2,inner=64,{SMALL}", "tensor=2,data=4,sequence_parallel"),
+        (f"gpt:layers=8,{SMALL}", "data=8,zero=3,micro_batch=1,recompute=full"),
+        (f"bert:layers=8,{SMALL}", "tensor=2,data=4,zero=2,recompute=operators,sequence_parallel"),
+        (f"llama:layers=8,kv_heads=2,inner=64,{SMALL}", "context=2,data=4,zero=1,micro_batch=1"),
+        (f"mixtral:layers=8,kv_heads=2,inner=64,experts=4,{SMALL}", "data=8,expert=4,zero=3"),
+        ("vit:layers=8,hidden=32,heads=4,side=32,patch=8,classes=10", "data=8,zero=1"),
+        (f"gpt:layers=8,dropout=0.1,{SMALL}", "data=8,zero=1"),
+        (f"llama:layers=8,kv_heads=2,inner=64,{SMALL}", "tensor=2,data=4,sequence_parallel"),
     ],
 )
 

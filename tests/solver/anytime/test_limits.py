@@ -53,7 +53,7 @@ def test_bounds_stay_below_the_best_known_cost(letter):
     answer = solve(
         problem,
         method="anytime",
-        budget=Budget(2, Clock()),
+        budget=Budget(1, Clock()),
         workers=2,
         progress=lambda _, cost, bound: bounds.append(bound),
     )
@@ -66,8 +66,8 @@ def test_bounds_stay_below_the_best_known_cost(letter):
 
 @pytest.mark.parametrize("work", [Work, Clock])
 def test_the_budget_ends_the_search(work):
-    problem = grid(24, 12)
-    for limit in (0.2, 0.4):
+    problem = grid(20, 12)
+    for limit in (0.1, 0.2):
         answer = solve(problem, method="anytime", budget=Budget(limit, work()))
         assert answer.status == "feasible"
         assert answer.lower_bound < answer.cost
