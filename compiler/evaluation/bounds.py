@@ -6,27 +6,30 @@ a micro-batch passes the stages before its first one, forward and backward,
     step >= M p + u          for every group
 
 since the first micro-batch is as late, and what follows the last one as long. Where gradients of
-weights are put off, those that follow the last micro-batch run beside u. Links serve one
-collective at a time: a pass takes no less than they gather and reduce in it, what is gathered
-before all passes delays the first, and what is reduced after them follows the last. A rank holds
-what it stores between steps, what it accumulates, what the micro-batches in flight have saved, and
-what the backward pass of a part makes besides.
-Seconds and bytes of a pass are those of the parts of the model (`parts`).
+weights are put off, those that follow the last micro-batch run beside u. The schedule, simulated
+with what its segments take at least, says more of uneven stages. Links serve one collective at a
+time: a pass takes no less than they gather and reduce in it, what is gathered before all passes
+delays the first, and what is reduced after them follows the last. A rank holds what it stores
+between steps, what it accumulates, what the micro-batches in flight have saved, and what the
+backward pass of a part makes besides. Seconds and bytes of a pass are those of the parts of the
+model (`parts`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from operator import add, mul
+from operator import add, mul, sub
 
 from shardwright.compiler.evaluation.parts import Part, Parts, Stage, Times
 from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.schedule_paths import simulate_in_step, simulate_schedule
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
     WEIGHTS,
     InFlight,
     Schedule,
+    Segment,
     make_schedule,
 )
 from shardwright.dataflow.update_rules import mean_state_bytes
@@ -40,6 +43,11 @@ from shardwright.search.plan_axes import has_copies, is_of_batch
 _IN_ALL = 3  # the ZeRO stage that gathers in every pass
 _OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
+_MOST_ACTIONS = 20_000
+"""Actions of a schedule that is simulated for a bound, which takes 0.1 s of a core then.
+
+With half of it pipelines of more actions are bounded by what each group runs alone, by up to 3 %
+less (DeepSeek-V3 in 8 uneven stages); with twice as many, bounds take as long as evaluations."""
 _ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
 
 
@@ -147,6 +155,8 @@ class Bound:
         On what the cluster's figures say.
     is_rough : bool
         Whether the parts are a share of those of a larger micro-batch, which take no less.
+    is_simulated : bool
+        Whether the schedule is simulated: the bound is higher, and takes longer.
     """
 
     plan: NamedPlan
@@ -155,6 +165,7 @@ class Bound:
     parts: Parts
     factors: Factors = field(default=AS_SAID)
     is_rough: bool = False
+    is_simulated: bool = False
 
     @cached_property
     def passes(self) -> int:
@@ -183,10 +194,12 @@ class Bound:
         if self.shape.cluster.software is not None:
             by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
             in_line = self._of_loads(self._in_line, self._late, waits=self._exposed)
-            return max(by_host, in_line)  # the host launches on while a device waits
-        if self.plan.pipeline == 1 or self.passes == 1:
+            found = max(by_host, in_line)  # the host launches on while a device waits
+        elif self.plan.pipeline == 1 or self.passes == 1:
             return self._of_one_stage
-        return self._of_loads(self._segments, self._late, self._once)
+        else:
+            found = self._of_loads(self._segments, self._late, self._once)
+        return max(found, self._of_schedule) if self.is_simulated else found
 
     @property
     def compute_seconds(self) -> float:
@@ -203,7 +216,7 @@ class Bound:
     @cached_property
     def _computing(self) -> list[float]:
         loads = self._by_group(
-            lambda part: sum(one.compute for one in (part.forward, part.backward, part.weights))
+            lambda part: part.forward.then(part.backward).then(self._late_of(part)).compute
         )
         return [self.factors.compute * one for one in loads]
 
@@ -219,27 +232,36 @@ class Bound:
 
     def _of_passes(self, seconds: Callable[[Times], float]) -> _Passes:
         whole = [stage.whole for stage in self._stages]
-        backward = [seconds(one.backward) + seconds(one.weights) for one in whole]
+        backward = [seconds(one.backward) + seconds(self._late_of(one)) for one in whole]
         return [seconds(one.forward) for one in whole], backward
 
     def _put_off(self, seconds: Callable[[Times], float]) -> list[float]:
         """Return what groups run of a micro-batch that no other group waits for."""
-        return self._by_group(lambda part: seconds(part.weights))
+        return self._by_group(lambda part: seconds(self._late_of(part)))
 
-    @cached_property
+    def _late_of(self, part: Part) -> Times:
+        """Return what a part runs in each pass that no earlier part waits for.
+
+        Without ZeRO, and with its first stage, a rank adds whole gradients to those of the passes
+        before.
+        """
+        adds = self.passes > 1 and self.plan.zero < 2
+        return part.weights.then(part.added) if adds else part.weights
+
+    @property
     def _segments(self) -> _Passes:
         """Seconds of the passes of stages: links gather and reduce beside what runs in line."""
+        forward, backward = zip(self._in_line, self._moved_in_passes, strict=True)
+        return list(map(max, *forward)), list(map(max, *backward))
+
+    @cached_property
+    def _moved_in_passes(self) -> _Passes:
+        """Seconds in which stages gather and reduce in each pass, forward and backward."""
         gathers, reductions = self._moved
-        forward, backward = self._in_line
-        if self.plan.zero == _IN_ALL:
-            forward = list(map(max, forward, gathers))
-        if self.plan.zero > 1:
-            again = gathers if self.plan.zero == _IN_ALL else [0.0] * len(gathers)
-            backward = [
-                max(own, one + two)
-                for own, one, two in zip(backward, again, reductions, strict=True)
-            ]
-        return forward, backward
+        again = [one if self.plan.zero == _IN_ALL else 0.0 for one in gathers]
+        return again, [
+            a + (r if self.plan.zero > 1 else 0.0) for a, r in zip(again, reductions, strict=True)
+        ]
 
     @property
     def _once(self) -> list[tuple[float, float]]:
@@ -249,6 +271,54 @@ class Bound:
         return list(
             zip(before, [r if self.plan.zero < 2 else 0.0 for r in reductions], strict=True)
         )
+
+    @property
+    def _of_schedule(self) -> float:
+        """The step of the schedule whose segments take what they take at least; 0 without stages.
+
+        The order of its actions is given: where segments take longer, none begins earlier.
+        """
+        plan, software = self.plan, self.shape.cluster.software
+        actions = 2 * plan.pipeline * plan.chunks * self.passes
+        if plan.pipeline == 1 or self.passes == 1 or actions > _MOST_ACTIONS:
+            return 0.0
+        schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, self.passes)
+        share = self._exposed_share
+        before, after = ([share * one for one in each] for each in zip(*self._once, strict=True))
+        in_step = software is not None and software.stages == "in_step"
+        simulated = simulate_in_step if in_step else simulate_schedule
+        found = simulated(schedule, self._durations(schedule), begin=before)
+        ends = [0.0] * plan.pipeline
+        for action, end in zip(found.order, found.ends, strict=True):
+            ends[action.stage % plan.pipeline] = end  # the last one of the group
+        return max(map(add, ends, after))
+
+    def _durations(self, schedule: Schedule) -> dict[Segment, float]:
+        """Return what the segments of a schedule take at least.
+
+        Where gradients of weights are segments of their own, what links gather and reduce may be
+        beside either.
+        """
+        forward, backward = self._in_line
+        if WEIGHTS in schedule.parts:
+            late = [self.factors.seconds(self._late_of(stage.whole)) for stage in self._stages]
+            parts = {FORWARD: forward, BACKWARD: list(map(sub, backward, late)), WEIGHTS: late}
+        elif self.shape.cluster.software is None:
+            forward, backward = self._segments
+            parts = {FORWARD: forward, BACKWARD: backward}
+        else:
+            share, moved = self._exposed_share, self._moved_in_passes
+            parts = {
+                part: [one + share * two for one, two in zip(own, beside, strict=True)]
+                for part, own, beside in zip((FORWARD, BACKWARD), self._in_line, moved, strict=True)
+            }
+        return {(stage, part): parts[part][stage] for stage, part in schedule.segments}
+
+    @property
+    def _exposed_share(self) -> float:
+        """Share of what data ranks move for which a group waits; without software all it has."""
+        software = self.shape.cluster.software
+        return 1.0 if software is None else software.exposed_parameters.value
 
     @property
     def _of_one_stage(self) -> float:
@@ -269,14 +339,9 @@ class Bound:
     @property
     def _exposed(self) -> list[float]:
         """Seconds for which groups of a training software wait for what data ranks move."""
-        software = self.shape.cluster.software
-        assert software is not None
-        gathers, reductions = map(self._of_groups, self._moved)
-        times = {0: (0, 1), 1: (1, 1), 2: (1, self.passes)}.get(
-            self.plan.zero, (2 * self.passes, self.passes)
-        )
-        moved = (times[0] * g + times[1] * r for g, r in zip(gathers, reductions, strict=True))
-        return [software.exposed_parameters.value * one for one in moved]
+        in_passes = map(add, *map(self._of_groups, self._moved_in_passes))
+        pairs = zip(self._once, in_passes, strict=True)
+        return [self._exposed_share * (sum(once) + self.passes * one) for once, one in pairs]
 
     @property
     def _late(self) -> list[float]:

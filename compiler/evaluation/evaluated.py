@@ -114,17 +114,17 @@ def fastest(
 def _ascending(
     model: EvaluatedModel, bounds: Iterable[Bound], key: Callable[[Bound], Any]
 ) -> Iterator[Bound]:
-    """Yield bounds in ascending order of what they have, rough ones once they are refined."""
+    """Yield bounds in ascending order of what they have, each once it is refined and simulated."""
     left = [(key(bound), number, bound) for number, bound in enumerate(bounds)]
     heapify(left)
     while left:
         _, number, bound = heappop(left)
-        if bound.is_rough:
-            refined = model.refined(bound)
-            if refined is not None:
-                heappush(left, (key(refined), number, refined))
-        else:
+        if bound.is_simulated:
             yield bound
+            continue
+        refined = model.refined(bound) if bound.is_rough else replace(bound, is_simulated=True)
+        if refined is not None:
+            heappush(left, (key(refined), number, refined))
 
 
 def least_memory(

@@ -28,6 +28,7 @@ from shardwright.search.heuristics.tensor_ranks import weights_of_experts
 
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
 _OF_PASS = "activations"  # the kind of memory that a pass makes and frees
+_ADDED = "added"  # what adds gradients to those of earlier passes
 _FIRST, _LAST = "before all layers", "after them"
 
 
@@ -73,6 +74,9 @@ class Part:
     ----------
     forward, backward, weights : Times
         What a pass runs in line; of the backward pass apart what no earlier part waits for.
+    added : Times
+        What adds the gradients of a pass to those of the passes before, on a rank that accumulates
+        them whole, as far as no earlier part waits for it; of any number of samples the same.
     elements, of_experts : float
         Trained elements, and those of them that experts have.
     saved : float
@@ -90,6 +94,7 @@ class Part:
     forward: Times
     backward: Times
     weights: Times
+    added: Times
     elements: float
     of_experts: float
     saved: float
@@ -104,6 +109,7 @@ class Part:
             self.forward.least(other.forward),
             self.backward.least(other.backward),
             self.weights.least(other.weights),
+            self.added.least(other.added),
             min(self.elements, other.elements),
             min(self.of_experts, other.of_experts),
             min(self.saved, other.saved),
@@ -123,6 +129,7 @@ class Part:
             self.forward.times(share),
             self.backward.times(share),
             self.weights.times(share),
+            self.added,
             self.elements,
             self.of_experts,
             share * self.saved,
@@ -138,6 +145,7 @@ class Part:
             self.forward.then(other.forward),
             self.backward.then(other.backward),
             self.weights.then(other.weights),
+            self.added.then(other.added),
             self.elements + other.elements,
             self.of_experts + other.of_experts,
             self.saved + other.saved,
@@ -195,7 +203,7 @@ class Parts:
 
     def _stages(self, count: int) -> Iterator[Stage]:
         nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
-        none, end = Part(nothing, nothing, nothing, *(0.0,) * 7), 0
+        none, end = Part(*(nothing,) * 4, *(0.0,) * 7), 0
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
             layers = reduce(Part.then, self.layers[begin:end], none)
@@ -257,12 +265,12 @@ class _Program:
 
         @cache
         def part(where: str) -> Part:
-            forward, backward, weights = (
-                self._times(tasks.get((where, which), ())) for which in PARTS
+            forward, backward, weights, added = (
+                self._times(tasks.get((where, which), ())) for which in (*PARTS, _ADDED)
             )
             own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
             saved, peak, late, early = (nbytes.get(where, 0.0) for nbytes in of_pass)
-            times = forward, backward, weights
+            times = forward, backward, weights, added
             return Part(*times, own, experts, saved, peak, late, early, frozen)
 
         @cache
@@ -283,8 +291,8 @@ class _Program:
     def _tasks(self) -> dict[tuple[str, str], list[Task]]:
         """Return what a pass runs in line in each part, by the part of a schedule.
 
-        What is made of parameters alone and what is added to gradients is left out: with ZeRO that
-        is of parts of them.
+        What is made of parameters alone is left out, since with ZeRO that is of parts of them; what
+        adds to gradients stands apart, for the same reason.
         """
         program, order = self.program, [(position, 0) for position in self._body]
         tasks, live = TaskMaker(program, self.cluster).tasks(order), buffers(program).live
@@ -292,10 +300,15 @@ class _Program:
         found: dict[tuple[str, str], list[Task]] = {}
         for (position, _), task in zip(order, tasks, strict=True):
             node = program.nodes[position]
-            added = node.provenance.role == "accumulation" or live.is_accumulator(node.name)
-            if task.in_line and node.name not in stored and not added:
+            of_parameter = node.provenance.tensor in stored
+            sums = of_parameter and node.provenance.role == "accumulation"
+            added = sums or live.is_accumulator(node.name)
+            if task.in_line and node.name not in stored:
                 which = WEIGHTS if node.name in self._put_off else BACKWARD
                 which = FORWARD if node.provenance.phase == "forward" else which
+                if added and which != WEIGHTS:
+                    continue
+                which = _ADDED if added else which
                 found.setdefault((self.where[position], which), []).append(task)
         return found
 

@@ -23,6 +23,8 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.training import training
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.software import software
 from shardwright.ir.errors import OptionError
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
@@ -91,6 +93,37 @@ def test_a_device_waits_while_its_host_launches_on():
     assert found is not None
     assert bound.passes * sum(map(sum, bound._host)) + min(bound._exposed) > found.seconds
     assert bound.seconds <= found.seconds
+
+
+@pytest.mark.parametrize("named", ["ideal", "megatron-core"])
+def test_bounds_of_uneven_stages_are_near_their_steps(named):
+    """Gradients of parameters and of activations are added up in each pass: bounds know both."""
+    text = "llama:layers=7,hidden=512,heads=4,kv_heads=4,inner=1408,sequence=1024,vocabulary=4000"
+    whole = training_definition(text, 64, 1)[0]
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = EvaluatedModel(whole.graph, slower(CLUSTER, 1000), asked, software(named))
+    for plan in map(NamedPlan.parse, UNEVEN):
+        found, rough = evaluated(own, plan, 8), own.bound(plan, 8)
+        assert found is not None
+        assert rough is not None
+        bound = replace(rough, is_simulated=True)
+        assert rough.seconds <= bound.seconds
+        assert 0.96 * found.seconds <= bound.seconds <= found.seconds, plan.text
+
+
+UNEVEN = (
+    "pipeline=4,data=2,micro_batch=1,zero=1",
+    "pipeline=2,tensor=2,data=2,micro_batch=1,chunks=3,schedule=interleaved,sequence_parallel",
+    "pipeline=4,data=2,micro_batch=1,schedule=zero_bubble,recompute=full",
+)
+
+
+def slower(cluster: Cluster, factor: float) -> Cluster:
+    """Return a cluster whose devices take so many times as long, so that launches are nothing."""
+    device = cluster.device
+    peaks = {name: one / factor for name, one in device.peak_flops.items()}
+    less = {"peak_flops": peaks, "memory_bandwidth": device.memory_bandwidth / factor}
+    return cluster.model_copy(update={"device": device.model_copy(update=less)})
 
 
 SMALL = {
