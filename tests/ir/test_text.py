@@ -15,6 +15,7 @@ from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.text import parse, to_text
 from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.verify import verify_structure
+from tests.extent import first
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 4, 1)))
 
@@ -94,7 +95,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=len(first(30, range(60))))
 @given(graphs())
 def test_parse_is_the_inverse_of_to_text(graph: Graph) -> None:
     assert parse(to_text(graph)) == graph

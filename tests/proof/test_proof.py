@@ -33,7 +33,7 @@ SEARCHES = (
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_every_search_is_proven(search: str) -> None:
-    proof = prove(compile(GPT, 8, search=search).plan)
+    proof = prove(compile(GPT, 4, mesh="2x2", search=search).plan)
     assert (proof.proven, proof.first_failure, proof.reason) == (True, None, None)
 
 

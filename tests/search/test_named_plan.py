@@ -418,7 +418,9 @@ def test_a_named_plan_computes_its_model(model, plan):
     assert verdict.max_relative_error < 1e-9
 
 
-@pytest.mark.parametrize("plan", ["tensor=4,sequence_parallel,zero=1", "zero=3", "tensor=2"])
+@pytest.mark.parametrize(
+    "plan", first(2, ["tensor=4,sequence_parallel,zero=1", "zero=3", "tensor=2"])
+)
 def test_the_exact_search_on_the_same_mesh_is_never_worse(plan):
     named = sw.compile(GPT, 8, plan=plan)
     found = sw.compile(GPT, 8, mesh=named.compiled.mesh)
