@@ -50,6 +50,8 @@ def run_solver(arguments: argparse.Namespace) -> int:
         if twice:
             raise UsageError(f"two instances would write `{twice}`", hint="solve them one by one")
         check_names(arguments.solution_out, names, _SOLUTION, _is_solution)
+    for path in arguments.files:
+        read_bytes(path)  # what cannot be read is told before loops are compiled for seconds
     with following_search("solver", "compiling the inner loops (once)"):
         warm_up()  # before any clock runs
     solved = [_solve_file(path, arguments) for path in arguments.files]
