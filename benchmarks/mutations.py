@@ -303,7 +303,7 @@ _PLAN_COMMANDS = (
     ("dump",),
     ("dump", "--rank", "1"),
 )
-_COMPILE_MLP = ("compile", _PLANS["mlp"][0], "--devices", "4", "--effort", "0.1")
+_COMPILE_MLP = ("compile", _PLANS["mlp"][0], "--devices", "4", "--gap", "0.5")
 _COMMANDS = {
     "pins.json": (*_COMPILE_MLP, "--cluster", "cpu", "--strategies", "pins.json"),
     "cluster.json": (*_COMPILE_MLP, "--cluster", "cluster.json"),

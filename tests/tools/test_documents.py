@@ -32,7 +32,8 @@ def failing(error):
 
 
 def test_what_fits(capsys):
-    found = document(capsys, "compile", MLP, "--devices", "4", "--memory", "1", "--mesh", "2x2")
+    options = ["--devices", "4", "--memory", "1", "--mesh", "2x2", "--gap", "0.5"]
+    found = document(capsys, "compile", MLP, *options)
     assert found["fits"] is True
     assert found["memory_limit_bytes"] == 2**30
     assert sum(found["memory_by_kind"].values()) == found["memory_bytes_per_device"]

@@ -77,7 +77,9 @@ def shell(command, here):
     )
 
 
-@pytest.mark.parametrize("command", ["operators", "compile --help", "compile mlp --devices 2"])
+@pytest.mark.parametrize(
+    "command", ["operators", "compile --help", "compile mlp --devices 2 --gap 0.5"]
+)
 def test_a_pipe_that_is_closed(command, here):
     # Nothing is read at all, so that the end of the pipe is closed before anything is written.
     done = shell(f"(sleep 0.2; shardwright {command}; echo $? >&2) | true", here)

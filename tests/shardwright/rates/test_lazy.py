@@ -12,6 +12,7 @@ from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, TensorType, trace
 from shardwright.train import Model
+from tests.extent import ANY_PLAN
 
 ROWS, WIDTH = 16, 4
 IDS = np.array([[1, 3], [3, 5], [1, 1], [9, 5]], np.int32)
@@ -36,7 +37,8 @@ class Network(nn.Cell):
 def state_after(make, mode=None, **options):
     network = Network()
     optimizer = make(network.trainable_params())
-    whole = AutoParallel(network, mode, cluster="cpu", **options) if mode else network
+    how = {**options, **ANY_PLAN} if mode == "auto" else options
+    whole = AutoParallel(network, mode, cluster="cpu", **how) if mode else network
     model = Model(whole, optimizer=optimizer)
     model.train(1, BATCHES)
     return model.session.values()
