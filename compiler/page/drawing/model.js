@@ -167,7 +167,7 @@ function showDetail(state, box) {
   const priced = state.report.strategies.find((row) => row.operators.includes(content.name));
   state.detail.replaceChildren(...[
     make("h3", {}, `${content.scope ? `${content.scope}/` : ""}${content.operator}`),
-    content.count > 1 ? make("p", {}, `${content.count} equal ones; the first is \`${content.name}\``) : make("p", {}, `\`${content.name}\``),
+    sentenceElement(`${content.count > 1 ? `${content.count} equal ones; the first is ` : ""}\`${content.name}\``),
     content.line ? fact("line", content.line) : null,
     fact("strategy", content.strategy || "not split"),
     fact("split counts", content.split_counts || "none"),

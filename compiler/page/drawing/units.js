@@ -59,7 +59,7 @@ function make(tag, attributes = {}, ...children) {
 }
 
 function section(title, text, ...children) {
-  return make("section", {}, make("h2", {}, title), text ? make("p", {}, text) : null, ...children);
+  return make("section", {}, make("h2", {}, title), text ? sentenceElement(text) : null, ...children);
 }
 
 // What stands between backticks in a sentence is code.
