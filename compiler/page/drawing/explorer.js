@@ -114,7 +114,7 @@ function explorerView(report, plans) {
     grid: { left: 64, right: 24, top: 40, bottom: 48 }, legend: { top: 0, data: FITS },
     tooltip: { formatter: (point) => (point.data.plan === undefined ? "" : `${plans[point.data.plan].text.replaceAll(",", ", ")}<br>${secondsText(point.value[1])}, ${bytesText(point.value[0] * GIB)}`), confine: true, extraCssText: "white-space: normal; max-width: 320px" },
     xAxis: { type: "log", logBase: 2, name: "memory of a device, GiB", nameLocation: "middle", nameGap: 28,
-      min: 2 ** Math.floor(Math.log2(Math.min(...plans.map((plan) => plan.bytes)) / GIB)), axisLabel: { formatter: numberText } },
+      min: 2 ** Math.floor(Math.log2(Math.min(...plans.map((plan) => plan.bytes)) / GIB)), axisLabel: { formatter: numberText, hideOverlap: true } },
     yAxis: { type: "log", logBase: 2, name: "step", min: 2 ** Math.floor(Math.log2(least)), axisLabel: { formatter: secondsText } },
     series: series(),
   }, (made) => {

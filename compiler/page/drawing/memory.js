@@ -57,7 +57,7 @@ function seriesOptions(report, series) {
   return {
     legend: { type: "scroll", top: 0 }, grid: { left: 90, right: 24, top: 36, bottom: 70 },
     tooltip: { trigger: "axis", valueFormatter: bytesText },
-    xAxis: { type: "value", min: 0, max: report.timeline.step_seconds, axisLabel: { formatter: secondsText }, axisPointer: { label: { formatter: (point) => secondsText(point.value) } } },
+    xAxis: { type: "value", min: 0, max: report.timeline.step_seconds, axisLabel: { formatter: secondsText, hideOverlap: true }, axisPointer: { label: { formatter: (point) => secondsText(point.value) } } },
     yAxis: { type: "value", max: highest * 1.04, interval: bytesInterval(highest), axisLabel: { formatter: bytesText, showMaxLabel: false } },
     dataZoom: [{ type: "slider", showDataShadow: false, height: 20, bottom: 12, labelFormatter: secondsText }, { type: "inside" }],
     series: lines,
@@ -75,7 +75,7 @@ function groupsSection(report) {
   return section("Device groups", "What a rank of each device group takes at its own peak, by kind.", chart(110 + 18 * groups.length, {
     legend: { type: "scroll", top: 0 }, grid: { left: sideWidth(names, 130), right: 24, top: 36, bottom: 30 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: bytesText },
-    xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText, showMaxLabel: false } },
+    xAxis: { type: "value", interval: bytesInterval(Math.max(...memory.series.map((series) => series.peak_bytes))), axisLabel: { formatter: bytesText, showMaxLabel: false, hideOverlap: true } },
     yAxis: { type: "category", inverse: true, data: names },
     series: kindBars(memory.kinds, (kind) => groups.map((found) => found[kind] || 0)),
   }));

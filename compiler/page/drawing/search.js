@@ -35,7 +35,7 @@ function frontSection(search, text) {
     chart(360, {
       grid: { left: 90, right: 24, top: 16, bottom: 46 },
       tooltip: { formatter: (dot) => `${escaped(dot.name)}<br>${text(dot.value[1])}, ${bytesText(dot.value[0])}` },
-      xAxis: { type: "value", scale: true, interval: bytesInterval(Math.max(...priced.map((item) => item.memory_bytes))), axisLabel: { formatter: bytesText } },
+      xAxis: { type: "value", scale: true, interval: bytesInterval(Math.max(...priced.map((item) => item.memory_bytes))), axisLabel: { formatter: bytesText, hideOverlap: true } },
       yAxis: { type: "value", scale: true, axisLabel: { formatter: text } },
       series: [
         { type: "line", step: "end", symbol: "none", silent: true, lineStyle: { color: "#9db4cc" }, data: front.map((item) => [item.memory_bytes, item.cost]) },

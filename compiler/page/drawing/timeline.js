@@ -13,7 +13,7 @@ function ganttOptions(rows, items, step, text) {
   return {
     grid: { left: sideWidth(rows, 150), right: 24, top: 10, bottom: 70 },
     tooltip: { formatter: (point) => text(point.value) },
-    xAxis: { type: "value", min: 0, max: step, axisLabel: { formatter: secondsText } },
+    xAxis: { type: "value", min: 0, max: step, axisLabel: { formatter: secondsText, hideOverlap: true } },
     yAxis: { type: "category", data: rows, inverse: true, axisTick: { show: false } },
     dataZoom: [
       { type: "slider", xAxisIndex: 0, filterMode: "weakFilter", height: 20, bottom: 12, labelFormatter: secondsText },
