@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardwright.frontends.configs.architecture import Architecture
 from shardwright.frontends.configs.weights import Source, modules, sources
 from shardwright.ir.errors import ModelError, PlanError, ShardwrightWarning
@@ -272,7 +270,7 @@ def _fitting(name: str, array: Array, types: Mapping[str, TensorType]) -> Array:
         raise ModelError(
             f"`{name}` has the shape {array.shape} in the weights, expected {tensor.shape}"
         )
-    return np.ascontiguousarray(array.astype(numpy_dtype(tensor.dtype)))
+    return array.astype(numpy_dtype(tensor.dtype), order="C")
 
 
 def _read(path: Path) -> Mapping[str, Any]:
