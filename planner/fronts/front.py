@@ -19,7 +19,7 @@ from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn
 from shardwright.planner.fronts.site import Kind, Site
 from shardwright.search.space.space import SearchSpace, Storage
 from shardwright.search.symmetry.alignment import align
-from shardwright.solver.evaluate import evaluate
+from shardwright.solver.evaluate import cost_of
 
 Floats = NDArray[np.float64]
 # The best counts of Llama 3 70B on 64 H100 are the same by half and twice of the first and the last
@@ -119,7 +119,7 @@ class BlockFront:
         return [two if one is None or two is None else two - one for two, one in pairs]
 
     def _plan(self, assignment: tuple[int, ...]) -> BlockPlan:
-        costs = [float(evaluate(space.problem, assignment).cost) for space in self.spaces]
+        costs = [float(cost_of(space.problem, assignment)) for space in self.spaces]
         seconds = np.linalg.solve(self.site.matrix, np.array(costs))
         space = self.spaces[0]
         usage = _usage(space, assignment)
@@ -213,6 +213,6 @@ class _Hull:
     def _of(self, one: Priced) -> float:
         """Return the seconds of a plan without its bytes."""
         if one.assignment not in self._seconds:
-            cost = evaluate(self.block.problem, one.assignment).cost
+            cost = cost_of(self.block.problem, one.assignment)
             self._seconds[one.assignment] = float(cost)
         return self._seconds[one.assignment]
