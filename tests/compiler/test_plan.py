@@ -88,7 +88,7 @@ def test_plans_are_equal_whatever_the_hash_seed(tmp_path):
     model = GPT.replace("layers=2", "layers=1")
     code = (
         "import sys, shardwright\n"
-        f"shardwright.compile('{model}', 4, cluster='cpu').write(sys.argv[1])\n"
+        f"shardwright.compile('{model}', 4, cluster='cpu', gap=0.3).write(sys.argv[1])\n"
         "shardwright.compile('mlp', 8, search='tensor_parallel').write(sys.argv[2])\n"
     )
     contents = []

@@ -22,11 +22,11 @@ PIPELINES = {**WIDE, "stages": "search"}
 # Each with the seconds of effort 1: small ones are spent before the search is done.
 RUNS = {
     "one mesh": ("mlp", 8, {}, 60.0),
-    "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.15),
+    "short of memory": (GPT, 4, {"memory_limit": 2.5e5, "optimizer": "adam"}, 0.05),
     "meshes": ("mlp", 8, {"mesh": "search"}, 0.1),
-    "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 4}, 0.1),
+    "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 2}, 0.05),
     "pipelines": (GPT, 2, PIPELINES, 0.3),
-    "convolutions": ("lenet5", 4, WIDE, 0.3),
+    "convolutions": ("lenet5", 4, WIDE, 0.1),
 }
 
 
