@@ -263,7 +263,7 @@ class BestFirst(Generic[T]):
                 near = (c * (1 + _FARTHER * entry.steps_to(one)) for c, one in known.values())
                 cost, most = min(near, default=inf), (1 + _FARTHER) * worst
             is_first = entry.site in first.values() and entry.coarse is None
-            if is_first or (cost < inf and cost <= most):
+            if is_first or cost <= most:
                 before = found.get(entry.site, (True, inf))
                 found[entry.site] = min(before, (not is_first, cost))
         return found
