@@ -3,6 +3,7 @@
 import ast
 import doctest
 import pkgutil
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -88,27 +89,31 @@ class Function:
     name: str
     line: int
     length: int
-    import_lines: tuple[int, ...]
-    names: frozenset[str]
 
 
 @cache  # several tests ask for all of them, and a syntax tree is large
 def functions(source):
     """Return every function of a module, methods and nested ones included."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [described(node) for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return [Function(node.name, node.lineno, length(node)) for node in function_nodes(source)]
 
 
-def described(function):
-    """Return what the tests ask of a function."""
-    inside = list(ast.walk(function))
-    return Function(
-        function.name,
-        function.lineno,
-        length(function),
-        tuple(node.lineno for node in inside if isinstance(node, ast.Import | ast.ImportFrom)),
-        frozenset(node.id for node in inside if isinstance(node, ast.Name)),
-    )
+def function_nodes(source):
+    """Return the syntax trees of every function; expressions, which are most nodes, have none."""
+    found, waiting = [], [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+            waiting += getattr(node, part, ())
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node)
+    return found
+
+
+def inside_of_functions(source, words):
+    """Return the nodes inside of functions; none where the text has none of some words."""
+    if not re.search(words, source, re.MULTILINE):
+        return []
+    return [inner for node in function_nodes(source) for inner in ast.walk(node)]
 
 
 def product():
@@ -143,10 +148,10 @@ def test_importing_a_layer_imports_only_layers_below():
 
 def test_imports_stand_at_the_top_of_a_module():
     inside = {
-        f"{name}:{line}"
+        f"{name}:{node.lineno}"
         for name, source in sources()
-        for function in functions(source)
-        for line in function.import_lines
+        for node in inside_of_functions(source, r"^(?!import |from ).*\bimport\b")
+        if isinstance(node, ast.Import | ast.ImportFrom)
     }
     assert inside == set()
 
@@ -156,11 +161,12 @@ def test_no_imports_for_type_checkers_only():
 
 
 def test_imports_by_name_have_their_places():
+    ways = {"importlib", "import_module", "__import__"}
     by_name = {
         name
         for name, source in product()
-        for function in functions(source)
-        if function.names & {"importlib", "import_module", "__import__"}
+        for node in inside_of_functions(source, "|".join(ways))
+        if isinstance(node, ast.Name) and node.id in ways
     }
     assert by_name - PENDING == IMPORT_BY_NAME
 

@@ -429,17 +429,8 @@ def test_dump_of_a_model_and_of_passes(capsys):
 
 
 def test_dump_of_what_a_pass_changes(capsys):
-    arguments = [
-        "dump",
-        "two_matmul",
-        "--devices",
-        "4",
-        "--cluster",
-        "cpu",
-        "--gap",
-        "0.3",
-        "--diff",
-    ]
+    arguments = ["dump", "two_matmul", "--devices", "4", "--cluster", "cpu", "--gap", "0.3"]
+    arguments.append("--diff")
     lines = printed(capsys, *arguments, "lower_redistributions").splitlines()
     assert lines[:2] == ["--- before lower_redistributions", "+++ after lower_redistributions"]
     gone = [line for line in lines[2:] if line.startswith("-")]
