@@ -9,6 +9,7 @@ from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.ir.units import bytes_text
 from shardwright.tools import fit
 from shardwright.tools.answers.training import Asked
+from shardwright.tools.fit import report
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import answers_document
 from shardwright.tools.fit.report import print_answers
@@ -118,7 +119,7 @@ def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(memory, capsy
     assert found.built is not None
     assert found.kept.report.peak_bytes <= found.model.limit_bytes
     assert found.built.plan.document.memory.peak_bytes <= found.model.limit_bytes
-    print_answers(found, [], Asked(), verbose=True)
+    report._print_plan(found, found.subject_plan, Asked())
     told = " ".join(capsys.readouterr().out.split())
     kept = f"{bytes_text(found.kept.report.peak_bytes)} of {bytes_text(found.kept.limit)}"
     assert f"as megatron-core keeps tensors: {kept}" in told
