@@ -296,14 +296,14 @@ def _line_of_model() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if _is_of_model(name):
+        if is_of_model(name):
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
 
 @lru_cache(maxsize=4096)
-def _is_of_model(file: str) -> bool:
+def is_of_model(file: str) -> bool:
     """Return whether code is that of a model: of the user, or of the zoo."""
     path = Path(file)
     if _PACKAGE in path.parents:

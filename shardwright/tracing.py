@@ -22,10 +22,9 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, TracedTensor
-from shardwright.tracer import Tracer
+from shardwright.tracer import Tracer, is_of_model
 
 Network = Cell | Callable[..., Any]
-_PACKAGE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -353,7 +352,7 @@ def _run(network: Network, symbols: Sequence[Tensor], tracer: Tracer) -> Any:
 def _where(error: Exception, tracer: Tracer) -> str | None:
     """Return the scope and the last line of the model's own code before the error."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
+    own = [frame for frame in frames if is_of_model(frame.filename)]
     places = [f"`{tracer.scope}`"] if tracer.scope else []
     if own:
         places.append(f"{Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}")

@@ -25,6 +25,7 @@ from shardwright.mindspore import (
 from shardwright.mindspore.common import dtype
 from shardwright.mindspore.common.dtype import (
     bfloat16,
+    bool_,
     float16,
     float32,
     float64,
@@ -51,6 +52,7 @@ from shardwright.mindspore.context import (
 )
 from shardwright.mindspore.gradients import grad, value_and_grad
 from shardwright.mindspore.parallel import AutoParallel, Layout
+from shardwright.mindspore.paths import make_known
 from shardwright.mindspore.steps import ParameterTuple, jit
 from shardwright.mindspore.train import (
     Model,
@@ -60,6 +62,8 @@ from shardwright.mindspore.train import (
 )
 from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
+
+make_known()
 
 __all__ = [
     "GRAPH_MODE",
@@ -73,6 +77,7 @@ __all__ = [
     "Tensor",
     "amp",
     "bfloat16",
+    "bool_",
     "common",
     "communication",
     "context",

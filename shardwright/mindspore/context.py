@@ -163,6 +163,23 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     return _SETTINGS.parallel.get(attr_key, _PARALLEL[attr_key])
 
 
+def check_ranks() -> None:
+    """Refuse the settings of another number of ranks, or another rank, where something is run.
+
+    Raises
+    ------
+    OptionError
+        If the context names them.
+    """
+    own = {
+        "device_num": (get_group_size(), "the number of ranks"),
+        "global_rank": (get_rank(), "the rank of this process"),
+    }
+    for name, (value, what) in own.items():
+        if _SETTINGS.parallel.get(name, value) != value:
+            raise wrong_value(name, _SETTINGS.parallel[name], f"{what}, {value}")
+
+
 def has_parallel_setting(name: str) -> bool:
     """Return whether a setting of `set_auto_parallel_context` was made."""
     return name in _SETTINGS.parallel
@@ -207,17 +224,6 @@ def _mapping(name: str, value: object) -> None:
         raise wrong_value(name, value, "a mapping")
 
 
-def _device_number(name: str, value: object) -> None:
-    POSITIVE_INTEGER.check(name, value)
-    if value != get_group_size():
-        raise wrong_value(name, value, f"the number of ranks, {get_group_size()}")
-
-
-def _rank(name: str, value: object) -> None:
-    if value != get_rank():
-        raise wrong_value(name, value, f"the rank of this process, {get_rank()}")
-
-
 def _strategy(name: str, value: object) -> None:
     if isinstance(value, str):
         check_choice(name, value, _LAYOUTS)
@@ -233,8 +239,8 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "save_graphs_path": _text,
     "deterministic": _choice("ON", "OFF"),
     "parallel_mode": _choice(*ParallelMode.MODE_LIST),
-    "device_num": _device_number,
-    "global_rank": _rank,
+    "device_num": POSITIVE_INTEGER.check,
+    "global_rank": NOT_NEGATIVE_INTEGER.check,
     "gradients_mean": check_flag,
     "search_mode": _choice(*_SEARCHES),
     "full_batch": check_flag,

@@ -5,6 +5,8 @@ one device, with the present values of parameters.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +28,37 @@ from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer, is_tracing
 from shardwright.tracing import Definition, InputSpec, trace
+
+
+@dataclass
+class Differentiated:
+    """What a function is differentiated by that is traced alone, and what it returned.
+
+    Parameters
+    ----------
+    outputs : list
+        What the differentiated functions returned.
+    inputs : list of str
+        Names of the inputs to differentiate by.
+    """
+
+    outputs: list[Any] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+
+
+_ALONE: ContextVar[Differentiated | None] = ContextVar("differentiated alone", default=None)
+
+
+@contextmanager
+def differentiated_alone() -> Iterator[Differentiated]:
+    """Note what is differentiated in a trace, and by which inputs: no optimizer takes gradients."""
+    noted = Differentiated()
+    token = _ALONE.set(noted)
+    try:
+        yield noted
+    finally:
+        _ALONE.reset(token)
+
 
 Positions = int | tuple[int, ...] | None
 Weights = tuple[Parameter, ...] | None
@@ -82,6 +115,9 @@ class GradientFunction:
         return (gradients, outputs[1:]) if self.has_aux else gradients
 
     def _traced(self, inputs: Sequence[Any]) -> Any:
+        noted = _ALONE.get()
+        if noted is not None:
+            return self._noted(noted, inputs)
         if self.positions is not None:
             raise ModelError(
                 f"the gradient by the inputs {self.positions} is wanted in a training step, only "
@@ -92,6 +128,23 @@ class GradientFunction:
         if self.with_value:
             return outputs, gradients
         return (gradients, outputs[1:]) if self.has_aux else gradients
+
+    def _noted(self, noted: Differentiated, inputs: Sequence[Any]) -> Any:
+        """Return what has the types of the gradients, and note what they are gradients of."""
+        tracer = current_tracer()
+        outputs = self.function(*inputs)
+        noted.outputs.append(outputs[0] if self.has_aux else outputs)
+        positions = (self.positions,) if isinstance(self.positions, int) else self.positions or ()
+        wanted = tuple(inputs[i] for i in positions)
+        noted.inputs += [item.value(tracer).name for item in wanted if item.type.is_float]
+        by_input = wanted[0] if isinstance(self.positions, int) else wanted
+        by_weight = Gradients(self.weights)
+        found: Any = by_input if self.weights is None else by_weight
+        if self.weights is not None and self.positions is not None:
+            found = by_input, by_weight
+        if self.with_value:
+            return outputs, found
+        return (found, outputs[1:]) if self.has_aux else found
 
 
 class _Program:

@@ -9,7 +9,7 @@ from shardwright import server
 from shardwright.feeding import ByShape
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_names, wrong_value
-from shardwright.mindspore.context import get_context, get_seed
+from shardwright.mindspore.context import check_ranks, get_context, get_seed
 from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
 from shardwright.session import ParallelOptions, Session, begin
@@ -70,6 +70,7 @@ class Step:
         return Tensor(np.float32(session.step(arrays)))
 
     def _begin(self, arrays: list[Array]) -> Session:
+        check_ranks()
         batch = {f"input{i}": array for i, array in enumerate(arrays)}
         network: Network = self.function
         if server.is_on():

@@ -117,6 +117,11 @@ class Conv2d(Convolution):
 
     dimensions = 2
 
+    @property
+    def conv2d(self) -> ops.Primitive:
+        """The operator, under MindSpore's name."""
+        return self.convolution
+
 
 class Conv3d(Convolution):
     """A convolution of ``[n, channel, depth, height, width]``."""

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.ir.errors import ModelError
-from shardwright.ops.composite import Assign, TensorScatterAdd, TensorScatterSub
+from shardwright.ops.composite import Assign, Composition, TensorScatterAdd, TensorScatterSub
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply
 
 
-class SplitWithSize:
+class SplitWithSize(Composition):
     """A dimension split into parts of given sizes."""
 
-    def __call__(self, x: Tensor, sizes: Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+    def compose(self, x: Tensor, sizes: Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
         """Split; the sizes add up to the size of the dimension."""
         if sum(sizes) != x.shape[axis]:
             raise ModelError(f"parts of {tuple(sizes)} do not make up {x.shape[axis]} elements")
@@ -26,22 +26,22 @@ class SplitWithSize:
         return tuple(parts)
 
 
-class SplitTensor:
+class SplitTensor(Composition):
     """A dimension split into parts of one size, the last of which may be smaller."""
 
-    def __call__(self, x: Tensor, split_size: int, axis: int = 0) -> tuple[Tensor, ...]:
+    def compose(self, x: Tensor, split_size: int, axis: int = 0) -> tuple[Tensor, ...]:
         """Split."""
         whole, rest = divmod(x.shape[axis], split_size)
         return SplitWithSize()(x, [split_size] * whole + [rest] * bool(rest), axis)
 
 
-class RepeatElements:
+class RepeatElements(Composition):
     """Every element of a dimension `rep` times, one behind the other."""
 
     def __init__(self, rep: int, axis: int = 0) -> None:
         self.rep, self.axis = rep, axis
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def compose(self, x: Tensor) -> Tensor:
         """Repeat."""
         axis = self.axis % x.ndim
         wider = apply("expand_dims", x, axis=axis + 1)
@@ -50,30 +50,30 @@ class RepeatElements:
         return copies.reshape((*x.shape[:axis], x.shape[axis] * self.rep, *x.shape[axis + 1 :]))
 
 
-class Range:
+class Range(Composition):
     """The numbers from `start` to before `limit` by `delta`, as a constant."""
 
-    def __call__(self, start: float, limit: float, delta: float = 1) -> Tensor:
+    def compose(self, start: float, limit: float, delta: float = 1) -> Tensor:
         """Count; whole numbers where all three are."""
         numbers = np.arange(start, limit, delta)
         return Tensor(numbers.astype(np.int64 if numbers.dtype.kind == "i" else np.float32))
 
 
-class LinSpace:
+class LinSpace(Composition):
     """`num` evenly spaced numbers from `start` to `stop`, as a constant."""
 
-    def __call__(self, start: float, stop: float, num: int) -> Tensor:
+    def compose(self, start: float, stop: float, num: int) -> Tensor:
         """Divide the way."""
         return Tensor(np.linspace(start, stop, num).astype(np.float32))
 
 
-class NanToNum:
+class NanToNum(Composition):
     """A tensor with numbers where there are none, or infinite ones."""
 
     def __init__(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None):
         self.nan, self.posinf, self.neginf = nan, posinf, neginf
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def compose(self, x: Tensor) -> Tensor:
         """Replace."""
         largest = float(np.finfo("float32" if x.dtype == "bfloat16" else x.dtype).max)
         high = largest if self.posinf is None else self.posinf
@@ -87,64 +87,64 @@ def _filled(value: float, like: Tensor) -> Tensor:
     return apply("fill", shape=(), value=float(value), dtype=like.dtype)
 
 
-class TruncateMod:
+class TruncateMod(Composition):
     """The remainder of a division rounded towards zero, with the sign of the dividend."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide, and take away."""
         return x - apply("trunc", x / y) * y
 
 
-class TruncateDiv:
+class TruncateDiv(Composition):
     """A quotient rounded towards zero."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide and round."""
         return apply("trunc", x / y)
 
 
-class Xlogy:
+class Xlogy(Composition):
     """The first times the logarithm of the second; zero where the first is zero."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Take the logarithm where it counts."""
         counts = apply("not_equal", x, 0.0)
         return x * apply("log", apply("where", counts, y, _filled(1.0, y)))
 
 
-class Xdivy:
+class Xdivy(Composition):
     """A quotient; zero where the first is zero."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide where it counts."""
         counts = apply("not_equal", x, 0.0)
         return x / apply("where", counts, y, _filled(1.0, y))
 
 
-class TraceV2:
+class TraceV2(Composition):
     """The sum of the diagonal of matrices."""
 
-    def __call__(self, x: Tensor, offset: int = 0) -> Tensor:
+    def compose(self, x: Tensor, offset: int = 0) -> Tensor:
         """Keep the diagonal, and add up."""
         diagonal = apply("tril", apply("triu", x, diagonal=offset), diagonal=offset)
         return diagonal.sum((-2, -1))
 
 
-class Cdist:
+class Cdist(Composition):
     """The distance of every row of the first to every row of the second."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Subtract every pair; rows that are equal have no gradient."""
         pairs = apply("expand_dims", x, axis=-2) - apply("expand_dims", y, axis=-3)
         return apply("sqrt", apply("square", pairs).sum(-1))
 
 
-class ScatterAdd:
+class ScatterAdd(Composition):
     """Add to rows of a parameter that is not trained, at the end of the step."""
 
     change: type[TensorScatterAdd] = TensorScatterAdd
 
-    def __call__(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
+    def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
         """Return the new value."""
         positions = apply("expand_dims", indices, axis=-1)
         return Assign()(input_x, self.change()(input_x, positions, updates))
@@ -156,12 +156,12 @@ class ScatterSub(ScatterAdd):
     change = TensorScatterSub
 
 
-class ScatterMax:
+class ScatterMax(Composition):
     """Replace rows of an untrained parameter by the elementwise maximum, at the end of the step."""
 
     operator = "scatter_nd_max"
 
-    def __call__(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
+    def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
         """Return the new value."""
         positions = apply("expand_dims", indices, axis=-1)
         return Assign()(input_x, apply(self.operator, input_x, positions, updates))

@@ -1,15 +1,82 @@
 """Operators of MindSpore that are compositions of several here."""
 
-from typing import Any
+from typing import Any, Self
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_choice, wrong_value
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
+from shardwright.operators.info import SplitCounts
+from shardwright.ops.primitive import TARGETS, check_prim_attr, counts_of
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, TracedTensor, apply
-from shardwright.tracer import current_tracer
+from shardwright.tracer import current_tracer, is_tracing
 
 
-class ExtremumWithValue:
+class Composition:
+    """An operator that is made of several: a subclass has `compose`."""
+
+    in_strategy: SplitCounts | None = None
+
+    def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
+        """Pin how the composition is split: for each operand the slices of each dimension.
+
+        Each of its operators is split so whose operands have as many dimensions.
+
+        Raises
+        ------
+        OptionError
+            If the split of results is given.
+        """
+        if out_strategy is not None:
+            raise wrong_value("out_strategy", out_strategy, "none, for a composition")
+        self.in_strategy = counts_of(in_strategy)
+        return self
+
+    def set_device(self, device_target: str) -> Self:
+        """Check the name of a device; see `Primitive.set_device`."""
+        check_choice("device_target", device_target, TARGETS)
+        return self
+
+    def add_prim_attr(self, name: str, value: object) -> Self:
+        """Check an attribute of MindSpore's compiler; see `check_prim_attr`."""
+        check_prim_attr(name, value)
+        return self
+
+    def __call__(self, *arguments: Any, **others: Any) -> Any:
+        """Apply the composition.
+
+        Raises
+        ------
+        ModelError
+            If it is pinned, and none of its operators has operands of as many dimensions.
+        """
+        if self.in_strategy is None or not is_tracing():
+            return self.compose(*arguments, **others)  # type: ignore[attr-defined]
+        tracer = current_tracer()
+        begin = len(tracer.nodes)
+        made = self.compose(*arguments, **others)  # type: ignore[attr-defined]
+        for tensor in made if isinstance(made, tuple) else (made,):
+            tensor.value(tracer)  # slices are taken when they are first read
+        ranks = [len(counts) for counts in self.in_strategy]
+        results = (value for node in tracer.nodes for value in node.results)
+        parameters = (parameter.value for parameter in tracer.parameters)
+        known = {value.name: value for value in (*tracer.inputs, *parameters, *results)}
+        pinned = [
+            node.name
+            for node in tracer.nodes[begin:]
+            if [len(known[name].type.shape) for name in node.operands] == ranks
+        ]
+        if not pinned:
+            raise ModelError(
+                f"the strategy {self.in_strategy} fits none of the operators that "
+                f"`{type(self).__name__}` is made of",
+                hint="leave it out: the compiler splits each of them",
+            )
+        tracer.pins |= dict.fromkeys(pinned, self.in_strategy)
+        return made
+
+
+class ExtremumWithValue(Composition):
     """Where the greatest or least element stands along one dimension, and the element.
 
     Parameters
@@ -26,7 +93,7 @@ class ExtremumWithValue:
     def __init__(self, axis: int = 0, keep_dims: bool = False) -> None:
         self.axis, self.keep_dims = axis, keep_dims
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def compose(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions and the elements."""
         how: dict[str, Any] = {"axis": self.axis}
         value = apply(self.value, x, keep_dims=self.keep_dims, **how)
@@ -48,10 +115,10 @@ class ArgMinWithValue(ExtremumWithValue):
     position, value = "argmin", "reduce_min"
 
 
-class Assign:
+class Assign(Composition):
     """Give a parameter that is not trained another value, at the end of the step."""
 
-    def __call__(self, variable: Parameter, value: Tensor) -> Tensor:
+    def compose(self, variable: Parameter, value: Tensor) -> Tensor:
         """Return the new value.
 
         Raises
@@ -93,27 +160,53 @@ class AssignSub(Assign):
         return variable - value
 
 
-class DropoutDoMask:
+class DropoutDoMask(Composition):
     """Set the elements outside a mask to zero, and scale the rest to keep the mean."""
 
-    def __call__(self, x: Tensor, mask: Tensor, keep_prob: float) -> Tensor:
+    def compose(self, x: Tensor, mask: Tensor, keep_prob: float) -> Tensor:
         """Mask and scale; the mask is true where an element is kept."""
         return apply("mask", x, mask) * (1.0 / keep_prob)
 
 
-class EmbeddingLookup:
+class EmbeddingLookup(Composition):
     """Rows of a table whose first row is `offset`; rows outside of it are zero."""
 
-    def __call__(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
+    def compose(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
         """Look up."""
         indices = apply("add_scalar", input_indices, value=-offset) if offset else input_indices
         return apply("gather", input_params, indices)
 
 
-class StridedSlice:
-    """The elements from `begin` to before `end` of each dimension, by `strides`."""
+class StridedSlice(Composition):
+    """The elements from `begin` to before `end` of each dimension, by `strides`.
 
-    def __call__(
+    Parameters
+    ----------
+    begin_mask, end_mask : int
+        Bits of the dimensions whose bound is not read: they begin or end where the tensor does.
+    ellipsis_mask, new_axis_mask : int
+        Must be 0.
+    shrink_axis_mask : int
+        Bits of the dimensions of which the element at `begin` alone is taken.
+    """
+
+    def __init__(
+        self,
+        begin_mask: int = 0,
+        end_mask: int = 0,
+        ellipsis_mask: int = 0,
+        new_axis_mask: int = 0,
+        shrink_axis_mask: int = 0,
+    ) -> None:
+        for name, mask in (("ellipsis_mask", ellipsis_mask), ("new_axis_mask", new_axis_mask)):
+            if mask != 0:
+                raise wrong_value(name, mask, "0", "index the tensor instead")
+        self.begin_mask, self.end_mask = begin_mask, end_mask
+        self.shrink_axis_mask = shrink_axis_mask
+        for name, mask in vars(self).items():
+            NOT_NEGATIVE_INTEGER.check(name, mask)
+
+    def compose(
         self,
         input_x: Tensor,
         begin: tuple[int, ...],
@@ -122,16 +215,23 @@ class StridedSlice:
     ) -> Tensor:
         """Slice; a negative bound counts from the end. Other dimensions stay whole."""
         steps = strides or (1,) * len(begin)
+
+        def index(d: int, first: int, last: int, step: int) -> int | slice:
+            if self.shrink_axis_mask >> d & 1:
+                return first
+            start = None if self.begin_mask >> d & 1 else first
+            return slice(start, None if self.end_mask >> d & 1 else last, step)
+
         bounds = zip(begin, end, steps, strict=True)
-        return input_x[tuple(slice(b, e, s) for b, e, s in bounds)]
+        return input_x[tuple(index(d, *bound) for d, bound in enumerate(bounds))]
 
 
-class TensorScatterAdd:
+class TensorScatterAdd(Composition):
     """A tensor plus slices at tuples of positions; slices at one position add up."""
 
     sign = 1.0
 
-    def __call__(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         """Add."""
         tracer = current_tracer()
         updates = updates if self.sign > 0 else -updates
@@ -148,10 +248,10 @@ class TensorScatterSub(TensorScatterAdd):
 # Functions of tensors alone
 
 
-class AddN:
+class AddN(Composition):
     """The sum of several tensors."""
 
-    def __call__(self, x: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    def compose(self, x: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
         """Add up."""
         total = x[0]
         for item in x[1:]:
@@ -159,44 +259,44 @@ class AddN:
         return total
 
 
-class MaskedFill:
+class MaskedFill(Composition):
     """A tensor with a value where a mask is true."""
 
-    def __call__(self, x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    def compose(self, x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
         """Fill."""
         if not isinstance(value, Tensor):
             value = apply("fill", shape=(), value=float(value), dtype=x.dtype)
         return apply("where", mask, value, x)
 
 
-class Lerp:
+class Lerp(Composition):
     """``start + weight (end - start)``."""
 
-    def __call__(self, start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    def compose(self, start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
         """Mix."""
         return start + (end - start) * weight
 
 
-class Addcmul:
+class Addcmul(Composition):
     """``x + value a b``."""
 
-    def __call__(self, x: Tensor, a: Tensor, b: Tensor, value: float = 1.0) -> Tensor:
+    def compose(self, x: Tensor, a: Tensor, b: Tensor, value: float = 1.0) -> Tensor:
         """Multiply and add."""
         return x + a * b * value
 
 
-class Hypot:
+class Hypot(Composition):
     """The root of the sum of two squares."""
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+    def compose(self, a: Tensor, b: Tensor) -> Tensor:
         """Square, add, take the root."""
         return apply("sqrt", apply("square", a) + apply("square", b))
 
 
-class DivMod:
+class DivMod(Composition):
     """A quotient, rounded if asked: ``floor`` or ``trunc``."""
 
-    def __call__(self, x: Tensor, y: Tensor, rounding_mode: str | None = None) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor, rounding_mode: str | None = None) -> Tensor:
         """Divide."""
         if rounding_mode not in (None, "floor", "trunc"):
             raise ModelError(f"a quotient is rounded by `{rounding_mode}`, use `floor` or `trunc`")
@@ -205,31 +305,31 @@ class DivMod:
         return x / y if rounding_mode is None else apply("trunc", x / y)
 
 
-class MulNoNan:
+class MulNoNan(Composition):
     """A product; zero where the second is zero, whatever the first."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Multiply where there is something to."""
         return apply("mask", x, apply("not_equal", y, 0.0)) * y
 
 
-class L2Loss:
+class L2Loss(Composition):
     """Half the sum of the squares."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def compose(self, x: Tensor) -> Tensor:
         """Square and add up."""
         return apply("square", x).sum() * 0.5
 
 
-class SquareSumAll:
+class SquareSumAll(Composition):
     """The sums of the squares of two tensors."""
 
-    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def compose(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Square and add up."""
         return apply("square", x).sum(), apply("square", y).sum()
 
 
-class KLDivLoss:
+class KLDivLoss(Composition):
     """Sums of ``labels (log(labels) - logits)``, of logits that are logarithms.
 
     Parameters
@@ -243,7 +343,7 @@ class KLDivLoss:
             raise ModelError(f"a divergence is reduced by `{reduction}`")
         self.reduction = reduction
 
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def compose(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compare; labels are positive."""
         terms = labels * (apply("log", labels) - logits)
         if self.reduction == "none":
@@ -253,13 +353,13 @@ class KLDivLoss:
         return terms.sum() * (1.0 / logits.shape[0] if self.reduction == "batchmean" else 1.0)
 
 
-class Swiglu:
+class Swiglu(Composition):
     """The silu of the first half of a dimension, times the second half."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def compose(self, x: Tensor) -> Tensor:
         """Split, activate, multiply."""
         size = x.shape[self.dim]
         if size % 2:

@@ -1,6 +1,7 @@
 """Boxes ``[..., 4]`` of left, upper, right and lower pixel, both ends within."""
 
 from shardwright.ir.errors import ModelError
+from shardwright.ops.composite import Composition
 from shardwright.tensor import Tensor, apply
 
 Corners = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -17,7 +18,7 @@ def _area(left: Tensor, upper: Tensor, right: Tensor, lower: Tensor) -> Tensor:
     return (right - left + 1.0) * (lower - upper + 1.0)
 
 
-class IOU:
+class IOU(Composition):
     """How much of each pair of boxes overlaps, ``[m, n]`` of ``[n, 4]`` and ``[m, 4]``.
 
     Parameters
@@ -31,7 +32,7 @@ class IOU:
             raise ModelError(f"an overlap is a share by `iou` or `iof`, not by `{mode}`")
         self.mode = mode
 
-    def __call__(self, anchor_boxes: Tensor, gt_boxes: Tensor) -> Tensor:
+    def compose(self, anchor_boxes: Tensor, gt_boxes: Tensor) -> Tensor:
         """Compare all pairs."""
         one = [apply("expand_dims", c, axis=0) for c in _corners(anchor_boxes)]
         other = [apply("expand_dims", c, axis=1) for c in _corners(gt_boxes)]
@@ -44,7 +45,7 @@ class IOU:
         return shared / whole
 
 
-class BoundingBoxEncode:
+class BoundingBoxEncode(Composition):
     """Boxes as seen from anchors: how far away, and how much larger, in logarithms.
 
     Parameters
@@ -60,7 +61,7 @@ class BoundingBoxEncode:
     ) -> None:
         self.means, self.stds = means, stds
 
-    def __call__(self, anchor_box: Tensor, groundtruth_box: Tensor) -> Tensor:
+    def compose(self, anchor_box: Tensor, groundtruth_box: Tensor) -> Tensor:
         """Compare box by box."""
         anchor, truth = _corners(anchor_box), _corners(groundtruth_box)
         away, larger = [], []
@@ -74,10 +75,10 @@ class BoundingBoxEncode:
         return apply("stack", *scaled, axis=-1)
 
 
-class CheckValid:
+class CheckValid(Composition):
     """Whether boxes are inside an image ``[height, width, ratio]``, scaled by the ratio."""
 
-    def __call__(self, bboxes: Tensor, img_metas: Tensor) -> Tensor:
+    def compose(self, bboxes: Tensor, img_metas: Tensor) -> Tensor:
         """Compare the corners with the borders."""
         corners = _corners(bboxes)
         inside = None

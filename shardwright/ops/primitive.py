@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_choice, check_flag
 from shardwright.operators.info import SplitCounts, operator_class
 from shardwright.tensor import Operand, Tensor, apply_all
 from shardwright.tracer import current_tracer, is_tracing
@@ -32,6 +32,21 @@ _CALL_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "tile": ("multiples",),
     "transpose": ("permutation",),
 }
+
+
+TARGETS = ("CPU", "GPU", "Ascend", "Device", "")
+
+
+def check_prim_attr(name: str, value: object) -> None:
+    """Refuse an attribute of MindSpore's compiler that would change what is compiled here.
+
+    Raises
+    ------
+    OptionError
+        If it is another one than the device of an operator, which is that of the program.
+    """
+    check_choice("name", name, ("primitive_target",))
+    check_choice("value", value, TARGETS)
 
 
 class Primitive:
@@ -65,14 +80,30 @@ class Primitive:
 
         Layouts made by `parallel.Layout` stand for their numbers of slices.
         """
-        self.in_strategy = _counts(in_strategy)
-        self.out_strategy = _counts(out_strategy)
+        self.in_strategy = counts_of(in_strategy)
+        self.out_strategy = counts_of(out_strategy)
         return self
 
     def recompute(self, mode: bool = True) -> Self:
         """Compute the operator again for the gradient, instead of saving its result."""
         check_flag("mode", mode)
         self._recomputed = mode
+        return self
+
+    def set_device(self, device_target: str) -> Self:
+        """Check the name of a device: programs run on this machine's processors, whatever it is.
+
+        Parameters
+        ----------
+        device_target : str
+            ``CPU``, ``GPU``, ``Ascend``, ``Device`` (that of the context), or empty.
+        """
+        check_choice("device_target", device_target, TARGETS)
+        return self
+
+    def add_prim_attr(self, name: str, value: object) -> Self:
+        """Check an attribute of MindSpore's compiler; see `check_prim_attr`."""
+        check_prim_attr(name, value)
         return self
 
     def set_stage(self, stage: int) -> Self:
@@ -149,7 +180,7 @@ def _check_strategy(
         )
 
 
-def _counts(strategy: Any) -> SplitCounts | None:
+def counts_of(strategy: Any) -> SplitCounts | None:
     """Return a strategy as plain numbers; a layout says itself how many slices it makes."""
     if strategy is None:
         return None

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 
 from shardwright.ir.errors import ModelError
+from shardwright.ops.composite import Composition
 from shardwright.tensor import Tensor, apply
 
 
@@ -47,7 +48,7 @@ def _within(place: Tensor, low: float, high: float) -> Tensor:
     return apply("logical_and", place >= low, -place >= -high)
 
 
-class GridSampler2D:
+class GridSampler2D(Composition):
     """Images ``[n, c, h, w]`` at places ``[n, *, *, 2]`` of x and y, from -1 to 1 across.
 
     Parameters
@@ -69,7 +70,7 @@ class GridSampler2D:
         self.mode = _one_of(interpolation_mode, "bilinear", "nearest")
         self.padding, self.align = _one_of(padding_mode, "zeros", "border"), align_corners
 
-    def __call__(self, input_x: Tensor, grid: Tensor) -> Tensor:
+    def compose(self, input_x: Tensor, grid: Tensor) -> Tensor:
         """Look up, ``[n, c, *, *]``."""
         samples, _, height, width = input_x.shape
         shape = grid.shape[:-1]
@@ -85,7 +86,7 @@ class GridSampler2D:
         return apply("clip", place, low=0.0, high=size - 1.0) if self.padding == "border" else place
 
 
-class ROIAlign:
+class ROIAlign(Composition):
     """Means over the bins of regions ``[k, 5]``: an image, left, upper, right and lower.
 
     Parameters
@@ -116,7 +117,7 @@ class ROIAlign:
         self.bins, self.scale = (pooled_height, pooled_width), spatial_scale
         self.samples, self.end = sample_num, roi_end_mode
 
-    def __call__(self, features: Tensor, rois: Tensor) -> Tensor:
+    def compose(self, features: Tensor, rois: Tensor) -> Tensor:
         """Pool images ``[n, c, h, w]`` to ``[k, c, pooled_height, pooled_width]``."""
         regions, (high, wide), times = rois.shape[0], self.bins, self.samples
         shape = (regions, high * times, wide * times)
@@ -148,7 +149,7 @@ class ROIAlign:
         return apply("clip", place, low=0.0, high=size - 1.0), near
 
 
-class CropAndResize:
+class CropAndResize(Composition):
     """Boxes ``[k, 4]`` of images ``[n, h, w, c]``, each brought to one size.
 
     A box is upper, left, lower and right, from 0 to 1 across the image.
@@ -166,7 +167,7 @@ class CropAndResize:
         self.mode = "nearest or above" if nearest else method
         self.outside = extrapolation_value
 
-    def __call__(
+    def compose(
         self, x: Tensor, boxes: Tensor, box_indices: Tensor, crop_size: tuple[int, int]
     ) -> Tensor:
         """Cut the boxes out of the images that `box_indices` tells, ``[k, *crop_size, c]``."""

@@ -19,6 +19,9 @@ from shardwright.mindspore.nn.optimizers import (
     RMSProp,
 )
 from shardwright.mindspore.nn.steps import TrainOneStepCell, WithEvalCell, WithLossCell
+from shardwright.mindspore.nn.wrap import LossBase, MicroBatchInterleaved, VirtualDatasetCellTriple
+from shardwright.mindspore.nn.wrap import _Loss as _Loss
+from shardwright.mindspore.nn.wrap import _VirtualDatasetCell as _VirtualDatasetCell
 from shardwright.nn import (
     ELU,
     GELU,
@@ -147,9 +150,11 @@ __all__ = [
     "LearningRateSchedule",
     "LogSoftmax",
     "Loss",
+    "LossBase",
     "MSELoss",
     "MaxPool2d",
     "Metric",
+    "MicroBatchInterleaved",
     "Mish",
     "Momentum",
     "MultiheadAttention",
@@ -176,6 +181,7 @@ __all__ = [
     "TopKCategoricalAccuracy",
     "TrainOneStepCell",
     "TransformerLayer",
+    "VirtualDatasetCellTriple",
     "WarmUpLR",
     "WithEvalCell",
     "WithLossCell",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwright.gradients import ValueAndGrad
 from shardwright.ir.values import check_flag, wrong_value
+from shardwright.mindspore.gradients import value_and_grad
 from shardwright.mindspore.steps import Step
 from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
@@ -72,7 +72,7 @@ class TrainOneStepCell(Cell):
 
     def construct(self, *inputs: Tensor) -> Tensor:
         """Return the loss, and let the optimizer update the parameters."""
-        loss, gradients = ValueAndGrad(self.network, self.weights)(*inputs)
+        loss, gradients = value_and_grad(self.network, None, self.weights)(*inputs)
         self.optimizer(gradients)
         return loss
 

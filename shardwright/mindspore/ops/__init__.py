@@ -33,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module `shardwright.mindspore.ops` has no attribute `{name}`")
-    return getattr(own, name)
+    return getattr(operations, name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
-from shardwright.ir.values import check_choice, check_names
+from shardwright.ir.values import check_choice, check_flag, check_names
 from shardwright.planner.options import UNPARTITIONED
 
 _WEIGHTS = {
@@ -80,3 +80,22 @@ def _options(settings: dict[str, Any]) -> dict[str, Any]:
     if fusion:
         options["fusion"] = FusionSettings(**fusion)
     return options
+
+
+def _set_multi_subgraphs(several: bool) -> None:
+    """Check a setting of MindSpore's search, which has no meaning here: a program is one graph."""
+    check_flag("several", several)
+
+
+def _set_algo_single_loop(single: bool) -> None:
+    """Keep a setting of MindSpore's search: equal layers are always searched once here."""
+    check_flag("single", single)
+    _SINGLE[0] = single
+
+
+def _get_algo_single_loop() -> bool:
+    """Return the setting of `_set_algo_single_loop`."""
+    return _SINGLE[0]
+
+
+_SINGLE = [True]

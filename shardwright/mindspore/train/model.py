@@ -12,6 +12,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_choice, check_flag, wrong_value
 from shardwright.mindspore.context import (
     ParallelMode,
+    check_ranks,
     get_auto_parallel_context,
     get_context,
     get_seed,
@@ -96,6 +97,7 @@ class Model(train.Model):
 
     def _spread(self) -> OwnAutoParallel | None:
         """Return the network with its parallel options: its own, or those of the context."""
+        check_ranks()
         mode = get_auto_parallel_context("parallel_mode")
         if isinstance(self._network, OwnAutoParallel):
             return self._network

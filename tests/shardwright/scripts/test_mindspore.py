@@ -49,7 +49,7 @@ def network():
             lambda: ms.set_auto_parallel_context(parallel_mode="auto"),
             "`parallel_mode` is `auto`, expected stand_alone",
         ),
-        (lambda: ms.set_auto_parallel_context(device_num=3), "`device_num` is 3, expected the"),
+        (lambda: ms.set_auto_parallel_context(device_num=0), "`device_num` is 0, expected an int"),
         (lambda: ms.set_auto_parallel_context(gradient_mean=True), "did you mean `gradients_mean`"),
         (lambda: ms.set_ps_context(enable_ps=1), "`enable_ps` is 1, expected True or False"),
         (lambda: ms.set_ps_context(port=1), "`set_ps_context` has no setting `port`"),
@@ -68,6 +68,20 @@ def network():
 def test_settings_that_have_no_meaning_here_are_refused(setting, message):
     with pytest.raises(OptionError, match=message):
         setting()
+
+
+@pytest.mark.parametrize("setting", [{"device_num": 3}, {"global_rank": 1}])
+def test_what_runs_needs_as_many_ranks_as_the_context_says(setting):
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(**setting)
+    net = network()
+    data = ds.NumpySlicesDataset(numbers(), shuffle=False).batch(8)
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    try:
+        with pytest.raises(OptionError, match=f"`{next(iter(setting))}` is .*, expected the "):
+            ms.Model(net, nn.CrossEntropyLoss(), optimizer).train(1, data)
+    finally:
+        ms.reset_auto_parallel_context()
 
 
 def losses_in(mode, mean=True, ranks=2, **settings):

@@ -1,0 +1,168 @@
+"""Compilation of a cell for the devices that the context names, without running it.
+
+MindSpore's own tests compile so: ``_cell_graph_executor.compile(net, *inputs)``. No process needs
+to be started: `device_num` of the context says for how many ranks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+from shardwright.compiler.compiled import Compiled
+from shardwright.dataflow.cotangents import untrained_parameters
+from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.ir.graph import Graph, Parameter
+from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.gradients import Differentiated, differentiated_alone
+from shardwright.mindspore.steps import jit
+from shardwright.mindspore.train.model import from_context
+from shardwright.nn.cell import Cell
+from shardwright.session import ParallelOptions, compiled
+from shardwright.tensor import Tensor
+from shardwright.tracing import Definition, InputSpec, trace
+
+ms_function = jit
+_MOST_AXES = 4  # of a mesh that is searched
+_HOST = 8  # ranks of a host: an axis of a mesh is within one, or between them
+
+
+class _Executor:
+    """Compiles cells; keeps what it compiled by phase."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Compiled] = {}
+
+    def program(self, phase: str) -> Graph:
+        """Return the program of all ranks that was compiled as a phase.
+
+        Raises
+        ------
+        ModelError
+            If nothing was.
+        """
+        if phase not in self._kept:
+            raise ModelError(f"nothing was compiled as `{phase}`", hint="call `compile` first")
+        return self._kept[phase].program
+
+    def compile(
+        self,
+        obj: Cell,
+        *args: Any,
+        phase: str = "predict",
+        do_convert: bool = True,
+        auto_parallel_mode: bool = False,
+    ) -> tuple[str, bool]:
+        """Compile a cell as the context says; return its phase, and whether it is new.
+
+        Parameters
+        ----------
+        obj : Cell
+            The cell: a training step, a network with gradients by inputs or parameters, or neither.
+        *args : Tensor
+            Its inputs; their values are not read.
+        phase : str
+            Part of the name that is returned.
+        do_convert, auto_parallel_mode : bool
+            Have no meaning here: the context says how a cell is compiled.
+
+        Raises
+        ------
+        RuntimeError
+            If it cannot be compiled; the error is a `ShardwrightError` too.
+        """
+        name = f"{phase}.{id(obj)}"
+        try:
+            found = _compiled(obj, args)
+        except ShardwrightError as error:
+            raise _as_mindspore(error) from error
+        self._kept[name] = found
+        return name, True
+
+
+def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> Compiled:
+    tensors = [item if isinstance(item, Tensor) else Tensor(item) for item in inputs]
+    specs = [InputSpec(f"input{i}", tensor.type) for i, tensor in enumerate(tensors)]
+    with differentiated_alone() as noted:
+        definition = trace(_Whole(cell, noted), specs)
+    definition = replace(definition, graph=_trained(definition, noted))
+    return compiled(definition, _options(cell))
+
+
+def _options(cell: Cell) -> ParallelOptions:
+    """Return the options of the context, for as many devices as it names."""
+    mode = get_auto_parallel_context("parallel_mode")
+    devices = get_auto_parallel_context("device_num")
+    if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
+        return ParallelOptions.of_this_world()
+    spread = from_context(cell, mode)
+    return replace(spread.options, devices=devices, mesh=_finest(devices))
+
+
+def _finest(devices: int) -> str | None:
+    """Return the mesh that is split in most ways, of those that can be searched."""
+    inner = gcd(devices, _HOST)
+    levels = [_factors(devices // inner), _factors(inner)]
+    while sum(map(len, levels)) > _MOST_AXES:
+        level = max(levels, key=len)
+        level[-2:] = [level[-2] * level[-1]]
+        level.sort(reverse=True)
+    return "x".join(str(size) for level in levels for size in level) or None
+
+
+def _factors(number: int) -> list[int]:
+    """Return the prime factors of a number, the greatest first."""
+    found: list[int] = []
+    for size in range(2, number + 1):
+        while number % size == 0:
+            found.insert(0, size)
+            number //= size
+    return found
+
+
+class _Whole(Cell):
+    """A cell whose first result is a real scalar, as that of a training step is."""
+
+    _auto_prefix = False
+
+    def __init__(self, cell: Cell, noted: Differentiated) -> None:
+        self.network, self._noted = cell, noted
+
+    def construct(self, *inputs: Tensor) -> Any:
+        made = tuple(_tensors(self.network(*inputs)))
+        first = (tuple(_tensors(self._noted.outputs)) or made)[0]
+        real = first if first.type.is_float else first.astype("float32")
+        return real.sum() if real.ndim else real
+
+
+def _tensors(made: Any) -> Iterator[Tensor]:
+    if isinstance(made, Tensor):
+        yield made
+    elif isinstance(made, tuple | list):
+        for item in made:
+            yield from _tensors(item)
+
+
+def _trained(definition: Definition, noted: Differentiated) -> Graph:
+    """Return the graph whose trained parameters are what the cell is differentiated by."""
+    graph = definition.graph
+    chosen = [value for value in graph.inputs if value.name in noted.inputs]
+    parameters = [Parameter(value, {"initializer": "data", "trainable": True}) for value in chosen]
+    inputs = tuple(value for value in graph.inputs if value not in chosen)
+    graph = replace(graph, inputs=inputs, parameters=(*graph.parameters, *parameters))
+    idle = [p.name for p in graph.parameters] if not noted.outputs else untrained_parameters(graph)
+    parameters = [
+        replace(p, attributes={**p.attributes, "trainable": False}) if p.name in idle else p
+        for p in graph.parameters
+    ]
+    return replace(graph, parameters=tuple(parameters))
+
+
+def _as_mindspore(error: ShardwrightError) -> Exception:
+    """Return an error that is one of MindSpore's, too."""
+    kind = type(error)
+    both = type(kind.__name__, (kind, RuntimeError), {})
+    return both(error.what, error.where, error.hint)
+
+
+_cell_graph_executor = _Executor()

@@ -1,0 +1,82 @@
+"""Cells around a whole network, and the base of losses, as MindSpore's scripts define their own."""
+
+from typing import Any
+
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE_INTEGER
+from shardwright.nn.cell import Cell
+from shardwright.nn.losses import Loss
+from shardwright.tensor import Tensor
+from shardwright.tracing import Network
+
+
+class LossBase(Loss):
+    """The base of losses: a subclass computes those of samples, and returns `get_loss` of them.
+
+    Parameters
+    ----------
+    reduction : str
+        ``mean``, ``sum`` or ``none``.
+    """
+
+    def get_loss(self, x: Tensor, weights: float | Tensor = 1.0) -> Tensor:
+        """Return the weighted losses as one, as asked for."""
+        return self.reduced(x * weights)
+
+
+class MicroBatchInterleaved(Cell):
+    """A network that is applied to equal parts of a batch, whose results are added.
+
+    Parameters
+    ----------
+    network : Cell
+        The network; returns a loss.
+    interleave_num : int
+        Number of parts.
+    """
+
+    _auto_prefix = False
+
+    def __init__(self, network: Network, interleave_num: int = 2) -> None:
+        POSITIVE_INTEGER.check("interleave_num", interleave_num)
+        self.network, self.interleave_num = network, interleave_num
+
+    def construct(self, *inputs: Tensor) -> Any:
+        """Return the sum of what the network returns for the parts.
+
+        Raises
+        ------
+        ModelError
+            If an input cannot be divided.
+        """
+        for tensor in inputs:
+            if not tensor.ndim or tensor.shape[0] % self.interleave_num:
+                raise ModelError(
+                    f"an input of the shape {tensor.shape} is divided into "
+                    f"{self.interleave_num} parts, expected a multiple of it in the first dimension"
+                )
+        sizes = [tensor.shape[0] // self.interleave_num for tensor in inputs]
+        parts = [
+            self.network(*(x[i * n : (i + 1) * n] for x, n in zip(inputs, sizes, strict=True)))
+            for i in range(self.interleave_num)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+
+class _VirtualDatasetCell(Cell):
+    """A network as it is: the compiler splits its inputs itself."""
+
+    _auto_prefix = False
+
+    def __init__(self, backbone: Network) -> None:
+        self.backbone = backbone
+
+    def construct(self, *inputs: Tensor) -> Any:
+        return self.backbone(*inputs)
+
+
+VirtualDatasetCellTriple = _VirtualDatasetCell
+_Loss = LossBase

@@ -1,0 +1,28 @@
+"""The parallel settings as an object, as MindSpore's tests read them."""
+
+from typing import Any
+
+from shardwright.mindspore import context
+from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
+
+
+class _Settings:
+    """Reads and makes settings of `set_auto_parallel_context`: ``get_NAME``, ``set_NAME``."""
+
+    def __getattr__(self, name: str) -> Any:
+        verb, _, setting = name.partition("_")
+        if verb == "get" and setting.endswith("_is_set"):
+            return lambda: context.has_parallel_setting(setting.removesuffix("_is_set"))
+        if verb == "get":
+            return lambda: get_auto_parallel_context(setting)
+        if verb == "set":
+            return lambda value: set_auto_parallel_context(**{setting: value})
+        raise AttributeError(f"the parallel context has no `{name}`")
+
+
+_OWN = _Settings()
+
+
+def auto_parallel_context() -> _Settings:
+    """Return the parallel settings of this process."""
+    return _OWN
