@@ -64,17 +64,20 @@ class WithinCapacity(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Sort choices by expert, and count in each."""
-        chosen = operands[0]
-        groups, tokens, choices = chosen.shape
-        capacity, experts = self.attributes["capacity"], self.attributes["experts"]
-        expert = chosen.transpose(0, 2, 1).reshape(groups, choices * tokens)
-        order = np.argsort(expert, axis=1, kind="stable")
-        ordered, count = np.take_along_axis(expert, order, 1), np.arange(choices * tokens)
-        begins = np.where(np.diff(ordered, axis=1, prepend=ordered[:, :1] - 1) != 0, count, 0)
-        place = np.empty_like(expert)
-        np.put_along_axis(place, order, count - np.maximum.accumulate(begins, axis=1), 1)
-        kept = (place < capacity) & (expert >= 0) & (expert < experts)
-        return np.where(kept, expert, -1).reshape(groups, choices, tokens).transpose(0, 2, 1)
+        return choices_within(operands[0], self.attributes["experts"], self.attributes["capacity"])
+
+
+def choices_within(chosen: Array, experts: int, capacity: int) -> Array:
+    """Return choices ``[group, token, choice]`` as `WithinCapacity` does, with -1 for none."""
+    groups, tokens, choices = chosen.shape
+    expert = chosen.transpose(0, 2, 1).reshape(groups, choices * tokens)
+    order = np.argsort(expert, axis=1, kind="stable")
+    ordered, count = np.take_along_axis(expert, order, 1), np.arange(choices * tokens)
+    begins = np.where(np.diff(ordered, axis=1, prepend=ordered[:, :1] - 1) != 0, count, 0)
+    place = np.empty_like(expert)
+    np.put_along_axis(place, order, count - np.maximum.accumulate(begins, axis=1), 1)
+    kept = (place < capacity) & (expert >= 0) & (expert < experts)
+    return np.where(kept, expert, -1).reshape(groups, choices, tokens).transpose(0, 2, 1)
 
 
 class Routed(OperatorInfo):

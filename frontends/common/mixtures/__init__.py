@@ -14,6 +14,7 @@ from shardwright.frontends.common.mixtures.branches import branches_of
 from shardwright.frontends.common.mixtures.dense import dense_mixtures
 from shardwright.frontends.common.mixtures.masks import masked_mixtures
 from shardwright.frontends.common.mixtures.mixture import Mixture, emitted
+from shardwright.frontends.common.mixtures.slots import slots_of
 from shardwright.frontends.common.mixtures.sorted_rows import sorted_rows_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph, Node
@@ -31,9 +32,8 @@ def mixtures_in_rows(graph: Graph, data: Mapping[str, Array]) -> Graph:
     data : mapping of str to array
         Initial values of its parameters.
     """
-    if not any(node.operator == "dispatch" for node in graph.nodes):
-        return graph
-    for find in (sorted_rows_of, branches_of):
+    has_rows = any(node.operator == "dispatch" for node in graph.nodes)
+    for find in (sorted_rows_of, branches_of) if has_rows else (slots_of,):
         found = {mixture.out: mixture for mixture in find(graph, data)}
         build, nodes = Builder(graph=graph), list[Node]()
         for node in graph.nodes:

@@ -83,7 +83,7 @@ class Lifting:
         operands: list[Names] = [*zip(*(node.operands for node in nodes), strict=True)]
         if first.operator in ("dispatch", "combine"):
             found = None if self.experts else self.lifted(operands[0])
-        elif first.operator in ("matmul", "grouped_matmul"):
+        elif first.operator in ("matmul", "grouped_matmul", "einsum"):
             found = self._product(first, operands)
         elif first.operator == "reshape":
             found = self._same_rows(first, operands[0])
@@ -103,7 +103,7 @@ class Lifting:
             if not is_plain or attribute_of(first, "transpose_a") or not self.experts:
                 return None
             matrices = self.weights(operands[1])
-        elif self.experts:
+        elif self.experts or first.operator == "einsum":
             return None
         else:
             matrices = self.graph.values[first.operands[1]]

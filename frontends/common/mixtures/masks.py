@@ -29,21 +29,23 @@ def masked_mixtures(graph: Graph, data: Mapping[str, Array]) -> Iterator[str]:
     for node in graph.nodes:
         if node.operator not in ("top_k", "argmax"):
             continue
-        experts = graph.values[node.operands[0]].type.shape[-1]
-        chosen = node.results[-1].type
-        count = chosen.shape[-1] if node.operator == "top_k" else 1
-        tokens = chosen.elements // count
-        masks = [
-            value
-            for value in _after(graph, [result.name for result in node.results], _FAR)
-            if _is_mask(graph, data, node, value, (tokens, experts, count))
-        ]
+        sizes = sizes_of(graph, node)
+        after = _after(graph, [result.name for result in node.results], _FAR)
+        masks = [value for value in after if _is_mask(graph, data, node, value, sizes)]
         read = {reader.name: reader for mask in masks for reader, _ in graph.uses[mask.name]}
         sent = [one for one in read.values() if one.operator in _PRODUCTS]
         sent = [one for one in sent if not _makes_mask(one, masks)]
         if len(sent) > 1:
+            tokens, _, count = sizes
             slots = masks[0].type.elements // tokens
             yield _sentence(graph, node, sent, (slots, tokens * count))
+
+
+def sizes_of(graph: Graph, choice: Node) -> tuple[int, int, int]:
+    """Return how many tokens, experts, and choices of each token there are."""
+    chosen, experts = choice.results[-1].type, graph.values[choice.operands[0]].type.shape[-1]
+    count = chosen.shape[-1] if choice.operator == "top_k" else 1
+    return chosen.elements // count, experts, count
 
 
 def _sentence(graph: Graph, node: Node, sent: list[Node], rows: tuple[int, int]) -> str:

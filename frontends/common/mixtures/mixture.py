@@ -3,22 +3,26 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from shardwright.frontends.common.mixtures.probes import WIDE, Run, UnknownError, choices
 from shardwright.frontends.common.names import renamed_result
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array
+from shardwright.operators.models.routing import choices_within
 
 _CLOSE = 1e-9
 _MOST_WEIGHTS = 16  # values that may be the weights of choices and are tried, the last ones first
 _MOST_OUTS = 24  # values after the experts that may be the sum and are tried, the first ones first
+_MOST_SLOT_OUTS = 6  # of them where masks bring back slots, whose runs are long
 _MOST_STEPS = 4000  # nodes that are looked at for where a value comes from
 _SAME = ("reshape", "expand_dims", "squeeze", "identity")
 _MOVING = (*_SAME, "broadcast_to", "transpose", "gather")
-_CHOOSING = {"top_k": 1, "argmax": 0}  # and which result is the choice
+CHOOSING = {"top_k": 1, "argmax": 0}  # and which result is the choice
 
 Lifted = Callable[[Builder, Value], Value | None]  # from rows of experts to what they compute
 
@@ -39,6 +43,8 @@ class Mixture:
         How many there are.
     lift : callable
         Emits what the experts compute, on rows of experts.
+    capacity : int
+        Most tokens of a group that an expert takes; as many as chose it if zero.
     """
 
     out: str
@@ -48,6 +54,7 @@ class Mixture:
     base: str
     experts: int
     lift: Lifted
+    capacity: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Candidate:
         returns the expert of each row.
     lift : callable
         See `Mixture`.
+    capacity : int
+        The slots of an expert for each group of tokens, if tokens go to slots.
     """
 
     graph: Graph
@@ -80,6 +89,7 @@ class Candidate:
     x: str
     ends: Sequence[tuple[str, str, Callable[[Run], Array]]]
     lift: Lifted
+    capacity: int = 0
 
     @property
     def tokens(self) -> int:
@@ -93,13 +103,17 @@ class Candidate:
 
     def mixture(self) -> Mixture | None:
         """Return the mixture that it is, or None."""
+        sent: dict[str, bool] = {}
         for out in self._outs():
             for weights in ("", *self._weights(out)):
+                if weights not in sent:
+                    sent[weights] = not self.capacity or self._sends(weights)
+                if not sent[weights]:
+                    continue
                 for base in ("", *self._bases(out)):
                     if self._is_mixture(out, weights, base):
-                        return Mixture(
-                            out, self.x, self.chosen, weights, base, self.experts, self.lift
-                        )
+                        where = (out, self.x, self.chosen, weights, base)
+                        return Mixture(*where, self.experts, self.lift, self._limit)
         return None
 
     def _outs(self) -> list[str]:
@@ -113,7 +127,7 @@ class Candidate:
             name = node.name
             if all(name in one for one in reached) and self._has_tokens(name):
                 found.append(name)
-                if len(found) == _MOST_OUTS:
+                if len(found) == (_MOST_SLOT_OUTS if self.capacity else _MOST_OUTS):
                     break
         return found
 
@@ -130,18 +144,36 @@ class Candidate:
     def _weights(self, out: str) -> list[str]:
         """Return values that may be the weights of choices, the last ones first."""
         stops = {self.x, self.chosen, *(end for end, _, _ in self.ends)}
-        size, near = self.tokens * self.choices, cone(self.graph, [out], stops)
+        near = cone(self.graph, [out], stops)
         values = self.graph.values
         order = [result.name for node in self.graph.nodes for result in node.results]
         found = [
             name
             for name in reversed(order)
-            if name in near
-            and values[name].type.is_float
-            and values[name].type.elements == size
-            and (values[name].type.shape[-1] == self.choices or self.choices == 1)
+            if name in near and values[name].type.is_float and self._has_weights(values[name].type)
         ]
         return found[:_MOST_WEIGHTS]
+
+    def _has_weights(self, kind: TensorType) -> bool:
+        """Return whether there is a number for each choice, or, of slots, for each expert."""
+        if kind.elements == self.tokens * self.choices:
+            return kind.shape[-1] == self.choices or self.choices == 1
+        is_dense = kind.elements == self.tokens * self.experts and self.capacity > 0
+        return is_dense and kind.shape[-1] == self.experts
+
+    @property
+    def _limit(self) -> int:
+        """How many tokens of a group an expert takes at most; zero if no choice is dropped."""
+        kind = self.graph.values[self.x].type
+        return self.capacity if self.capacity < kind.shape[-2] else 0
+
+    def _kept(self, chosen: Array) -> Array:
+        """Return choices of which those are -1 that find their expert full."""
+        if not self._limit:
+            return chosen
+        size = self.graph.values[self.x].type.shape[-2]
+        grouped = chosen.reshape(-1, size, self.choices)
+        return choices_within(grouped, self.experts, self._limit).reshape(chosen.shape)
 
     def _bases(self, out: str) -> list[str]:
         """Return what the sum of experts may be added to: the last tokens without experts."""
@@ -173,13 +205,15 @@ class Candidate:
         narrow = frozenset((width, size)) if self._is_wide else frozenset[int]()
         width, size = (1, 1) if self._is_wide else (width, size)
         x = random.normal(size=(self.tokens, width))
-        w = random.normal(size=(self.tokens, self.choices)) if weights else np.ones(chosen.shape)
+        w, kept = self._drawn(random, weights, chosen), self._kept(chosen)
         matrix, scale = random.normal(size=(width, size)), random.normal(size=self.experts)
         given: dict[str, Array | Callable[[Run], Array]] = {
             self.x: x.reshape(*kind.shape[:-1], width),
             self.chosen: chosen.reshape(values[self.chosen].type.shape),
         }
-        expected = (w * scale[chosen]).sum(1, keepdims=True) * (x @ matrix)
+        of_choice = w if w.shape == chosen.shape else np.take_along_axis(w, chosen, 1)
+        shares = of_choice * scale[chosen] * (kept >= 0)
+        expected = shares.sum(1, keepdims=True) * (x @ matrix)
         if weights:
             given[weights] = w.reshape(values[weights].type.shape)
         if base:
@@ -188,10 +222,53 @@ class Candidate:
             expected = expected + np.asarray(given[base]).reshape(expected.shape)
         for end, rows, of in self.ends:
             given[end] = _map(rows, of, matrix, scale)
-        found = Run(self.graph, self.data, given, narrow).value(out).reshape(-1, size)
+        run = Run(self.graph, self.data, given, narrow)
+        if self.capacity and not self._are_sent(run, x, kept):
+            return False
+        found = run.value(out).reshape(-1, size)
         return found.shape == expected.shape and bool(
             np.abs(found - expected).max() < _CLOSE * (1 + np.abs(expected).max())
         )
+
+    def _drawn(self, random: np.random.Generator, weights: str, chosen: Array) -> Array:
+        """Return weights for each choice or expert; positive ones where masks may ask for that."""
+        if not weights:
+            return np.ones(chosen.shape)
+        shape = (self.tokens, self.graph.values[weights].type.elements // self.tokens)
+        return random.uniform(0.1, 1, shape) if self.capacity else random.normal(size=shape)
+
+    def _sends(self, weights: str) -> bool:
+        """Return whether random choices send tokens to the rows of their experts."""
+        chosen, kind = (
+            choices(self.tokens, self.experts, self.choices)[0],
+            self.graph.values[self.x],
+        )
+        random = np.random.default_rng(0)
+        x = random.normal(size=(self.tokens, 1 if self._is_wide else kind.type.shape[-1]))
+        given = {
+            self.x: x.reshape(*kind.type.shape[:-1], -1),
+            self.chosen: chosen.reshape(self.graph.values[self.chosen].type.shape),
+        }
+        if weights:
+            drawn = self._drawn(random, weights, chosen)
+            given[weights] = drawn.reshape(self.graph.values[weights].type.shape)
+        narrow = frozenset((kind.type.shape[-1],)) if self._is_wide else frozenset[int]()
+        try:
+            return self._are_sent(Run(self.graph, self.data, given, narrow), x, self._kept(chosen))
+        except UnknownError:
+            return False
+
+    def _are_sent(self, run: Run, x: Array, kept: Array) -> bool:
+        """Return whether the rows of experts are the tokens that chose them, as they are."""
+        for _, start, of in self.ends:
+            expert, sent = of(run).reshape(-1), run.value(start).reshape(-1, x.shape[1])
+            for number in range(self.experts):
+                own = x[(kept == number).any(1)]
+                got = sent[expert == number]
+                got = got[(got != 0).any(1)]
+                if not np.array_equal(*(rows[np.argsort(rows[:, 0])] for rows in (own, got))):
+                    return False
+        return True
 
     @property
     def _is_wide(self) -> bool:
@@ -207,8 +284,8 @@ def _map(
         expert = of(run).reshape(-1, 1)
         within = (expert >= 0) & (expert < len(scale))
         factor = np.where(within, scale[np.clip(expert, 0, len(scale) - 1)], 0.0)
-        found: Array = (run.value(rows) @ matrix) * factor
-        return found
+        found: Array = run.value(rows) @ matrix
+        return found * factor.reshape(*found.shape[:-1], 1)
 
     return computed
 
@@ -222,7 +299,7 @@ def cone(graph: Graph, names: Iterable[str], stops: Iterable[str] = ()) -> set[s
             continue
         found.add(name)
         node = graph.producers.get(name)
-        if node is not None and name not in ends and node.operator not in _CHOOSING:
+        if node is not None and name not in ends and node.operator not in CHOOSING:
             todo += node.operands
     return found
 
@@ -233,8 +310,8 @@ def choice_of(graph: Graph, name: str) -> str:
         one
         for one in cone(graph, [name])
         if (node := graph.producers.get(one)) is not None
-        and node.operator in _CHOOSING
-        and node.results[_CHOOSING[node.operator]].name == one
+        and node.operator in CHOOSING
+        and node.results[CHOOSING[node.operator]].name == one
     }
     return found.pop() if len(found) == 1 else ""
 
@@ -272,11 +349,13 @@ def emitted(graph: Graph, build: Builder, node: Node, own: Mixture) -> list[Node
         value = values[name]
         return value if value.type.shape == kind else build.emit("reshape", value, shape=kind)
 
-    chosen = routed(own.chosen)
+    chosen = every = routed(own.chosen)
+    if own.capacity:
+        chosen = _within(build, every, own)
     made = own.lift(build, build.emit("dispatch", x, chosen, experts=own.experts))
     if made is None:
         return [node]
-    weights = [routed(own.weights)] if own.weights else []
+    weights = [_weights_of(build, values[own.weights], every, own)] if own.weights else []
     found = build.emit("combine", made, chosen, *weights)
     if found.type.shape != shape:
         found = build.emit("reshape", found, shape=shape)
@@ -288,3 +367,24 @@ def emitted(graph: Graph, build: Builder, node: Node, own: Mixture) -> list[Node
     if found.type != node.results[0].type.dense:
         found = build.emit("cast", found, dtype=node.results[0].type.dtype)
     return [renamed_result(one, found.name, node.name) for one in build.nodes]
+
+
+def _weights_of(build: Builder, value: Value, chosen: Value, own: Mixture) -> Value:
+    """Return the weights of choices; those of all experts are looked up."""
+    shape = chosen.type.shape
+    if value.type.elements == prod(shape):
+        return value if value.type.shape == shape else build.emit("reshape", value, shape=shape)
+    whole = (*shape[:-1], own.experts)
+    if value.type.shape != whole:
+        value = build.emit("reshape", value, shape=whole)
+    return build.emit("gather_elements", value, chosen, axis=len(shape) - 1)
+
+
+def _within(build: Builder, chosen: Value, own: Mixture) -> Value:
+    """Return choices of which those are none that find their expert full."""
+    shape = chosen.type.shape
+    if len(shape) == 2:
+        chosen = build.emit("reshape", chosen, shape=(1, *shape))
+    how: dict[str, Any] = {"experts": own.experts, "capacity": own.capacity}
+    found = build.emit("within_capacity", chosen, **how)
+    return found if found.type.shape == shape else build.emit("reshape", found, shape=shape)

@@ -36,6 +36,7 @@ def _parameters() -> dict[str, Any]:
         "router": (HIDDEN, EXPERTS),
         "gate_up": (EXPERTS, HIDDEN, 2 * INNER),
         "down": (EXPERTS, INNER, HIDDEN),
+        "bias": (EXPERTS, 1, 1, 2 * INNER),
     }
     return {name: jnp.asarray(random.normal(size=shape) * 0.4) for name, shape in shapes.items()}
 
@@ -69,17 +70,35 @@ def inverted(parameters: Any, x: Any) -> Any:
     return jnp.einsum("tkd,tk->td", back, weights)
 
 
-@pytest.mark.parametrize("mixture", [added, inverted])
+def masked(parameters: Any, x: Any) -> Any:
+    """Tokens go to slots of groups by masks, with the scores of all experts as weights."""
+    scores = jax.nn.softmax(x.reshape(2, -1, HIDDEN) @ parameters["router"])
+    hot = jax.nn.one_hot(jax.lax.top_k(scores, TOP)[1], EXPERTS, dtype=jnp.int32)
+    first = hot.swapaxes(1, 2).reshape(2, -1, EXPERTS)  # first choices before second ones
+    place = (jnp.cumsum(first, 1) * first - 1).reshape(2, TOP, -1, EXPERTS).max(1)
+    sent = jax.nn.one_hot(place, 2, dtype=x.dtype)
+    back = jnp.einsum("gte,gtec->gtec", scores, sent)
+    rows = jnp.einsum("gtec,gtd->egcd", sent, x.reshape(2, -1, HIDDEN))
+    rows = jnp.einsum("egcd,edh->egch", rows, parameters["gate_up"]) + parameters["bias"]
+    gate, up = jnp.split(rows, 2, -1)
+    made = jnp.einsum("egch,ehd->egcd", jax.nn.silu(gate) * up, parameters["down"])
+    return jnp.einsum("gtec,egcd->gtd", back, made).reshape(x.shape)
+
+
+@pytest.mark.parametrize("mixture", [added, inverted, masked])
 def test_products_of_groups_are_rows_of_experts(mixture: Callable[..., Any]) -> None:
     parameters, x = _parameters(), jnp.asarray(np.random.default_rng(1).normal(size=(12, HIDDEN)))
 
     def loss(parameters: Any, x: Any) -> Any:
         return (mixture(parameters, x) * jnp.linspace(-1, 1, x.size).reshape(x.shape)).sum()
 
+    if mixture is not masked:
+        parameters.pop("bias")
     imported = import_function(loss, (parameters, x))
     counts = Counter(node.operator for node in imported.graph.nodes)
     assert [counts[name] for name in ("dispatch", "grouped_matmul", "combine")] == [1, 2, 1]
     assert not {"sort", "gather", "cumsum"} & {*counts}
+    assert counts["within_capacity"] == (mixture is masked)
     graph = Differentiate().run(Canonicalize().run(imported.graph))
     value, right = jax.value_and_grad(loss)(parameters, x)
     names = {name: gradient_name(name) for name in right}

@@ -1,5 +1,6 @@
-"""Experts to which products with masks send tokens: exact as they are, and the import says so."""
+"""Experts to which products with masks send tokens: rows of experts, or exact as they are."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class Masked(torch.nn.Module):
         self.choices, self.slots = choices, slots
         self.router = torch.nn.Linear(HIDDEN, EXPERTS, bias=False)
         self.first = torch.nn.Parameter(torch.randn(EXPERTS, HIDDEN, INNER))
+        self.bias = torch.nn.Parameter(torch.randn(EXPERTS, 1, INNER))
         self.second = torch.nn.Parameter(torch.randn(EXPERTS, INNER, HIDDEN))
 
     def forward(self, x: Any) -> Any:
@@ -34,16 +36,25 @@ class Masked(torch.nn.Module):
         else:
             weights, chosen = scores.topk(self.choices, -1)
         mask = torch.nn.functional.one_hot(chosen, EXPERTS)
-        order = mask.transpose(0, 1).reshape(-1, EXPERTS).cumsum(0) - 1
-        place = order.reshape(self.choices, -1, EXPERTS).transpose(0, 1)
+        place = self.numbered(mask)
         kept = (mask * (place < self.slots)).sum(-1).to(x.dtype)
         slot = (place * mask).sum(-1).clamp(max=self.slots - 1)
         at = torch.nn.functional.one_hot(slot, self.slots).to(x.dtype)
         combine = torch.einsum("tk,tke,tkc->tec", weights * kept, mask.to(x.dtype), at)
-        rows = torch.einsum("tec,tm->ecm", (combine > 0).to(x.dtype), x)
-        inner = torch.relu(torch.einsum("ecm,emf->ecf", rows, self.first))
+        sent, back = self.masks(combine)
+        rows = torch.einsum("tec,tm->ecm", sent, x)
+        inner = torch.relu(torch.einsum("ecm,emf->ecf", rows, self.first) + self.bias)
         made = torch.einsum("ecf,efm->ecm", inner, self.second)
-        return torch.einsum("tec,ecm->tm", combine, made)
+        return torch.einsum("tec,ecm->tm", back, made)
+
+    def numbered(self, mask: Any) -> Any:
+        """Return the slot of each token and choice: first choices come first."""
+        order = mask.transpose(0, 1).reshape(-1, EXPERTS).cumsum(0) - 1
+        return order.reshape(self.choices, -1, EXPERTS).transpose(0, 1)
+
+    def masks(self, combine: Any) -> Any:
+        """Return the masks that send tokens, and that bring them back."""
+        return (combine > 0).to(combine.dtype), combine
 
 
 class Loss(torch.nn.Module):
@@ -55,19 +66,8 @@ class Loss(torch.nn.Module):
         return (self.experts(x) ** 2).mean()
 
 
-@pytest.mark.parametrize(("choices", "slots"), [(2, 8), (2, 3), (1, 4)])
-def test_what_masks_cost_is_said_and_nothing_changes(choices: int, slots: int) -> None:
-    torch.manual_seed(0)
-    module = Loss(Masked(choices, slots)).double()
-    x = torch.randn(TOKENS, HIDDEN, dtype=torch.float64)
-    found = import_module(module, (x,))
-    moving = 2 * 2 * TOKENS * EXPERTS * slots * HIDDEN
-    needed = 2 * 2 * EXPERTS * slots * HIDDEN * INNER
-    assert found.warnings == (
-        "tokens go to slots of experts by products with masks in `experts`, "
-        f"{moving / needed:.2g} times the operations of the experts; experts compute "
-        f"{EXPERTS * slots} rows for {TOKENS * choices} choices",
-    )
+def _agree(module: Any, x: Any, found: Any) -> None:
+    module.zero_grad()
     module(x).backward()
     graph = Differentiate().run(found.graph)
     right = {n: p.grad.numpy() for n, p in module.named_parameters()}
@@ -75,6 +75,53 @@ def test_what_masks_cost_is_said_and_nothing_changes(choices: int, slots: int) -
     made = compare.run(graph, found.initial, {"x": x.numpy()}, names)
     for name, gradient in right.items():
         assert np.abs(made[gradient_name(name)] - gradient).max() < 1e-9, name
+
+
+@pytest.mark.parametrize(("choices", "slots"), [(2, 12), (2, 3), (1, 4)])
+def test_masks_are_choices_within_a_capacity(choices: int, slots: int) -> None:
+    torch.manual_seed(0)
+    module = Loss(Masked(choices, slots)).double()
+    x = torch.randn(TOKENS, HIDDEN, dtype=torch.float64)
+    found = import_module(module, (x,))
+    assert found.warnings == ()
+    kinds = Counter(node.operator for node in found.graph.nodes)
+    assert kinds["dispatch"] == kinds["combine"] == 1
+    assert kinds["grouped_matmul"] == 2
+    assert kinds["within_capacity"] == (slots < TOKENS)
+    assert not kinds["einsum"]
+    _agree(module, x, found)
+
+
+class InOrder(Masked):
+    """All choices of a token come before those of the next one."""
+
+    def numbered(self, mask: Any) -> Any:
+        order = mask.reshape(-1, EXPERTS).cumsum(0) - 1
+        return order.reshape(-1, self.choices, EXPERTS)
+
+
+class WeightedFirst(Masked):
+    """Experts compute tokens that are multiplied by their weights."""
+
+    def masks(self, combine: Any) -> Any:
+        return combine, (combine > 0).to(combine.dtype)
+
+
+@pytest.mark.parametrize("kind", [InOrder, WeightedFirst])
+def test_what_masks_cost_is_said_where_they_are_no_such_choices(kind: Any) -> None:
+    torch.manual_seed(0)
+    slots = 3
+    module = Loss(kind(2, slots)).double()
+    x = torch.randn(TOKENS, HIDDEN, dtype=torch.float64)
+    found = import_module(module, (x,))
+    moving = 2 * 2 * TOKENS * EXPERTS * slots * HIDDEN
+    needed = 2 * 2 * EXPERTS * slots * HIDDEN * INNER
+    assert found.warnings == (
+        "tokens go to slots of experts by products with masks in `experts`, "
+        f"{moving / needed:.2g} times the operations of the experts; experts compute "
+        f"{EXPERTS * slots} rows for {TOKENS * 2} choices",
+    )
+    _agree(module, x, found)
 
 
 def test_a_choice_without_masks_is_no_such_mixture() -> None:
