@@ -160,7 +160,7 @@ def named() -> Iterator[tuple[str, str, bool, Difference]]:
     AssertionError
         If one of them refuses what the other does not.
     """
-    where = cluster("h100-pod")
+    where = cluster("h100-pod:figures=datasheet")
     for model in MODELS:
         evaluator = evaluator_of(shardwright.zoo.load(model), where, 8)
         for text in PLANS:
@@ -229,7 +229,7 @@ def timed() -> Iterator[tuple[str, ...]]:
     """Yield rows of large models: evaluations a second, after the first."""
     for model, devices, text in TIMED:
         definition, _ = training_definition(model, devices, 1)
-        evaluator = evaluator_of(definition, cluster("h100-pod"), devices)
+        evaluator = evaluator_of(definition, cluster("h100-pod:figures=datasheet"), devices)
         plan, seconds = NamedPlan.parse(text), []
         for _ in range(_AGAIN):
             begin = time.process_time()

@@ -124,7 +124,7 @@ def make_originals(folder: Path) -> None:
             model, devices, search=search, optimizer=optimizer, cluster="cpu", mesh=None
         )
         compiled.write(folder / name, [0])
-    described = cluster("h100-pod").model_dump(mode="json", exclude={"software"})
+    described = cluster("h100-pod:figures=datasheet").model_dump(mode="json", exclude={"software"})
     (folder / "cluster.json").write_text(json.dumps(described))
     (folder / "cluster.yaml").write_text(yaml.safe_dump(described))
     shutil.copy(folder / "mlp" / "strategies.json", folder / "pins.json")

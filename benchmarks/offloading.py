@@ -252,7 +252,7 @@ def gh200(to_host: float, from_host: float) -> Cluster:
     (NVIDIA GH200 Grace Hopper superchip data sheet, 2023; GH200 NVL32); the device is that of an
     H100 otherwise.
     """
-    base = cluster("h100-pod")
+    base = cluster("h100-pod:figures=datasheet")
     device = base.device.model_copy(
         update={"name": "GH200", "memory_bandwidth": 4.0e12, "memory_bytes": 96 * 10**9}
     )

@@ -64,7 +64,12 @@ CASES: dict[str, dict[str, Any]] = {
     "mlp_sharded": {"model": _MLP, "search": "fully_sharded", **_ADAM},
     "gpt_tensor": {"model": _GPT, "search": "tensor_parallel", "fusion": 64.0, "devices": 8},
     "gpt_sharded": {"model": _GPT, "search": "fully_sharded", "devices": 8, **_ADAM},
-    "gpt_pod": {"model": _GPT, "cluster": "h100-pod", "devices": 8, "fusion": 64.0},
+    "gpt_pod": {
+        "model": _GPT,
+        "cluster": "h100-pod:figures=datasheet",
+        "devices": 8,
+        "fusion": 64.0,
+    },
     "unet": {"model": "unet:batch=2,side=16,width=4,depth=1", "devices": 8, "mesh": "2x4"},
     "batch_by_hand": {"model": _MODELS + "batch_by_hand", **_HAND},
     "split_by_hand": {"model": _MODELS + "split_by_hand", **_HAND},

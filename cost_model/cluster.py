@@ -6,6 +6,7 @@ of several kinds of devices are `pipelines.mixed`.
 operator and no collective.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, islice, product
@@ -18,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from shardwright.cost_model.efficiency.figures import Bytes, Description, Name, Positive
 from shardwright.cost_model.efficiency.files import (
     cluster_content,
-    cluster_in,
+    content_of,
     file_text,
     in_one_sentence,
 )
@@ -32,6 +33,8 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE_INTEGER, checked
 
+DEFAULT_CLUSTER = os.environ.get("SHARDWRIGHT_CLUSTER") or "h100"
+"""The cluster where none is named: a line of the user's environment, or H100."""
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 
 
@@ -162,7 +165,8 @@ class Cluster(Description):
             return self.model_copy(update={"software": None})
         software.check_on(self.device.peak_flops, f"cluster `{self.name}`")
         levels = tuple(level.with_skew(software.skew) for level in self.levels)
-        return self.model_copy(update={"software": software, "levels": levels})
+        device = self.device.under_software()
+        return self.model_copy(update={"software": software, "levels": levels, "device": device})
 
     def without_latencies(self) -> Self:
         """Return the cluster for communication in few large buckets: bandwidths alone count."""
@@ -263,7 +267,7 @@ class Cluster(Description):
         if software is None:
             return self
         levels = tuple(level.with_rings_alike() for level in self.levels)
-        return self.model_copy(update={"levels": levels})
+        return self.model_copy(update={"levels": levels, "device": self.device.under_software()})
 
     def used_by(self, devices: int) -> Self:
         """Return the cluster with the links of the part that some devices use.
@@ -301,20 +305,25 @@ class Cluster(Description):
 
 
 def cluster(name: str) -> Cluster:
-    """Return a cluster of the package by name, or from a file.
+    """Return a cluster of the package by name, from a file, or said in a line.
 
     Parameters
     ----------
     name : str
-        One of ``preset_names()``, or the path of a ``.yaml``, ``.yml`` or ``.json`` file.
+        One of ``preset_names()``, or the path of a ``.yaml``, ``.yml`` or ``.json`` file; after a
+        colon what differs (`efficiency.lines`).
 
     Raises
     ------
     ClusterError
         If there is no such cluster, or the file does not describe one.
+
+    Examples
+    --------
+    >>> cluster("h100:nodes=8").size
+    64
     """
-    text, where = cluster_in(name)
-    return Cluster.parsed(cluster_content(text, where), where)
+    return Cluster.parsed(*content_of(name))
 
 
 def mesh_for(

@@ -19,6 +19,7 @@ from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_text
 from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
+from shardwright.cost_model.cluster import DEFAULT_CLUSTER
 from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.dataflow.update_rules import with_rules
@@ -74,8 +75,6 @@ from shardwright.runtime.flat.timeline import RunTimeline, check_timeline_file, 
 from shardwright.search.options import Progress as SearchProgress
 from shardwright.verification.verdict import Verdict, judge
 
-DEFAULT_CLUSTER = "h100-pod"
-
 
 def compile(
     model: Any,
@@ -112,7 +111,7 @@ def compile(
         Whether branches and sizes of a module that depend on the elements of its inputs are those
         of the example. The program checks it: the loss of a batch that differs is infinite.
     cluster : str, Cluster or MixedCluster
-        The devices: a name, a file, or a description.
+        The devices: a name, a file, a line like ``h100:nodes=8,network=400Gb/s``, or a description.
     mesh : str or Mesh, optional
         Shape of the mesh: ``2x4`` or ``data=2,model=4``; ``search`` for the best of the finest
         shapes; ``default`` for the cluster's. If it is not given, the cluster's; for a large model

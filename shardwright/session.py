@@ -23,6 +23,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
 from shardwright.compiler.plans.binding import rank_texts
+from shardwright.cost_model.cluster import DEFAULT_CLUSTER
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.eager import get_seed
@@ -101,7 +102,7 @@ class ParallelOptions:
 
     how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
     devices: int = 1
-    cluster: str = "h100-pod"
+    cluster: str = DEFAULT_CLUSTER
     dataset_strategy: str | SplitCounts | None = None
     mesh: str | Mesh | None = None
     deterministic: bool = True

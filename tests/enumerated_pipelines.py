@@ -28,7 +28,7 @@ from tests.random_graphs import random_graph
 
 MOST = 400  # pipelines of a program that is compared
 EXACT = 1 + 1e-9
-CLUSTER = cluster("a100-pod")
+CLUSTER = cluster("a100-pod:figures=datasheet")
 _SLOW = (0.1, 0.5, 1.0)  # rates of the devices of the slower part
 _LINKS = (1e9, 25e9)  # bytes per second between parts
 

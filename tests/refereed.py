@@ -104,7 +104,7 @@ def blocks(sequence: str, rows: int = 4, width: int = 4) -> Graph:
 
 def devices_of(seed: int) -> Cluster:
     """Return devices on which neither computation nor links nor launches are all that matters."""
-    draw, like = np.random.default_rng(seed), cluster("a100-pod").without_host()
+    draw, like = np.random.default_rng(seed), cluster("a100-pod:figures=datasheet").without_host()
     rates = 10.0 ** draw.uniform(8, 9.5, 4)
     device = like.device.model_copy(
         update={

@@ -16,7 +16,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.solver.work import Budget
 from tests.extent import first
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 MESH = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2, 0)))
 SIZES = "layers=3,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64,dtype=float32"
 MODELS = {

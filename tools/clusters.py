@@ -3,20 +3,31 @@
 import argparse
 
 from shardwright.cost_model.cluster import Cluster, Level, cluster, preset_names
-from shardwright.cost_model.efficiency.files import cluster_in, mixed_names
+from shardwright.cost_model.efficiency.figures import Description, Figure
+from shardwright.cost_model.efficiency.files import device_names, device_text, mixed_names
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.tables import print_table
 
+_SHEET = "data sheet"
 _OF_PEAKS = "; steps are of data-sheet peaks, of which operators of published runs attain 69 to 90%"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
+    """Add the cluster whose figures are printed."""
+    parser.add_argument(
+        "cluster",
+        nargs="?",
+        metavar="NAME|FILE|LINE",
+        help="print what devices and links of this one attain, each figure with its source",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every cluster with its levels."""
+    """Print every cluster with its levels, or the figures of one."""
+    if arguments.cluster is not None:
+        _print_figures(cluster(arguments.cluster))
+        return 0
     rows = [_row(cluster(name)) for name in preset_names()]
     for name in mixed_names():
         described = any_cluster(name)
@@ -24,8 +35,46 @@ def run(arguments: argparse.Namespace) -> int:
         rows += _rows_of_parts(described)
     headings = ("cluster", "devices", "device, memory, float32", "links, innermost first")
     print_table("", headings, rows, right=(1,))
-    print("a cluster of your own is a file: `--cluster my_cluster.yaml`; see docs/clusters.md")
+    print(
+        "what differs is said after a colon: `--cluster h100:nodes=8,network=200Gb/s`; a cluster of"
+    )
+    print("your own is a file: `--cluster my_cluster.yaml`; see docs/clusters.md")
     return 0
+
+
+def _print_figures(described: Cluster) -> None:
+    """Print every figure of a cluster: its value, whether it was measured, and its source."""
+    device = described.device
+    rows = [("peak", f"{device.flops_per_second('bfloat16') / 1e12:g} Tflop/s", _SHEET, "bfloat16")]
+    rows.append(
+        ("memory bandwidth", f"{device.memory_bandwidth / 1e9:g} GB/s", _SHEET, device.name)
+    )
+    if device.efficiency is not None:
+        rows += _figure_rows("", device.efficiency)
+    for level in described.levels:
+        rows.append((level.name, _rate_text(level), _SHEET, f"{level.size:,} members"))
+        if level.efficiency is not None:
+            rows += _figure_rows(f"{level.name} ", level.efficiency)
+    print_table(described.name, ("figure", "value", "origin", "source"), rows, right=(1,))
+
+
+def _figure_rows(place: str, part: Description) -> list[tuple[str, str, str, str]]:
+    """Return a row for each figure of a part, and of the parts in it."""
+    rows: list[tuple[str, str, str, str]] = []
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        if isinstance(value, Figure):
+            rows.append((f"{place}{name}", f"{value.value:g}", _origin(value.tag), value.source))
+        elif isinstance(value, Description):
+            rows += _figure_rows(f"{place}{name} ", value)
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                rows += _figure_rows(f"{place}{key} ", inner)
+    return rows
+
+
+def _origin(tag: str) -> str:
+    return _SHEET if tag == "datasheet" else tag
 
 
 def _row(described: Cluster) -> tuple[str, ...]:
@@ -35,9 +84,15 @@ def _row(described: Cluster) -> tuple[str, ...]:
     return (
         described.name,
         f"{described.size:,}",
-        f"{device.name}\n{bytes_text(device.memory_bytes)}, {speed}",
+        f"{device.name}\n{bytes_text(device.memory_bytes)}, {speed}\n{_attained(described)}",
         "\n".join(links),
     )
+
+
+def _attained(described: Cluster) -> str:
+    """Return of products how much of their peak is attained, and by what that is known."""
+    own = described.device.efficiency
+    return "data sheet" if own is None else f"products at {own.matmul.value:.0%}, {own.matmul.tag}"
 
 
 def _rate_text(level: Level) -> str:
@@ -60,18 +115,36 @@ def attained_text(described: AnyCluster) -> str:
         return next((_OF_PEAKS for part in described.parts if not part.device.efficiency), "")
     if described.device.efficiency is not None:
         return ""
-    known = fitted_presets(described)
-    if not known:
-        return _OF_PEAKS
-    names = " or ".join(f"`--cluster {name}`" for name in known)
-    return f"{_OF_PEAKS}: {names} has rates fitted to such runs on this device"
+    known = attained_preset(described)
+    return _OF_PEAKS if known is None else f"{_OF_PEAKS}: `--cluster {known}` has attained rates"
 
 
-def fitted_presets(described: AnyCluster) -> list[str]:
-    """Return presets with attained rates of the device of a cluster that has data-sheet peaks."""
+def attained_preset(described: AnyCluster) -> str | None:
+    """Return a preset with attained rates of the device of a cluster that has data-sheet peaks."""
     if isinstance(described, MixedCluster) or described.device.efficiency is not None:
-        return []
-    own = described.device.name
-    named = (name for name in preset_names() if own in cluster_in(name)[0])  # others are not read
-    presets = ((name, cluster(name).device) for name in named)
-    return [name for name, device in presets if device.name == own and device.efficiency]
+        return None
+    line = f"name: {described.device.name}\n"
+    own = next((name for name in device_names() if line in device_text(name)), None)
+    presets = (name for name in preset_names() if name == own or name.startswith(f"{own}-"))
+    return next(presets, None)
+
+
+def figures_line(described: AnyCluster) -> str:
+    """Return where the figures of a cluster are from, in one line; empty for those of no kind."""
+    if isinstance(described, MixedCluster):
+        return ""
+    if described.device.efficiency is None:
+        return attained_text(described).removeprefix("; ") if attained_preset(described) else ""
+    return f"{origins_text(described)}; `shardwright clusters {described.name}` has their sources"
+
+
+def origins_text(described: Cluster) -> str:
+    """Return of the main figures of a cluster what they are: measured, fitted, scaled, ..."""
+    own = described.device.efficiency
+    if own is None:
+        return "all of data sheets"
+    links = [level.efficiency for level in described.levels if level.efficiency is not None]
+    tags = sorted({link.bandwidth.tag for link in links})
+    parts = [("products", own.matmul), ("attention", own.attention), ("memory", own.memory)]
+    found = [f"{what} {figure.tag}" for what, figure in parts]
+    return ", ".join([*found, f"links {' and '.join(tags)}"] if links else found)

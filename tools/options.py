@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwright.api import DEFAULT_CLUSTER, compile
+from shardwright.api import compile
 from shardwright.compilation import Compilation
-from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.cluster import DEFAULT_CLUSTER, Cluster
+from shardwright.cost_model.efficiency.lines import ATTAINED, DATASHEET, with_figures
 from shardwright.cost_model.efficiency.software import IDEAL, software_names
 from shardwright.cost_model.pipelines.mixed import groups_on
 from shardwright.cost_model.pipelines.step import MemoryLimit
@@ -52,6 +53,40 @@ def add_software(group: _Arguments) -> None:
     )
 
 
+class _OnCluster(argparse.Action):
+    """Keeps a cluster and the figures that are asked of it as one line, in any order."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.cluster = with_figures(namespace.cluster, namespace.figures)
+
+
+def add_cluster(place: argparse._ArgumentGroup) -> None:
+    """Add the options that say the devices and their links."""
+    place.add_argument(
+        "--cluster",
+        action=_OnCluster,
+        default=DEFAULT_CLUSTER,
+        metavar="NAME|FILE|LINE",
+        help="the devices and their links: a name of `shardwright clusters`, a file, or a line "
+        f"like `h100:nodes=8,network=400Gb/s` (default {DEFAULT_CLUSTER}, as many nodes as needed)",
+    )
+    place.add_argument(
+        "--figures",
+        action=_OnCluster,
+        default=ATTAINED,
+        choices=(ATTAINED, DATASHEET),
+        help="what devices and links attain: figures that were measured, fitted or scaled "
+        "(default), or peaks of data sheets",
+    )
+
+
 def add_compile_options(
     parser: argparse.ArgumentParser,
     devices: bool = True,
@@ -61,12 +96,7 @@ def add_compile_options(
     """Add the options that say for which devices, and how, a model is compiled."""
     place = parser.add_argument_group("devices")
     add_number(place, "--devices", POSITIVE_INTEGER, "number of ranks", "N", 1, required=devices)
-    place.add_argument(
-        "--cluster",
-        default=DEFAULT_CLUSTER,
-        metavar="NAME|FILE",
-        help=f"the devices and their links; see `shardwright clusters` (default {DEFAULT_CLUSTER})",
-    )
+    add_cluster(place)
     place.add_argument(
         "--mesh",
         metavar="SHAPE",

@@ -29,7 +29,7 @@ from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
-from shardwright.tools.clusters import attained_text, fitted_presets
+from shardwright.tools.clusters import figures_line
 from shardwright.tools.tables import print_table, styled, width
 from shardwright.zoo import assumed_precision
 
@@ -300,8 +300,8 @@ def _print_summary(
         searched = compiled.result
         of_search = searched and f", of which the search {seconds_text(searched.seconds)}"
         print_line("took", seconds_text(compiled.seconds) + (of_search or ""))
-    if fitted_presets(compilation.cluster):
-        print_line("figures", attained_text(compilation.cluster).removeprefix("; "))
+    if figures := figures_line(compilation.cluster):
+        print_line("figures", figures)
     print_line("written", f"{directory}: {_files_text(directory)}")
     if not details:
         print_line("more", "`--verbose` tells the rest, `--html` writes a page to look at")

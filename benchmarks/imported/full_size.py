@@ -31,7 +31,12 @@ from shardwright.zoo import from_torch, load
 
 HERE = Path(__file__)
 DEVICES, MESH = 64, "8x8"
-OPTIONS = {"cluster": "h100-pod", "mesh": MESH, "optimizer": "adam", "precision": "bfloat16"}
+OPTIONS = {
+    "cluster": "h100-pod:figures=datasheet",
+    "mesh": MESH,
+    "optimizer": "adam",
+    "precision": "bfloat16",
+}
 _HEAD = """| model | import | compile | peak memory | overlapped step: imported, zoo | differ | \
 serial step: imported, zoo | differ | memory of a device: imported, zoo |
 |---|---|---|---|---|---|---|---|---|"""

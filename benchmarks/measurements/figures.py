@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 
 from shardwright.cost_model.cluster import Cluster, cluster
@@ -58,8 +59,8 @@ class Fitted:
 
 _MANY = 1e9
 # The prior, the standard deviation of its logarithm, and the upper bound of each kind of figure.
-_MATMUL = {"device.efficiency.matmul": (0.8, 0.2, 1.0)}
-_ATTENTION = {"device.efficiency.attention": (0.32, 0.5, 1.0)}
+_MATMUL = {"device.efficiency.profiled.matmul": (0.8, 0.2, 1.0)}
+_ATTENTION = {"device.efficiency.profiled.attention": (0.32, 0.5, 1.0)}
 _OF_NODES = {"node.efficiency.bandwidth": (0.79, 0.3, 1.0)}
 _OF_NETWORKS = {"pod.efficiency.bandwidth": (0.6, 0.3, 1.0)}
 # Of nodes whose devices share network cards; a ring of several devices uses that of another.
@@ -86,7 +87,7 @@ def _of(
     """Return figures that stand in several files, alike or by a scale."""
     return [
         Fitted(
-            f"{title} {key.replace('efficiency.', '').replace('.', ' ')}",
+            f"{title} {key.replace('efficiency.', '').replace('profiled.', '').replace('.', ' ')}",
             *numbers,
             tuple((*file, key) for file in files),
             scales,
@@ -106,7 +107,7 @@ _H100_500W, _B200 = ("clusters", "h100-96gb-3200g"), ("clusters", "b200-node")
 # and watts of the data sheets.
 _POWER = (*_H100, _H100_500W, _B200)
 _WATTS_OVER_PEAK = (700 / 989, 700 / 989, 500 / 989, 1000 / 2250)
-_PER_JOULE = {"device.efficiency.matmul": (1.1, 0.2, 1 / max(_WATTS_OVER_PEAK))}
+_PER_JOULE = {"device.efficiency.profiled.matmul": (1.1, 0.2, 1 / max(_WATTS_OVER_PEAK))}
 _SOFTWARE = (
     "megatron",
     "megatron-deepspeed",
@@ -249,10 +250,20 @@ _KEY = re.compile(r"^(\s*)(?:- )?(\w+): *([^\s#]*)")
 def write(figure: Fitted, value: float, tag: str, source: str) -> None:
     """Write a value to the product's files, with where it is from."""
     for (folder, name, key), scale in figure.at_places:
-        path = FOLDER / folder / f"{name}.yaml"
+        path, own = _file_of(folder, name, key)
         new = _text(value * scale, tag, source)
-        text = rewritten(path.read_text(encoding="utf-8"), key, new)
+        text = rewritten(path.read_text(encoding="utf-8"), own, new)
         path.write_text(text, encoding="utf-8")
+
+
+def _file_of(folder: str, name: str, key: str) -> tuple[Path, str]:
+    """Return the file of a figure, and its keys there: clusters name their device."""
+    path, of_device = FOLDER / folder / f"{name}.yaml", "device."
+    if folder != "clusters" or not key.startswith(of_device):
+        return path, key
+    device = yaml.safe_load(path.read_text(encoding="utf-8"))["device"]
+    own = device if isinstance(device, str) else device["like"]
+    return FOLDER / "devices" / f"{own}.yaml", key.removeprefix(of_device)
 
 
 def _text(value: float, tag: str, source: str) -> str:

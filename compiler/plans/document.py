@@ -18,6 +18,9 @@ from pydantic import (
     model_serializer,
 )
 
+from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.cost_model.cluster import preset_names
+from shardwright.cost_model.efficiency.lines import DATASHEET
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.attributes import Attribute
@@ -400,6 +403,7 @@ def command_of(content: Mapping[str, Any]) -> str:
     options = {
         "devices": content.get("devices"),
         "cluster": cluster.get("name") if isinstance(cluster, dict) else None,
+        "figures": _figures_of(cluster) if isinstance(cluster, dict) else None,
         "mode": content.get("mode"),
         "search": content.get("search"),
         "cost-model": content.get("cost_model"),
@@ -415,6 +419,14 @@ def command_of(content: Mapping[str, Any]) -> str:
     }
     words = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items()]
     return " ".join(["shardwright compile", shlex.quote(str(content.get("model"))), *words])
+
+
+def _figures_of(described: Mapping[str, Any]) -> str | None:
+    """Return that a preset was taken by its data sheet, where it was; None where it is as known."""
+    device, name = described.get("device"), described.get("name")
+    if not isinstance(device, dict) or device.get("efficiency") or name not in preset_names():
+        return None
+    return DATASHEET if cluster_named(str(name)).device.efficiency is not None else None
 
 
 _BY_NAME = "named_plan"

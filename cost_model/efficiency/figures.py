@@ -1,7 +1,8 @@
 """Figures of a cluster file, each with its source, and what a device attains of its peaks.
 
-A figure says where it is from: measured on the device, fitted to measured steps, of a data sheet,
-or assumed, where measured steps do not tell it from others.
+A figure says where it is from: measured on the device, fitted to measured steps, scaled from those
+of another device by a ratio, of a data sheet, or assumed, where measured steps do not tell it from
+others.
 """
 
 from functools import lru_cache
@@ -44,7 +45,7 @@ Share = Annotated[_Finite, Field(gt=0, le=1)]
 Bytes = Annotated[int, Field(gt=0), AfterValidator(_in_range)]
 Name = Annotated[str, Field(min_length=1)]
 
-Tag = Literal["measured", "fitted", "datasheet", "assumed"]
+Tag = Literal["measured", "fitted", "scaled", "datasheet", "assumed"]
 COLLECTIVES = (
     "all_reduce",
     "reduce_scatter",
@@ -91,9 +92,10 @@ class Figure(Description):
     value : float
         The number, in the unit of the field that holds it.
     tag : str
-        Whether it is measured, fitted to measured steps, of a data sheet, or assumed.
+        Whether it is measured, fitted to measured steps, scaled from another device, of a data
+        sheet, or assumed.
     source : str
-        Where it was measured, or what it was fitted to.
+        Where it was measured, what it was fitted to, or from which device by which ratio.
     """
 
     value: NotNegative
@@ -183,6 +185,20 @@ class Unaligned(Description):
         return 1.0 if found is None else found.value
 
 
+class ProfiledShares(Description):
+    """The shares that profiles of training software were fitted with, in their place.
+
+    Parameters
+    ----------
+    matmul, attention, memory : Rate
+        As of `DeviceEfficiency`.
+    """
+
+    matmul: Rate
+    attention: Rate
+    memory: Rate
+
+
 class DeviceEfficiency(Description):
     """What a device attains of its peaks, by class of operator.
 
@@ -211,6 +227,9 @@ class DeviceEfficiency(Description):
         What products of 16-bit numbers keep where dimensions are no multiples of 8; else all.
     operators : mapping of str to OperatorRate
         Operators that were measured by themselves, by name; they take none of the shares above.
+    profiled : ProfiledShares, optional
+        The shares of a step that a training software runs, where its profile was fitted with
+        others: the waits of real runs are partly in the profile and partly in these.
     """
 
     matmul: Rate
@@ -223,6 +242,7 @@ class DeviceEfficiency(Description):
     depth: Figure | None = None
     unaligned: Unaligned | None = None
     operators: dict[str, OperatorRate] = {}
+    profiled: ProfiledShares | None = None
 
     @field_validator("operators")
     @classmethod
@@ -240,6 +260,13 @@ class DeviceEfficiency(Description):
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
         return hash((self.matmul, self.attention, self.memory, *self.operators))
+
+    def under_software(self) -> Self:
+        """Return what is attained in steps that a training software runs."""
+        if self.profiled is None:
+            return self
+        own = {name: getattr(self.profiled, name) for name in ProfiledShares.model_fields}
+        return self.model_copy(update={**own, "profiled": None})
 
     @property
     def figures(self) -> tuple[Figure, ...]:

@@ -13,6 +13,14 @@ import yaml
 from pydantic import ValidationError
 from yaml.composer import ComposerError
 
+from shardwright.cost_model.efficiency.lines import (
+    ATTAINED,
+    DATASHEET,
+    SUFFIXES,
+    changed,
+    parted,
+    with_figures,
+)
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.files.reading import TooDeepError, from_json, read_text
@@ -20,6 +28,7 @@ from shardwright.ir.values import GivenTwiceError, given_once
 
 _PRESETS = files("shardwright.cost_model") / "clusters"
 _MIXED = files("shardwright.cost_model") / "mixed_clusters"
+_DEVICES = files("shardwright.cost_model") / "devices"
 _OF_RANK_TABLES = "ascend910-racks.yaml"  # the devices and links of HCCL's rank tables
 
 
@@ -31,6 +40,16 @@ def preset_names() -> tuple[str, ...]:
 def mixed_names() -> tuple[str, ...]:
     """Return the names of the clusters of several kinds that come with the package, sorted."""
     return _names(_MIXED)
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names of the devices that come with the package, sorted."""
+    return _names(_DEVICES)
+
+
+def device_text(name: str) -> str:
+    """Return the text of the file of a device of the package."""
+    return (_DEVICES / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _names(folder: Traversable) -> tuple[str, ...]:
@@ -53,7 +72,7 @@ def cluster_in(name: str, folder: Path = Path()) -> tuple[str, str]:
     ClusterError
         If there is no such cluster.
     """
-    if Path(name).suffix in {".yaml", ".yml", ".json"}:
+    if Path(name).suffix in SUFFIXES:
         return file_text(folder / name)
     resource = next((f / f"{name}.yaml" for f in (_PRESETS, _MIXED) if name in _names(f)), None)
     if resource is None:
@@ -63,6 +82,26 @@ def cluster_in(name: str, folder: Path = Path()) -> tuple[str, str]:
         hint = f"{meant}there are {', '.join(names)}, or a .yaml or .json file"
         raise ClusterError(f"no cluster is called `{name}`", hint=hint)
     return resource.read_text(encoding="utf-8"), str(resource)
+
+
+def content_of(name: str, folder: Path = Path()) -> tuple[dict[str, Any], str]:
+    """Return what describes a cluster that is said by name, path or line, and where that is.
+
+    Parameters
+    ----------
+    name : str
+        Name of a cluster of the package, or a path; after a colon what differs.
+    folder : Path
+        The folder that a relative path starts from.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such cluster, or it has no such changes.
+    """
+    text, where = cluster_in(parted(name)[0], folder)
+    content = changed(_resolved(text, where), name)
+    return with_figures_asked(content, where), where
 
 
 def file_text(path: Path) -> tuple[str, str]:
@@ -81,7 +120,18 @@ def file_text(path: Path) -> tuple[str, str]:
 
 
 def cluster_content(text: str, where: str) -> dict[str, Any]:
-    """Return what a cluster file holds.
+    """Return the cluster that a file describes, with the figures that it asks for.
+
+    Raises
+    ------
+    ClusterError
+        If it is neither YAML nor JSON, or no description of a cluster.
+    """
+    return with_figures_asked(_resolved(text, where), where)
+
+
+def _resolved(text: str, where: str) -> dict[str, Any]:
+    """Return the cluster that a file describes, with the device that it names.
 
     Raises
     ------
@@ -98,7 +148,89 @@ def cluster_content(text: str, where: str) -> dict[str, Any]:
     if "software" in content:
         what = "`software` is not a key of a cluster"
         raise ClusterError(what, where=where, hint="pass the software as an option")
+    if "parts" not in content and "cluster" in content:
+        content = _alias(content, where)
+    return with_device(content, where)
+
+
+def with_device(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the description of a cluster with that of the device that it names.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such device.
+    """
+    given = content.get("device")
+    if isinstance(given, str) or (isinstance(given, dict) and "like" in given):
+        return {**content, "device": _device(given, where)}
     return content
+
+
+def _alias(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the cluster that a file gives another name."""
+    if further := sorted(set(content) - {"name", "cluster"}):
+        what = f"`{further[0]}` is not a key of another name of a cluster"
+        raise ClusterError(what, where=where, hint="its keys are `name` and `cluster`")
+    line = str(content["cluster"])
+    text, origin = cluster_in(parted(line)[0], Path(where).parent)
+    if "cluster" in _read(text, origin):
+        what = f"`{line}` is itself another name of a cluster"
+        raise ClusterError(what, where=where, hint="name the cluster that it stands for")
+    named = changed(_resolved(text, origin), line)
+    return {**named, "name": content.get("name", named["name"])}
+
+
+def _device(given: Any, where: str) -> dict[str, Any]:
+    """Return the description of a device by its name, or by another one and what differs."""
+    own = {"like": given} if isinstance(given, str) else dict(given)
+    name = own.pop("like")
+    if name not in device_names():
+        close = get_close_matches(str(name), device_names(), n=1)
+        hint = f"did you mean `{close[0]}`? " if close else ""
+        hint += f"there are {', '.join(device_names())}, or the keys of a device"
+        raise ClusterError(f"no device is called `{name}`", where=where, hint=hint)
+    base = deepcopy(_read(device_text(name), f"{name}.yaml"))
+    return {**base, **own}
+
+
+def with_figures_asked(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a description with attained figures, or without them where it says so.
+
+    Raises
+    ------
+    ClusterError
+        If it asks for other figures, or has no others.
+    """
+    figures = content.pop("figures", ATTAINED)
+    if figures not in (ATTAINED, DATASHEET):
+        what = f"`figures` is `{figures}`, expected `{ATTAINED}` or `{DATASHEET}`"
+        raise ClusterError(what, where=where)
+    if figures == ATTAINED:
+        return content
+    if isinstance(content.get("parts"), list):
+        content["parts"] = [_part_of_sheets(part) for part in content["parts"]]
+        return content
+    if isinstance(content.get("device"), dict):
+        content["device"] = {k: v for k, v in content["device"].items() if k != "efficiency"}
+    levels = content.get("levels")
+    if isinstance(levels, list) and all(isinstance(level, dict) for level in levels):
+        for level in levels:
+            if "latency" not in level:
+                what = f"`{level.get('name')}` has no latency but that of its protocols"
+                raise ClusterError(what, where=where, hint="leave `figures=datasheet` out")
+        content["levels"] = [
+            {k: v for k, v in level.items() if k != "efficiency"} for level in levels
+        ]
+    return content
+
+
+def _part_of_sheets(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    if "cluster" in part:
+        return {**part, "cluster": with_figures(str(part["cluster"]), DATASHEET)}
+    return {**part, "figures": DATASHEET}
 
 
 # Bytes and values of a cluster file. The largest that is known, the rank table of ten thousand

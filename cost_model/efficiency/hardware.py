@@ -99,6 +99,12 @@ class Device(Description):
         # Explicit, because a dictionary has no hash.
         return hash((self.name, frozenset(self.peak_flops.items())))
 
+    def under_software(self) -> Self:
+        """Return the device for steps that a training software runs."""
+        if self.efficiency is None or self.efficiency.profiled is None:
+            return self
+        return self.model_copy(update={"efficiency": self.efficiency.under_software()})
+
     def flops_per_second(self, dtype: str) -> float:
         """Return the peak rate for an element type; by default float32's."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])

@@ -15,7 +15,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shardwright.cost_model.cluster import Cluster, Device, Level
 from shardwright.cost_model.efficiency.figures import Description, Name
-from shardwright.cost_model.efficiency.files import cluster_content, cluster_in, in_one_sentence
+from shardwright.cost_model.efficiency.files import (
+    content_of,
+    in_one_sentence,
+    with_device,
+    with_figures_asked,
+)
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph, Node
@@ -343,15 +348,14 @@ def needs_stages(cluster: MixedCluster, why: str, hint: str = _STAGES) -> Cluste
 
 
 def any_cluster(name: str) -> AnyCluster:
-    """Return a cluster of the package by name, or from a file; see `cost_model.cluster.cluster`.
+    """Return a cluster by name, file or line; see `cost_model.cluster.cluster`.
 
     Raises
     ------
     ClusterError
         If there is no such cluster, or the file does not describe one.
     """
-    text, where = cluster_in(name)
-    content = cluster_content(text, where)
+    content, where = content_of(name)
     return _mixed(content, where) if "parts" in content else Cluster.parsed(content, where)
 
 
@@ -376,13 +380,12 @@ def _part(part: Any, place: str, where: str) -> Any:
         key = "software" if "software" in part else "parts"
         raise ClusterError(f"`{place}.{key}` is not a key of a part", where=where)
     if "cluster" not in part:
-        return part
+        return with_figures_asked(with_device(dict(part), where), where)
     unknown = sorted(set(part) - {"name", "cluster", "devices"})
     if unknown:
         what = f"`{place}.{unknown[0]}` is not a key of a part that is devices of a cluster"
         raise ClusterError(what, where=where, hint="its keys are `name`, `cluster` and `devices`")
-    text, origin = cluster_in(str(part["cluster"]), Path(where).parent)
-    described = Cluster.parsed(cluster_content(text, origin), origin)
+    described = Cluster.parsed(*content_of(str(part["cluster"]), Path(where).parent))
     devices = part.get("devices", described.size)
     if not isinstance(devices, int) or isinstance(devices, bool):
         what = f"`{place}.devices` is `{devices}`, expected a positive integer"

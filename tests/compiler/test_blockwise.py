@@ -22,7 +22,7 @@ from shardwright.solver.work import Budget
 from tests.equivalence import assert_equal, trained
 from tests.extent import first
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 MESH = Mesh((MeshAxis("x", 2),))
 GPT = "gpt:layers=4,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64,dtype=float32"
 OPTIONS = CompileOptions(micro_batches=2, optimizer=Optimizer("adam"))

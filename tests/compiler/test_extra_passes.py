@@ -62,7 +62,7 @@ def test_wrong_values_are_refused(asked, error, message):
 
 
 def test_a_second_clean_up_behind_fused_gradients_is_not_what_the_search_priced():
-    options = {"cluster": "h100-pod", "optimizer": "adam", "fusion": 25.0}
+    options = {"cluster": "h100-pod:figures=datasheet", "optimizer": "adam", "fusion": 25.0}
     plain = sw.compile("mlp", 4, mode="data_parallel", **options).compiled
     again = sw.compile("mlp", 4, mode="data_parallel", extra_passes="clean_up", **options).compiled
     assert again.program == plain.program

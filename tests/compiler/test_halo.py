@@ -75,7 +75,7 @@ def test_every_window_split(rows: int, columns: int) -> None:
 def test_the_search_splits_the_space_where_that_pays() -> None:
     """One large image: there is no batch to split, and channels would have to be gathered."""
     graph = network(size=1025, channels=32)
-    pod = cluster("a100-pod")
+    pod = cluster("a100-pod:figures=datasheet")
     compiled = compile_graph(graph, pod, 8, CompileOptions(objective="serial"))
     strategies = {node.name: node.strategy for node in compiled.program.nodes if node.strategy}
     assert compiled.result is not None

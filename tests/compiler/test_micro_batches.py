@@ -68,7 +68,9 @@ def test_plans_of_models(model: str, mode: str, passes: int) -> None:
 )
 def test_other_options(options: dict[str, object]) -> None:
     model = SMALL["gpt"]
-    found = compile(model, 8, micro_batches=2, optimizer="adam", cluster="a100-pod", **options)
+    found = compile(
+        model, 8, micro_batches=2, optimizer="adam", cluster="a100-pod:figures=datasheet", **options
+    )
     assert prove(found.plan).proven
     assert verify_plan(found.plan, 1).equal
 

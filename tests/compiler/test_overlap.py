@@ -34,7 +34,7 @@ from tests.random_micro_batches import MESH, random_step
 from tests.random_plans import profile_for, random_plan
 from tests.zoo_sizes import SMALL
 
-CPU, POD = cluster("cpu"), cluster("h100-pod")
+CPU, POD = cluster("cpu"), cluster("h100-pod:figures=datasheet")
 ROUNDING = 1 + 1e-9
 
 

@@ -38,7 +38,7 @@ def test_a_plan_is_read_as_it_was_written(compilation, tmp_path):
     assert found.program == compilation.plan.program
     assert replace(found, document=compilation.plan.document) == compilation.plan
     assert found.document.model_copy(update={"files": {}}) == compilation.plan.document
-    assert found.document.cluster == cluster("h100-pod")
+    assert found.document.cluster == cluster("h100-pod:figures=datasheet")
     assert found.document.optimizer.optimizer == Optimizer("adam")
     assert found.document.device_mesh == found.mesh
     assert found.reference == compilation.plan.reference

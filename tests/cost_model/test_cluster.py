@@ -44,27 +44,44 @@ def message(action, *arguments, **options):
 
 def test_presets_are_listed_sorted_and_named_as_their_files():
     assert preset_names() == (
+        "a100",
         "a100-1600g",
+        "a100-40gb",
         "a100-40gb-1600g",
         "a100-800g",
         "a100-pod",
         "a100-selene",
+        "a800",
         "ascend910-racks",
         "ascend910b-pod",
+        "b200",
         "b200-node",
         "b200-pod",
+        "b300",
         "cpu",
         "gb200-nvl72",
+        "gb300-nvl72",
+        "h100",
         "h100-3200g",
         "h100-96gb-3200g",
         "h100-pod",
         "h100-pods",
+        "h20",
+        "h200",
         "h200-3200g",
+        "h800",
         "l40s-pcie",
+        "mi300x",
         "mi300x-pod",
+        "mi325x",
+        "mi355x",
+        "rtx4090",
         "rtx4090-box",
+        "rtx5090",
         "tpu-v5e",
         "tpu-v5p",
+        "tpu-v6e",
+        "tpu-v7",
         "v100-nvlink-pair",
         "v100-pod",
     )
@@ -87,12 +104,10 @@ def test_pods_hold_a_thousand_devices():
 
 
 def test_unknown_name_suggests_the_nearest():
-    assert message(cluster, "h100") == (
-        "no cluster is called `h100`; did you mean `h100-pod`? there are "
-        "a100-1600g, a100-40gb-1600g, a100-800g, a100-pod, a100-selene, ascend910-racks, "
-        "ascend910b-pod, b200-node, b200-pod, cpu, gb200-nvl72, h100-3200g, h100-96gb-3200g, "
-        "h100-a100, h100-pod, h100-pods, h200-3200g, l40s-pcie, mi300x-pod, rtx4090-box, tpu-v5e, "
-        "tpu-v5p, v100-nvlink-pair, v100-pod, or a .yaml or .json file"
+    listed = ", ".join(sorted((*preset_names(), "h100-a100")))
+    assert message(cluster, "h100pod") == (
+        f"no cluster is called `h100pod`; did you mean `h100-pod`? there are {listed}, or a .yaml "
+        "or .json file"
     )
 
 

@@ -171,7 +171,10 @@ def test_short_messages_go_in_ways_of_less_latency_and_long_ones_by_the_whole_ba
 
 
 def test_without_figures_the_roofline_is_that_of_the_data_sheet() -> None:
-    plain, device = cluster("a100-pod"), cluster("a100-pod").device
+    plain, device = (
+        cluster("a100-pod:figures=datasheet"),
+        cluster("a100-pod:figures=datasheet").device,
+    )
     assert device.efficiency is None
     work = Work("pointwise", "float16", 1.0, 1e9)
     assert work_seconds(work, plain) == 1e9 / device.memory_bandwidth + device.launch_seconds

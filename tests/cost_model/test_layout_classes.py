@@ -28,7 +28,10 @@ SHAPES = [(16, 10), (64, 64), (8, 2, 16)]
 def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
     mesh: Mesh, shape: tuple[int, ...]
 ) -> None:
-    tensor, planner = TensorType("float32", shape), RedistributionPlanner(mesh, cluster("a100-pod"))
+    tensor, planner = (
+        TensorType("float32", shape),
+        RedistributionPlanner(mesh, cluster("a100-pod:figures=datasheet")),
+    )
     found = layout_graph(mesh, len(shape)).nodes
     position = {layout: i for i, layout in enumerate(found)}
     each, by_orbit = planner.costs(tensor, [*found], [*found]), planner.orbit_costs
@@ -88,7 +91,7 @@ def test_a_mesh_of_six_axes_has_few_classes() -> None:
     fine = Mesh(tuple(MeshAxis(name, 2, int(name < "d")) for name in "abcdef"))
     assert len(layouts(fine, 2, partial=False)) == 3**6
     assert len(layouts(fine, 2, False, kinds_of(fine))) == 10**2
-    planner = RedistributionPlanner(fine, cluster("h100-pod"))
+    planner = RedistributionPlanner(fine, cluster("h100-pod:figures=datasheet"))
     tensor = TensorType("float32", (64, 64))
     source, target = Layout((("a", "d"), ("e",))), Layout((("b",), ("c", "d", "f")))
     least = planner.orbit_costs(tensor, [source], [target])[0, 0]

@@ -60,7 +60,7 @@ def test_rows_tell_a_figure_that_they_narrow_or_drive_away():
 def test_rates_change_their_figures_alone():
     values = [figure.value / 2 for figure in ALL]
     halved = Rates(ALL, values).cluster("a100-800g", "megatron-deepspeed")
-    plain = cluster("a100-800g")
+    plain = cluster("a100-800g").for_programs_of(software("megatron-deepspeed"))
     matmul = plain.device.efficiency.matmul.value
     assert halved.device.efficiency.matmul.value == pytest.approx(matmul / 2)
     assert halved.device.efficiency.memory == plain.device.efficiency.memory

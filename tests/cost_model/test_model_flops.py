@@ -54,7 +54,7 @@ def test_resnet50_has_four_gigaflops_of_multiply_adds():
 
 
 def test_utilization_is_the_time_at_the_peak_of_each_type_over_the_step():
-    device = cluster("h100-pod").device
+    device = cluster("h100-pod:figures=datasheet").device
     flops = ModelFlops({"float32": 67e12, "bfloat16": 989e12})
     assert flops.total == 1056e12
     assert flops.utilization(device, 8, 0.5) == pytest.approx(2 / 8 / 0.5)

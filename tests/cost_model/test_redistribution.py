@@ -23,7 +23,11 @@ from shardwright.runtime.communicator import LocalCommunicator
 CUBE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2), MeshAxis("z", 2)))
 SQUARE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2)))
 CPU = cluster("cpu")
-CLUSTERS = [CPU, cluster("a100-pod"), cluster("ascend910-racks")]
+CLUSTERS = [
+    CPU,
+    cluster("a100-pod:figures=datasheet"),
+    cluster("ascend910-racks:figures=datasheet"),
+]
 Parts = dict[int, Array]
 
 
@@ -188,7 +192,7 @@ def laid(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
 def test_plans_of_large_tensors_are_the_known_ones(
     source: Layout, target: Layout, operators: list[str]
 ) -> None:
-    planner = RedistributionPlanner(CUBE, cluster("a100-pod"))
+    planner = RedistributionPlanner(CUBE, cluster("a100-pod:figures=datasheet"))
     plan = planner.plan(TensorType("float32", (4096, 4096)), source, target)
     assert [move.operator for move in plan] == operators
 

@@ -251,7 +251,7 @@ def test_windows_split_unevenly_cost_the_most_that_a_rank_has() -> None:
     )
     mesh = Mesh((MeshAxis("x", 2),))
     split, whole = Layout(((), (), ("x",), ())), Layout.replicated(4)
-    pod = cluster("a100-pod")
+    pod = cluster("a100-pod:figures=datasheet")
     found = operator_seconds(info, (split, whole), (split,), mesh, pod)
     peak = pod.device.flops_per_second("float32")
     expected = info.flops * 4 / 7 / peak + pod.device.launch_seconds

@@ -38,7 +38,7 @@ from shardwright.solver.problem import FORBIDDEN, Problem, Variable
 from shardwright.solver.solve import solve
 from tests.random_graphs import random_graph
 
-CPU, POD = cluster("cpu"), cluster("h100-pod")
+CPU, POD = cluster("cpu"), cluster("h100-pod:figures=datasheet")
 ROUNDING = 1 + 1e-9
 LINKS = (0.01, 1.0, 100.0)
 

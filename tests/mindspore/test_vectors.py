@@ -13,7 +13,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import SplitCounts
 from shardwright.planner.options import CompileOptions
 
-RACKS = cluster("ascend910-racks")
+RACKS = cluster("ascend910-racks:figures=datasheet")
 
 
 class Net(Builder):

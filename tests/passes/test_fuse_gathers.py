@@ -16,7 +16,7 @@ from tests.extent import crossed, first
 from tests.shardwright.test_train import ALONE, DATA, Network
 
 MLP = "mlp:batch=16,inputs=32,hidden=64,classes=8,layers=4"
-SPREAD = {"mode": "data_parallel", "cluster": "h100-pod", "optimizer": "adam"}
+SPREAD = {"mode": "data_parallel", "cluster": "h100-pod:figures=datasheet", "optimizer": "adam"}
 MOVES = ("all_gather", "reduce_scatter")
 RULES = (True, "shard_size=2", "level=level3", "shard_size=4,level=level2")
 
@@ -53,7 +53,11 @@ def test_small_sizes_make_several_groups():
 
 def test_mixed_strategies():
     """Parameters that tensor ranks divide, too, in a mesh whose last axis is the data ranks'."""
-    options = {"mesh": "tensor=2,data=4", "cluster": "h100-pod", "search": "data_parallel"}
+    options = {
+        "mesh": "tensor=2,data=4",
+        "cluster": "h100-pod:figures=datasheet",
+        "search": "data_parallel",
+    }
     options |= {"optimizer_parallel": "shard_size=4", "mode": "auto_parallel"}
     found = compile(MLP, 8, gather_fusion="allgather=64,reducescatter=64", **options)
     assert verify(found).equal
@@ -64,7 +68,9 @@ def spread_network(*fusions, rule="level1"):
     network = Network(None)
     for layer, fusion in zip((network.layer1, network.layer2), fusions, strict=True):
         layer.set_comm_fusion(fusion)
-    parallel = AutoParallel(network, "data_parallel", devices=4, cluster="h100-pod")
+    parallel = AutoParallel(
+        network, "data_parallel", devices=4, cluster="h100-pod:figures=datasheet"
+    )
     parallel.hsdp(threshold=0, optimizer_level=rule)
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     return Model(parallel, nn.CrossEntropyLoss(), optimizer)
@@ -83,7 +89,9 @@ def test_numbers_of_layers_are_obeyed_with_hsdp():
 
 def test_the_dictionary_of_mindspore():
     network = Network(None)
-    parallel = AutoParallel(network, "data_parallel", devices=4, cluster="h100-pod")
+    parallel = AutoParallel(
+        network, "data_parallel", devices=4, cluster="h100-pod:figures=datasheet"
+    )
     parallel.hsdp(threshold=0)
     sizes = {"mode": "size", "config": 32}
     parallel.comm_fusion({"openstate": True, "allgather": sizes, "reducescatter": {"mode": "auto"}})
@@ -140,7 +148,7 @@ def test_a_second_run_changes_nothing():
 def test_every_way_to_a_plan_fuses(options):
     """What fusion does to the step is not bounded: no plan claims a bound of the step."""
     sizes = "allgather=64,reducescatter=64"
-    found = compile(MLP, 8, cluster="h100-pod", gather_fusion=sizes, **options)
+    found = compile(MLP, 8, cluster="h100-pod:figures=datasheet", gather_fusion=sizes, **options)
     assert count(found.compiled.program)["unpack_gathered"] > 0
     result = found.compiled.result
     if found.compiled.minimizes_step and result is not None:

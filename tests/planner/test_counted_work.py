@@ -33,7 +33,9 @@ RUNS = {
 def plan(run: str, tmp_path, **options) -> bytes:
     """Return the bytes of `plan.json` of a run."""
     model, devices, own, _ = RUNS[run]
-    found = shardwright.compile(model, devices, cluster="h100-pod", **own, **options)
+    found = shardwright.compile(
+        model, devices, cluster="h100-pod:figures=datasheet", **own, **options
+    )
     name = "-".join(map(str, options.values()))
     return (found.write(tmp_path / f"plan {name}") / "plan.json").read_bytes()
 
@@ -123,13 +125,17 @@ def test_a_worker_that_answers_nonsense_changes_no_plan(alone, tmp_path, monkeyp
 def test_less_effort_spends_less():
     seconds = []
     for some in (0.0005, 0.004):
-        found = shardwright.compile(GPT, 2, cluster="h100-pod", effort=some, **PIPELINES)
+        found = shardwright.compile(
+            GPT, 2, cluster="h100-pod:figures=datasheet", effort=some, **PIPELINES
+        )
         seconds.append(found.compiled.result.seconds)
     assert seconds[0] < seconds[1]
 
 
 def test_a_plan_that_the_clock_stopped_says_so():
-    found = shardwright.compile(GPT, 4, cluster="h100-pod", time_limit=1e-3, **PIPELINES)
+    found = shardwright.compile(
+        GPT, 4, cluster="h100-pod:figures=datasheet", time_limit=1e-3, **PIPELINES
+    )
     assert found.plan.document.how.endswith(
         "the budget ended the search; the time limit of 0.001 s stopped it: for the same plan in "
         "each run, use less effort instead"

@@ -33,7 +33,7 @@ from shardwright.search.symmetry.orbits import orbit_space
 from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
 
 

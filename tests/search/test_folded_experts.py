@@ -28,7 +28,7 @@ from tests.equivalence import assert_equal, trained
 from tests.extent import crossed, first
 from tests.zoo_sizes import SMALL
 
-CPU, POD = cluster("cpu"), cluster("h100-pod")
+CPU, POD = cluster("cpu"), cluster("h100-pod:figures=datasheet")
 BATCH, LENGTH, HIDDEN, INNER, EXPERTS = 4, 8, 8, 8, 4
 
 

@@ -16,7 +16,7 @@ from tests.extent import first
 from tests.random_graphs import random_graph
 from tests.zoo_sizes import SMALL
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 WRONG = (
     ("", "the plan `` has an empty item; write `tensor=8,data=4,zero=1,sequence_parallel`"),
     ("tensor=2,,data=2", "the plan `tensor=2,,data=2` has an empty item; "),

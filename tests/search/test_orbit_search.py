@@ -28,7 +28,7 @@ from shardwright.search.symmetry.orbits import orbit_space
 from tests.extent import first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 LEVEL = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
 FINE = Mesh(tuple(MeshAxis(name, 2, int(name < "c")) for name in "abcde"))
 RULE = UpdateRule(Optimizer("sgd", {}))

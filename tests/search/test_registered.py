@@ -66,12 +66,18 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.parametrize("search", ["exact", "dynamic_programming", "data_parallel"])
 def test_a_profile_that_minimises_money(registered: None, search: str) -> None:
-    plan = sw.compile(MODEL, 8, cluster="h100-pod", cost_model="money", search=search).plan
+    plan = sw.compile(
+        MODEL, 8, cluster="h100-pod:figures=datasheet", cost_model="money", search=search
+    ).plan
     assert plan.document.cost_model == "money"
     if search == "exact":
         assert plan.document.gap <= 1e-3
         dearer = sw.compile(
-            MODEL, 8, cluster="h100-pod", cost_model="money", search="data_parallel"
+            MODEL,
+            8,
+            cluster="h100-pod:figures=datasheet",
+            cost_model="money",
+            search="data_parallel",
         )
         assert plan.document.objective <= dearer.plan.document.objective
     assert sw.verify(plan).equal

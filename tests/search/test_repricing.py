@@ -28,7 +28,7 @@ from tests.extent import first
 from tests.random_graphs import random_graph
 from tests.zoo_sizes import SMALL
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 MESH = mesh_for(POD, 8, (2, 2, 2))
 
 

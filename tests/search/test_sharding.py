@@ -10,7 +10,12 @@ from shardwright.tools.main import main
 from tests.extent import first
 
 MLP = "mlp:batch=16,inputs=32,hidden=64,classes=8,layers=3"
-OPTIONS = {"mode": "data_parallel", "mesh": "2x2x2", "cluster": "h100-pod", "optimizer": "adam"}
+OPTIONS = {
+    "mode": "data_parallel",
+    "mesh": "2x2x2",
+    "cluster": "h100-pod:figures=datasheet",
+    "optimizer": "adam",
+}
 
 
 def divided(compiled):

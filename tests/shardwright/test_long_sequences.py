@@ -110,11 +110,13 @@ def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
         "llama:layers=1,hidden=512,heads=4,kv_heads=1,inner=512,batch=1,sequence=131072,"
         "dtype=float32"
     )
-    plan = sw.compile(load(model), 8, cluster="h100-pod").plan
+    plan = sw.compile(load(model), 8, cluster="h100-pod:figures=datasheet").plan
     assert plan.document.lower_bound <= plan.document.objective
     assert len(rings(plan.program)) == 2
     assert sw.prove(plan).proven
-    one = sw.compile(load(model.replace("131072", "512")), 8, cluster="h100-pod").plan
+    one = sw.compile(
+        load(model.replace("131072", "512")), 8, cluster="h100-pod:figures=datasheet"
+    ).plan
     assert not rings(one.program)
 
 
@@ -139,7 +141,9 @@ def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
 def test_context_ranks_by_name(
     model: str, devices: int, length: int, plan: str, count: int
 ) -> None:
-    built = sw.compile(load(MODELS[model].format(length)), devices, cluster="h100-pod", plan=plan)
+    built = sw.compile(
+        load(MODELS[model].format(length)), devices, cluster="h100-pod:figures=datasheet", plan=plan
+    )
     assert len(rings(built.plan.program)) == count
     check(built.plan)
 
@@ -149,7 +153,9 @@ def test_gathered_causal_attention_is_balanced_by_name_and_where_it_pays() -> No
         return sum(n.operator.startswith("balanced_attention") for n in plan.program.nodes)
 
     long = "gpt:layers=1,hidden=64,heads=2,batch=1,sequence={},vocabulary=20,dtype=float32"
-    built = sw.compile(load(long.format(64)), 4, cluster="h100-pod", plan="context=4")
+    built = sw.compile(
+        load(long.format(64)), 4, cluster="h100-pod:figures=datasheet", plan="context=4"
+    )
     assert balanced(built.plan) == 2
     assert balanced(split(long.format(64), 4, 1)) == 0
     assert balanced(split(long.format(16384), 4, 1)) == 2
@@ -175,7 +181,7 @@ def test_gathered_causal_attention_is_balanced_by_name_and_where_it_pays() -> No
 def test_context_ranks_without_work_are_refused(model: str, plan: str, message: str) -> None:
     devices = int(plan[-1])
     with pytest.raises(ShardwrightError, match=message):
-        sw.compile(load(model), devices, cluster="h100-pod", plan=plan)
+        sw.compile(load(model), devices, cluster="h100-pod:figures=datasheet", plan=plan)
 
 
 # What is left out is seen

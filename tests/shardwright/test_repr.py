@@ -92,7 +92,7 @@ def test_the_line_of_a_compilation(compilation):
 
 
 def test_the_line_and_the_table_tell_the_step_that_was_minimised():
-    document = sw.compile(GPT, 4, cluster="h100-pod").plan.document
+    document = sw.compile(GPT, 4, cluster="h100-pod:figures=datasheet").plan.document
     step = seconds_text(document.objective)
     assert step != seconds_text(document.predicted_step_seconds)
     assert f": {step}, " in repr(document)

@@ -11,6 +11,7 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.plans.files import document_digest
+from shardwright.cost_model.cluster import preset_names
 from shardwright.tools.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -90,10 +91,7 @@ COMPILE = {
     "unknown_cluster": (
         ["mlp", "--devices", "8", "--cluster", "h100pod"],
         "no cluster is called `h100pod`; did you mean `h100-pod`? there are "
-        "a100-1600g, a100-40gb-1600g, a100-800g, a100-pod, a100-selene, ascend910-racks, "
-        "ascend910b-pod, b200-node, b200-pod, cpu, gb200-nvl72, h100-3200g, h100-96gb-3200g, "
-        "h100-a100, h100-pod, h100-pods, h200-3200g, l40s-pcie, mi300x-pod, rtx4090-box, tpu-v5e, "
-        "tpu-v5p, v100-nvlink-pair, v100-pod, or a .yaml or .json file",
+        f"{', '.join(sorted((*preset_names(), 'h100-a100')))}, or a .yaml or .json file",
     ),
     "missing_cluster_file": (
         ["mlp", "--devices", "8", "--cluster", "mine.yaml"],
@@ -234,7 +232,7 @@ def edit(plan, change):
 
 AGAIN = (
     "compile the model again: `shardwright compile mlp:batch=4,hidden=8 --devices 2 --cluster "
-    "h100-pod --precision float32 --optimizer sgd`"
+    "h100-pod --figures datasheet --precision float32 --optimizer sgd`"
 )
 DAMAGES = {
     "no_document": (

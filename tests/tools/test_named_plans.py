@@ -11,7 +11,7 @@ from shardwright.models import load_model
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.main import main
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 GPT = "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=16,vocabulary=128,dtype=float32"
 
 # ``estimate``

@@ -6,6 +6,7 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training import Failures, Training
 from shardwright.compiler.rates import Rates, rates
+from shardwright.cost_model.efficiency.published import beyond_published
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
@@ -44,6 +45,8 @@ class Told:
         What failures cost; None where they are left out.
     kept : Kept or None
         As of `Headline`.
+    out_of_range : str or None
+        That the step is above every published one on the device; None where it is not.
     """
 
     planned: Compilation
@@ -55,6 +58,7 @@ class Told:
     training: Training | None
     failures: Failures | None
     kept: Kept | None = None
+    out_of_range: str | None = None
 
     @staticmethod
     def of(
@@ -67,7 +71,10 @@ class Told:
     ) -> "Told":
         """Return what is told of a plan whose step a timeline has, on a cluster."""
         plan, step = planned.plan, timeline.step_seconds
-        speed = rates(plan, planned.compiled, mean_device(cluster), step)
+        device = mean_device(cluster)
+        speed = rates(plan, planned.compiled, device, step)
+        kinds = speed.flops.by_dtype
+        most = max(kinds, key=lambda kind: kinds[kind], default="")
         tokens, devices = batch_size(plan.model).tokens, plan.document.devices
         run_by = "" if cluster.software is None else cluster.software.name
         return Told(
@@ -80,6 +87,7 @@ class Told:
             asked.of_step(step, tokens, devices),
             asked.failures_on(devices, checkpoint_bytes(plan.program)),
             kept,
+            beyond_published(device.name, most, cluster.software, speed.utilization),
         )
 
     def sentences(self, chosen: str = "", compared: str = "") -> list[str]:
@@ -95,6 +103,8 @@ class Told:
         how = self.run_by, chosen, compared, self.kept
         first = Headline(self.planned.plan, self.step_seconds, self.rates, self.limit, *how)
         found = [*first.sentences]
+        if self.out_of_range is not None:
+            found.append(self.out_of_range)
         if self.training is not None:
             found.append(training_sentence(self.asked, self.training, self.failures))
         return found

@@ -9,7 +9,7 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
-from shardwright.tools.clusters import attained_text, fitted_presets
+from shardwright.tools.clusters import attained_text, figures_line
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import parts_of_step
 from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
@@ -45,8 +45,8 @@ def print_estimate(found: Estimated, first: Sequence[str] = (), verbose: bool = 
         return
     _print_memory(found)
     _print_doubts(found)
-    if fitted_presets(found.cluster):
-        _line("figures", attained_text(found.cluster).removeprefix("; "))
+    if figures := figures_line(found.cluster):
+        _line("figures", figures)
     _line("more", "`--verbose` tells the rest, `--html` writes a page to look at")
 
 

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from shardwright.api import DEFAULT_CLUSTER
 from shardwright.compiler.fit.questions import least_devices
 from shardwright.compiler.page.page import check_page
 from shardwright.ir.errors import InfeasibleError, NotFoundError, ShardwrightError
@@ -19,6 +18,7 @@ from shardwright.tools.fit.report import first_sentences, print_answers
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import add_number
 from shardwright.tools.options import (
+    add_cluster,
     add_memory,
     add_model,
     add_software,
@@ -41,12 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N[,N...]",
         help="number of devices; of several, the answers are about the last, and a table of all",
     )
-    place.add_argument(
-        "--cluster",
-        default=DEFAULT_CLUSTER,
-        metavar="NAME|FILE",
-        help=f"the devices and their links; see `shardwright clusters` (default {DEFAULT_CLUSTER})",
-    )
+    add_cluster(place)
     add_memory(place)
     step = parser.add_argument_group("training step")
     add_number(step, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")

@@ -19,7 +19,7 @@ from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
-from shardwright.tools.clusters import attained_text, fitted_presets
+from shardwright.tools.clusters import attained_text, figures_line
 from shardwright.tools.fit.advice import advice
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import FAMILY
@@ -70,8 +70,8 @@ def print_answers(
         _line("family", f"{len(answers.plans)} {FAMILY}")
         _line("figures", _figures(answers))
     else:
-        if fitted_presets(answers.subject.cluster):
-            _line("figures", attained_text(answers.subject.cluster).removeprefix("; "))
+        if figures := figures_line(answers.subject.cluster):
+            _line("figures", figures)
         _line("more", "`--verbose` tells the plan by its parts, limits, all changes and plans")
     if plan is not None and (verbose or not several):
         _print_changes(answers, plan)

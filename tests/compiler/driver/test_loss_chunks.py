@@ -106,21 +106,23 @@ def test_memory_falls_by_the_logits_and_the_report_counts_those_of_a_chunk() -> 
     model += "vocabulary=8192"
     peaks, logits = {}, 4 * 1024 * 8192 * 4
     for chunks in (1, 8, 16):
-        peaks[chunks] = compiled(model, 1, chunks, cluster="h100-pod").document.memory.peak_bytes
+        peaks[chunks] = compiled(
+            model, 1, chunks, cluster="h100-pod:figures=datasheet"
+        ).document.memory.peak_bytes
     assert peaks[1] > 2 * logits  # and their gradient
     assert peaks[8] < peaks[1] - 1.5 * logits
     assert peaks[16] < peaks[8]
 
 
 def test_the_head_of_a_searched_plan_costs_what_the_search_said() -> None:
-    plan = compiled("llama", 4, 2, objective="serial", cluster="h100-pod")
+    plan = compiled("llama", 4, 2, objective="serial", cluster="h100-pod:figures=datasheet")
     assert plan.document.objective == pytest.approx(plan.document.predicted_step_seconds, rel=1e-6)
 
 
 def test_more_chunks_take_longer_and_launch_more() -> None:
     steps = []
     for chunks in (1, 2, 8):
-        plan = compiled("llama", 1, chunks, cluster="h100-pod")
+        plan = compiled("llama", 1, chunks, cluster="h100-pod:figures=datasheet")
         assert plan.document.micro_batch_statistics == ()
         steps.append(plan.document.predicted_step_seconds)
     assert steps[0] < steps[1] < steps[2]

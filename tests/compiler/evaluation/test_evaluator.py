@@ -17,7 +17,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from tests.extent import first
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 SMALL = "hidden=64,heads=4,sequence=32,vocabulary=100,batch=16"
 LLAMA = f"llama:layers=8,kv_heads=4,inner=128,{SMALL}"
 CASES = first(

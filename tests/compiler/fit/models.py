@@ -11,7 +11,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.tracing import Definition
 
-CLUSTER = cluster("h100-pod").without_host()
+CLUSTER = cluster("h100-pod:figures=datasheet").without_host()
 TEXT = "llama:layers=4,hidden=1024,heads=2,kv_heads=2,inner=2816,sequence=2048,vocabulary=32000"
 GIB = 2.0**30
 

@@ -111,7 +111,7 @@ def test_a_step_is_that_of_a_cluster_with_these_figures(text):
 def test_slower_rings_of_a_torus_make_steps_longer():
     graph = training_definition(TEXT, 64, 1)[0].graph
     options = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    own = EvaluatedModel(graph, cluster("tpu-v5e").without_host(), options)
+    own = EvaluatedModel(graph, cluster("tpu-v5e:figures=datasheet").without_host(), options)
     one = evaluated(own, NamedPlan.parse("data=64,micro_batch=1"), 64)
     assert one is not None
     times = [

@@ -21,7 +21,7 @@ from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.options import CompileOptions
 from shardwright.solver.work import Budget
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 GPT = "gpt:layers=2,hidden=16,heads=2,batch=8,sequence=8,vocabulary=32,dtype=float32"
 PAIR = Mesh((MeshAxis("x", 2, 0),))
 SHORT = 20_000.0  # bytes, which bind

@@ -16,7 +16,7 @@ from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.options import CompileOptions
 from tests.extent import first
 
-CLUSTER = cluster("a100-pod").without_host()
+CLUSTER = cluster("a100-pod:figures=datasheet").without_host()
 WHERE = {"cluster": CLUSTER, "batch": 16, "optimizer": "adam", "precision": "bfloat16"}
 MODEL = "gpt3-175b:layers=8,vocabulary=51200"
 

@@ -15,7 +15,7 @@ from tests.extent import ANY_PLAN, first
 
 MODEL = "gpt:layers=4,hidden=16,heads=2,batch=8,sequence=8,vocabulary=32,dtype=float32"
 DENSE = "mlp:layers=2,inputs=16,hidden=16,batch=8"
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 SEEDS = (1, 2, 10, 12, 13, 24)
 # Small models take launches alone, so the rates are those of devices that launch in no time.
 FAST = POD.model_copy(update={"device": POD.device.model_copy(update={"launch_seconds": 0.0})})
@@ -121,7 +121,9 @@ def with_memory(part: Cluster, limit: int) -> Cluster:
 
 
 def test_plans_are_proven_and_run() -> None:
-    found = compile(DENSE, 2, cluster="h100-a100", stages=2, micro_batches=2, gap=0.1)
+    found = compile(
+        DENSE, 2, cluster="h100-a100:figures=datasheet", stages=2, micro_batches=2, gap=0.1
+    )
     assert found.plan.document.device_by_group == ("H100 SXM5 80GB", "A100 SXM4 80GB")
     assert prove(found).proven
     assert verify(found).equal
@@ -162,5 +164,5 @@ def test_plans_are_proven_and_run() -> None:
 )
 def test_what_is_not_compiled_for_parts_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ClusterError) as caught:
-        compile("mlp", 4, cluster="h100-a100", **options)
+        compile("mlp", 4, cluster="h100-a100:figures=datasheet", **options)
     assert str(caught.value) == f"cluster `h100-a100` has the parts `h100` and `a100`, and {told}"

@@ -17,7 +17,7 @@ from shardwright.solver.work import Budget
 from tests.extent import ANY_PLAN, first
 from tests.zoo_sizes import SMALL
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 DEEP = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=8,vocabulary=32,dtype=float32"
 
 

@@ -31,7 +31,7 @@ from tests.random_graphs import random_graph
 from tests.random_micro_batches import random_assignment
 from tests.zoo_sizes import SMALL
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 MESH = Mesh((MeshAxis("x", 2),))
 
 
@@ -151,7 +151,7 @@ def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> N
     found = compile(
         SMALL[model],
         2 * stages,
-        cluster="a100-pod",
+        cluster="a100-pod:figures=datasheet",
         stages=stages,
         chunks=chunks,
         schedule=schedule,
@@ -190,7 +190,7 @@ def test_models(model: str, stages: int, chunks: int, schedule: str | None) -> N
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        compile(SMALL["mlp"], 8, cluster="a100-pod", **options)
+        compile(SMALL["mlp"], 8, cluster="a100-pod:figures=datasheet", **options)
     assert str(caught.value) == message
 
 
@@ -198,7 +198,7 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
 def test_statistics_of_a_batch(passes: int) -> None:
     """Each micro-batch has its own, and what runs once does not end what can be cut."""
     model = "resnet:layers=18,small=true,side=8,classes=8,batch=4,width=4"
-    options: dict[str, Any] = {"micro_batches": passes, "cluster": "a100-pod"}
+    options: dict[str, Any] = {"micro_batches": passes, "cluster": "a100-pod:figures=datasheet"}
     found = compile(model, 2, stages=2, effort=0.05, **options, **ANY_PLAN)
     named = compile(model, 2, plan="pipeline=2", **options)
     assert verify_plan(found.plan, 1).equal

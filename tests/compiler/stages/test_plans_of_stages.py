@@ -26,7 +26,7 @@ from shardwright.solver.work import Budget
 from tests.equivalence import assert_equal, trained
 from tests.extent import first
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 PAIR = Mesh((MeshAxis("x", 2),))  # has whole plans in a fraction of the time
 

@@ -33,7 +33,7 @@ from shardwright.solver.work import Budget
 from tests.random_graphs import random_graph
 from tests.random_micro_batches import random_assignment
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 MESH = Mesh((MeshAxis("x", 1),))
 PASSES = 4
 GPT = "gpt:layers=1,hidden=64,heads=2,batch=8,sequence=4,vocabulary=4096,dtype=float32"

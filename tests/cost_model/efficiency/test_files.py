@@ -189,7 +189,7 @@ SHARED = "`row` is shared by 3, but 4 devices of the level below cannot share ca
             "device.efficiency.matmul.tag",
             "guessed",
             "`device.efficiency.matmul.tag` is `guessed`, but should be 'measured', 'fitted', "
-            "'datasheet' or 'assumed'",
+            "'scaled', 'datasheet' or 'assumed'",
         ),
         ("levels.1.shared_by", 3, SHARED),
         # Names of what is told apart from levels by its name.
@@ -206,7 +206,7 @@ SHARED = "`row` is shared by 3, but 4 devices of the level below cannot share ca
             }.items()
         ),
         ("levels", 5, "`levels` is `5`, but should be a list"),
-        ("device", "H100", "`device` is `H100`, but should be a mapping of keys"),
+        ("device", 5, "`device` is `5`, but should be a mapping of keys"),
         ("name", "", "`name` is ``, but should have at least 1 character"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_kernel_takes_its_traffic_once_and_biases_are_added_in_products_or_apa
                 graph.producers, seconds_as_run(graph, timed, placements(graph, timed)), strict=True
             )
         )
-        moved = 3 * ROWS * run_by.pointwise.value / described.device.achieved_bandwidth
+        moved = 3 * ROWS * run_by.pointwise.value / timed.device.achieved_bandwidth
         assert found["a"] == pytest.approx(moved + described.device.launch_seconds)
         assert found["b"] == found["h"] == found["db"] == 0
         info = info_of(graph, graph.nodes[0])
@@ -70,7 +70,7 @@ def test_a_kernel_takes_its_traffic_once_and_biases_are_added_in_products_or_apa
             assert found["biased"] == 0
         else:
             passes = (2 * ROWS + 8 * 4 * 4) * run_by.biases.value
-            seconds = passes / described.device.achieved_bandwidth
+            seconds = passes / timed.device.achieved_bandwidth
             assert found["biased"] == pytest.approx(seconds + described.device.launch_seconds)
 
 
@@ -94,11 +94,11 @@ def test_clamps_and_gradients_of_biases_take_their_traffic_where_software_has_th
     forward, backward = kernels(graph)
     assert forward.clamped == backward.clamped == ("gate",)
     described = cluster("h100-3200g")
-    bandwidth, launch = described.device.achieved_bandwidth, described.device.launch_seconds
     for name in ("megatron-core", "automodel", "torchtitan"):
         run_by = software(name)
         assert run_by is not None
         timed = described.run_by(run_by)
+        bandwidth, launch = timed.device.achieved_bandwidth, timed.device.launch_seconds
         found = dict(
             zip(
                 graph.producers, seconds_as_run(graph, timed, placements(graph, timed)), strict=True

@@ -16,7 +16,7 @@ from shardwright.cost_model.pipelines.mixed import (
 )
 from shardwright.ir.errors import ClusterError
 
-PRESET = any_cluster("h100-a100")
+PRESET = any_cluster("h100-a100:figures=datasheet")
 assert isinstance(PRESET, MixedCluster)
 
 
@@ -46,10 +46,10 @@ def read(content: object, folder: Path) -> MixedCluster:
 def test_the_preset_has_the_devices_of_two_others():
     assert mixed_names() == ("h100-a100",)
     assert [part.device for part in PRESET.parts] == [
-        cluster("h100-pod").device,
-        cluster("a100-pod").device,
+        cluster("h100-pod:figures=datasheet").device,
+        cluster("a100-pod:figures=datasheet").device,
     ]
-    assert PRESET.parts[1].levels[0] == cluster("a100-pod").levels[0]
+    assert PRESET.parts[1].levels[0] == cluster("a100-pod:figures=datasheet").levels[0]
     assert (PRESET.size, PRESET.link.name, PRESET.link.size) == (256, "between parts", 2)
     assert MixedCluster.model_validate_json(PRESET.model_dump_json()) == PRESET
 
@@ -179,12 +179,18 @@ def _without(key: str, content: dict) -> dict:
             "`parts`: the names of the parts one, one are not all different (in PATH)",
         ),
         (
-            lambda c: {**c, "parts": [c["parts"][0], {"cluster": "h100-pod", "size": 3}]},
+            lambda c: {
+                **c,
+                "parts": [c["parts"][0], {"cluster": "h100-pod:figures=datasheet", "size": 3}],
+            },
             "`parts.1.size` is not a key of a part that is devices of a cluster (in PATH); its "
             "keys are `name`, `cluster` and `devices`",
         ),
         (
-            lambda c: {**c, "parts": [c["parts"][0], {"cluster": "h100-pod", "devices": "8"}]},
+            lambda c: {
+                **c,
+                "parts": [c["parts"][0], {"cluster": "h100-pod:figures=datasheet", "devices": "8"}],
+            },
             "`parts.1.devices` is `8`, expected a positive integer (in PATH)",
         ),
         (lambda c: _without("link", c), "`link` is missing (in PATH)"),

@@ -18,7 +18,7 @@ from shardwright.solver.work import Budget
 from tests.extent import ANY_PLAN
 
 SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved")
-ON_POD = {"cluster": "a100-pod", "optimizer": "adam"}
+ON_POD = {"cluster": "a100-pod:figures=datasheet", "optimizer": "adam"}
 
 
 def drawn(

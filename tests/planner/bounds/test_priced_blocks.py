@@ -39,7 +39,7 @@ from shardwright.solver.work import Budget
 from tests.extent import first
 from tests.random_graphs import random_graph
 
-POD = cluster("a100-pod")
+POD = cluster("a100-pod:figures=datasheet")
 EXACT = 1 + 1e-9
 MODELS = (
     "gpt:layers=2,hidden=64,heads=2,batch=16,sequence=32,vocabulary=256,dtype=float32",

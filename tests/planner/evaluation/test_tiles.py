@@ -24,7 +24,7 @@ from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from tests.extent import first
 
-POD = cluster("h100-pod")
+POD = cluster("h100-pod:figures=datasheet")
 SMALL = "hidden=32,heads=4,sequence=16,vocabulary=64"
 Emission = tuple[Graph, Decisions, Sequence[Pass], Graph]
 CASES = first(
@@ -48,7 +48,7 @@ def emission(model: str | Definition, plan: str) -> Emission:
         8,
         batch=16 if isinstance(model, str) else None,
         plan=plan,
-        cluster="h100-pod",
+        cluster="h100-pod:figures=datasheet",
         memory_limit=inf,
         objective="serial",
     )

@@ -149,7 +149,7 @@ def test_other_options_have_other_fronts(other, written, searched):
 
 
 def test_another_cluster_has_other_fronts(written, searched):
-    fronts_of(replace(searched_anew(small()), cluster=cluster("h100-pod")))
+    fronts_of(replace(searched_anew(small()), cluster=cluster("h100-pod:figures=datasheet")))
     assert searched
 
 

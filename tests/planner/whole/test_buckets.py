@@ -15,7 +15,7 @@ from shardwright.planner.whole.plan import NO_BUCKETS
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.zoo_sizes import SMALL
 
-CPU, POD = cluster("cpu"), cluster("h100-pod")
+CPU, POD = cluster("cpu"), cluster("h100-pod:figures=datasheet")
 OTHERS = (NO_BUCKETS, 25.0, 64.0, FusionSettings(1, times=2), FusionSettings(1, times=4))
 
 

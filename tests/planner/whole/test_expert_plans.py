@@ -24,7 +24,7 @@ from tests.extent import first
 from tests.random_graphs import multilayer_perceptron, random_graph
 from tests.zoo_sizes import SMALL
 
-CPU, POD = cluster("cpu"), cluster("h100-pod")
+CPU, POD = cluster("cpu"), cluster("h100-pod:figures=datasheet")
 ROUNDING = 1 + 1e-9
 DEVICES = 4
 DEGREES = ("tensor=1", "tensor=2", "tensor=4", "tensor=2,sequence_parallel")

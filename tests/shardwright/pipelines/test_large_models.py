@@ -84,7 +84,7 @@ def test_one_stage_that_is_asked_for_is_not_searched(all_are_large):
 
 
 def test_a_model_is_large_that_takes_the_memory_of_eight_devices_and_fits_all():
-    graph, described = zoo.load("mlp").graph, cluster("a100-pod")
+    graph, described = zoo.load("mlp").graph, cluster("a100-pod:figures=datasheet")
     held = 2 * sum(one.value.type.nbytes for one in graph.parameters)  # with gradients
     for devices, is_large in ((7.9, False), (8.1, True), (15.9, True), (16.1, False)):
         options = CompileOptions(memory_limit=held / devices)
@@ -95,7 +95,10 @@ def test_a_model_is_large_that_takes_the_memory_of_eight_devices_and_fits_all():
 
 
 def test_a_large_batch_is_searched_in_micro_batches():
-    graph, described = zoo.load("mlp:batch=4096,hidden=16").graph, cluster("a100-pod")
+    graph, described = (
+        zoo.load("mlp:batch=4096,hidden=16").graph,
+        cluster("a100-pod:figures=datasheet"),
+    )
     made = sum(result.type.nbytes for node in graph.nodes for result in node.results)
     held = 2 * sum(one.value.type.nbytes for one in graph.parameters)
     assert made > 4 * held
