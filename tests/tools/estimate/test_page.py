@@ -8,6 +8,10 @@ from shardwright.tools.main import main
 LINES = (Path(__file__).parents[3] / "docs" / "named-plans.md").read_text("utf-8").splitlines()
 
 
+DEFAULT = "h100"
+"""The cluster of users who name none; other tests name that of data sheets."""
+
+
 def shown(command: str, most: int) -> list[str]:
     """Return the lines that the page shows behind a command: the block of indented lines."""
     first = LINES.index(f"    $ {command}") + 1
@@ -26,7 +30,7 @@ def test_the_first_plan_of_the_page_is_as_shown(capsys, monkeypatch):
         "tensor=4,data=16,zero=1,sequence_parallel,micro_batch=2"
     )
     monkeypatch.setenv("COLUMNS", "120")
-    assert main(command.split()[1:]) == 0
+    assert main([*command.split()[1:], "--cluster", DEFAULT]) == 0
     found = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
     assert found == shown(command, 40)
 
@@ -37,6 +41,6 @@ def test_the_choices_of_a_present_plan_are_as_shown(capsys, monkeypatch, tmp_pat
     monkeypatch.chdir(tmp_path)
     Path("specs.json").write_text(content)
     command = "shardwright estimate gpt2:layers=2,batch=16 --plan specs.json"
-    assert main(command.split()[1:]) == 0
+    assert main([*command.split()[1:], "--cluster", DEFAULT]) == 0
     found = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
     assert found == shown(command, 14)

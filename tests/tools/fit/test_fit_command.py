@@ -74,7 +74,7 @@ def test_people_read_the_same(answers, capsys):
     )
     for word in lines:
         assert f"\n{word}" in printed
-    assert "`--cluster h100-3200g` has rates fitted" in " ".join(printed.split())
+    assert "`--cluster h100` has attained rates" in " ".join(printed.split())
     assert "what a change costs" in printed
     print_answers(answers, [], Asked())
     screen = capsys.readouterr().out

@@ -1,0 +1,66 @@
+"""No preset predicts steps above the fastest published one on its device.
+
+A device that computes whole layers, without communication, recomputation, waits and the update of
+parameters, is faster than any plan of several devices; so the bound holds for all plans of a model.
+"""
+
+from functools import cache
+
+import pytest
+
+import shardwright as sw
+from shardwright.cost_model.cluster import Cluster, cluster, preset_names
+from shardwright.cost_model.efficiency.published import best_published
+from shardwright.cost_model.model_flops import model_flops
+from shardwright.cost_model.roofline import seconds_of_nodes
+from shardwright.ir.graph import Graph
+from shardwright.operators.info import operator_class
+from shardwright.operators.models.optimizer import Update
+
+LAYERS = "layers=2,batch=1"
+MODELS = tuple(f"{name}:{LAYERS}" for name in ("llama3-8b", "llama3-405b", "gpt3-175b"))
+PRESETS = sorted(set(preset_names()) - {"cpu"})
+RAISED = 1.1
+
+
+@cache
+def step_of(model: str, precision: str) -> tuple[Graph, Graph]:
+    """Return the program of a step on one device, and the model."""
+    options = {"precision": precision, "optimizer": "adam", "memory_limit": 1e15}
+    plan = sw.compile(model, 1, cluster="h100:nodes=1", plan="data=1", **options).plan
+    return plan.program, plan.model
+
+
+def share(model: str, described: Cluster) -> float:
+    """Return the model flops utilization of a device that does nothing but compute."""
+    short = "bfloat16" if "bfloat16" in described.device.peak_flops else "float16"
+    program, whole = step_of(model, short)
+    pairs = zip(program.nodes, seconds_of_nodes(program, described), strict=True)
+    computing = (
+        each for node, each in pairs if not issubclass(operator_class(node.operator), Update)
+    )
+    return model_flops(whole).utilization(described.device, 1, sum(computing))
+
+
+def raised(described: Cluster) -> Cluster:
+    """Return a cluster whose device attains a tenth more of everything."""
+    own = described.device.efficiency
+    assert own is not None
+    parts = {"matmul": own.matmul, "attention": own.attention, "memory": own.memory}
+    more = {name: rate.with_value(min(RAISED * rate.value, 1.0)) for name, rate in parts.items()}
+    device = described.device.model_copy(update={"efficiency": own.model_copy(update=more)})
+    return described.model_copy(update={"device": device})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_preset_is_above_the_fastest_published_step(name):
+    best = best_published(cluster(name).device.name)
+    assert best is not None
+    assert max(share(model, cluster(name)) for model in MODELS) <= best.share
+
+
+def test_with_rates_that_are_a_tenth_higher_presets_are_above():
+    for name in ("h100", "a100", "tpu-v5p"):
+        best = best_published(cluster(name).device.name)
+        assert best is not None
+        assert max(share(model, raised(cluster(name))) for model in MODELS) > best.share
