@@ -18,15 +18,15 @@ TOKENS, BATCH, SEQUENCE, DAY, YEAR = 300e9, 1536, 2048, 86400.0, 365.25
         0,
         [
             (1024, "a100-selene", "tensor=8,pipeline=16", "32 days"),
-            (512, "v100-pod", "tensor=8,pipeline=16", "114 days"),
-            (8, "v100-pod", "tensor=8", "17.7 years"),
+            (512, "v100-pod:figures=datasheet", "tensor=8,pipeline=16", "114 days"),
+            (8, "v100-pod:figures=datasheet", "tensor=8", "17.7 years"),
         ],
     ),
 )
 def test_days_of_300_billion_tokens(devices, cluster, plan, shown, capsys):
     """Eight V100 have no room for the model: the step there is one with memory enough."""
     plan += ",micro_batch=1,recompute=full"
-    precision = "float16" if cluster == "v100-pod" else "bfloat16"
+    precision = "float16" if cluster.startswith("v100") else "bfloat16"
     where = ["--devices", str(devices), "--cluster", cluster, "--precision", precision]
     how = ["--batch", str(BATCH), "--software", "megatron", "--plan", plan, "--json"]
     code = main(["estimate", "gpt3-175b", *where, *how])
