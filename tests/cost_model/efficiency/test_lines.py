@@ -117,7 +117,7 @@ def test_a_file_names_a_device_and_what_differs(tmp_path):
 
 
 def test_other_names_are_the_clusters_that_they_stand_for():
-    other = cluster("h100-pod:figures=datasheet")
+    other = cluster("h100-pod")
     assert other == cluster("h100:nodes=256").model_copy(update={"name": "h100-pod"})
 
 
