@@ -183,7 +183,8 @@ def named() -> Iterator[tuple[str, str, bool, Difference]]:
 def found() -> Iterator[tuple[str, int, str, str, Difference]]:
     """Yield models, devices, what was searched, the operators evaluated, and differences."""
     for model, devices, asked in FOUND:
-        given = {"cluster": "h100-pod:figures=datasheet", "precision": "bfloat16", "optimizer": "adam", **asked}
+        given = {"cluster": "h100-pod:figures=datasheet", "precision": "bfloat16"}
+        given |= {"optimizer": "adam", **asked}
         built = shardwright.compile(model, devices, **given)
         size, program = _by_copies(built)
         limit = given.get("memory_limit", CompileOptions().memory_on(built.cluster))
