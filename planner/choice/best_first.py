@@ -310,8 +310,13 @@ class BestFirst(Generic[T]):
         left = [e for e in self._open(self.entries) if "search" not in e.asked]
         if best is None:
             return sorted(left, key=lambda entry: (*entry.size, entry.bound))
-        left = [entry for entry in left if self._is_searchable(entry)]
+        left = [e for e in left if self._is_searchable(e) and not self._is_hopeless(e)]
         return sorted(left, key=lambda entry: (entry is not best, entry.bound))
+
+    def _is_hopeless(self, entry: Entry[T]) -> bool:
+        """Return whether blocks of a large program had no plan that may be better."""
+        asked = self.judge.is_large and self._planning(entry) == "plan" and "plan" in entry.asked
+        return asked and entry.found is None
 
     def _is_searchable(self, entry: Entry[T]) -> bool:
         """Return whether a configuration is searched as a whole, beside a plan.

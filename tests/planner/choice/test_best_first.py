@@ -259,6 +259,17 @@ def test_what_is_not_expected_to_be_faster_is_not_planned():
     assert ("search", three) in judge.asked  # its bound leaves room for a better plan
 
 
+@pytest.mark.parametrize("planned", [1.5, NotFoundError("none is expected to be faster")])
+def test_a_large_program_is_not_searched_where_its_blocks_have_no_plan(planned):
+    one, two = (Configuration(one_axis(), count) for count in (1, 2))
+    drawn = {one: Drawn(1.2, 1.2, 1.4, 1.3, 1.4), two: Drawn(1.2, 1.2, 1.5, 1.3, planned)}
+    judge = DrawnJudge(drawn, blocks=True, is_large=True)
+    _, entries = searched(judge)
+    assert ("plan", two) in judge.asked
+    assert (("search", two) in judge.asked) == isinstance(planned, float)
+    assert min(entry.cost for entry in entries) == 1.4
+
+
 @pytest.mark.parametrize("is_large", [True, False])
 def test_large_pipelines_are_not_searched_beside_a_plan(is_large):
     one, two = (Configuration(one_axis(4), count, 2, 1, "1f1b") for count in (2, 4))
