@@ -21,6 +21,7 @@ from shardwright.solver import (
 from shardwright.solver.elimination import Elimination, Relaxed
 from shardwright.solver.exact.search import LEAST_MESSAGE
 from shardwright.solver.network import build_network
+from shardwright.solver.problem import FORBIDDEN
 from shardwright.solver.work import Budget
 
 ProblemMaker = Callable[[int], Problem]
@@ -224,3 +225,14 @@ def test_one_structure_is_planned_once_and_solved_for_any_costs(
                 assert found.value <= truth.cost * (1 + 1e-12)
                 assert not elimination.exact or found.value == pytest.approx(truth.cost)
     assert len(planned) == 4  # two structures, with and without small messages
+
+
+@pytest.mark.parametrize("kind", [float, np.int64])
+def test_an_entry_that_may_not_be_chosen_need_not_be_infinite(kind: type) -> None:
+    cost = np.array([2 * FORBIDDEN, 3]).astype(kind)
+    table = np.array([[0, 0], [FORBIDDEN, 0]]).astype(kind)
+    problem = Problem((Variable("one", cost), Variable("other", 0 * cost)), (Pair(0, 1, table),))
+    network = build_network(problem)
+    assert network.unary[0].tolist() == [math.inf, 3.0]
+    assert network.tables[0, 1].tolist() == [[0.0, 0.0], [math.inf, 0.0]]
+    assert solve(problem).assignment == (1, 1)
