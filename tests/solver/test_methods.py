@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.ir.errors import SolverError
 from shardwright.solver import Problem, Solution, Variable, brute_force, register_method, solve
-from shardwright.solver.linear_program import Job, path_mixture
+from shardwright.solver.linear_program import Job, highest_weights, path_mixture
 from shardwright.solver.methods import METHODS, SolveOptions
 from shardwright.solver.work import Budget
 
@@ -58,3 +58,10 @@ def test_a_mixture_is_one_of_paths(seed: int) -> None:
     begins = sum(passed[i] for i, job in enumerate(jobs) if not job.after)
     assert begins == pytest.approx(1.0)
     assert passed[-1] == pytest.approx(1.0)
+
+
+def test_without_an_optimum_the_height_bounds_nothing():
+    height, weights = highest_weights(np.array([[np.nan, 1.0]]))
+    assert height == -np.inf
+    assert not weights.any()
+    assert highest_weights(np.array([[1.0, 3.0], [3.0, 1.0]]))[0] == 2.0

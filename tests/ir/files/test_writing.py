@@ -133,3 +133,13 @@ def test_a_folder_below_a_file(tmp_path):
     )
     assert complaint(check_folder, place, "it") == expected
     assert complaint(write_files, place, {"a": b""}, "it").startswith("it cannot be written: not a")
+
+
+def test_new_folders_go_with_what_could_not_be_written(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shardwright.ir.files.writing.exchange", full)
+    said = complaint(write_files, tmp_path / "a" / "b", {"x": b"1"}, "the plan")
+    assert said.startswith("the plan cannot be written: no space left on device")
+    assert not list(tmp_path.iterdir())
