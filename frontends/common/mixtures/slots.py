@@ -62,6 +62,8 @@ def _chains(graph: Graph, constant: Mapping[str, bool]) -> Iterator[tuple[list[s
         if axis is not None:
             read = read or {node.operands[0]}
             last |= dict.fromkeys(read, (node.name, axis))
+        elif read and _is_by_row(node) and any(constant.get(name) for name in node.operands):
+            last |= {name: (node.name, last[name][1]) for name in read}  # a bias of what comes out
         if axis is not None or _is_by_row(node):
             starts |= dict.fromkeys((result.name for result in node.results), read)
     for end, axis in dict.fromkeys(last.values()):

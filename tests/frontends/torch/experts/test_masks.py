@@ -26,6 +26,7 @@ class Masked(torch.nn.Module):
         self.router = torch.nn.Linear(HIDDEN, EXPERTS, bias=False)
         self.first = torch.nn.Parameter(torch.randn(EXPERTS, HIDDEN, INNER))
         self.bias = torch.nn.Parameter(torch.randn(EXPERTS, 1, INNER))
+        self.late = torch.nn.Parameter(torch.randn(EXPERTS, 1, HIDDEN))
         self.second = torch.nn.Parameter(torch.randn(EXPERTS, INNER, HIDDEN))
 
     def forward(self, x: Any) -> Any:
@@ -44,7 +45,7 @@ class Masked(torch.nn.Module):
         sent, back = self.masks(combine)
         rows = torch.einsum("tec,tm->ecm", sent, x)
         inner = torch.relu(torch.einsum("ecm,emf->ecf", rows, self.first) + self.bias)
-        made = torch.einsum("ecf,efm->ecm", inner, self.second)
+        made = torch.einsum("ecf,efm->ecm", inner, self.second) + self.late
         return torch.einsum("tec,ecm->tm", back, made)
 
     def numbered(self, mask: Any) -> Any:
