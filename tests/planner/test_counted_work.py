@@ -26,7 +26,7 @@ RUNS = {
     "meshes": ("mlp", 8, {"mesh": "search"}, 0.1),
     "a pipeline": (GPT, 4, {"stages": 2, "micro_batches": 2}, 0.05),
     "pipelines": (GPT, 2, PIPELINES, 0.3),
-    "convolutions": ("lenet5", 4, WIDE, 0.1),
+    "convolutions": ("lenet5", 4, WIDE, 0.3),
 }
 
 
