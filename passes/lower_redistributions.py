@@ -1,12 +1,14 @@
 """Lowering of redistributions to collectives."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Annotated, NamedTuple
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.lines import DATASHEET, with_figures
 from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster, groups_on, of_one_kind
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.moves import Move
@@ -16,7 +18,7 @@ from shardwright.cost_model.weighted.kinds import kinds_of
 from shardwright.cost_model.weighted_profile import WeightedPlanner, weighted_planner
 from shardwright.dataflow.properties import LOWERED, PARTITIONED
 from shardwright.ir.attributes import Attributes
-from shardwright.ir.errors import PassError
+from shardwright.ir.errors import ClusterError, PassError
 from shardwright.ir.graph import Graph, Node, Value, renamed
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -31,7 +33,18 @@ _WEIGHTS = Spelled(
     lambda weights: () if weights is None else weights.literal,
     (tuple, list),
 )
-_CLUSTER = Spelled("the name of a cluster, or a file", any_cluster, lambda item: item.name)
+
+
+def _line_of(cluster: AnyCluster) -> str:
+    """Return the line that is read as a cluster; its name where none is, of a file."""
+    for line in (cluster.name, with_figures(cluster.name, DATASHEET)):
+        with suppress(ClusterError):
+            if any_cluster(line) == cluster:
+                return line
+    return cluster.name
+
+
+_CLUSTER = Spelled("the name of a cluster, or a file", any_cluster, _line_of)
 
 
 @register_pass

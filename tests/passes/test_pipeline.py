@@ -25,7 +25,13 @@ PIPELINES: dict[str, Pipeline] = {
     "differentiate{loss_scale=0.30000000000000004}": (Differentiate(0.1 + 0.2),),
     "partition,lower_redistributions{cluster=h100-pod}": (
         Partition(),
+        LowerRedistributions(cluster("h100-pod")),
+    ),
+    "lower_redistributions{cluster='h100-pod:figures=datasheet'}": (
         LowerRedistributions(cluster("h100-pod:figures=datasheet")),
+    ),
+    "lower_redistributions{cluster='h100:nodes=4,network=400Gb/s'}": (
+        LowerRedistributions(cluster("h100:nodes=4,network=400Gb/s")),
     ),
     "mirror_shared_values{devices=4,mean=True}": (MirrorSharedValues(4, mean=True),),
     "canonicalize{pins={'a': ((2, 1), (1, 1))}}": (Canonicalize({"a": ((2, 1), (1, 1))}),),

@@ -151,6 +151,20 @@ def test_no_stage_of_one_layer_holds_less_than_its_bound(name):
         assert bound.seconds <= found.seconds * (1 + 1e-9), plan.text
 
 
+def test_a_rough_bound_holds_no_more_where_few_samples_have_other_layouts():
+    sizes = "layers=2,hidden=256,heads=4,kv_heads=2,inner=512,experts=8,sequence=256"
+    text = f"mixtral:{sizes},vocabulary=4096"
+    whole = training_definition(text, 64, 1)[0]
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = EvaluatedModel(whole.graph, slower(CLUSTER, 1000), asked)
+    plan = NamedPlan.parse("data=4,expert=4,micro_batch=1")
+    rough, bound = own.rough_bound(plan, 4, 4), own.bound(plan, 4)
+    assert rough is not None
+    assert bound is not None
+    assert rough.is_rough
+    assert 0.8 * bound.memory_bytes <= rough.memory_bytes <= bound.memory_bytes
+
+
 def test_frozen_weights_are_in_the_bounds():
     own = decoder(LORA)
     whole = training_definition(LORA.removesuffix(",lora=8"), 32, 1)[0]
