@@ -59,6 +59,7 @@ def compared(
         "objective": "serial",
         "gap": 1e-6,
         "precision": precision,
+        "cluster": "h100-pod:figures=datasheet",
         "effort": 2,
     }
 

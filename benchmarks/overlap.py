@@ -115,7 +115,7 @@ def _cases(seed: int, links: float, attained: bool) -> Iterator[Case]:
     random = np.random.default_rng(seed)
     graph = Canonicalize().run(random_graph(seed, nodes=1 + seed % 3))
     devices = int(random.choice([2, 4]))
-    described = _cluster(str(random.choice(["cpu", "h100-pod"])), links)
+    described = _cluster(str(random.choice(["cpu", "h100-pod:figures=datasheet"])), links)
     run_by = None
     if attained:
         described, run_by = attaining(described, random), launching(random)

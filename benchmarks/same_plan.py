@@ -104,6 +104,7 @@ def measured(
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         words = [*launcher, sys.executable, *module, "-m", "shardwright", "compile", *RUNS[name]]
+        words += ["--figures", "datasheet"]
         place = f"{folder}/plan"
         ended = subprocess.run(
             [*words, *options, "--out", place],

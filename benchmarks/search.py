@@ -81,6 +81,7 @@ def compiled(case: Case, options: tuple[str, ...]) -> Run:
     layers, devices, mesh = case
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "shardwright", "compile", GPT.format(layers), "--json"]
+        command += ["--figures", "datasheet"]
         command += ["--mesh", mesh, "--devices", str(devices), "--out", f"{folder}/plan", *options]
         before = cpu_seconds()
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

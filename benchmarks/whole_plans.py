@@ -102,7 +102,7 @@ class Task:
 def measured(task: Task, effort: float) -> dict[str, Any]:
     """Return the figures of a task; a plan that does not fit has some, too."""
     row = rows()[task.row]
-    where = waiting(scaled(cluster(row.cluster), task.links), task.exposed)
+    where = waiting(scaled(cluster(row.sheets), task.links), task.exposed)
     common = {**TRAINED, **task.ablation}
     if task.plan == BEST:
         found = best_named_plan(row.model, where, row.devices, batch=row.batch, **common)

@@ -5,6 +5,8 @@ from typing import Any
 
 from pipelines import PUBLISHED, WAYS
 
+from shardwright.cost_model.efficiency.lines import DATASHEET, with_figures
+
 # Zoo models, with the batch of each device.
 ZOO = {
     "mlp": 32,
@@ -73,6 +75,11 @@ class Row:
     batch: int
     plans: tuple[str, ...] = (BEST,)
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sheets(self) -> str:
+        """The line of the cluster with figures of data sheets."""
+        return with_figures(self.cluster, DATASHEET)
 
 
 def rows() -> dict[str, Row]:

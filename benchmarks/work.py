@@ -45,7 +45,7 @@ def measure(name: str) -> dict[str, object]:
     found = shardwright.compile(
         row.model,
         row.devices,
-        cluster=row.cluster,
+        cluster=row.sheets,
         batch=row.batch,
         workers=1,
         **{**TRAINED, **row.options},

@@ -79,6 +79,7 @@ def compiled(model: str, batch: int, devices: int) -> dict[str, Any] | None:
         begin = spent()
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "shardwright", "compile", model, "--json"]
+            command += ["--figures", "datasheet"]
             command += ["--devices", str(devices), "--batch", str(batch), "--memory", str(limit)]
             command += ["--optimizer", "adam", "--out", f"{folder}/plan"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
