@@ -96,8 +96,8 @@ def fastest(
         How many plans are evaluated, whether they fit or not; by default as many as it takes.
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
-    ascending = _ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
-    for bound in islice(ascending, tried):
+    by_seconds = ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
+    for bound in islice(by_seconds, tried):
         if best is not None and bound.seconds >= best.seconds_in(case):
             break
         own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
@@ -111,10 +111,20 @@ def fastest(
     return best
 
 
-def _ascending(
+def ascending(
     model: EvaluatedModel, bounds: Iterable[Bound], key: Callable[[Bound], Any]
 ) -> Iterator[Bound]:
-    """Yield bounds in ascending order of what they have, each once it is refined and simulated."""
+    """Yield bounds in ascending order of what they have, each once it is refined and simulated.
+
+    Parameters
+    ----------
+    model : EvaluatedModel
+        The model.
+    bounds : iterable of Bound
+        The bounds, maybe rough.
+    key : callable
+        Returns what they are in order of: no less for a refined or simulated bound.
+    """
     left = [(key(bound), number, bound) for number, bound in enumerate(bounds)]
     heapify(left)
     while left:
@@ -135,7 +145,7 @@ def least_memory(
     It fits if any does, unless only some are tried.
     """
     best: Evaluated | None = None
-    by_memory = _ascending(model, plans, lambda one: (one.memory_bytes, one.seconds))
+    by_memory = ascending(model, plans, lambda one: (one.memory_bytes, one.seconds))
     for bound in islice(by_memory, tried):
         if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
             break
