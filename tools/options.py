@@ -80,7 +80,6 @@ def add_cluster(place: argparse._ArgumentGroup) -> None:
     place.add_argument(
         "--figures",
         action=_OnCluster,
-        default=ATTAINED,
         choices=(ATTAINED, DATASHEET),
         help="what devices and links attain: figures that were measured, fitted or scaled "
         "(default), or peaks of data sheets",

@@ -4,7 +4,7 @@ After the name of a cluster, or of its file, a colon and changes to what it desc
 
 ============================== ====================================================================
 ``nodes=8``, ``racks=4``       how many of the innermost groups there are
-``per_node=4``, ``per_rack=36`` devices in each of them
+``per_node=4``, ``per_rack=36`` devices in each of them, at most those of what is named
 ``4x4x8``                      members of every level, innermost first
 ``network=400Gb/s``            what each device can send over the outermost level; also ``50GB/s``
 ``pcie=4``                     the generation of PCIe, where devices are joined through host memory
@@ -46,12 +46,22 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def with_figures(name: str, figures: str | None) -> str:
-    """Return the line of a cluster with figures of data sheets where they are asked for."""
-    if figures != DATASHEET:
+    """Return the line of a cluster with the figures that are asked for; none leave it as it is.
+
+    Raises
+    ------
+    ClusterError
+        If the line itself asks for other figures.
+    """
+    if figures is None:
         return name
     base, changes = parted(name)
-    given = [change for change in changes.split(",") if change and not _is_of_figures(change)]
-    return f"{base}:{','.join([*given, f'figures={DATASHEET}'])}"
+    given = [change for change in changes.split(",") if change]
+    own = [change for change in given if _is_of_figures(change)]
+    if own and own != [f"figures={figures}"]:
+        what = f"`{name}` has `{own[0]}`, and figures that are `{figures}` are asked for"
+        raise ClusterError(what, hint="say one of them")
+    return name if own else f"{base}:{','.join([*given, f'figures={figures}'])}"
 
 
 def changed(content: dict[str, Any], line: str) -> dict[str, Any]:
@@ -69,10 +79,13 @@ def changed(content: dict[str, Any], line: str) -> dict[str, Any]:
         return content
     if "parts" in content and _is_of_figures(changes):
         return {**content, "figures": changes.partition("=")[2]}
-    if not isinstance(content.get("levels"), list) or not content["levels"]:
+    levels = content.get("levels")
+    if not isinstance(levels, list) or not levels:
         what = f"`{base}` is no cluster of one kind of device, and `{changes}` changes none"
         raise ClusterError(what, hint="write a file, see docs/clusters.md")
-    content, kept, seen = {**content, "levels": [*content["levels"]]}, [], set[str]()
+    if not all(isinstance(level, dict) and {"name", "size"} <= set(level) for level in levels):
+        return content  # what a level lacks is told when the description is read
+    content, kept, seen = {**content, "levels": [*levels]}, [], set[str]()
     for change in changes.split(","):
         key, given, value = change.partition("=")
         if key in seen:
@@ -101,7 +114,9 @@ def _change(content: dict[str, Any], key: str, value: str | None, line: str) -> 
     elif key == f"{unit}s" and len(levels) > 1:
         levels[1] = {**levels[1], "size": _count(key, value, line)}
     elif key == f"per_{unit}":
-        levels[0] = {**levels[0], "size": _count(key, value, line)}
+        size = _count(key, value, line)
+        _check_innermost(levels[0], size, line)
+        levels[0] = {**levels[0], "size": size}
     elif key == "network" and len(levels) > 1:
         levels[-1] = {**levels[-1], "bandwidth": _rate(value, line)}
     elif key == PCIE and inner == PCIE:
@@ -120,7 +135,18 @@ def _resize(levels: list[Mapping[str, Any]], sizes: list[int], line: str) -> Non
         names = ", ".join(str(level["name"]) for level in levels)
         what = f"`{line}` gives {len(sizes)} sizes, and the cluster has {len(levels)} levels"
         raise ClusterError(what, hint=f"give the members of {names}, the innermost first")
+    _check_innermost(levels[0], sizes[0], line)
     levels[:] = [{**level, "size": n} for level, n in zip(levels, sizes, strict=True)]
+
+
+def _check_innermost(level: Mapping[str, Any], size: int, line: str) -> None:
+    """Refuse more devices on the innermost links than the machine that is named has."""
+    most = level.get("size")
+    if isinstance(most, int) and size > most:
+        name = str(level["name"])
+        unit = "node" if name == PCIE else name
+        what = f"`{line}` has {size} devices in each {unit}, and it joins {most} at most"
+        raise ClusterError(what, hint="describe another machine in a file, see docs/clusters.md")
 
 
 def _count(key: str, value: str | None, line: str) -> int:

@@ -41,6 +41,16 @@ def test_a_generation_of_pcie_has_the_rate_through_host_memory():
     [
         ("h100:", "`h100:` says nothing after the colon; write `h100`"),
         ("h100:nodes=0", "`nodes` in `h100:nodes=0` is `0`, expected a positive integer"),
+        (
+            "h100:per_node=9",
+            "`h100:per_node=9` has 9 devices in each node, and it joins 8 at most; describe another "
+            "machine in a file, see docs/clusters.md",
+        ),
+        (
+            "rtx4090:16x2",
+            "`rtx4090:16x2` has 16 devices in each node, and it joins 8 at most; describe another "
+            "machine in a file, see docs/clusters.md",
+        ),
         ("h100:nodes=2,nodes=3", "`h100:nodes=2,nodes=3` gives `nodes` twice; give it once"),
         (
             "h100:racks=3",
@@ -74,6 +84,17 @@ def test_lines_that_say_no_cluster_are_refused(line, told):
     assert str(caught.value) == told
 
 
+@pytest.mark.parametrize("level", ["{size: 4, bandwidth: 1.0e+9, latency: 1.0e-6}", "4"])
+def test_a_line_leaves_it_to_the_file_to_say_what_a_level_lacks(tmp_path, level):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"name: mine\ndevice: h100\nlevels: [{level}]\n")
+    with pytest.raises(ClusterError) as bare:
+        cluster(str(file))
+    with pytest.raises(ClusterError) as changed:
+        cluster(f"{file}:per_node=2")
+    assert str(changed.value) == str(bare.value)
+
+
 def test_other_figures_than_two_kinds_are_refused():
     with pytest.raises(ClusterError, match="`figures` is `mine`, expected `attained` or"):
         cluster("h100:figures=mine")
@@ -91,7 +112,14 @@ def test_figures_of_data_sheets_leave_the_description_else():
 def test_figures_are_asked_of_a_line_once():
     line = with_figures("h100:nodes=2", "datasheet")
     assert line == "h100:nodes=2,figures=datasheet" == with_figures(line, "datasheet")
-    assert with_figures(line, "attained") == line
+    assert with_figures(line, None) == line
+    assert with_figures("h100", "attained") == "h100:figures=attained"
+    with pytest.raises(ClusterError) as caught:
+        with_figures(line, "attained")
+    assert str(caught.value) == (
+        "`h100:nodes=2,figures=datasheet` has `figures=datasheet`, and figures that are `attained` "
+        "are asked for; say one of them"
+    )
 
 
 def test_parts_of_a_mixed_cluster_have_the_figures_that_are_asked_for():
