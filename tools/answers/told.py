@@ -110,6 +110,7 @@ class Told:
         return found
 
     @property
-    def training_document(self) -> dict[str, Any]:
-        """The keys about a training: none where it is not asked."""
-        return training_document(self.training, self.failures)
+    def document(self) -> dict[str, Any]:
+        """Whether the step is out of range, or null; and a training's keys, where it is asked."""
+        training = training_document(self.training, self.failures)
+        return {"out_of_range": self.out_of_range, **training}

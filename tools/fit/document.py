@@ -80,7 +80,7 @@ def built_document(answers: Answers, asked: Asked) -> dict[str, Any] | None:
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
         "memory_by_kind": dict(compilation.plan.document.memory.by_kind),
         "software_memory_bytes": kept and kept.report.peak_bytes,
-        **told.training_document,
+        **told.document,
     }
 
 

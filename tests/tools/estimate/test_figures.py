@@ -210,6 +210,21 @@ def test_a_cluster_of_data_sheets_has_no_tags():
     assert not [*tagged(sw.compile("mlp", 1, mode="stand_alone").cluster)]
 
 
+def test_the_document_says_whether_a_step_is_above_all_published_ones(capsys):
+    model = "gpt:layers=1,hidden=4096,heads=32,batch=8,sequence=4096"
+    given = [model, "--devices", "1", "--precision", "bfloat16", "--json", "--cluster"]
+    for command in (["compile", *given], ["estimate", *given]):
+        plan = ["--plan", "data=1"]
+        assert main([*command, "h100:figures=datasheet", *plan]) == 0
+        document = json.loads(capsys.readouterr().out)
+        share = document["model_flops_utilization"]
+        assert document["out_of_range"].startswith(
+            f"out of range: {share:.0%} MFU is above the 64% of the fastest published step"
+        )
+        assert main([*command, "h100", *plan]) == 0
+        assert json.loads(capsys.readouterr().out)["out_of_range"] is None
+
+
 # Doubts
 
 

@@ -29,6 +29,7 @@ def test_the_document_answers_all_questions(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["fits"]
     assert found["built"]["memory_bytes_per_device"] <= found["memory_limit_bytes"]
+    assert found["built"]["out_of_range"] is None
     assert found["fewest_devices"]["devices"] >= found["least_devices_proven"]
     assert [row["devices"] for row in found["by_devices"]] == [1, 2]
     assert {"recomputation", "ZeRO", "devices"} <= {row["kind"] for row in found["changes"]}
