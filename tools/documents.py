@@ -52,6 +52,7 @@ _UNKNOWN = (
     "tokens_per_second_per_device",
     "model_flops",
     "model_flops_utilization",
+    "out_of_range",
     "memory_bytes_per_device",
     "memory_by_kind",
     "memory_by_group",
