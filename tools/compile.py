@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
         compilation.write_page(page, timeline, told.sentences(chosen))
     if arguments.json:
         document = compile_document(compilation, limit, directory, timeline)
-        print_document({**document, **told.document})
+        print_document({**document, **told.training_document})
     else:
         extent = FULL if arguments.full else VERBOSE if arguments.verbose else SCREEN
         print_compilation(compilation, timeline, directory, extent, told.sentences(chosen))

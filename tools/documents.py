@@ -27,6 +27,7 @@ from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
 from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.named_plan import NamedPlan
+from shardwright.tools.answers.told import out_of_range
 from shardwright.verification.verdict import Verdict
 from shardwright.zoo import assumed_precision
 
@@ -204,12 +205,14 @@ def timeline_of(compilation: Compilation, limit: MemoryLimit) -> Timeline:
 def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:
     """Return the keys about the overlapped step."""
     device, step = mean_device(compilation.cluster), timeline.step_seconds
+    speed = rates(compilation.plan, compilation.compiled, device, step)
     return {
         "overlapped_step_seconds": step,
         "communication_seconds": timeline.communication_seconds,
         "exposed_communication_seconds": timeline.exposed_communication_seconds,
         "bubble_seconds": timeline.bubble_seconds,
-        **rates(compilation.plan, compilation.compiled, device, step).document,
+        **speed.document,
+        "out_of_range": out_of_range(speed, compilation.cluster),
     }
 
 

@@ -21,6 +21,14 @@ from shardwright.tools.answers.training import (
 )
 
 
+def out_of_range(speed: Rates, cluster: AnyCluster) -> str | None:
+    """Return the sentence about a step above every published one; None where it is not."""
+    kinds = speed.flops.by_dtype
+    most = max(kinds, key=lambda kind: kinds[kind], default="")
+    name = mean_device(cluster).name
+    return beyond_published(name, most, cluster.software, speed.utilization)
+
+
 @dataclass(frozen=True)
 class Told:
     """A plan with its step, and what is asked about a training by it.
@@ -73,8 +81,6 @@ class Told:
         plan, step = planned.plan, timeline.step_seconds
         device = mean_device(cluster)
         speed = rates(plan, planned.compiled, device, step)
-        kinds = speed.flops.by_dtype
-        most = max(kinds, key=lambda kind: kinds[kind], default="")
         tokens, devices = batch_size(plan.model).tokens, plan.document.devices
         run_by = "" if cluster.software is None else cluster.software.name
         return Told(
@@ -87,7 +93,7 @@ class Told:
             asked.of_step(step, tokens, devices),
             asked.failures_on(devices, checkpoint_bytes(plan.program)),
             kept,
-            beyond_published(device.name, most, cluster.software, speed.utilization),
+            out_of_range(speed, cluster),
         )
 
     def sentences(self, chosen: str = "", compared: str = "") -> list[str]:
@@ -110,7 +116,6 @@ class Told:
         return found
 
     @property
-    def document(self) -> dict[str, Any]:
-        """Whether the step is out of range, or null; and a training's keys, where it is asked."""
-        training = training_document(self.training, self.failures)
-        return {"out_of_range": self.out_of_range, **training}
+    def training_document(self) -> dict[str, Any]:
+        """The keys about a training: none where it is not asked."""
+        return training_document(self.training, self.failures)

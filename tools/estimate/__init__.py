@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     if page is not None:
         timed.write_page(page, timeline, told.sentences(chosen))
     if arguments.json:
-        print_document({**found.document, **told.document})
+        print_document({**found.document, **told.training_document})
     else:
         print_estimate(found, told.sentences(chosen), arguments.verbose)
         if page is not None:

@@ -43,13 +43,13 @@ def test_a_generation_of_pcie_has_the_rate_through_host_memory():
         ("h100:nodes=0", "`nodes` in `h100:nodes=0` is `0`, expected a positive integer"),
         (
             "h100:per_node=9",
-            "`h100:per_node=9` has 9 devices in each node, and it joins 8 at most; describe another "
-            "machine in a file, see docs/clusters.md",
+            "`h100:per_node=9` has 9 devices in each node, and it joins 8 at most; describe "
+            "another machine in a file, see docs/clusters.md",
         ),
         (
             "rtx4090:16x2",
-            "`rtx4090:16x2` has 16 devices in each node, and it joins 8 at most; describe another "
-            "machine in a file, see docs/clusters.md",
+            "`rtx4090:16x2` has 16 devices in each node, and it joins 8 at most; describe "
+            "another machine in a file, see docs/clusters.md",
         ),
         ("h100:nodes=2,nodes=3", "`h100:nodes=2,nodes=3` gives `nodes` twice; give it once"),
         (
