@@ -11,6 +11,7 @@ from shardwright.communication import get_group_size
 from shardwright.dataflow.placement import cuts_of
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph, Value
+from shardwright.ir.reachability import without_dead_nodes
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import shortened
 from shardwright.ir.values import check_fields, checked
@@ -192,11 +193,12 @@ def trace(
         cuts=_cuts(graph, tracer.stages),
     )
     verify(graph)
+    alive = {node.name for node in without_dead_nodes(graph).nodes}
     return Definition(
         graph,
         tuple(inputs),
-        tracer.pins,
-        tracer.result_pins,
+        {node: pin for node, pin in tracer.pins.items() if node in alive},
+        {node: pin for node, pin in tracer.result_pins.items() if node in alive},
         tracer.initial,
         _dense_where_read_whole(tracer.optimizer, graph) or optimizer,
         loss_scale,

@@ -5,6 +5,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, POSITIVE_INTEGER, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.batch_normalization import emit_batch_norm
+from shardwright.ops.composite import Composition
 from shardwright.parameter import Parameter, Start
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
@@ -98,6 +99,22 @@ def _last(shape: int | tuple[int, ...] | list[int]) -> int:
     return sizes[0]
 
 
+class _BatchStatistics(Composition):
+    """Normalization by the statistics of a batch, which are returned, too."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def compose(
+        self, x: Tensor, gamma: Tensor, beta: Tensor, *moving: Tensor, parts: int
+    ) -> tuple[Tensor, ...]:
+        """Normalize; the moving statistics are operands only of a strategy, as in MindSpore."""
+        tracer = current_tracer()
+        operands = (x.value(tracer), gamma.value(tracer), beta.value(tracer))
+        made = emit_batch_norm(tracer, *operands, self.epsilon, parts)
+        return tuple(TracedTensor(value) for value in made)
+
+
 class BatchNorm(Cell):
     """Normalization of every channel over the batch, then a scale and a shift.
 
@@ -141,6 +158,7 @@ class BatchNorm(Cell):
             raise wrong_value("momentum", momentum, "a number from 0 to 1")
         self.parts = parts
         self.eps = eps
+        self.bn_train = _BatchStatistics(eps)
         self.momentum = momentum
         self.moving_mean = _moving(moving_mean_init, num_features, dtype)
         self.moving_variance = _moving(moving_var_init, num_features, dtype)
@@ -155,13 +173,11 @@ class BatchNorm(Cell):
             )
         if not self.trains:
             return self._by_moving_statistics(x)
-        tracer = current_tracer()
-        gamma, beta = self.gamma.value(tracer), self.beta.value(tracer)
-        operands = (x.value(tracer), gamma, beta)
-        y, mean, variance = emit_batch_norm(tracer, *operands, self.eps, self.parts)
-        self._move(self.moving_mean, TracedTensor(mean))
-        self._move(self.moving_variance, TracedTensor(variance))
-        return TracedTensor(y)
+        moving = (self.moving_mean, self.moving_variance)
+        y, *statistics = self.bn_train(x, self.gamma, self.beta, *moving, parts=self.parts)
+        for average, of_batch in zip(moving, statistics, strict=True):
+            self._move(average, of_batch)
+        return y
 
     def _by_moving_statistics(self, x: Tensor) -> Tensor:
         sizes = (1, x.shape[1], *(1,) * (x.ndim - 2))

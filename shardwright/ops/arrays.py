@@ -90,6 +90,8 @@ def _filled(value: float, like: Tensor) -> Tensor:
 class TruncateMod(Composition):
     """The remainder of a division rounded towards zero, with the sign of the dividend."""
 
+    is_pointwise = True
+
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide, and take away."""
         return x - apply("trunc", x / y) * y
@@ -97,6 +99,8 @@ class TruncateMod(Composition):
 
 class TruncateDiv(Composition):
     """A quotient rounded towards zero."""
+
+    is_pointwise = True
 
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide and round."""
@@ -106,6 +110,8 @@ class TruncateDiv(Composition):
 class Xlogy(Composition):
     """The first times the logarithm of the second; zero where the first is zero."""
 
+    is_pointwise = True
+
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Take the logarithm where it counts."""
         counts = apply("not_equal", x, 0.0)
@@ -114,6 +120,8 @@ class Xlogy(Composition):
 
 class Xdivy(Composition):
     """A quotient; zero where the first is zero."""
+
+    is_pointwise = True
 
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide where it counts."""

@@ -1,8 +1,12 @@
 """Operators of MindSpore that are compositions of several here."""
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
-from shardwright.ir.errors import ModelError
+import numpy as np
+
+from shardwright.ir.errors import ModelError, StrategyError
+from shardwright.ir.graph import Node, Value
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_choice, wrong_value
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
 from shardwright.operators.info import SplitCounts
@@ -16,11 +20,13 @@ class Composition:
     """An operator that is made of several: a subclass has `compose`."""
 
     in_strategy: SplitCounts | None = None
+    is_pointwise: ClassVar[bool] = False  # whether all its operators are, and broadcast alike
 
     def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
         """Pin how the composition is split: for each operand the slices of each dimension.
 
-        Each of its operators is split so whose operands have as many dimensions.
+        Each of its operators is split so that reads these operands alone, or operands of the same
+        shapes; all are where they work point by point.
 
         Raises
         ------
@@ -48,7 +54,7 @@ class Composition:
         Raises
         ------
         ModelError
-            If it is pinned, and none of its operators has operands of as many dimensions.
+            If it is pinned, and none of its operators can be split so.
         """
         if self.in_strategy is None or not is_tracing():
             return self.compose(*arguments, **others)  # type: ignore[attr-defined]
@@ -57,23 +63,97 @@ class Composition:
         made = self.compose(*arguments, **others)  # type: ignore[attr-defined]
         for tensor in made if isinstance(made, tuple) else (made,):
             tensor.value(tracer)  # slices are taken when they are first read
-        ranks = [len(counts) for counts in self.in_strategy]
-        results = (value for node in tracer.nodes for value in node.results)
-        parameters = (parameter.value for parameter in tracer.parameters)
-        known = {value.name: value for value in (*tracer.inputs, *parameters, *results)}
-        pinned = [
-            node.name
-            for node in tracer.nodes[begin:]
-            if [len(known[name].type.shape) for name in node.operands] == ranks
-        ]
-        if not pinned:
+        flat = [x for a in arguments for x in (a if isinstance(a, tuple | list) else (a,))]
+        values = [item.value(tracer) for item in flat if isinstance(item, Tensor)]
+        pins = self._pins(tracer.nodes[begin:], values)
+        if not pins:
             raise ModelError(
                 f"the strategy {self.in_strategy} fits none of the operators that "
                 f"`{type(self).__name__}` is made of",
                 hint="leave it out: the compiler splits each of them",
             )
-        tracer.pins |= dict.fromkeys(pinned, self.in_strategy)
+        tracer.pins |= pins
         return made
+
+    def _given(self, values: Sequence[Value]) -> dict[str, tuple[int, ...]]:
+        """Return the strategy of each operand, by the name of its value.
+
+        Raises
+        ------
+        ModelError
+            If it does not name every dimension.
+        """
+        assert self.in_strategy is not None
+        shapes = tuple(value.type.shape for value in values)
+        if [len(shape) for shape in shapes] != [len(counts) for counts in self.in_strategy]:
+            raise ModelError(
+                f"the strategy {self.in_strategy} does not fit `{type(self).__name__}`, whose "
+                f"operands have the shapes {shapes}",
+                hint="give one number of slices for each dimension of each tensor",
+            )
+        names = [value.name for value in values]
+        given = dict(zip(names, self.in_strategy, strict=True))
+        pairs = zip(names, self.in_strategy, strict=True)
+        in_two_ways = {name for name, counts in pairs if given[name] != counts}
+        return {name: counts for name, counts in given.items() if name not in in_two_ways}
+
+    def _pins(self, nodes: Sequence[Node], values: Sequence[Value]) -> dict[str, SplitCounts]:
+        """Return the strategies of the operators that read operands of the composition alone.
+
+        One whose operands have the same shapes as those of the composition has its strategy.
+        """
+        assert self.in_strategy is not None
+        tracer, given = current_tracer(), self._given(values)
+        results = (value for node in tracer.nodes for value in node.results)
+        parameters = (parameter.value for parameter in tracer.parameters)
+        known = {value.name: value for value in (*tracer.inputs, *parameters, *results)}
+        shapes = [value.type.shape for value in values]
+        if self.is_pointwise:
+            counts = self._counts(shapes)
+            shapes_of = {n.name: [known[name].type.shape for name in n.operands] for n in nodes}
+            return {
+                name: tuple(_aligned(shape, counts) for shape in operands)
+                for name, operands in shapes_of.items()
+                if operands
+            }
+        pins: dict[str, SplitCounts] = {}
+        for node in nodes:
+            if node.operands and set(node.operands) <= given.keys():
+                pins[node.name] = tuple(given[name] for name in node.operands)
+            elif [known[name].type.shape for name in node.operands] == shapes:
+                pins[node.name] = self.in_strategy
+        return pins
+
+    def _counts(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
+        """Return the size and slices of each dimension of a pointwise result, the last one first.
+
+        Raises
+        ------
+        StrategyError
+            If two operands are split in different ways, or a dimension is that is repeated.
+        """
+        assert self.in_strategy is not None
+        sizes = np.broadcast_shapes(*shapes)[::-1]
+        found = [1] * len(sizes)
+        for first in (True, False):
+            for shape, counts in zip(shapes, self.in_strategy, strict=True):
+                for d, (size, count) in enumerate(zip(shape[::-1], counts[::-1], strict=True)):
+                    whole = size == sizes[d]
+                    if first and whole:
+                        found[d] = max(found[d], count)
+                    elif not first and count != (found[d] if whole else 1):
+                        raise StrategyError(
+                            f"the strategy {self.in_strategy} splits the operands of "
+                            f"`{type(self).__name__}`, {tuple(shapes)}, in different ways",
+                            hint="split a dimension alike in all operands that have it",
+                        )
+        return list(zip(sizes, found, strict=True))
+
+
+def _aligned(shape: tuple[int, ...], counts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the slices of an operand of a pointwise operator; what is repeated is whole."""
+    pairs = zip(shape[::-1], counts, strict=False)
+    return tuple(count if size == whole else 1 for size, (whole, count) in pairs)[::-1]
 
 
 class ExtremumWithValue(Composition):
@@ -183,11 +263,13 @@ class StridedSlice(Composition):
     Parameters
     ----------
     begin_mask, end_mask : int
-        Bits of the dimensions whose bound is not read: they begin or end where the tensor does.
-    ellipsis_mask, new_axis_mask : int
+        Bits of the entries whose bound is not read: they begin or end where the tensor does.
+    ellipsis_mask : int
         Must be 0.
+    new_axis_mask : int
+        Bits of the entries that stand for a new dimension of size one, and read no bounds.
     shrink_axis_mask : int
-        Bits of the dimensions of which the element at `begin` alone is taken.
+        Bits of the other entries of which the element at `begin` alone is taken.
     """
 
     def __init__(
@@ -198,11 +280,10 @@ class StridedSlice(Composition):
         new_axis_mask: int = 0,
         shrink_axis_mask: int = 0,
     ) -> None:
-        for name, mask in (("ellipsis_mask", ellipsis_mask), ("new_axis_mask", new_axis_mask)):
-            if mask != 0:
-                raise wrong_value(name, mask, "0", "index the tensor instead")
+        if ellipsis_mask != 0:
+            raise wrong_value("ellipsis_mask", ellipsis_mask, "0", "index the tensor instead")
         self.begin_mask, self.end_mask = begin_mask, end_mask
-        self.shrink_axis_mask = shrink_axis_mask
+        self.new_axis_mask, self.shrink_axis_mask = new_axis_mask, shrink_axis_mask
         for name, mask in vars(self).items():
             NOT_NEGATIVE_INTEGER.check(name, mask)
 
@@ -216,7 +297,9 @@ class StridedSlice(Composition):
         """Slice; a negative bound counts from the end. Other dimensions stay whole."""
         steps = strides or (1,) * len(begin)
 
-        def index(d: int, first: int, last: int, step: int) -> int | slice:
+        def index(d: int, first: int, last: int, step: int) -> int | slice | None:
+            if self.new_axis_mask >> d & 1:
+                return None
             if self.shrink_axis_mask >> d & 1:
                 return first
             start = None if self.begin_mask >> d & 1 else first
@@ -251,6 +334,8 @@ class TensorScatterSub(TensorScatterAdd):
 class AddN(Composition):
     """The sum of several tensors."""
 
+    is_pointwise = True
+
     def compose(self, x: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
         """Add up."""
         total = x[0]
@@ -262,6 +347,8 @@ class AddN(Composition):
 class MaskedFill(Composition):
     """A tensor with a value where a mask is true."""
 
+    is_pointwise = True
+
     def compose(self, x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
         """Fill."""
         if not isinstance(value, Tensor):
@@ -272,6 +359,8 @@ class MaskedFill(Composition):
 class Lerp(Composition):
     """``start + weight (end - start)``."""
 
+    is_pointwise = True
+
     def compose(self, start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
         """Mix."""
         return start + (end - start) * weight
@@ -280,6 +369,8 @@ class Lerp(Composition):
 class Addcmul(Composition):
     """``x + value a b``."""
 
+    is_pointwise = True
+
     def compose(self, x: Tensor, a: Tensor, b: Tensor, value: float = 1.0) -> Tensor:
         """Multiply and add."""
         return x + a * b * value
@@ -287,6 +378,8 @@ class Addcmul(Composition):
 
 class Hypot(Composition):
     """The root of the sum of two squares."""
+
+    is_pointwise = True
 
     def compose(self, a: Tensor, b: Tensor) -> Tensor:
         """Square, add, take the root."""
@@ -307,6 +400,8 @@ class DivMod(Composition):
 
 class MulNoNan(Composition):
     """A product; zero where the second is zero, whatever the first."""
+
+    is_pointwise = True
 
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Multiply where there is something to."""

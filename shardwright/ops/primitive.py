@@ -20,8 +20,12 @@ from shardwright.tracer import current_tracer, is_tracing
 _CALL_ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "broadcast_to": ("shape",),
     "cast": ("dtype",),
+    "cumprod": ("axis",),
+    "cumsum": ("axis",),
     "expand_dims": ("axis",),
     "pow": ("exponent",),
+    "reduce_all": ("axis",),
+    "reduce_any": ("axis",),
     "reduce_max": ("axis",),
     "reduce_mean": ("axis",),
     "reduce_min": ("axis",),

@@ -153,7 +153,7 @@ def test_compositions_are_split_where_an_operator_has_such_operands():
     assert compiled(Sliced(((1, 4),)), ones(128, 32))
     with pytest.raises(RuntimeError, match="cannot be split"):
         compiled(Sliced(((3, 1),)), ones(128, 32))
-    with pytest.raises(RuntimeError, match="fits none of the operators that `StridedSlice`"):
+    with pytest.raises(RuntimeError, match=r"does not fit `StridedSlice`, whose operands have"):
         compiled(Sliced(((1, 1), (1, 1))), ones(128, 32))
 
 

@@ -4,10 +4,12 @@ MindSpore's own tests compile so: ``_cell_graph_executor.compile(net, *inputs)``
 to be started: `device_num` of the context says for how many ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any
+
+import numpy as np
 
 from shardwright.compiler.compiled import Compiled
 from shardwright.dataflow.cotangents import untrained_parameters
@@ -59,8 +61,8 @@ class _Executor:
         ----------
         obj : Cell
             The cell: a training step, a network with gradients by inputs or parameters, or neither.
-        *args : Tensor
-            Its inputs; their values are not read.
+        *args : Tensor, number, or tuple of them
+            Its inputs; the values of tensors are not read, other values are constants.
         phase : str
             Part of the name that is returned.
         do_convert, auto_parallel_mode : bool
@@ -81,10 +83,10 @@ class _Executor:
 
 
 def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> Compiled:
-    tensors = [item if isinstance(item, Tensor) else Tensor(item) for item in inputs]
-    specs = [InputSpec(f"input{i}", tensor.type) for i, tensor in enumerate(tensors)]
+    arguments = [Tensor(item) if isinstance(item, np.ndarray) else item for item in inputs]
+    specs = [InputSpec(f"input{i}", x.type) for i, x in enumerate(_tensors(arguments))]
     with differentiated_alone() as noted:
-        definition = trace(_Whole(cell, noted), specs)
+        definition = trace(_Whole(cell, noted, arguments), specs)
     definition = replace(definition, graph=_trained(definition, noted))
     return compiled(definition, _options(cell))
 
@@ -125,11 +127,11 @@ class _Whole(Cell):
 
     _auto_prefix = False
 
-    def __init__(self, cell: Cell, noted: Differentiated) -> None:
-        self.network, self._noted = cell, noted
+    def __init__(self, cell: Cell, noted: Differentiated, arguments: Sequence[Any]) -> None:
+        self.network, self._noted, self._arguments = cell, noted, arguments
 
     def construct(self, *inputs: Tensor) -> Any:
-        made = tuple(_tensors(self.network(*inputs)))
+        made = tuple(_tensors(self.network(*_replaced(self._arguments, iter(inputs)))))
         first = (tuple(_tensors(self._noted.outputs)) or made)[0]
         real = first if first.type.is_float else first.astype("float32")
         return real.sum() if real.ndim else real
@@ -141,6 +143,15 @@ def _tensors(made: Any) -> Iterator[Tensor]:
     elif isinstance(made, tuple | list):
         for item in made:
             yield from _tensors(item)
+
+
+def _replaced(arguments: Sequence[Any], tensors: Iterator[Tensor]) -> Iterator[Any]:
+    """Yield arguments with other tensors in their places."""
+    for item in arguments:
+        if isinstance(item, tuple | list):
+            yield tuple(_replaced(item, tensors))
+        else:
+            yield next(tensors) if isinstance(item, Tensor) else item
 
 
 def _trained(definition: Definition, noted: Differentiated) -> Graph:
