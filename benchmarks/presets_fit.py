@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -140,9 +141,9 @@ def outcome(name: str) -> Row | str:
     signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
-        return row(name) or f"no plan fits on {DEVICES[-1]} devices"
+        return row(name) or f"No plan fits on {DEVICES[-1]} devices"
     except TimeoutError:
-        return f"left after {LIMIT} s"
+        return f"Left after {LIMIT} s"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -155,7 +156,9 @@ def page(outcomes: Mapping[str, Row | str]) -> str:
     """Return the page of the models."""
     rows = {name: one for name, one in outcomes.items() if isinstance(one, Row)}
     proven = [one for one in rows.values() if not one.gap]
-    missing = {name: outcomes.get(name, "not run") for name in presets() if name not in rows}
+    missing = defaultdict[str, list[str]](list)
+    for name in (name for name in presets() if name not in rows):
+        missing[str(outcomes.get(name, "Not run"))].append(f"`{name}`")
     lines = [
         "# Plans that fit finds for the decoders of the table",
         "",
@@ -171,7 +174,7 @@ def page(outcomes: Mapping[str, Row | str]) -> str:
         f"{len(rows)} of {len(presets())} presets: {len(proven)} of these plans are the fastest of "
         f"their family, the others within {max([x.gap for x in rows.values()], default=0):.1%} of "
         f"it; {sum(x.seconds <= 10 for x in rows.values())} took at most 10 s.",
-        *(f"- `{name}`: {why}." for name, why in missing.items()),
+        *(f"{why}: {', '.join(names)}." for why, names in missing.items()),
         "",
         "| model | devices | step | memory, GiB | gap | seconds | plans | evaluated | best plan |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -56,7 +56,7 @@ CASES = (
         16,
         1024,
         "data=16,expert=16,micro_batch=1,zero=1",
-        "Megatron-Bridge, performance summary",
+        "Megatron-Bridge, performance summary (fp8)",
     ),
     Case(
         "gpt-oss-120b",
@@ -71,7 +71,7 @@ CASES = (
         8192,
         "tensor=2,pipeline=8,chunks=4,data=16,expert=32,expert_tensor=1,micro_batch=1,zero=1,"
         "sequence_parallel",
-        "Megatron-Bridge, performance summary",
+        "Megatron-Bridge, performance summary (fp8)",
     ),
     Case(
         "deepseek-v3",
