@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.figures import Bytes, Description, Name, Positive
 from shardwright.cost_model.efficiency.files import (
+    DEFAULT_VARIABLE,
     cluster_content,
     content_of,
     file_text,
@@ -33,7 +34,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE_INTEGER, checked
 
-DEFAULT_CLUSTER = os.environ.get("SHARDWRIGHT_CLUSTER") or "h100"
+DEFAULT_CLUSTER = os.environ.get(DEFAULT_VARIABLE) or "h100"
 """The cluster where none is named: a line of the user's environment, or H100."""
 _AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
 

@@ -2,9 +2,15 @@
 
 import argparse
 
-from shardwright.cost_model.cluster import Cluster, Level, cluster, preset_names
+from shardwright.cost_model.cluster import DEFAULT_CLUSTER, Cluster, Level, cluster, preset_names
 from shardwright.cost_model.efficiency.figures import Description, Figure
-from shardwright.cost_model.efficiency.files import device_names, device_text, mixed_names
+from shardwright.cost_model.efficiency.files import (
+    DEFAULT_VARIABLE,
+    device_names,
+    device_text,
+    mixed_names,
+    stands_for,
+)
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.tables import print_table
@@ -28,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         _print_figures(cluster(arguments.cluster))
         return 0
-    rows = [_row(cluster(name)) for name in preset_names()]
+    rows = [_row_of_preset(name) for name in preset_names()]
     for name in mixed_names():
         described = any_cluster(name)
         assert isinstance(described, MixedCluster)
@@ -39,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         "what differs is said after a colon: `--cluster h100:nodes=8,network=200Gb/s`; a cluster of"
     )
     print("your own is a file: `--cluster my_cluster.yaml`; see docs/clusters.md")
+    default = f"without `--cluster` it is `{DEFAULT_CLUSTER}`"
+    print(f"{default}; the variable {DEFAULT_VARIABLE} names another")
     return 0
 
 
@@ -75,6 +83,13 @@ def _figure_rows(place: str, part: Description) -> list[tuple[str, str, str, str
 
 def _origin(tag: str) -> str:
     return _SHEET if tag == "datasheet" else tag
+
+
+def _row_of_preset(name: str) -> tuple[str, ...]:
+    """Return the row of a preset; one that is another name says of what."""
+    line = stands_for(name)
+    first, *rest = _row(cluster(name))
+    return (first if line is None else f"{first}\n= {line}", *rest)
 
 
 def _row(described: Cluster) -> tuple[str, ...]:

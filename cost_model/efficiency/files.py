@@ -1,6 +1,7 @@
 """Files that describe clusters: those of the package by name, and any others by path."""
 
 import json
+import os
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import lru_cache
@@ -26,6 +27,8 @@ from shardwright.ir.errors import ClusterError
 from shardwright.ir.files.reading import TooDeepError, from_json, read_text
 from shardwright.ir.values import GivenTwiceError, given_once
 
+DEFAULT_VARIABLE = "SHARDWRIGHT_CLUSTER"
+"""The variable of the environment that names the cluster where no option does."""
 _PRESETS = files("shardwright.cost_model") / "clusters"
 _MIXED = files("shardwright.cost_model") / "mixed_clusters"
 _DEVICES = files("shardwright.cost_model") / "devices"
@@ -80,7 +83,10 @@ def cluster_in(name: str, folder: Path = Path()) -> tuple[str, str]:
         close = get_close_matches(name, names, n=1)
         meant = f"did you mean `{close[0]}`? " if close else ""
         hint = f"{meant}there are {', '.join(names)}, or a .yaml or .json file"
-        raise ClusterError(f"no cluster is called `{name}`", hint=hint)
+        what = f"no cluster is called `{name}`"
+        if name == parted(os.environ.get(DEFAULT_VARIABLE, ""))[0]:
+            what += f", which the variable `{DEFAULT_VARIABLE}` names"
+        raise ClusterError(what, hint=hint)
     return resource.read_text(encoding="utf-8"), str(resource)
 
 
@@ -165,6 +171,18 @@ def with_device(content: dict[str, Any], where: str) -> dict[str, Any]:
     if isinstance(given, str) or (isinstance(given, dict) and "like" in given):
         return {**content, "device": _device(given, where)}
     return content
+
+
+def stands_for(name: str) -> str | None:
+    """Return the line that a preset is another name of; None for a description of its own.
+
+    Examples
+    --------
+    >>> stands_for("h100-pod"), stands_for("h100")
+    ('h100:nodes=256', None)
+    """
+    content = _read(*cluster_in(name))
+    return str(content["cluster"]) if "parts" not in content and "cluster" in content else None
 
 
 def _alias(content: dict[str, Any], where: str) -> dict[str, Any]:

@@ -1,8 +1,14 @@
 """Clusters that are said in a line, their figures, and the fastest published steps."""
 
+import os
+import subprocess
+import sys
+from itertools import combinations
+
 import pytest
 
 from shardwright.cost_model.cluster import Cluster, cluster, preset_names
+from shardwright.cost_model.efficiency.files import stands_for
 from shardwright.cost_model.efficiency.lines import with_figures
 from shardwright.cost_model.efficiency.published import best_published, beyond_published
 from shardwright.cost_model.pipelines.mixed import any_cluster
@@ -144,9 +150,60 @@ def test_a_file_names_a_device_and_what_differs(tmp_path):
         cluster(str(file))
 
 
-def test_other_names_are_the_clusters_that_they_stand_for():
-    other = cluster("h100-pod")
-    assert other == cluster("h100:nodes=256").model_copy(update={"name": "h100-pod"})
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("h100-pod", "h100:nodes=256"),
+        ("a100-pod", "a100:nodes=140"),
+        ("b200-pod", "b200:nodes=128"),
+        ("mi300x-pod", "mi300x:nodes=128"),
+    ],
+)
+def test_other_names_are_the_clusters_that_they_stand_for(name, line):
+    assert stands_for(name) == line
+    assert cluster(name) == cluster(line).model_copy(update={"name": name})
+
+
+def test_no_two_presets_are_the_same_under_two_descriptions():
+    described = [cluster(name) for name in preset_names() if stands_for(name) is None]
+    for one, other in combinations(described, 2):
+        if one.device == other.device and len(one.levels) == len(other.levels):
+            pairs = zip(one.levels, other.levels, strict=True)
+            sizes = tuple(b.model_copy(update={"size": a.size}) for a, b in pairs)
+            assert other.model_copy(update={"name": one.name, "levels": sizes}) != one
+
+
+ENVIRONMENT = """
+import sys
+import shardwright as sw
+from shardwright.tools.main import main
+print(sw.compile("mlp", 2).cluster.name)
+for command in (["compile"], ["estimate", "--plan", "data=2"]):
+    main([command[0], "mlp", "--devices", "2", *command[1:], "--json"])
+"""
+
+
+def in_environment(name, program):
+    environment = {**os.environ, "SHARDWRIGHT_CLUSTER": name}
+    given = [sys.executable, *program]
+    return subprocess.run(given, env=environment, capture_output=True, text=True)
+
+
+def test_the_environment_names_the_cluster_for_all():
+    found = in_environment("tpu-v5e:4x4", ["-c", ENVIRONMENT])
+    assert found.returncode == 0
+    assert found.stdout.splitlines()[0] == "tpu-v5e:4x4"
+    assert found.stdout.count('"cluster": "tpu-v5e:4x4"') == 2
+
+
+def test_a_wrong_name_in_the_environment_is_one_sentence():
+    found = in_environment("nosuch", ["-m", "shardwright", "fit", "mlp", "--devices", "2"])
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 1
+    assert found.stderr.startswith(
+        "shardwright: no cluster is called `nosuch`, which the variable `SHARDWRIGHT_CLUSTER` "
+        "names; there are a100, "
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(preset_names()) - NOT_PUBLISHED))
