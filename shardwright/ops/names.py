@@ -12,6 +12,15 @@ from typing import Any
 
 from shardwright.operators.info import operator_names
 
+# Of several operators of MindSpore that one of ours is, or is part of, the one for images.
+_FIRST = {
+    "average_pool": "AvgPool",
+    "convolution": "Conv2D",
+    "max_pool": "MaxPool",
+    "strided_slice": "StridedSlice",
+    "transposed_convolution": "Conv2DTranspose",
+}
+
 
 @dataclass(frozen=True)
 class Cover:
@@ -42,6 +51,15 @@ def releases() -> dict[str, tuple[str, ...]]:
 def operator_called(name: str) -> str | None:
     """Return the operator that MindSpore or we call `name`: ``ReLU``, ``relu``, ``ReduceSum``."""
     return _operators(operator_names()).get(name.lower().replace("_", ""))
+
+
+def name_of(operator: str) -> str:
+    """Return what MindSpore calls an operator: ``MatMul`` for ``matmul``; our name if nothing."""
+    if operator in _FIRST:
+        return _FIRST[operator]
+    called = [name for name in releases()["2.7"] if operator_called(name) == operator]
+    same = [name for name in called if name.lower() == operator.replace("_", "")]
+    return next(iter((*same, *called)), operator)
 
 
 @lru_cache(maxsize=1)

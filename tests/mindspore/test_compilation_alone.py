@@ -198,3 +198,13 @@ def test_primitives_with_arguments_of_mindspore():
 def test_arguments_without_a_meaning_here(make, message):
     with pytest.raises(ShardwrightError, match=message):
         make()
+
+
+def test_strategies_of_a_compiled_cell_are_those_that_were_pinned():
+    net = AddRelu(SPLIT, ((1, 8),))
+    compiled(net)
+    found = _cell_graph_executor._get_shard_strategy(net)
+    assert found["Default/Add-op0"] == [[8, 1], [8, 1]]
+    assert found["Default/ReLU-op1"] == [[1, 8]]
+    with pytest.raises(ShardwrightError, match="no strategies of `AddRelu`"):
+        _cell_graph_executor._get_shard_strategy(AddRelu())

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.compiled import Compiled
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import ModelError, ShardwrightError
@@ -20,6 +21,7 @@ from shardwright.mindspore.gradients import Differentiated, differentiated_alone
 from shardwright.mindspore.steps import jit
 from shardwright.mindspore.train.model import from_context
 from shardwright.nn.cell import Cell
+from shardwright.ops.names import name_of
 from shardwright.session import ParallelOptions, compiled
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
@@ -46,6 +48,30 @@ class _Executor:
         if phase not in self._kept:
             raise ModelError(f"nothing was compiled as `{phase}`", hint="call `compile` first")
         return self._kept[phase].program
+
+    def _get_shard_strategy(self, net: Cell) -> dict[str, list[list[int]]]:
+        """Return how the operators of a cell are split: of each operand the slices.
+
+        They are in the order of the program and numbered in it: ``Default/MatMul-op0``. MindSpore's
+        names have the cells in between, and where an operator stands for several of ours, one name.
+
+        Raises
+        ------
+        ModelError
+            If the cell was not compiled, or without a search of strategies.
+        """
+        found = [kept for name, kept in self._kept.items() if name.endswith(f".{id(net)}")]
+        counts = split_counts(found[-1]) if found else {}
+        if not counts:
+            raise ModelError(
+                f"there are no strategies of `{type(net).__name__}`",
+                hint="call `compile` first, with `parallel_mode` `semi_auto_parallel` or another "
+                "that splits operators",
+            )
+        return {
+            f"Default/{name_of(node.operator)}-op{i}": [list(each) for each in counts[node.name]]
+            for i, node in enumerate(found[-1].source.nodes)
+        }
 
     def compile(
         self,
