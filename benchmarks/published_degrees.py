@@ -78,14 +78,14 @@ CASES = (
         256,
         512,
         "pipeline=4,chunks=8,data=64,expert=64,micro_batch=1,zero=1",
-        "NeMo AutoModel, performance summary",
+        "NeMo AutoModel, performance summary (states in bfloat16)",
     ),
     Case(
         "deepseek-v3",
         1024,
         8192,
         "pipeline=4,chunks=8,data=256,expert=64,micro_batch=1,zero=1",
-        "NeMo AutoModel, performance summary",
+        "NeMo AutoModel, performance summary (states in bfloat16)",
     ),
     Case(
         "deepseek-v3",
@@ -171,8 +171,10 @@ def page(rows: list[Row]) -> str:
         f"`{SOFTWARE}` runs them: the published degrees with their fastest way to",
         "recompute, and the fastest plan of Megatron's family that was found from there, of at "
         f"most {MOST} that were evaluated. The gap is how far its step is above the",
-        "least bound of the others. Seconds are those of one core. Made by "
-        "[published_degrees.py](published_degrees.py).",
+        "least bound of the others. Seconds are those of one core. What was published in fp8, or "
+        "with states of Adam in bfloat16,",
+        "takes more time or memory here, where parameters and states are kept in float32: degrees "
+        "that ran may not fit. Made by [published_degrees.py](published_degrees.py).",
         "",
         "| model, devices, batch | degrees | step | memory, GiB | gap | seconds |",
         "|---|---|---|---|---|---|",
