@@ -6,7 +6,8 @@ from typing import Any
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training import Failures, Training
 from shardwright.compiler.rates import Rates, rates
-from shardwright.cost_model.efficiency.published import beyond_published
+from shardwright.cost_model.efficiency.hardware import Device
+from shardwright.cost_model.efficiency.published import SHORT, beyond_published
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
@@ -23,10 +24,23 @@ from shardwright.tools.answers.training import (
 
 def out_of_range(speed: Rates, cluster: AnyCluster) -> str | None:
     """Return the sentence about a step above every published one; None where it is not."""
-    kinds = speed.flops.by_dtype
-    most = max(kinds, key=lambda kind: kinds[kind], default="")
     name = mean_device(cluster).name
-    return beyond_published(name, most, cluster.software, speed.utilization)
+    return beyond_published(name, _most(speed), cluster.software, speed.utilization)
+
+
+def _most(speed: Rates) -> str:
+    """Return the type of most products."""
+    kinds = speed.flops.by_dtype
+    return max(kinds, key=lambda kind: kinds[kind], default="")
+
+
+def _without_rate(speed: Rates, device: Device) -> str | None:
+    """Return the sentence about products of 16 bits on a device that has no rate of their type."""
+    kind = _most(speed)
+    if kind not in SHORT or kind in device.peak_flops:
+        return None
+    rate = f"{device.flops_per_second(kind) / 1e12:g} Tflop/s"
+    return f"{device.name} has no rate of {kind}: products are priced as float32, {rate}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,8 @@ class Told:
         As of `Headline`.
     out_of_range : str or None
         That the step is above every published one on the device; None where it is not.
+    without_rate : str or None
+        That the device has no rate of the type of most products; None where it has.
     """
 
     planned: Compilation
@@ -67,6 +83,7 @@ class Told:
     failures: Failures | None
     kept: Kept | None = None
     out_of_range: str | None = None
+    without_rate: str | None = None
 
     @staticmethod
     def of(
@@ -94,6 +111,7 @@ class Told:
             asked.failures_on(devices, checkpoint_bytes(plan.program)),
             kept,
             out_of_range(speed, cluster),
+            _without_rate(speed, device),
         )
 
     def sentences(self, chosen: str = "", compared: str = "") -> list[str]:
@@ -108,9 +126,8 @@ class Told:
         """
         how = self.run_by, chosen, compared, self.kept
         first = Headline(self.planned.plan, self.step_seconds, self.rates, self.limit, *how)
-        found = [*first.sentences]
-        if self.out_of_range is not None:
-            found.append(self.out_of_range)
+        doubts = (self.without_rate, self.out_of_range)
+        found = [*first.sentences, *(each for each in doubts if each is not None)]
         if self.training is not None:
             found.append(training_sentence(self.asked, self.training, self.failures))
         return found

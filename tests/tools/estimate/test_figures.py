@@ -225,6 +225,15 @@ def test_the_document_says_whether_a_step_is_above_all_published_ones(capsys):
         assert json.loads(capsys.readouterr().out)["out_of_range"] is None
 
 
+def test_a_type_without_a_rate_is_told(capsys):
+    given = ["compile", "mlp", "--devices", "1", "--cluster", "v100-pod", "--precision"]
+    told = "Tesla V100 SXM2 32GB has no rate of bfloat16: products are priced as float32, 15.7"
+    assert main([*given, "bfloat16"]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert main([*given, "float16"]) == 0
+    assert "no rate of" not in capsys.readouterr().out
+
+
 # Doubts
 
 
