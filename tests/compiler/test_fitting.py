@@ -170,7 +170,7 @@ def by_rules(graph: Graph, devices: int, recompute: str):
 
 @pytest.mark.parametrize("model", ["llama"])
 def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(model: str) -> None:
-    graph = zoo.load(SMALL[model]).graph
+    graph = zoo.load(SHALLOW[model]).graph
     plans = list(by_rules(graph, 4, "full"))
     limit = min(plan.memory.peak_bytes for plan in plans)
     found = compile_graph(

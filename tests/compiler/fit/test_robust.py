@@ -30,7 +30,7 @@ def plans(own):
     return [one for one in small if one.plan.pipeline < 4]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 4).flatmap(
         lambda cases: st.lists(

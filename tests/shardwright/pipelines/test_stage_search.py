@@ -76,6 +76,7 @@ def test_a_model_that_fits_no_other_way_gets_stages(monkeypatch):
         micro_batches="search",
         mesh="search",
         workers=1,
+        effort=0.02,
         **ANY_PLAN,
     )
     assert found.search_trace.best.stages == found.plan.program.stages == 2

@@ -114,9 +114,9 @@ def test_every_step_and_memory_that_is_told_is_that_of_estimate(answers, capsys)
         assert row["fits"] == built["fits"]
 
 
-@pytest.mark.parametrize("memory", first(1, [0.3, 0.4]))
-def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(memory, capsys):
-    found = asked(2, memory, "--software", "megatron-core")
+@pytest.mark.parametrize(("devices", "memory"), first(1, [(1, 0.4), (2, 0.3), (2, 0.4)]))
+def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(devices, memory, capsys):
+    found = asked(devices, memory, "--software", "megatron-core")
     assert found.built is not None
     assert found.kept.report.peak_bytes <= found.model.limit_bytes
     assert found.built.plan.document.memory.peak_bytes <= found.model.limit_bytes
