@@ -174,7 +174,7 @@ def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(model: str) -> N
     plans = list(by_rules(graph, 4, "full"))
     limit = min(plan.memory.peak_bytes for plan in plans)
     found = compile_graph(
-        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, effort=0.1)
+        graph, CPU, 4, CompileOptions(objective="serial", memory_limit=limit, effort=0.02)
     )
     assert found.result is not None
     assert found.memory.peak_bytes <= limit

@@ -201,7 +201,7 @@ def test_the_number_of_micro_batches_is_searched() -> None:
     assert free.lower_bound == min(document.lower_bound for document in at.values())
     assert free.bound_covers.endswith("in 1, 2 or 4 micro-batches")
     tight = compile(
-        model, 2, micro_batches="search", memory_limit=limit, effort=0.05, **SERIAL
+        model, 2, micro_batches="search", memory_limit=limit, effort=0.01, **SERIAL
     ).plan.document
     assert tight.memory.peak_bytes <= limit
     assert tight.objective >= free.objective
