@@ -168,7 +168,7 @@ def page(outcomes: Mapping[str, Row | str]) -> str:
         "one core until the best plan is known, of them",
         "in brackets those for bounds; the machine ran other programs beside, so they are upper "
         "bounds. The gap is how far the step is above the least",
-        f"bound of plans that were not evaluated, of which at most {MOST} were, if any is below. "
+        f"bound of plans that were not evaluated, if any is below; at most {MOST} that fit were. "
         "Made by [presets_fit.py](presets_fit.py).",
         "",
         f"{len(rows)} of {len(presets())} presets: {len(proven)} of these plans are the fastest of "
