@@ -23,7 +23,7 @@ PAGE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 SOFTWARE = "megatron-core+deepep"
 MOST = 6
-"""Plans that are evaluated of each family, see `benchmarks.presets_fit.MOST`; those of deep
+"""Plans that fit and are evaluated of each family, see `benchmarks.presets_fit.MOST`; those of deep
 pipelines take 3 to 8 s."""
 
 
@@ -170,7 +170,7 @@ def page(rows: list[Row]) -> str:
         f"On `{CLUSTER}`, in bfloat16 with Adam and sequences of {SEQUENCE:,} tokens, as "
         f"`{SOFTWARE}` runs them: the published degrees with their fastest way to",
         "recompute, and the fastest plan of Megatron's family that was found from there, of at "
-        f"most {MOST} that were evaluated. The gap is how far its step is above the",
+        f"most {MOST} evaluated ones that fit. The gap is how far its step is above the",
         "least bound of the others. Seconds are those of one core. What was published in fp8, or "
         "with states of Adam in bfloat16,",
         "takes more time or memory here, where parameters and states are kept in float32: degrees "

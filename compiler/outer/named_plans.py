@@ -1,4 +1,4 @@
-"""The named plan with which a search begins: of those of its configurations, by their bounds.
+"""The named plan that a search gives where it has found no other: of its configurations, by bounds.
 
 Few are evaluated (`compiler.evaluation`), those of the least bounds first; nothing is searched.
 """
