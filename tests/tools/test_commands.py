@@ -24,6 +24,7 @@ COMPILE_KEYS = {
     "cost_model",
     "precision",
     "status",
+    "out_of_range",
     "objective",
     "objective_is",
     "buckets",
