@@ -436,14 +436,15 @@ def _inside(devices: int, counts: Sequence[int]) -> tuple[int, ...] | None:
 
 def _default_sizes(counts: Sequence[int]) -> tuple[int, ...]:
     if prod(counts) == counts[0] <= 8:
-        return _prime_factors(counts[0])
+        return prime_factors(counts[0])
     return tuple(size for size in reversed(counts) if size > 1)
 
 
-def _prime_factors(number: int) -> tuple[int, ...]:
+def prime_factors(number: int) -> tuple[int, ...]:
+    """Return the prime factors of a number, the least first."""
     for factor in range(2, number + 1):
         if number % factor == 0:
-            return (factor, *_prime_factors(number // factor))
+            return (factor, *prime_factors(number // factor))
     return ()
 
 

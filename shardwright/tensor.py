@@ -315,29 +315,30 @@ def computed(tracer: Tracer, make: Callable[[], Any], parameters: Mapping[str, T
     """
     with tracer.tracing():
         made = make()
-        outputs = [tensor.value(tracer) for tensor in _tensors(made)]
+        outputs = [tensor.value(tracer) for tensor in tensors_in(made)]
     declared = {parameter.name for parameter in tracer.parameters}
     known = {n: p.asnumpy() for n, p in parameters.items() if n in declared and p.has_value}
     arrays = iter(values_of(tracer, outputs, known))
-    return _replaced(made, arrays)
+    return with_arrays(made, arrays)
 
 
-def _tensors(made: Any) -> Iterator[Tensor]:
+def tensors_in(made: Any) -> Iterator[Tensor]:
+    """Yield the tensors in what a function makes: in tuples, lists or mappings."""
     if isinstance(made, Tensor):
         yield made
     elif isinstance(made, tuple | list | dict):
         for item in made.values() if isinstance(made, dict) else made:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
-def _replaced(made: Any, arrays: Iterator[Array]) -> Any:
+def with_arrays(made: Any, arrays: Iterator[Array]) -> Any:
     """Return the structure with the next arrays as its tensors."""
     if isinstance(made, Tensor):
         return Tensor(next(arrays), made.dtype)
     if isinstance(made, dict):
-        return {name: _replaced(item, arrays) for name, item in made.items()}
+        return {name: with_arrays(item, arrays) for name, item in made.items()}
     if isinstance(made, tuple | list):
-        return type(made)([_replaced(item, arrays) for item in made])
+        return type(made)([with_arrays(item, arrays) for item in made])
     return made
 
 

@@ -25,7 +25,7 @@ from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
 from shardwright.passes.differentiate import Differentiate
 from shardwright.runtime import Executor, LocalCommunicator, initialize
-from shardwright.tensor import Tensor
+from shardwright.tensor import Tensor, tensors_in, with_arrays
 from shardwright.tracer import current_tracer, is_tracing
 from shardwright.tracing import Definition, InputSpec, trace
 
@@ -180,9 +180,9 @@ class _Program:
                 raise ModelError(f"the function returns {loss!r} first, expected a real tensor")
             tracer = current_tracer()
             self._made = made
-            self._names = [tensor.value(tracer).name for tensor in _tensors(made)]
+            self._names = [tensor.value(tracer).name for tensor in tensors_in(made)]
             total = loss.sum() if loss.ndim else loss
-            apart = {tensor.value(tracer).name: tensor for tensor in _tensors(made)}
+            apart = {tensor.value(tracer).name: tensor for tensor in tensors_in(made)}
             apart.pop(total.value(tracer).name, None)
             return (total, *apart.values())
 
@@ -229,7 +229,7 @@ class _Program:
                 self._kept[name] = state[name][0]
         found = {name: parts[0] for name, parts in outputs.items()}
         arrays_of = iter([found[name] for name in self._names])
-        return _filled(self._made, arrays_of), self._gradients(found)
+        return with_arrays(self._made, arrays_of), self._gradients(found)
 
     def _gradients(self, found: Mapping[str, Array]) -> Any:
         """Return the gradients in the form that was asked for."""
@@ -274,23 +274,6 @@ def _positions(asked: Positions, types: Sequence[TensorType]) -> tuple[int, ...]
                 f"tensor"
             )
     return positions
-
-
-def _tensors(made: Any) -> Iterator[Tensor]:
-    if isinstance(made, Tensor):
-        yield made
-    elif isinstance(made, tuple | list):
-        for item in made:
-            yield from _tensors(item)
-
-
-def _filled(made: Any, arrays: Iterator[Array]) -> Any:
-    """Return the structure of what a function returned, with values."""
-    if isinstance(made, Tensor):
-        return Tensor(next(arrays))
-    if isinstance(made, tuple | list):
-        return type(made)([_filled(item, arrays) for item in made])
-    return made
 
 
 def value_and_grad(

@@ -6,7 +6,7 @@ from typing import Any
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, check_names, wrong_value
 from shardwright.parameter import Parameter
-from shardwright.tensor import Tensor, computed
+from shardwright.tensor import Tensor, computed, tensors_in
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 _RECOMPUTE = (
@@ -76,7 +76,7 @@ class Cell:
         if self._pipeline_stage is not None:
             tracer.place(begin, self._pipeline_stage)
         if self._recomputed:
-            tracer.recompute(begin, {tensor.value(tracer).name for tensor in _tensors(results)})
+            tracer.recompute(begin, {tensor.value(tracer).name for tensor in tensors_in(results)})
         if self._offloaded:
             tracer.offload(begin)
         return results
@@ -295,17 +295,6 @@ class CellList(SequentialCell):
             "a `CellList` is applied, but it is a list",
             hint="apply its cells in turn, or use `nn.SequentialCell`",
         )
-
-
-def _tensors(results: object) -> Iterator[Tensor]:
-    """Yield the tensors that a cell returns."""
-    if isinstance(results, Tensor):
-        yield results
-    elif isinstance(results, (tuple, list)):
-        for item in results:
-            yield from _tensors(item)
-    elif isinstance(results, dict):
-        yield from _tensors(list(results.values()))
 
 
 def _flat(cells: Sequence[Cell | Sequence[Cell]]) -> list[Cell]:

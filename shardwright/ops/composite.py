@@ -7,16 +7,16 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.graph import Node, Value
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_choice, wrong_value
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
 from shardwright.operators.info import SplitCounts
-from shardwright.ops.primitive import TARGETS, check_prim_attr, counts_of
+from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer, is_tracing
 
 
-class Composition:
+class Composition(OnAnyDevice):
     """An operator that is made of several: a subclass has `compose`."""
 
     in_strategy: SplitCounts | None = None
@@ -36,16 +36,6 @@ class Composition:
         if out_strategy is not None:
             raise wrong_value("out_strategy", out_strategy, "none, for a composition")
         self.in_strategy = counts_of(in_strategy)
-        return self
-
-    def set_device(self, device_target: str) -> Self:
-        """Check the name of a device; see `Primitive.set_device`."""
-        check_choice("device_target", device_target, TARGETS)
-        return self
-
-    def add_prim_attr(self, name: str, value: object) -> Self:
-        """Check an attribute of MindSpore's compiler; see `check_prim_attr`."""
-        check_prim_attr(name, value)
         return self
 
     def __call__(self, *arguments: Any, **others: Any) -> Any:

@@ -38,22 +38,39 @@ _CALL_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 
 
-TARGETS = ("CPU", "GPU", "Ascend", "Device", "")
+_TARGETS = ("CPU", "GPU", "Ascend", "Device", "")
 
 
-def check_prim_attr(name: str, value: object) -> None:
-    """Refuse an attribute of MindSpore's compiler that would change what is compiled here.
+class OnAnyDevice:
+    """What scripts say of the device of an operator, which is that of the program."""
 
-    Raises
-    ------
-    OptionError
-        If it is another one than the device of an operator, which is that of the program.
-    """
-    check_choice("name", name, ("primitive_target",))
-    check_choice("value", value, TARGETS)
+    def set_device(self, device_target: str) -> Self:
+        """Check the name of a device: programs run on this machine's processors, whatever it is.
+
+        Parameters
+        ----------
+        device_target : str
+            ``CPU``, ``GPU``, ``Ascend``, ``Device`` (that of the context), or empty.
+        """
+        check_choice("device_target", device_target, _TARGETS)
+        return self
+
+    def add_prim_attr(self, name: str, value: object) -> Self:
+        """Check an attribute of MindSpore's compiler; those that change programs are refused.
+
+        Parameters
+        ----------
+        name : str
+            ``primitive_target``, which is what `set_device` sets.
+        value : object
+            As for `set_device`.
+        """
+        check_choice("name", name, ("primitive_target",))
+        check_choice("value", value, _TARGETS)
+        return self
 
 
-class Primitive:
+class Primitive(OnAnyDevice):
     """An operator with attributes, to be applied to tensors.
 
     Parameters
@@ -92,22 +109,6 @@ class Primitive:
         """Compute the operator again for the gradient, instead of saving its result."""
         check_flag("mode", mode)
         self._recomputed = mode
-        return self
-
-    def set_device(self, device_target: str) -> Self:
-        """Check the name of a device: programs run on this machine's processors, whatever it is.
-
-        Parameters
-        ----------
-        device_target : str
-            ``CPU``, ``GPU``, ``Ascend``, ``Device`` (that of the context), or empty.
-        """
-        check_choice("device_target", device_target, TARGETS)
-        return self
-
-    def add_prim_attr(self, name: str, value: object) -> Self:
-        """Check an attribute of MindSpore's compiler; see `check_prim_attr`."""
-        check_prim_attr(name, value)
         return self
 
     def set_stage(self, stage: int) -> Self:

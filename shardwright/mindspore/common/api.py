@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.compiled import Compiled
+from shardwright.cost_model.cluster import prime_factors
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph, Parameter
@@ -23,7 +25,7 @@ from shardwright.mindspore.train.model import from_context
 from shardwright.nn.cell import Cell
 from shardwright.ops.names import name_of
 from shardwright.session import ParallelOptions, compiled
-from shardwright.tensor import Tensor
+from shardwright.tensor import Tensor, tensors_in
 from shardwright.tracing import Definition, InputSpec, trace
 
 ms_function = jit
@@ -36,6 +38,7 @@ class _Executor:
 
     def __init__(self) -> None:
         self._kept: dict[str, Compiled] = {}
+        self._newest: WeakKeyDictionary[Cell, Compiled] = WeakKeyDictionary()
 
     def program(self, phase: str) -> Graph:
         """Return the program of all ranks that was compiled as a phase.
@@ -60,9 +63,9 @@ class _Executor:
         ModelError
             If the cell was not compiled, or without a search of strategies.
         """
-        found = [kept for name, kept in self._kept.items() if name.endswith(f".{id(net)}")]
-        counts = split_counts(found[-1]) if found else {}
-        if not counts:
+        found = self._newest.get(net)
+        counts = {} if found is None else split_counts(found)
+        if found is None or not counts:
             raise ModelError(
                 f"there are no strategies of `{type(net).__name__}`",
                 hint="call `compile` first, with `parallel_mode` `semi_auto_parallel` or another "
@@ -70,7 +73,7 @@ class _Executor:
             )
         return {
             f"Default/{name_of(node.operator)}-op{i}": [list(each) for each in counts[node.name]]
-            for i, node in enumerate(found[-1].source.nodes)
+            for i, node in enumerate(found.source.nodes)
         }
 
     def compile(
@@ -104,13 +107,13 @@ class _Executor:
             found = _compiled(obj, args)
         except ShardwrightError as error:
             raise _as_mindspore(error) from error
-        self._kept[name] = found
+        self._kept[name] = self._newest[obj] = found
         return name, True
 
 
 def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> Compiled:
     arguments = [Tensor(item) if isinstance(item, np.ndarray) else item for item in inputs]
-    specs = [InputSpec(f"input{i}", x.type) for i, x in enumerate(_tensors(arguments))]
+    specs = [InputSpec(f"input{i}", x.type) for i, x in enumerate(tensors_in(arguments))]
     with differentiated_alone() as noted:
         definition = trace(_Whole(cell, noted, arguments), specs)
     definition = replace(definition, graph=_trained(definition, noted))
@@ -130,22 +133,12 @@ def _options(cell: Cell) -> ParallelOptions:
 def _finest(devices: int) -> str | None:
     """Return the mesh that is split in most ways, of those that can be searched."""
     inner = gcd(devices, _HOST)
-    levels = [_factors(devices // inner), _factors(inner)]
+    levels = [[*reversed(prime_factors(size))] for size in (devices // inner, inner)]
     while sum(map(len, levels)) > _MOST_AXES:
         level = max(levels, key=len)
         level[-2:] = [level[-2] * level[-1]]
         level.sort(reverse=True)
     return "x".join(str(size) for level in levels for size in level) or None
-
-
-def _factors(number: int) -> list[int]:
-    """Return the prime factors of a number, the greatest first."""
-    found: list[int] = []
-    for size in range(2, number + 1):
-        while number % size == 0:
-            found.insert(0, size)
-            number //= size
-    return found
 
 
 class _Whole(Cell):
@@ -157,18 +150,10 @@ class _Whole(Cell):
         self.network, self._noted, self._arguments = cell, noted, arguments
 
     def construct(self, *inputs: Tensor) -> Any:
-        made = tuple(_tensors(self.network(*_replaced(self._arguments, iter(inputs)))))
-        first = (tuple(_tensors(self._noted.outputs)) or made)[0]
+        made = tuple(tensors_in(self.network(*_replaced(self._arguments, iter(inputs)))))
+        first = (tuple(tensors_in(self._noted.outputs)) or made)[0]
         real = first if first.type.is_float else first.astype("float32")
         return real.sum() if real.ndim else real
-
-
-def _tensors(made: Any) -> Iterator[Tensor]:
-    if isinstance(made, Tensor):
-        yield made
-    elif isinstance(made, tuple | list):
-        for item in made:
-            yield from _tensors(item)
 
 
 def _replaced(arguments: Sequence[Any], tensors: Iterator[Tensor]) -> Iterator[Any]:
