@@ -7,15 +7,17 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from math import gcd, prod
+from math import prod
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import OptionError
+from shardwright.ir.graph import Value
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.values import (
     POSITIVE_INTEGER,
@@ -25,10 +27,20 @@ from shardwright.ir.values import (
     in_words,
     wrong_value,
 )
-from shardwright.search.plan_axes import NAMES
+from shardwright.search.plan_axes import NAMES, on_levels
+from shardwright.search.plan_dimensions import (
+    DIMENSIONS,
+    ZERO_STAGES,
+    Held,
+    Words,
+    differing,
+    held_by,
+    tried_words,
+    word_text,
+)
 
 RECOMPUTE = ("none", "selective", "operators", "full")
-ZERO = (0, 1, 2, 3)
+ZERO = tuple(range(len(ZERO_STAGES)))
 _OF = "of the plan"
 _HINT = "write `tensor=8,data=4,zero=1,sequence_parallel`"
 
@@ -73,6 +85,8 @@ class NamedPlan:
         many have copies (PyTorch's HSDP). 1 for all of them; with more, ``zero`` is 3 if it is 0.
     sequence_parallel : bool
         Whether activations between tensor-parallel products are split by position.
+    more : tuple of (str, value)
+        Words of further dimensions (`plan_dimensions`).
 
     Raises
     ------
@@ -99,6 +113,7 @@ class NamedPlan:
     zero: int = 0
     shard: int = 1
     sequence_parallel: bool = False
+    more: Words = ()
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -115,7 +130,13 @@ class NamedPlan:
             object.__setattr__(self, "zero", ZERO[-1])
         if self.expert_tensor == self.tensor:
             object.__setattr__(self, "expert_tensor", None)
+        object.__setattr__(self, "more", differing(self.more))
         self._check_combination()
+        for name, value in self.more:
+            if refusal := DIMENSIONS[name].refusal(value, dict(vars(self))):
+                raise OptionError(
+                    f"`{word_text(name, value)}` of the plan {refusal}", hint=f"leave `{name}` out"
+                )
 
     def _check_combination(self) -> None:
         """Refuse a value that has no effect beside the others."""
@@ -224,15 +245,15 @@ class NamedPlan:
                 "`shard` of the plan says how many ranks `zero` divides over, and `zero` is 0",
                 hint="leave `zero=0` out, or `shard`",
             )
-        return cls(**values)  # type: ignore[arg-type]  # checked by the constructor
+        more = tuple((name, values.pop(name)) for name in [*values] if name not in _KEYS)
+        return cls(**values, more=more)  # type: ignore[arg-type]  # checked by the constructor
 
     @property
     def text(self) -> str:
         """The text that `parse` reads: what differs from the defaults, in a fixed order."""
         defaults = {item.name: item.default for item in fields(self)}
         shown = ((n, getattr(self, n)) for n in _KEYS if getattr(self, n) != defaults[n])
-        words = (name if value is True else f"{name}={value}" for name, value in shown)
-        return ",".join(words) or "tensor=1"
+        return ",".join(word_text(*word) for word in (*shown, *self.more)) or "tensor=1"
 
     def __str__(self) -> str:
         return self.text
@@ -253,6 +274,17 @@ class NamedPlan:
     def order(self) -> str:
         """The schedule of a pipeline."""
         return self.schedule or ("interleaved" if self.chunks > 1 else "1f1b")
+
+    # Parameters
+
+    @property
+    def zero_stage(self) -> Held:
+        """How a parameter is held for which no other word of the plan says more."""
+        return ZERO_STAGES[self.zero]
+
+    def held(self, parameter: Value) -> Held:
+        """Return how a parameter is held."""
+        return held_by(self.zero, self.more, parameter)
 
     # Experts
 
@@ -398,7 +430,7 @@ class NamedPlan:
             degrees.setdefault(name, 1)
         degrees["pipeline"] = plan.pipeline
         left = [*cluster.for_devices(devices)]
-        return {n: list(_on_levels(n, degree, left, cluster)) for n, degree in degrees.items()}
+        return {n: list(on_levels(n, degree, left, cluster)) for n, degree in degrees.items()}
 
     def _segments(self) -> Iterator[tuple[str, int]]:
         """Yield the ranks of a stage by what they share elsewhere and at experts, nearest first."""
@@ -411,7 +443,7 @@ class NamedPlan:
 
 
 _ORDER = ("tensor", "context", "shard", "data")  # what ranks share, nearest first
-_KEYS = tuple(item.name for item in fields(NamedPlan))
+_KEYS = tuple(item.name for item in fields(NamedPlan) if item.name != "more")
 _FLAGS = ("ring", "sequence_parallel")
 _COUNTS = (
     *("tensor", "pipeline", "data", "context", "expert", "expert_tensor", "micro_batch", "chunks"),
@@ -424,8 +456,8 @@ def _item(item: str, text: str) -> tuple[str, object]:
     key, equals, value = (part.strip() for part in item.partition("="))
     if not key:
         raise OptionError(f"the plan `{text}` has an empty item", hint=_HINT)
-    check_names("a named plan has no", [key], _KEYS)
-    if key in _FLAGS:
+    check_names("a named plan has no", [key], (*_KEYS, *DIMENSIONS))
+    if key in _FLAGS or (key in DIMENSIONS and DIMENSIONS[key].default is False):
         if equals:
             raise OptionError(
                 f"`{key}` of the plan has the value `{value}`, expected the word alone"
@@ -433,7 +465,7 @@ def _item(item: str, text: str) -> tuple[str, object]:
         return key, True
     if not value:
         raise OptionError(f"`{key}` of the plan has no value", hint=f"write `{key}=...`")
-    return key, _number(value) if key in _COUNTS or key == "zero" else value
+    return key, _number(value) if key in (*_COUNTS, "zero", *DIMENSIONS) else value
 
 
 def _number(text: str) -> float | str:
@@ -443,27 +475,11 @@ def _number(text: str) -> float | str:
     return float(text) if re.fullmatch(r"-?[0-9]{1,15}\.[0-9]{1,15}", text) else text
 
 
-def _on_levels(
-    name: str, degree: int, left: list[int], cluster: Cluster
-) -> Iterator[tuple[int, int]]:
-    """Yield (size, level) for the levels that a degree takes, innermost first; reduce `left`."""
-    rest, level = degree, 0
-    while rest > 1:
-        while left[level] == 1:
-            level += 1
-        size = gcd(rest, left[level])
-        if size == 1:
-            group, free = cluster.levels[level].name, left[level]
-            raise OptionError(
-                f"`{name}={degree}` does not fit the `{group}` of {cluster.name}: {rest} of it are "
-                f"to be divided between {free}",
-                hint=f"use a degree that divides {free}, or that {free} divides",
-            )
-        yield size, level
-        rest //= size
-        left[level] //= size
-        if left[level] == 1:
-            level += 1
+def with_words(plan: NamedPlan) -> Iterator[NamedPlan]:
+    """Yield a plan with the values of further dimensions that are tried, first as it is."""
+    for words in tried_words():
+        with suppress(OptionError):  # a word that has no effect in the plan
+            yield replace(plan, more=differing((*plan.more, *words)))
 
 
 def copies_and_shards(plan: NamedPlan) -> tuple[int, int]:

@@ -1,7 +1,11 @@
 """The axes of the mesh of a named plan, by what they divide."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
+from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.errors import OptionError
 from shardwright.ir.mesh import Mesh
 
 NAMES = {
@@ -91,6 +95,35 @@ def is_of_batch(name: str) -> bool:
 def has_copies(name: str) -> bool:
     """Return whether the ranks of a name have copies of the same experts."""
     return _PARTS.get(name, ("", ""))[1] == "copies"
+
+
+def on_levels(
+    name: str, degree: int, left: list[int], cluster: Cluster
+) -> Iterator[tuple[int, int]]:
+    """Yield (size, level) for the levels that a degree takes, innermost first; reduce `left`.
+
+    Raises
+    ------
+    OptionError
+        If the ranks that are left of a level cannot be divided so.
+    """
+    rest, level = degree, 0
+    while rest > 1:
+        while left[level] == 1:
+            level += 1
+        size = gcd(rest, left[level])
+        if size == 1:
+            group, free = cluster.levels[level].name, left[level]
+            raise OptionError(
+                f"`{name}={degree}` does not fit the `{group}` of {cluster.name}: {rest} of it are "
+                f"to be divided between {free}",
+                hint=f"use a degree that divides {free}, or that {free} divides",
+            )
+        yield size, level
+        rest //= size
+        left[level] //= size
+        if left[level] == 1:
+            level += 1
 
 
 def _parts_of(axis: str) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from shardwright.passes.base import Pass
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import PASSES  # registers the built-in passes
 from shardwright.search.driver import SEARCHES
+from shardwright.search.plan_dimensions import DIMENSIONS
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -79,7 +80,7 @@ def _every_pass_survives_text() -> Iterator[None]:
 @pytest.fixture
 def own_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget afterwards what a test registers: operators, passes, searches, profiles and so on."""
-    for entries in (registry._OPERATORS, PASSES, SEARCHES, PROFILES, SCHEDULES, KINDS):
+    for entries in (registry._OPERATORS, PASSES, SEARCHES, PROFILES, SCHEDULES, KINDS, DIMENSIONS):
         monkeypatch.setattr(entries, "_items", dict(entries._items))
         monkeypatch.setattr(entries, "_origins", dict(entries._origins))
     yield

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from operator import add, mul, sub
 
-from shardwright.compiler.evaluation.parts import Part, Parts, Stage, Times
+from shardwright.compiler.evaluation.factors import AS_SAID, Factors
+from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, Times
 from shardwright.cost_model.cluster import Cluster
 from shardwright.dataflow.schedule_paths import simulate_in_step, simulate_schedule
 from shardwright.dataflow.schedules import (
@@ -39,47 +40,17 @@ from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_axes import has_copies, is_of_batch
+from shardwright.search.plan_dimensions import Held
 
-_IN_ALL = 3  # the ZeRO stage that gathers in every pass
 _OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
+_Which = Callable[[Held], bool]
 _MOST_ACTIONS = 20_000
 """Actions of a schedule that is simulated for a bound, which takes 0.1 s of a core then.
 
 With half of it pipelines of more actions are bounded by what each group runs alone, by up to 3 %
 less (DeepSeek-V3 in 8 uneven stages); with twice as many, bounds take as long as evaluations."""
 _ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
-
-
-@dataclass(frozen=True)
-class Factors:
-    """Factors on the seconds that the figures of a cluster say.
-
-    Parameters
-    ----------
-    compute : float
-        On the seconds of operators.
-    links : tuple of float
-        On the seconds of communication by each level of the cluster; 1 for levels beyond them.
-    exposed : float, optional
-        Share of the communication that overlaps computation, as said, for which computation waits.
-    """
-
-    compute: float = 1.0
-    links: tuple[float, ...] = ()
-    exposed: float | None = None
-
-    def of_level(self, level: int) -> float:
-        """Return the factor of a level."""
-        return self.links[level] if level < len(self.links) else 1.0
-
-    def seconds(self, times: Times) -> float:
-        """Return the seconds of a pass, forward or backward."""
-        links = (self.of_level(level) * one for level, one in enumerate(times.links))
-        return self.compute * times.compute + sum(links)
-
-
-AS_SAID = Factors()
 
 
 @dataclass(frozen=True)
@@ -242,10 +213,11 @@ class Bound:
     def _late_of(self, part: Part) -> Times:
         """Return what a part runs in each pass that no earlier part waits for.
 
-        Without ZeRO, and with its first stage, a rank adds whole gradients to those of the passes
-        before.
+        A rank whose gradients are reduced once adds whole ones to those of the passes before.
         """
-        adds = self.passes > 1 and self.plan.zero < 2
+        adds = self.passes > 1 and not any(
+            kind.held[self.plan.zero].reduced_in_passes for kind in part.elements
+        )
         return part.weights.then(part.added) if adds else part.weights
 
     @property
@@ -257,20 +229,16 @@ class Bound:
     @cached_property
     def _moved_in_passes(self) -> _Passes:
         """Seconds in which stages gather and reduce in each pass, forward and backward."""
-        gathers, reductions = self._moved
-        again = [one if self.plan.zero == _IN_ALL else 0.0 for one in gathers]
-        return again, [
-            a + (r if self.plan.zero > 1 else 0.0) for a, r in zip(again, reductions, strict=True)
-        ]
+        again = self._gathers(lambda held: held.in_passes)
+        reductions = self._reductions(lambda held: held.reduced_in_passes)
+        return again, list(map(add, again, reductions))
 
     @property
     def _once(self) -> list[tuple[float, float]]:
         """Seconds in which groups gather before all passes, and reduce after them."""
-        gathers, reductions = map(self._of_groups, self._moved)
-        before = [one if self.plan.zero in (1, 2) else 0.0 for one in gathers]
-        return list(
-            zip(before, [r if self.plan.zero < 2 else 0.0 for r in reductions], strict=True)
-        )
+        before = self._gathers(lambda held: not held.in_passes)
+        after = self._reductions(lambda held: not held.reduced_in_passes)
+        return list(zip(self._of_groups(before), self._of_groups(after), strict=True))
 
     @property
     def _of_schedule(self) -> float:
@@ -324,16 +292,13 @@ class Bound:
     def _of_one_stage(self) -> float:
         """The bound where all links are beside all passes: the last pass reduces what it makes."""
         found = self._of_loads(self._in_line, self._late)
-        gathers, reductions = map(self._of_groups, self._moved)
-        in_pass = {2: (0, 1), 3: (2, 1)}.get(self.plan.zero, (0, 0))
-        for group, (forward, backward) in enumerate(
-            zip(*map(self._of_groups, self._in_line), strict=True)
+        each = *self._in_line, self._gathers(), self._reductions(), *self._moved_in_passes
+        for forward, backward, gathers, reductions, again, behind in zip(
+            *map(self._of_groups, each), strict=True
         ):
-            first = max(forward, gathers[group] if self.plan.zero else 0.0)
-            last = max(backward, reductions[group])
-            beside = in_pass[0] * gathers[group] + in_pass[1] * reductions[group]
+            first, last = max(forward, gathers), max(backward, reductions)
             inner = (self.passes - 1) * (forward + backward)
-            found = max(found, first + inner + last, self.passes * beside)
+            found = max(found, first + inner + last, self.passes * (again + behind))
         return found
 
     @property
@@ -377,37 +342,57 @@ class Bound:
     def _of_groups(self, stages: Sequence[float]) -> list[float]:
         return [sum(stages[group :: self.plan.pipeline]) for group in range(self.plan.pipeline)]
 
-    @cached_property
-    def _moved(self) -> _Passes:
-        """Seconds in which layers of stages are gathered over data ranks, and reduced.
+    def _gathers(self, which: _Which = lambda held: True) -> list[float]:
+        """Return the seconds in which layers of stages are gathered over data ranks."""
+        stored = self.shape.stored
+        nbytes, kinds = stored.lower or stored.master, ("all_gather",)
+        return self._moved(nbytes, lambda held: kinds if held.divided and which(held) else ())
 
-        They are those of the busiest level; experts have data ranks of their own.
+    def _reductions(self, which: _Which = lambda held: True) -> list[float]:
+        """Return the seconds in which gradients of layers of stages are reduced over data ranks."""
+
+        def kinds(held: Held) -> Sequence[str]:
+            whole = () if held.divided else ("all_gather",)
+            return ("reduce_scatter", *whole) if which(held) else ()
+
+        return self._moved(self.shape.stored.reduced, kinds)
+
+    def _moved(self, nbytes: float, kinds: Callable[[Held], Sequence[str]]) -> list[float]:
+        """Return the seconds of the busiest level in which elements of stages are moved.
+
+        Parameters
+        ----------
+        nbytes : float
+            Bytes of an element.
+        kinds : callable
+            Returns by which collectives it is moved.
         """
-        plan, stored = self.plan, self.shape.stored
-        used = self.shape.cluster.used_by(self.devices)
-        parts = plan.parts(used, self.devices)
-        if plan.shard > 1:  # what a node divides is gathered in it
+        known: dict[Kind, list[float]] = {}
+        found = []
+        for stage in self._stages:
+            busy = [0.0] * len(self._used.levels)
+            for kind, count in stage.layers.elements.items():
+                if kind not in known:
+                    how = kinds(kind.held[self.plan.zero])
+                    ranks = self._sharing[kind.of_experts]
+                    known[kind] = self._on_levels(nbytes, ranks, self._used, how) if how else []
+                if each := known[kind]:
+                    busy = [one + count * seconds for one, seconds in zip(busy, each, strict=True)]
+            found.append(max(busy))
+        return found
+
+    @cached_property
+    def _used(self) -> Cluster:
+        return self.shape.cluster.used_by(self.devices)
+
+    @cached_property
+    def _sharing(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Data ranks by levels, innermost first: those of all parameters, and those of experts."""
+        parts = self.plan.parts(self._used, self.devices)
+        if self.plan.shard > 1:  # what a node divides is gathered in it
             parts = {name: parts[name] for name in parts if name not in _OUTSIDE_SHARDS}
         of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
-        of_copies = [one for name in parts if has_copies(name) for one in parts[name]]
-        kinds = ("reduce_scatter",) if plan.zero else ("reduce_scatter", "all_gather")
-        found = []
-        for nbytes, which in (
-            (stored.lower or stored.master, ("all_gather",)),
-            (stored.reduced, kinds),
-        ):
-            own = self._on_levels(nbytes, of_batch, used, which)
-            of_experts = self._on_levels(nbytes, of_copies, used, which)
-            found.append(
-                [
-                    max(
-                        (layers.elements - layers.of_experts) * one + layers.of_experts * other
-                        for one, other in zip(own, of_experts, strict=True)
-                    )
-                    for layers in (stage.layers for stage in self._stages)
-                ]
-            )
-        return found[0], found[1]
+        return of_batch, [one for name in parts if has_copies(name) for one in parts[name]]
 
     def _on_levels(
         self,
@@ -441,21 +426,28 @@ class Bound:
 
     def _memory_of(self, group: int) -> Mapping[str, float]:
         stored, plan, data = self.shape.stored, self.plan, self.plan.data or 1
-        whole = self._by_group(lambda part: part.elements)[group]
-        experts = self._by_group(lambda part: part.of_experts)[group]
-        divided = (whole - experts) / data + experts / plan.expert_data
-        kept = divided if plan.zero else whole
+        kept = lower = gradients = 0.0
+        for stage in self._stages[group :: plan.pipeline]:
+            for kind, count in stage.whole.elements.items():
+                held, part = kind.held[plan.zero], count / self._copies(kind)
+                kept += part if held.divided else count
+                lower += part if held.in_passes else count
+                gradients += part if held.reduced_in_passes else count
         frozen = self._by_group(lambda part: part.frozen)[group]
         found = {
             "parameters": stored.master * kept
-            + stored.lower * (divided if plan.zero == _IN_ALL else whole)
-            + (frozen / data if plan.zero == _IN_ALL else frozen),
+            + stored.lower * lower
+            + (frozen / data if plan.zero_stage.in_passes else frozen),
             "optimizer states": stored.states * kept,
         }
         if self.passes > 1:
-            found["gradients"] = stored.gradient * (divided if plan.zero > 1 else whole)
+            found["gradients"] = stored.gradient * gradients
         found["activations"] = self._saved_on(group)
         return found
+
+    def _copies(self, kind: Kind) -> int:
+        """Return the ranks that share the batch and have the same elements without ZeRO."""
+        return self.plan.expert_data if kind.of_experts else self.plan.data or 1
 
     def _saved_on(self, group: int) -> float:
         """Return what a group has saved and made where a backward pass has most, at least."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from shardwright.compiler.evaluation.bounds import Factors
+from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.parts import Parts, parts_of
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages
@@ -49,6 +49,7 @@ from shardwright.planner.whole.buckets import fastest_fusion
 from shardwright.planner.whole.plan import NO_BUCKETS
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
+from shardwright.search.plan_dimensions import Words
 from shardwright.solver.work import Budget
 
 
@@ -315,8 +316,10 @@ class Evaluator:
             charge_simulation(self.shared.budget, program)
             return Evaluation(program, Setting(self._cluster, options, self.software, timed))
 
-    def parts(self, plan: NamedPlan) -> Parts:
+    def parts(self, plan: NamedPlan, words: Words = ()) -> Parts:
         """Return what the parts of the model take under a plan without stages.
+
+        Words of plans say how others than this one, on more ranks, hold parameters.
 
         Raises
         ------
@@ -328,7 +331,7 @@ class Evaluator:
         timed = self.cluster.without_host().run_by(self.software)
         with rare_collections():
             program = self._emitted(model.graph, self._decided(model.graph, plan, options), options)
-            return parts_of(program, model.graph, model.few, timed)
+            return parts_of(program, model.graph, model.few, timed, words)
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -7,7 +7,7 @@ from math import gcd, inf
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
 from shardwright.compiler.evaluation.model import EvaluatedModel
-from shardwright.search.named_plan import ZERO, NamedPlan, divisors
+from shardwright.search.named_plan import ZERO, NamedPlan, divisors, with_words
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
@@ -23,7 +23,8 @@ def family(
     """Return the plans of a model on a number of devices, whether they fit or not.
 
     They have tensor ranks inside the innermost level of the cluster, with sequence parallelism,
-    device groups and chunks, data ranks, a ZeRO stage, a micro-batch, and a way to recompute. The
+    device groups and chunks, data ranks, a ZeRO stage, a micro-batch, a way to recompute, and the
+    values of further dimensions that are tried. The
     experts of a mixture are whole, and divided over no ranks, over as many of the innermost level
     as divide them, and over twice as many as long as the least bound of those that may fit falls.
 
@@ -50,7 +51,8 @@ def family(
 
     def on(ranks: NamedPlan) -> list[Bound]:
         plans = filter(among, degrees.plans(ranks, model.layers))
-        each = (replace(plan, recompute=rule) for plan in plans for rule in model.rules)
+        more = (one for plan in plans for one in with_words(plan))
+        each = (replace(plan, recompute=rule) for plan in more for rule in model.rules)
         bounds = (model.rough_bound(plan, devices, max(micro_batches)) for plan in each)
         return [bound for bound in bounds if bound]
 

@@ -22,6 +22,7 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.passes.recompute import recomputations
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
+from shardwright.search.plan_dimensions import DIMENSIONS, Words
 
 _FEWEST = 2  # repeated layers
 
@@ -55,8 +56,8 @@ class EvaluatedModel:
     options: CompileOptions
     software: Software | None = None
     shared: Shared = field(default_factory=Shared)
-    _parts: dict[NamedPlan, Parts | None] = field(default_factory=dict)
-    _shares: dict[tuple[NamedPlan, int], Parts] = field(default_factory=dict)
+    _parts: dict[tuple[NamedPlan, Words], Parts | None] = field(default_factory=dict)
+    _shares: dict[tuple[NamedPlan, int, Words], Parts] = field(default_factory=dict)
     _evaluators: dict[int, Evaluator] = field(default_factory=dict)
     _evaluations: dict[tuple[NamedPlan, int], Evaluation] = field(default_factory=dict)
 
@@ -176,7 +177,7 @@ class EvaluatedModel:
 
     def bound(self, plan: NamedPlan, devices: int) -> Bound | None:
         """Return what a plan takes at least; None where the model has no such plan."""
-        parts = self._parts_on(ranks_of(plan)) if self._has(plan, devices) else None
+        parts = self._parts_on(ranks_of(plan), plan.more) if self._has(plan, devices) else None
         return None if parts is None else Bound(plan, devices, self._shape, parts)
 
     def rough_bound(self, plan: NamedPlan, devices: int, most: int) -> Bound | None:
@@ -195,10 +196,11 @@ class EvaluatedModel:
         size, each = most, self.samples // (ranks.data or 1)
         while size > own and each % size:
             size //= 2
-        parts = self._parts_on(replace(ranks, micro_batch=size)) if size > own else None
+        larger = replace(ranks, micro_batch=size)
+        parts = self._parts_on(larger, plan.more) if size > own else None
         if parts is None or not self._has(plan, devices):
             return self.bound(plan, devices)
-        key = ranks, size
+        key = ranks, size, plan.more
         if key not in self._shares:
             self._shares[key] = parts.of_samples(own / size)
         return Bound(plan, devices, self._shape, self._shares[key], is_rough=True)
@@ -208,14 +210,15 @@ class EvaluatedModel:
         own = self.bound(bound.plan, bound.devices)
         return None if own is None else replace(own, factors=bound.factors)
 
-    def _parts_on(self, ranks: NamedPlan) -> Parts | None:
-        if ranks not in self._parts:
+    def _parts_on(self, ranks: NamedPlan, words: Words) -> Parts | None:
+        key = ranks, words
+        if key not in self._parts:
             try:
                 evaluator = self._evaluator(ranks.tensor * (ranks.data or 1))
-                self._parts[ranks] = evaluator.parts(ranks)
+                self._parts[key] = evaluator.parts(ranks, words)
             except ShardwrightError:  # the model cannot be divided so
-                self._parts[ranks] = None
-        return self._parts[ranks]
+                self._parts[key] = None
+        return self._parts[key]
 
     def _has(self, plan: NamedPlan, devices: int) -> bool:
         """Return whether the batch, the layers and the devices can be divided so."""
@@ -243,4 +246,5 @@ def ranks_of(plan: NamedPlan) -> NamedPlan:
         micro_batch=plan.micro_batch,
         sequence_parallel=plan.sequence_parallel,
         recompute=plan.recompute,
+        more=tuple(word for word in plan.more if DIMENSIONS[word[0]].divides_operators()),
     )

@@ -6,10 +6,11 @@ of a program of tensor and expert ranks, of one micro-batch size; data ranks and
 `compiler.evaluation.bounds` puts them together to bounds of plans of any degrees.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from operator import add
+from typing import NamedTuple
 
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
@@ -25,6 +26,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.planner.evaluation.tiles import Shortened
 from shardwright.search.heuristics.tensor_ranks import weights_of_experts
+from shardwright.search.plan_dimensions import ZERO_STAGES, Held, Words, held_by
 
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
 _OF_PASS = "activations"  # the kind of memory that a pass makes and frees
@@ -71,6 +73,21 @@ class Times:
         return Times(self.compute + other.compute, links, self.host + other.host)
 
 
+class Kind(NamedTuple):
+    """What bounds tell trained parameters apart by.
+
+    Parameters
+    ----------
+    of_experts : bool
+        Whether experts have it.
+    held : tuple of Held
+        How it is held by each stage of ZeRO.
+    """
+
+    of_experts: bool
+    held: tuple[Held, ...]
+
+
 @dataclass(frozen=True)
 class Part:
     """What a part takes on a rank, for a micro-batch.
@@ -82,8 +99,8 @@ class Part:
     added : Times
         What adds the gradients of a pass to those of the passes before, on a rank that accumulates
         them whole, as far as no earlier part waits for it; of any number of samples the same.
-    elements, of_experts : float
-        Trained elements, and those of them that experts have.
+    elements : mapping of Kind to float
+        Trained elements.
     saved : float
         Bytes that are saved for the gradient.
     peak : float
@@ -100,8 +117,7 @@ class Part:
     backward: Times
     weights: Times
     added: Times
-    elements: float
-    of_experts: float
+    elements: Mapping[Kind, float] = field(hash=False)
     saved: float
     peak: float
     late: float
@@ -115,8 +131,7 @@ class Part:
             self.backward.least(other.backward),
             self.weights.least(other.weights),
             self.added.least(other.added),
-            min(self.elements, other.elements),
-            min(self.of_experts, other.of_experts),
+            _of_both(min, self.elements, other.elements),
             min(self.saved, other.saved),
             min(self.peak, other.peak),
             min(self.late, other.late),
@@ -137,7 +152,6 @@ class Part:
             self.weights.times(share),
             self.added,
             self.elements,
-            self.of_experts,
             held * self.saved,
             held * self.peak,
             held * self.late,
@@ -152,14 +166,19 @@ class Part:
             self.backward.then(other.backward),
             self.weights.then(other.weights),
             self.added.then(other.added),
-            self.elements + other.elements,
-            self.of_experts + other.of_experts,
+            _of_both(add, self.elements, other.elements),
             self.saved + other.saved,
             max(self.peak, self.saved + other.peak),
             self.late + other.late,
             max(self.early + other.late, self.saved + other.early),
             self.frozen + other.frozen,
         )
+
+
+def _of_both(
+    combine: Callable[[float, float], float], one: Mapping[Kind, float], other: Mapping[Kind, float]
+) -> Mapping[Kind, float]:
+    return {kind: combine(one.get(kind, 0.0), other.get(kind, 0.0)) for kind in {**one, **other}}
 
 
 @dataclass(frozen=True)
@@ -209,7 +228,7 @@ class Parts:
 
     def _stages(self, count: int) -> Iterator[Stage]:
         nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
-        none, end = Part(*(nothing,) * 4, *(0.0,) * 7), 0
+        none, end = Part(*(nothing,) * 4, {}, *(0.0,) * 5), 0
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
             layers = reduce(Part.then, self.layers[begin:end], none)
@@ -217,7 +236,9 @@ class Parts:
             yield Stage(layers, whole.then(self.last) if number == count - 1 else whole)
 
 
-def parts_of(program: Graph, source: Graph, few: Shortened | None, cluster: Cluster) -> Parts:
+def parts_of(
+    program: Graph, source: Graph, few: Shortened | None, cluster: Cluster, words: Words = ()
+) -> Parts:
     """Return the parts of a model.
 
     Parameters
@@ -230,8 +251,10 @@ def parts_of(program: Graph, source: Graph, few: Shortened | None, cluster: Clus
         The whole model, and which of its layers the few ones stand for.
     cluster : Cluster
         The devices, as a training software runs programs on them if there is one.
+    words : tuple of (str, value), optional
+        Words of plans that say how parameters are held.
     """
-    return _Program(program, source, cluster).parts(_standing(source, few))
+    return _Program(program, source, cluster, words).parts(_standing(source, few))
 
 
 def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
@@ -250,8 +273,8 @@ def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
 class _Program:
     """A program, of each of whose nodes the part is known: a layer by its name, or an end."""
 
-    def __init__(self, program: Graph, source: Graph, cluster: Cluster) -> None:
-        self.program, self.source, self.cluster = program, source, cluster
+    def __init__(self, program: Graph, source: Graph, cluster: Cluster, words: Words) -> None:
+        self.program, self.source, self.cluster, self.words = program, source, cluster, words
         self.levels = {level.name: i for i, level in enumerate(cluster.levels)}
         inside = [i for i, node in enumerate(source.nodes) if block_of(node.scope)]
         self.last, self.order = inside[-1], {n.name: i for i, n in enumerate(source.nodes)}
@@ -264,7 +287,7 @@ class _Program:
 
     def parts(self, layers: Sequence[tuple[str, ...]]) -> Parts:
         """Return the parts, of each layer by the names of those that are equal to it."""
-        tasks, elements = self._tasks(), self._elements()
+        tasks, (elements, frozen) = self._tasks(), self._elements()
         late, saved = self._late_by, self._saved_by
         peaks = self._peaks(saved), self._peaks({**saved, **late}, self._put_off)
         of_pass = self._held(saved), peaks[0], self._held(late), peaks[1]
@@ -274,10 +297,9 @@ class _Program:
             forward, backward, weights, added = (
                 self._times(tasks.get((where, which), ())) for which in (*PARTS, _ADDED)
             )
-            own, experts, frozen = elements.get(where, (0.0, 0.0, 0.0))
             saved, peak, late, early = (nbytes.get(where, 0.0) for nbytes in of_pass)
-            times = forward, backward, weights, added
-            return Part(*times, own, experts, saved, peak, late, early, frozen)
+            times, own = (forward, backward, weights, added), elements.get(where, {})
+            return Part(*times, own, saved, peak, late, early, frozen.get(where, 0.0))
 
         @cache
         def layer(names: tuple[str, ...]) -> Part:
@@ -318,26 +340,26 @@ class _Program:
                 found.setdefault((self.where[position], which), []).append(task)
         return found
 
-    def _elements(self) -> dict[str, tuple[float, float, float]]:
-        """Return trained elements of the parts on a rank, those of experts, and frozen bytes."""
+    def _elements(self) -> tuple[dict[str, dict[Kind, float]], dict[str, float]]:
+        """Return trained elements of the parts on a rank, and frozen bytes."""
         program, mesh = self.program, self.program.mesh or Mesh(())
         of_experts = weights_of_experts(self.source)
         part: dict[str, str] = {}
         for node, where in zip(program.nodes, self.where, strict=True):
             for name in node.operands:
                 part.setdefault(name, where)
-        found: dict[str, tuple[float, float, float]] = {}
+        found: dict[str, dict[Kind, float]] = {}
+        frozen: dict[str, float] = {}
         for parameter in program.parameters:
             value = parameter.value
             where, nbytes = part.get(value.name, _FIRST), value_bytes(value, mesh)
-            before, experts, frozen = found.get(where, (0.0, 0.0, 0.0))
             if parameter.trainable:
-                count = nbytes / item_bytes(value.type.dtype)
-                own = count if value.name in of_experts else 0.0
-                found[where] = before + count, experts + own, frozen
+                held = tuple(held_by(z, self.words, value) for z in range(len(ZERO_STAGES)))
+                kind, own = Kind(value.name in of_experts, held), found.setdefault(where, {})
+                own[kind] = own.get(kind, 0.0) + nbytes / item_bytes(value.type.dtype)
             elif parameter.role == "buffer":
-                found[where] = before, experts, frozen + nbytes
-        return found
+                frozen[where] = frozen.get(where, 0.0) + nbytes
+        return found, frozen
 
     @cached_property
     def _saved_by(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from shardwright.compiler.evaluation.family import MICRO_BATCHES, family
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
+from shardwright.search.plan_dimensions import DIMENSIONS, differing, values_of, word_text
 
 _EVALUATIONS = 8  # of the memory at a sequence length, or a micro-batch
 _UNITS = 8  # in which a sequence length is told, of that of the model
@@ -231,6 +232,7 @@ def _on_same_devices(one: Evaluated) -> Iterator[_Other]:
     yield from _of_plan(one, "recomputation", "recompute", RECOMPUTE)
     yield from _of_plan(one, "ZeRO", "zero", ZERO)
     yield from _within(one)
+    yield from _of_words(one)
     yield from _micro_batches(one)
     yield from _degrees(one)
 
@@ -253,6 +255,16 @@ def _within(one: Evaluated) -> Iterator[_Other]:
         name = one.model.cluster.levels[level].name
         text = f"zero=3 over the {inner} data ranks of a {name} (hybrid sharding)"
         yield "ZeRO", text, changed, one.devices
+
+
+def _of_words(one: Evaluated) -> Iterator[_Other]:
+    """Yield the plans with other values of further dimensions."""
+    own = dict(one.plan.more)
+    for name in DIMENSIONS:
+        for value in values_of(name):
+            changed = _with(one, more=differing(tuple({**own, name: value}.items())))
+            if changed is not None and changed != one.plan:
+                yield "words", word_text(name, value), changed, one.devices
 
 
 def _micro_batches(one: Evaluated) -> Iterator[_Other]:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from shardwright.compiler.evaluation.bounds import AS_SAID, Bound, Factors
+from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
+from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
 

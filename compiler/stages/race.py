@@ -24,7 +24,6 @@ from shardwright.solver.work import Budget
 _NEAR = 1.25  # of the least estimate, up to which other ZeRO stages are tried
 _OVERLAPPED = 0.95  # of an estimate, that communication concurrent with computation may leave
 _EXACT = 0.999  # of one of a named plan without
-_IN_PASSES = (2, 3)  # ZeRO stages that communicate in every pass over a micro-batch
 _LARGE = 200  # operators of a program
 _FEW, _MANY = 3, 12  # named plans that are emitted, of a large and a small program
 _MOVES = 3  # of a block to another stage
@@ -58,7 +57,7 @@ class _Entrant:
         about what the plan takes longer than the one that does so once.
         """
         least = _EXACT * self.estimate * (ratio or 1.0)
-        if self.plans[0].named.plan.zero not in _IN_PASSES:
+        if not self.plans[0].named.plan.zero_stage.reduced_in_passes:
             return least
         return min(least, max(_OVERLAPPED * self.once, self.estimate - self.once))
 

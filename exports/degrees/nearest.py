@@ -8,6 +8,7 @@ limit of the plan is taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import inf
@@ -22,6 +23,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.models.loss_scale import loss_scale
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
+from shardwright.search.plan_dimensions import word_text
 from shardwright.tracing import Definition, InputSpec
 
 _ALIKE = "the nearest plan of another system is found on one kind of device"
@@ -51,7 +53,11 @@ class Words:
 
     def can_say(self, plan: NamedPlan) -> bool:
         """Return whether the system has words for a plan."""
-        return not self.refusal(plan)
+        return not self.refused(plan)
+
+    def refused(self, plan: NamedPlan) -> str:
+        """Return what of a plan the system has no word for; empty if it has all."""
+        return self.refusal(plan) or ", ".join(f"`{word_text(*word)}`" for word in plan.more)
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ def _none_fits(reason: str, words: Words, best: BestNamedPlan) -> OptionError:
 def _reason(plan: Plan, by_name: NamedPlan | None, words: Words, refusal: str) -> str:
     """Return why a plan has no words, in a clause; empty if it has."""
     if by_name is not None and not words.can_say(by_name):
-        return f"{words.system} cannot say {words.refusal(by_name)}"
+        return f"{words.system} cannot say {words.refused(by_name)}"
     if refusal := refusal or words.refusal_of_built(plan):
         return refusal
     if by_name is None:
@@ -288,10 +294,13 @@ def _variants(plan: NamedPlan) -> list[NamedPlan]:
         "recompute": RECOMPUTE,
         "zero": (0, 1, 2, 3) if divides else (0,),
         "shard": tuple(dict.fromkeys((plan.shard, 1))),
+        "more": tuple(dict.fromkeys((plan.more, ()))),
     }
-    rows = product(*choices.values())
-    found = [replace(plan, **dict(zip(choices, row, strict=True))) for row in rows]
-    return list(dict.fromkeys(found))
+    found: dict[NamedPlan, None] = {}
+    for row in product(*choices.values()):
+        with suppress(OptionError):  # a further word that has no effect beside the others
+            found[replace(plan, **dict(zip(choices, row, strict=True)))] = None
+    return [*found]
 
 
 def _changes(one: NamedPlan, other: NamedPlan) -> int:

@@ -32,6 +32,7 @@ from shardwright.search.method import Heuristic, SearchResult
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.search.plan_axes import PlanAxes
+from shardwright.search.plan_dimensions import DIMENSIONS, ZERO_STAGES, Held, Word, word_text
 from shardwright.search.space.space import Choice, RecomputedStrategy, SearchSpace, Storage
 from shardwright.solver.problem import Identity
 
@@ -96,7 +97,9 @@ class ByName(Heuristic):
         divided = False
         for choice, position in zip(space.choices, chosen, strict=True):
             option = choice.options[position]
-            if not self.plan.zero or not isinstance(option, Storage):
+            if not isinstance(option, Storage):
+                continue
+            if not self.plan.held(space.graph.values[choice.name]).divided:
                 continue
             storage = named.storage(choice.name)
             ranks = space.mesh.extent(storage)
@@ -114,9 +117,11 @@ class ByName(Heuristic):
                     hint="use the cost model `time`",
                 )
         if self.plan.zero and not divided:
+            why = "every dimension of every parameter is smaller than the data ranks"
+            if others := ", ".join(f"`{word_text(*word)}`" for word in self.plan.more):
+                why += f", or {others} leaves it whole"
             raise OptionError(
-                f"`zero={self.plan.zero}` of the plan divides nothing: every dimension of every "
-                "parameter is smaller than the data ranks",
+                f"`zero={self.plan.zero}` of the plan divides nothing: {why}",
                 hint="leave `zero` out",
             )
 
@@ -153,16 +158,40 @@ class NamedStrategies:
         ShardwrightError
             If the model cannot be divided so.
         """
-        self = NamedStrategies(plan, axes, {})
+        self = NamedStrategies(plan, axes, {}, weights_of_experts(graph))
         self._check_batch(graph, mesh)
-        scattered, ring = plan.sequence_parallel, plan.ring
-        storage = axes.storage if plan.zero else ()
         found = walk(
-            graph, mesh, axes, by_position=scattered, ring=ring, storage=storage, alike=alike
+            graph,
+            mesh,
+            axes,
+            by_position=plan.sequence_parallel,
+            ring=plan.ring,
+            storage=lambda value: self.storage(value.name) if plan.held(value).divided else (),
+            alike=alike,
         )
         self._check_divided(found)
-        of_experts = weights_of_experts(graph)
-        return replace(self, strategies=found.strategies, of_experts=of_experts)
+        strategies = dict(found.strategies)
+        for name, value in plan.more:
+            strategies |= self._changed(name, value, graph, mesh, strategies)
+        return replace(self, strategies=strategies)
+
+    def _changed(
+        self, name: str, value: Word, graph: Graph, mesh: Mesh, strategies: Mapping[str, Strategy]
+    ) -> Mapping[str, Strategy]:
+        """Return the strategies that a dimension changes; refuse one that changes nothing."""
+        dimension = DIMENSIONS[name]
+        changed = dimension.strategies(value, graph, mesh, self.axes, strategies)
+        # What divides operators is asked for on tensor ranks alone, too, which have no ZeRO stage.
+        stages = ZERO_STAGES if dimension.divides_operators() else (self.plan.zero_stage,)
+        trained = [p.value for p in graph.parameters if p.trainable]
+        is_same = all(dimension.held(value, p, one) == one for p in trained for one in stages)
+        if not changed and is_same:
+            raise OptionError(
+                f"`{word_text(name, value)}` of the plan changes nothing: all parameters are held, "
+                "and all operators divided, as without it",
+                hint=f"leave `{name}` out",
+            )
+        return changed
 
     def storage(self, parameter: str) -> tuple[str, ...]:
         """Return the axes over which ZeRO divides a parameter."""
@@ -192,7 +221,7 @@ class NamedStrategies:
                     f"`{self.strategies[choice.name]}`, which the cost model does not allow",
                     hint="use the cost model `time`",
                 )
-        preference = self._preference(space.mesh)
+        preference = self._preference(space)
         chosen = complete(space, self.strategies, preference, received)
         if self.plan.sequence_parallel:
             chosen = complete(space, with_regathered(space, chosen), preference, received)
@@ -249,20 +278,19 @@ class NamedStrategies:
                     hint=f"leave `{item.partition('=')[0]}` out",
                 )
 
-    def _preference(self, mesh: Mesh) -> Preference:
-        if not self.plan.zero:
-            return replicated
-        when = _WHEN[self.plan.zero]
+    def _preference(self, space: SearchSpace) -> Preference:
         known: dict[object, Sequence[bool]] = {}  # equal parameters share their options
 
-        def divided(choice: Choice) -> Sequence[bool]:
-            axes = self.storage(choice.name)
-            key = Identity(choice.options), axes
+        def preferred(choice: Choice) -> Sequence[bool]:
+            held = self.plan.held(space.graph.values[choice.name])
+            axes = self.storage(choice.name) if held.divided else ()
+            key = Identity(choice.options), axes, held
             if key not in known:
-                known[key] = _divided(choice, mesh, axes, when)
+                divided = held.divided and _divided(choice, space.mesh, axes, held)
+                known[key] = divided or replicated(choice)
             return known[key]
 
-        return divided
+        return preferred
 
 
 def with_regathered(space: SearchSpace, assignment: Sequence[int]) -> Mapping[str, Strategy]:
@@ -290,13 +318,7 @@ def _gathered(space: SearchSpace, assignment: Sequence[int]) -> Iterator[str]:
             yield choice.name
 
 
-# Whether a parameter is regathered, gathered in every pass, and its gradient reduced in every pass.
-_WHEN = {1: (False, False, False), 2: (False, False, True), 3: (True, True, True)}
-
-
-def _divided(
-    choice: Choice, mesh: Mesh, data: Sequence[str], when: tuple[bool, ...]
-) -> Sequence[bool]:
+def _divided(choice: Choice, mesh: Mesh, data: Sequence[str], held: Held) -> Sequence[bool]:
     """Prefer to divide a parameter further over the most data ranks, and over no others.
 
     Parameters
@@ -307,9 +329,10 @@ def _divided(
         The mesh.
     data : sequence of str
         The axes of the data ranks.
-    when : tuple of bool
+    held : Held
         When it is gathered, and its gradient reduced, as far as there is a choice.
     """
+    when = held.in_passes, held.in_passes, held.reduced_in_passes
 
     def ranks(option: Storage) -> float:
         used = option.used.split_axes if option.used is not None else ()

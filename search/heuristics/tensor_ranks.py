@@ -15,7 +15,7 @@ Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing activation re
 transformer models", 2022; Lepikhin et al., "GShard", 2020.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwright.ir.graph import Graph, Node, Value
@@ -78,8 +78,8 @@ class Walk:
         Whether keys pass round the context ranks; else they are gathered.
     whole : frozenset of str
         Products whose columns stay whole.
-    storage : tuple of str
-        The axes over which parameters are divided further, and so is what is made of them.
+    storage : callable
+        Returns the axes over which a parameter is divided further, and so is what is made of it.
     strategies : dict of str to Strategy
         The strategy of each operator.
     dropped : set of str
@@ -97,7 +97,7 @@ class Walk:
     by_position: bool
     ring: bool = False
     whole: frozenset[str] = frozenset()
-    storage: tuple[str, ...] = ()
+    storage: Callable[[Value], tuple[str, ...]] = lambda value: ()
     strategies: dict[str, Strategy] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
     experts: set[int] = field(default_factory=set)
@@ -330,9 +330,6 @@ class Walk:
         """
         info = info_of(self.graph, node)
         rule, wanted = info.rule, self._layout_at_reader(node.results[0])
-        storage = self.storage
-        if storage and node.results[0].name in weights_of_experts(self.graph):
-            storage = self.axes.expert_storage
         factors: Factors = {}
         left: list[tuple[str, ...]] = []
         for dims, axes in zip(rule.results[0], wanted.splits, strict=True):
@@ -342,6 +339,7 @@ class Walk:
                 left.append(axes)
         used = {axis for axes in wanted.splits for axis in axes}
         if node.operator != "cast":  # casts are divided as their parameters
+            storage = self.storage(self.graph.values[node.operands[0]])
             left.append(tuple(axis for axis in storage if axis not in used))
         for axes in filter(None, left):
             self._divide_further(rule, factors, axes)
@@ -376,7 +374,7 @@ def walk(
     *,
     by_position: bool,
     ring: bool = False,
-    storage: tuple[str, ...] = (),
+    storage: Callable[[Value], tuple[str, ...]] = lambda value: (),
     alike: bool = False,
 ) -> Walk:
     """Return the walk in which every split of columns is followed.

@@ -21,6 +21,7 @@ PAGES = (
     "write-a-pass.md",
     "write-a-search.md",
     "write-a-schedule.md",
+    "write-a-dimension.md",
     "price-something.md",
     "tell-memory-apart.md",
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.compiler.evaluation.bounds import Factors
+from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.fit.robust import COMPUTE, OVERLAP, Error, Flip, Robust
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.units import seconds_text

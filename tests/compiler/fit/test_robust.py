@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.compiler.evaluation.bounds import Factors
 from shardwright.compiler.evaluation.evaluated import evaluated, fastest
+from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.family import family
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.robust import Error, errors_of, least_regret, robust
