@@ -36,7 +36,7 @@ _CALLS = {
     "checkpoint": "jaxpr",
     "custom_lin": "jaxpr",
 }
-_BODIES = ("scan", "while", "cond", "shard_map")
+_BODIES = ("scan", "while", "cond", "shard_map", "custom_linear_solve")
 _TREES = ("cummax", "cummin", "cumlogsumexp")
 # Primitives that only move elements.
 _MOVES = ("slice", "squeeze", "expand_dims", "reshape", "transpose", "broadcast_in_dim", "rev")

@@ -86,9 +86,11 @@ class Call(Emitting):
         self.memory: tuple[tuple[int, ...], int] = ((), 0)
 
     def is_trained(self, value: Value) -> bool:
-        """Return whether a value depends on a trained parameter."""
+        """Return whether a trained parameter has a gradient through a value."""
         reached = {value.name}
         for node in reversed(self.build.nodes):
-            if any(result.name in reached for result in node.results):
+            if node.operator != "stop_gradient" and any(
+                result.name in reached for result in node.results
+            ):
                 reached.update(node.operands)
         return any(p.name in reached and p.trainable for p in self.build.parameters)

@@ -32,7 +32,10 @@ from shardwright.ir.graph import Value
 # Arguments that say nothing about the elements of a result.
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
 # Names of arguments that functions here cannot have.
-_NAMES = {"self": "x", "input": "x", "from": "begin", "A": "a", "B": "b", "UPLO": "uplo"}
+_NAMES = {
+    **{"self": "x", "input": "x", "from": "begin", "A": "a", "B": "b", "UPLO": "uplo"},
+    **{"LU": "lu", "LU_data": "lu", "LU_pivots": "pivots"},
+}
 # Operators without a result.
 CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert")
 # Operators of PyTorch that run a graph inside of a mode.

@@ -374,7 +374,7 @@ def _reads_vectors(graph: Graph) -> bool:
     return any(
         result.name in read
         for node in graph.nodes
-        if node.operator in ("eigh", "svd")
+        if node.operator in ("eig", "eigh", "svd")
         for result in node.results
         if result.type.rank == node.results[-1].type.rank
     )

@@ -1,6 +1,6 @@
 """Special functions, point by point."""
 
-from math import comb, factorial, inf, pi, sqrt
+from math import factorial, pi, sqrt
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from shardwright.operators.info import Array
 _NODES = 64  # of the rule that integrates the Bessel functions
 _NEAR = 30.0  # up to where that many nodes are enough
 _TERMS = 20
+_STEPS = 8  # of Newton's method; half of them lose no digit of float64
 # Coefficients of polynomials in what is left of log(1 - x^2), highest power first: M. Giles,
 # "Approximating the erfinv function", GPU Computing Gems, 2012.
 _ERFINV_NEAR = (
@@ -35,11 +36,6 @@ _ERFINV_FAR = (
     1.00167406,
     2.83297682,
 )
-_SHIFT = 8  # from where on the asymptotic series of the gamma function have all digits
-_BERNOULLI = (
-    *((2, 1 / 6), (4, -1 / 30), (6, 1 / 42), (8, -1 / 30), (10, 5 / 66), (12, -691 / 2730)),
-    (14, 7 / 6),
-)
 
 
 def erfc(x: Array) -> Array:
@@ -48,6 +44,40 @@ def erfc(x: Array) -> Array:
     size = np.abs(x)
     tail = np.exp(-size * size) * erfc_ratio(size)
     return np.where(size < 0.46875, 1 - erf(x), np.where(x < 0, 2 - tail, tail))
+
+
+def erfcx(x: Array) -> Array:
+    """Return exp(x^2) times `erfc`, which is small but not zero where `erfc` is."""
+    size = np.abs(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        grown = np.exp(np.square(x))
+        tail = np.where(size < 0.46875, np.minimum(grown, 2) * (1 - erf(size)), erfc_ratio(size))
+        return np.asarray(np.where(x < 0, 2 * grown - tail, tail), x.dtype)
+
+
+def log_ndtr(x: Array) -> Array:
+    """Return the logarithm of the distribution function of standard normal numbers."""
+    below = np.minimum(x, -1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = np.log(erfcx(-below / sqrt(2)) / 2) - np.square(below) / 2
+        found = np.where(x < -1, far, np.log1p(-erfc(np.maximum(x, -1.0) / sqrt(2)) / 2))
+    return np.asarray(np.where(x == -np.inf, -np.inf, found), x.dtype)
+
+
+def ndtri(x: Array) -> Array:
+    """Return the inverse of the distribution function of standard normal numbers.
+
+    By Newton's method on its logarithm, which is concave: from the left of the solution every step
+    comes nearer to it.
+    """
+    p = np.minimum(x, 1 - x).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        goal = np.log(p)
+        y = -np.sqrt(-2 * goal)
+        for _ in range(_STEPS):
+            y = y + (goal - log_ndtr(y)) * erfcx(-y / sqrt(2)) * sqrt(pi / 2)
+    y = np.where(p == 0, -np.inf, np.where(p < 0, np.nan, y))
+    return np.asarray(np.where(x > 0.5, -y, y), x.dtype)
 
 
 def erfinv(x: Array) -> Array:
@@ -63,62 +93,6 @@ def erfinv(x: Array) -> Array:
             y = y - wrong * np.exp(y * y) * (sqrt(pi) / 2)
     y = np.where(np.abs(x) > 1, np.nan, np.where(size == 1, np.inf, y))
     return np.asarray(np.copysign(y, x), x.dtype)
-
-
-def _series(z: Array, coefficients: tuple[float, ...]) -> Array:
-    """Return a polynomial in ``1 / z^2``, the constant first."""
-    total = np.zeros_like(z)
-    for coefficient in reversed(coefficients):
-        total = total / (z * z) + coefficient
-    return total
-
-
-def lgamma(x: Array) -> Array:
-    """Return the logarithm of the absolute value of the gamma function."""
-    up = np.where(x < 0.5, 1 - x, x).astype(np.float64)  # by reflection
-    far = up >= _SHIFT
-    z, product = np.where(far, up, up + _SHIFT), np.ones_like(up)
-    for k in range(_SHIFT):
-        product = product * np.where(far, 1, up + k)
-    tail = _series(z, (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)) / z
-    value = (z - 0.5) * np.log(z) - z + np.log(2 * pi) / 2 + tail - np.log(product)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        reflected = np.log(pi / np.abs(np.sin(pi * x))) - value
-        found = np.where(x < 0.5, reflected, value)
-    return np.asarray(np.where(_is_pole(x) | np.isinf(x), np.inf, found), x.dtype)
-
-
-def _is_pole(x: Array) -> Array:
-    """Return where the gamma function is infinite: at zero and at negative whole numbers."""
-    return np.asarray((x <= 0) & (x == np.floor(x)))
-
-
-def polygamma(x: Array, order: int) -> Array:
-    """Return a derivative of the logarithm of the gamma function: the first has the order 0.
-
-    By the asymptotic series 6.4.11 of M. Abramowitz and I. Stegun, "Handbook of Mathematical
-    Functions", 1964, behind steps of the recurrence 6.4.6; on the left by the reflection 6.4.7.
-    """
-    up = np.where(x < 0.5, 1 - x, x).astype(np.float64)
-    shift = _SHIFT + 2 * order  # from where on the series of every order has all digits
-    far, steps = up >= shift, np.zeros_like(up)
-    z = np.where(far, up, up + shift)
-    for k in range(shift):
-        steps = steps + np.where(far, 0, (up + k) ** -(order + 1))
-    tail = _series(z, tuple(b / k * comb(k + order - 1, order) for k, b in _BERNOULLI)) / (z * z)
-    head = (1 / order + tail) / z**order if order else tail - np.log(z)
-    size = factorial(order) * (head + 0.5 / z ** (order + 1) + steps)
-    value = -size if order % 2 == 0 else size
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.polynomial.Polynomial([0, 1])
-        for _ in range(order):  # of the cotangent, in powers of the cotangent
-            slope = -slope.deriv() * np.polynomial.Polynomial([1, 0, 1])
-        reflected = (-1) ** order * value - pi ** (order + 1) * slope(1 / np.tan(pi * x))
-        found = np.where(x < 0.5, reflected, value)
-    at_pole: Array | float = inf if order % 2 else -inf
-    if order == 0:  # from either side of zero, and of other poles, another infinity
-        at_pole = np.where(x < 0, np.nan, np.copysign(inf, -x))
-    return np.asarray(np.where(_is_pole(x), at_pole, found), x.dtype)
 
 
 def _bessel(x: Array, order: int) -> Array:
@@ -176,6 +150,29 @@ define(
     flops=20.0,
 )
 define(
+    "erfcx",
+    "exp(x^2) times one less the error function.",
+    erfcx,
+    lambda x: 2 * x * erfcx(x) - 2 / sqrt(pi),
+    flops=30.0,
+)
+define(
+    "log_ndtr",
+    "Logarithm of the distribution function of standard normal numbers.",
+    log_ndtr,
+    lambda x: sqrt(2 / pi) / erfcx(-x / sqrt(2)),
+    flops=40.0,
+)
+define(
+    "ndtri",
+    "Inverse of the distribution function of standard normal numbers.",
+    ndtri,
+    lambda y: sqrt(2 * pi) * np.exp(y * y / 2),
+    keeps="result",
+    domain=(0.1, 0.9),
+    flops=400.0,
+)
+define(
     "bessel_i0e",
     "exp(-|x|) times the modified Bessel function of order zero.",
     _bessel_i0e,
@@ -211,23 +208,4 @@ define(
     keeps="result",
     domain=(-0.9, 0.9),
     flops=100.0,
-)
-define(
-    "lgamma",
-    "Logarithm of the absolute value of the gamma function.",
-    lgamma,
-    lambda x: polygamma(x, 0),
-    domain=(0.3, 5.0),
-    flops=60.0,
-)
-define(
-    "polygamma",
-    "Derivative of `lgamma`, of the derivative `order`: the digamma function has the order 0.",
-    polygamma,
-    lambda x, order: polygamma(x, order + 1),
-    defaults={"order": 0},
-    example={"order": 1},
-    not_negative=("order",),
-    domain=(0.3, 5.0),
-    flops=60.0,
 )

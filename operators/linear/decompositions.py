@@ -38,7 +38,7 @@ class Decomposition(OperatorInfo):
         if len(shapes[0]) < 2:
             raise IRError(f"`{self.name}`: the shape is {shapes[0]}, expected matrices")
         *_, m, n = shapes[0]
-        sizes = {"k": min(m, n), "j": n}
+        sizes = {"k": min(m, n), "j": n, "p": 2}
         used = {name: size for name, size in sizes.items() if name in self.results_notation}
         rule = resolve(f"... m^ n^ -> {self.results_notation}", shapes[:1], used)
         kinds = {name: "whole" if name in used else kind for name, kind in rule.kinds.items()}

@@ -64,6 +64,55 @@ def test_erfinv_to_its_last_digits() -> None:
     assert np.isnan(run("erfinv", np.array([1.5]))).all()
 
 
+def test_the_scaled_tail_of_the_normal_distribution() -> None:
+    x = np.array([-30.0, -5, -0.4, 0, 0.3, 0.46875, 2, 9, 1e3, 1e9])
+    # Abramowitz and Stegun, 7.1.2: the asymptotic series has all digits far away.
+    expected = [math.exp(v * v) * math.erfc(v) if v < 9 else None for v in x[2:]]
+    found = run("erfcx", x)
+    np.testing.assert_allclose(found[2:7], expected[:5], rtol=1e-13)
+    far = x[7:]
+    series = 1 / (far * math.sqrt(math.pi)) * (1 - 0.5 / far**2 + 0.75 / far**4 - 1.875 / far**6)
+    np.testing.assert_allclose(found[7:], series, rtol=3e-7)
+    assert np.isposinf(found[0])
+    tail = run("log_ndtr", np.array([-40.0, -1.0, 0, 1, 40, -np.inf]))
+    half = [-804.608442013754, math.log(0.15865525393145707), -math.log(2)]
+    np.testing.assert_allclose(tail[:3], half, rtol=1e-14)
+    np.testing.assert_allclose(tail[3:5], [math.log(0.8413447460685429), 0], rtol=1e-14)
+    assert np.isneginf(tail[5])
+
+
+def test_quantiles_of_the_normal_distribution() -> None:
+    p = np.array([1e-300, 1e-20, 1e-5, 0.02, 0.3, 0.5, 0.7, 0.999, 1 - 1e-12])
+    y = run("ndtri", p)
+    np.testing.assert_allclose(np.exp(run("log_ndtr", y)), p, rtol=2e-13)
+    np.testing.assert_allclose(
+        y[[3, 5, 7]], [-2.053748910631823, 0, 3.090232306167813], rtol=1e-13, atol=1e-15
+    )
+    np.testing.assert_array_equal(
+        run("ndtri", np.array([0.0, 1.0, -0.1, 1.1])), [-np.inf, np.inf, np.nan, np.nan]
+    )
+
+
+def test_incomplete_gamma_integrals() -> None:
+    """For whole numbers the share above is a sum of Poisson's probabilities."""
+    x = np.array([0.01, 0.5, 1, 3, 7, 20, 90])
+    for a in (1, 2, 5, 30):
+        terms = [math.exp(-v) * sum(v**k / math.factorial(k) for k in range(a)) for v in x]
+        above = run("incomplete_gamma", np.full_like(x, a), x, upper=True)
+        np.testing.assert_allclose(above, terms, rtol=1e-12)
+        below = run("incomplete_gamma", np.full_like(x, a), x)
+        np.testing.assert_allclose(below + above, 1, rtol=1e-14)
+    halves = run("incomplete_gamma", np.full_like(x, 0.5), x)
+    np.testing.assert_allclose(halves, [math.erf(math.sqrt(v)) for v in x], rtol=1e-13)
+    a = np.array([0.0, 0, 2, 2, 2, np.inf, -1, np.nan, np.inf, 1e5])
+    x = np.array([1.0, 0, 0, np.inf, -1, 3, 1, 1, np.inf, 1e5])
+    none = np.nan
+    found = run("incomplete_gamma", a, x)
+    np.testing.assert_allclose(found[:9], [1, none, 0, 1, none, 0, none, none, none])
+    half = 0.5 + 1 / (3 * math.sqrt(2e5 * math.pi))  # Temme, 1979, up to a^-1.5
+    np.testing.assert_allclose(found[9], half, rtol=1e-9)
+
+
 def test_lgamma_and_its_slope() -> None:
     x = np.concatenate([np.linspace(0.01, 30, 97), [1.0, 2.0, 171.0, 1e5, 1e60, -0.5, -3.7]])
     expected = [math.lgamma(v) for v in x]

@@ -85,6 +85,7 @@ SLOPES: Mapping[str, Slope] = {
     "cosh": _smooth(lambda x, y: x.apply("sinh")),
     "erf": _smooth(lambda x, y: (-(x * x)).apply("exp") * (2 / sqrt(pi))),
     "erfc": _smooth(lambda x, y: (-(x * x)).apply("exp") * (-2 / sqrt(pi))),
+    "erfcx": _smooth(lambda x, y: x * y * 2.0 - 2 / sqrt(pi)),
     "erfinv": _smooth(lambda x, y: (y * y).apply("exp") * (sqrt(pi) / 2)),
     "exp": _smooth(lambda x, y: y),
     "expm1": _smooth(lambda x, y: y + 1),
@@ -95,7 +96,11 @@ SLOPES: Mapping[str, Slope] = {
     "lgamma": _smooth(lambda x, y: x.apply("polygamma", order=0)),
     "log": _smooth(lambda x, y: x.apply("reciprocal")),
     "log1p": _smooth(lambda x, y: (x + 1).apply("reciprocal")),
+    "log_ndtr": _smooth(
+        lambda x, y: (x * -sqrt(0.5)).apply("erfcx").apply("reciprocal") * sqrt(2 / pi)
+    ),
     "log_softmax": _log_softmax,
+    "ndtri": _smooth(lambda x, y: (y * y * 0.5).apply("exp") * sqrt(2 * pi)),
     "polygamma": _smooth(lambda x, y, order: x.apply("polygamma", order=order + 1)),
     "pow": _pow,
     "reciprocal": _smooth(lambda x, y: -(y * y)),

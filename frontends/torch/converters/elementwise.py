@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.random import uniform
 from shardwright.frontends.torch.table import CONVERTERS, converts
@@ -25,6 +26,9 @@ _UNARY = {
     "erf": "erf",
     "erfc": "erfc",
     "erfinv": "erfinv",
+    "special_erfcx": "erfcx",
+    "special_log_ndtr": "log_ndtr",
+    "special_ndtri": "ndtri",
     "exp": "exp",
     "expm1": "expm1",
     "i0": "bessel_i0",
@@ -53,7 +57,6 @@ _KEEPING = {
     "neg": "neg",
     "relu": "relu",
     "relu6": "relu6",
-    "round": "round",
     "sign": "sign",
     "square": "square",
     "trunc": "trunc",
@@ -154,6 +157,19 @@ def _sample(operand: Operand) -> Any:
 def truth(call: Call, x: Value) -> Value:
     """Return whether elements are not zero."""
     return x if x.type.dtype == "bool" else call.emit("not_equal", x, call.fill(0, x.type.dtype))
+
+
+@converts("aten.round")
+def _round(call: Call, x: Value, decimals: int = 0) -> Value:
+    """Round to even; to decimals by the product with a power of ten, as PyTorch does."""
+    if not decimals:
+        return call.emit("round", x)
+    if not x.type.is_float:
+        raise UnsupportedError("integers that are rounded to decimals")
+    power = 10.0 ** abs(decimals)
+    factor = call.fill(power, x.type.dtype)
+    first, second = ("mul", "div") if decimals > 0 else ("div", "mul")
+    return call.emit(second, call.emit("round", call.emit(first, x, factor)), factor)
 
 
 @converts("aten.logical_not")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.common import matrices
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
@@ -147,12 +148,94 @@ def _orthogonal(call: Call, a: Value, mode: str = "reduced") -> list[Value]:
     m, n = a.type.shape[-2:]
     if mode == "r" or (mode == "complete" and m > n):
         raise UnsupportedError(f"`qr` with mode={mode!r}, which has no gradient in PyTorch,")
-    if m >= n:
-        return list(call.emit_all("qr", a))
-    axis = a.type.rank - 1  # the first columns make the factor, the others are projected
-    q, r = call.emit_all("qr", call.part(a, axis, 0, m))
-    rest = call.emit("matmul", q, call.part(a, axis, m, n - m), transpose_a=True)
-    return [q, call.emit("concat", r, rest, axis=-1)]
+    return list(matrices.orthogonal(call, a))
+
+
+# Factors by elimination
+
+
+@converts("aten.linalg_lu_factor", "aten.linalg_lu_factor_ex", "aten._lu_with_info")
+def _factored(
+    call: Call,
+    x: Value | None = None,
+    a: Value | None = None,
+    pivot: bool = True,
+    check_errors: bool = False,
+) -> list[Value | None]:
+    matrix = _pivoted(x, a, pivot)
+    lu, pivots = matrices.factored(call, matrix)
+    return [lu, _from_one(call, pivots), *[None] * (len(call.results) - 2)]
+
+
+@converts("aten.linalg_lu")
+def _triangles(
+    call: Call, x: Value | None = None, a: Value | None = None, pivot: bool = True
+) -> list[Value]:
+    matrix = _pivoted(x, a, pivot)
+    lu, pivots = matrices.factored(call, matrix)
+    return [_exchanging(call, pivots, matrix), *matrices.triangles(call, lu)]
+
+
+@converts("aten.lu_unpack")
+def _unpacked(
+    call: Call, lu: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
+) -> list[Value | None]:
+    exchanges = _exchanging(call, _from_zero(call, pivots), lu) if unpack_pivots else None
+    return [exchanges, *(matrices.triangles(call, lu) if unpack_data else (None, None))]
+
+
+@converts("aten.linalg_lu_solve", "aten.lu_solve")
+def _solved(
+    call: Call,
+    lu: Value,
+    pivots: Value,
+    b: Value | None = None,
+    left: bool = True,
+    adjoint: bool = False,
+    x: Value | None = None,
+) -> Value:
+    right = x if b is None else b
+    assert right is not None
+    order = matrices.order_of(call, _from_zero(call, pivots), lu.type.shape[-1])
+    if left:
+        return matrices.solved(call, lu, order, right, adjoint)
+    found = matrices.solved(call, lu, order, _turned(call, right), not adjoint)
+    return _turned(call, found)
+
+
+def _pivoted(x: Value | None, a: Value | None, pivot: bool) -> Value:
+    matrix = x if a is None else a
+    assert matrix is not None
+    if not pivot:
+        raise UnsupportedError("an elimination without pivots, which PyTorch has on GPUs alone,")
+    return matrix
+
+
+def _exchanging(call: Call, pivots: Value, matrix: Value) -> Value:
+    order = matrices.order_of(call, pivots, matrix.type.shape[-2])
+    return _turned(call, matrices.permuting(call, order, matrix.type.dtype))
+
+
+def _from_one(call: Call, pivots: Value) -> Value:
+    return call.shifted(call.cast(pivots, "int32"), 1)
+
+
+def _from_zero(call: Call, pivots: Value) -> Value:
+    return call.shifted(call.cast(pivots, "int64"), -1)
+
+
+@converts("aten.linalg_eig")
+def _eigenvectors(call: Call, x: Value | None = None, a: Value | None = None) -> list[Value]:
+    matrix = x if a is None else a
+    assert matrix is not None
+    return list(call.emit_all("eig", matrix))
+
+
+@converts("complex aten._linalg_eigvals", "complex aten.linalg_eigvals")
+def _eigenvalues(call: Call, x: Value | None = None, a: Value | None = None) -> Value:
+    if call.complex_arguments:
+        raise UnsupportedError("eigenvalues of complex matrices")
+    return _eigenvectors(call, x, a)[0]
 
 
 @converts("aten.linalg_eigh", "aten._linalg_eigh", "aten.linalg_eigvalsh")

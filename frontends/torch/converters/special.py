@@ -3,6 +3,7 @@
 from math import inf, pi
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
@@ -11,6 +12,26 @@ from shardwright.ir.graph import Value
 @converts("aten.digamma", "aten.special_digamma", "aten.polygamma", "aten.special_polygamma")
 def _polygamma(call: Call, x: Value, n: int = 0) -> Value:
     return call.emit("polygamma", call.cast(x, call.result.dtype), order=n)
+
+
+@converts("aten.igamma", "aten.igammac")
+def _incomplete_gamma(call: Call, x: Value, other: Value) -> Value:
+    if call.is_trained(x):
+        raise UnsupportedError(
+            "an incomplete gamma function by its first argument, which has no derivative in "
+            "PyTorch,"
+        )
+    kind, upper = call.result.dtype, "igammac" in call.operator
+    a = call.emit("stop_gradient", call.cast(x, kind))
+    return call.emit("incomplete_gamma", a, call.cast(other, kind), upper=upper)
+
+
+@converts("aten.special_zeta")
+def _zeta(call: Call, x: Operand, other: Operand) -> Value:
+    raise UnsupportedError(
+        "the zeta function, whose sum has no operator (of a whole number n of at least 2 it is "
+        "`torch.polygamma(n - 1, x)` over the factorial of n - 1, by the sign of (-1)^n)"
+    )
 
 
 @converts("aten.xlogy")

@@ -54,6 +54,31 @@ def _without_signs(values: Any, vectors: Any) -> Any:
     return values, vectors.square(), vectors @ (values.sin()[..., None] * vectors.mT)
 
 
+def _eliminated(a: Any) -> Any:
+    p, lower, upper = torch.linalg.lu(a)
+    factors, pivots = torch.linalg.lu_factor(a)
+    unpacked = torch.lu_unpack(factors, pivots)
+    return lower, upper, p @ lower @ upper.sin(), factors, unpacked[2], unpacked[0] @ unpacked[1]
+
+
+def _by_factors(a: Any) -> Any:
+    factors, b = torch.linalg.lu_factor(a), a.cos()[..., :2]
+    solve = torch.linalg.lu_solve
+    return (
+        solve(*factors, b),
+        solve(*factors, b, adjoint=True),
+        solve(*factors, b.mT, left=False),
+        solve(*factors, b.mT, left=False, adjoint=True),
+        torch.lu_solve(b, *factors),
+    )
+
+
+def _unsymmetric(a: Any) -> Any:
+    values, vectors = torch.linalg.eig(a)
+    size = vectors * (values.sin().unsqueeze(-2) * vectors.conj())
+    return values.real, values.imag, vectors.abs(), size.imag, torch.linalg.eigvals(a).abs()
+
+
 def _joined(u: Any, s: Any, vh: Any) -> Any:
     return s, u.square(), vh.square(), u @ (s.sin()[..., None] * vh)
 
@@ -70,6 +95,10 @@ SQUARE: dict[str, Function] = {
     "slogdet": lambda a: torch.linalg.slogdet(a)[1],
     "eigh": lambda a: _without_signs(*torch.linalg.eigh(_symmetric(a))),
     "eigh of a triangle": lambda a: (torch.linalg.eigh(a, "U")[0], torch.linalg.eigvalsh(a)),
+    "eig": _unsymmetric,
+    "lu_solve": _by_factors,
+    "lu twice": _twice(lambda a: torch.linalg.lu_factor(a)[0]),
+    "eig twice": _twice(lambda a: torch.linalg.eigvals(a).abs()),
     "powers": lambda a: (torch.linalg.matrix_power(a, 3), torch.linalg.multi_dot([a[0], a[1]])),
     "det twice": _twice(lambda a: torch.linalg.slogdet(a)[1]),
     "eigh twice": _twice(lambda a: torch.linalg.eigvalsh(_symmetric(a))),
@@ -77,6 +106,7 @@ SQUARE: dict[str, Function] = {
 }
 ANY: dict[str, Function] = {
     "qr": lambda a: tuple(torch.linalg.qr(a)),
+    "lu": _eliminated,
     "svd": lambda a: _joined(*torch.linalg.svd(a, full_matrices=False)),
     "old svd": lambda a: _joined(*(x.mT if i == 2 else x for i, x in enumerate(torch.svd(a)))),
     "svdvals": torch.linalg.svdvals,
@@ -107,6 +137,12 @@ def test_singular_matrices_have_gradients_of_determinants_and_pseudo_inverses() 
     _agree(torch.linalg.pinv, _random(4, 1) @ _random(1, 3), ones)
 
 
+def test_rows_are_exchanged_as_in_lapack() -> None:
+    ones = torch.ones(2, 3, 3).double()
+    ties = torch.tensor([[[1.0, 2, 0], [-1, 3, 1], [1, 0, 5]], [[0, 0, 2], [3, 1, 0], [0, 4, 1]]])
+    _agree(_eliminated, ties, ones)
+
+
 def test_equal_eigenvalues_have_gradients_where_vectors_are_not_read() -> None:
     _agree(torch.linalg.eigvalsh, torch.eye(3), torch.ones(3, 3).double())
     _agree(torch.linalg.svdvals, torch.eye(3), torch.ones(3, 3).double())
@@ -119,6 +155,7 @@ def test_vectors_whose_signs_are_open_are_told() -> None:
 
     assert told(lambda a: torch.linalg.eigh(_symmetric(a))[1])
     assert told(lambda a: torch.linalg.svd(a)[2])
+    assert told(lambda a: torch.linalg.eig(a)[1].abs())
     assert not told(torch.linalg.svdvals)
     assert not told(lambda a: torch.linalg.eigvalsh(_symmetric(a)))
 
@@ -126,7 +163,8 @@ def test_vectors_whose_signs_are_open_are_told() -> None:
 def test_a_plan_splits_the_matrices_of_a_batch() -> None:
     def projected(a: Any) -> Any:
         values, vectors = torch.linalg.eigh(_symmetric(a))
-        r = torch.linalg.qr(a)[1]
+        r = torch.linalg.qr(a)[1] + torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a.sin())
+        r = r + torch.linalg.eigvals(a).abs().diag_embed()
         return torch.linalg.svdvals(vectors @ (values[..., None] * vectors.mT) + r).logcumsumexp(1)
 
     module = Weighted(projected, _random(4, 3, 3))
@@ -144,6 +182,50 @@ def test_a_plan_splits_the_matrices_of_a_batch() -> None:
 def test_what_has_no_gradient_is_refused(function: Function, what: str) -> None:
     with pytest.raises(ModelError, match=f"^{what}"):
         import_module(Weighted(function, _random(4, 3)), (_samples(4, 3),))
+
+
+class Special(nn.Module):
+    """Special functions of a parameter between zero and one, and the sum of their products."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.linspace(0.03, 0.97, 12, dtype=torch.float64).view(4, 3))
+
+    def forward(self, x: Any) -> Any:
+        return (self.function(self.weight) * x).sum()
+
+
+SPECIAL: dict[str, Function] = {
+    "erfcx": lambda w: torch.special.erfcx(8 * w - 3),
+    "log_ndtr": lambda w: torch.special.log_ndtr(60 * w - 40),
+    "ndtri": torch.special.ndtri,
+    "gammainc": lambda w: torch.special.gammainc((9 * w).detach(), 20 * w),
+    "gammaincc": lambda w: torch.special.gammaincc(torch.full_like(w, 0.5).detach(), 5 * w),
+    "rounded": lambda w: w * torch.round(w, decimals=1) + w * torch.round(100 * w, decimals=-1),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions(name: str) -> None:
+    module, inputs = Special(SPECIAL[name]), (_samples(4, 3),)
+    found = compare.gradients_differ(module, inputs)
+    assert max(found.loss, found.gradient, *compare.on_ranks(module, inputs, 4)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (
+            lambda w: torch.special.gammainc(w, (2 * w).detach()),
+            "an incomplete gamma function by its first argument, which has no derivative in",
+        ),
+        (lambda w: torch.special.zeta(2.5, 1 + w), "the zeta function, whose sum has no operator"),
+    ],
+)
+def test_special_functions_without_a_derivative(function: Function, what: str) -> None:
+    with pytest.raises(ModelError, match=f"^{what}"):
+        import_module(Special(function), (_samples(4, 3),))
 
 
 def test_running_logarithms_of_sums() -> None:
