@@ -32,10 +32,7 @@ from shardwright.ir.graph import Value
 # Arguments that say nothing about the elements of a result.
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
 # Names of arguments that functions here cannot have.
-_NAMES = {
-    **{"self": "x", "input": "x", "from": "begin", "A": "a", "B": "b", "UPLO": "uplo"},
-    **{"LU": "lu", "LU_data": "lu", "LU_pivots": "pivots"},
-}
+_NAMES = {"self": "x", "input": "x", "from": "begin", "LU_data": "lu", "LU_pivots": "pivots"}
 # Operators without a result.
 CHECKS = ("aten._assert", "aten.sym_constrain", "aten._functional_assert")
 # Operators of PyTorch that run a graph inside of a mode.
@@ -328,7 +325,7 @@ class Importer:
         defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
         bound = {}
         for name, item in {**defaults, **given}.items():
-            ours = _NAMES.get(name, name)
+            ours = _NAMES.get(name, name.lower())
             if ours in converter.names:
                 bound[ours] = _passed(call, converter, ours, item)
             elif (
@@ -408,7 +405,7 @@ def _complex_arguments(node: fx.Node, target: Any) -> frozenset[str]:
     )
     pairs = [*given, *node.kwargs.items()]
     return frozenset(
-        _NAMES.get(name, name)
+        _NAMES.get(name, name.lower())
         for name, item in pairs
         if _holds_complex_node(item)
         or (isinstance(item, (list, tuple)) and item and all(map(_holds_complex_node, item)))
