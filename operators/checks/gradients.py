@@ -14,7 +14,6 @@ from shardwright.operators.checks.cases import (
     expect,
     expect_close,
     has_gradient,
-    real_results,
 )
 from shardwright.operators.info import (
     Array,
@@ -27,7 +26,6 @@ from shardwright.operators.spmd import (
     assemble,
     execute,
     node_of,
-    run_shards,
     scatter,
     splits_windows,
 )
@@ -87,25 +85,32 @@ def _emitted_with_halos(
     return build, [*operands, *cotangents], gradients
 
 
-def _whole_gradients(info: OperatorInfo, operands: list[Array], seed: int) -> list[Array | None]:
-    """Return the gradients on one device."""
+def _emitted_whole(info: OperatorInfo) -> tuple[Builder, list[Value], list[Value | None]]:
+    """Emit the gradient on one device."""
     one = Mesh(())
-    layouts = info.infer_tensor_layouts(Strategy(), one)
-    build, inputs, gradients = _emitted(info, one, layouts)
+    return _emitted(info, one, info.infer_tensor_layouts(Strategy(), one))
+
+
+def _whole_gradients(
+    info: OperatorInfo,
+    emitted: tuple[Builder, list[Value], list[Value | None]],
+    operands: list[Array],
+    seed: int,
+) -> list[Array | None]:
+    """Return the gradients on one device, of what is emitted for it."""
+    build, inputs, gradients = emitted
     results = list(whole_kernel(info, *operands))
     arrays = [*operands, *results, *cotangents(info, seed)]
     tensors = {
         value.name: (value.type, value.layout or Layout.replicated(value.type.rank), [array])
         for value, array in zip(inputs, arrays, strict=True)
     }
-    found = execute(build.nodes, tensors, one)
+    found = execute(build.nodes, tensors, Mesh(()))
     return [None if value is None else found[value.name][2][0] for value in gradients]
 
 
-def _check_same_nodes(info: OperatorInfo, split: Builder) -> None:
+def _check_same_nodes(info: OperatorInfo, split: Builder, whole: Builder) -> None:
     """Check that the gradient is of the same nodes whatever the layouts: it is emitted once."""
-    one = Mesh(())
-    whole, _, _ = _emitted(info, one, info.infer_tensor_layouts(Strategy(), one))
     found, expected = (
         [(node.operator, node.operands, dict(node.attributes)) for node in build.nodes]
         for build in (split, whole)
@@ -146,7 +151,8 @@ def check_numeric_gradient(case: Case) -> None:
     if not has_gradient(info) or info.has_own_gradient:
         return
     operands = case.operands(info)
-    for position, found in enumerate(_whole_gradients(info, operands, seed=0)):
+    whole = _whole_gradients(info, _emitted_whole(info), operands, seed=0)
+    for position, found in enumerate(whole):
         place = f"operand {position} of {case}"
         if position in case.example.constants or not info.operand_types[position].is_float:
             expect(found is None, "the gradient is a tensor, expected None", place)
@@ -158,40 +164,31 @@ def check_numeric_gradient(case: Case) -> None:
         expect_close(found, expected, what, place, _NUMERIC)
 
 
-def check_split_gradient(
-    info: OperatorInfo, case: Case, strategy: Strategy, mesh: Mesh, seed: int
-) -> None:
-    """Check the gradient of the split operator against the gradient of the whole one."""
-    if not real_results(info):
-        return
-    operands = case.operands(info, seed)
-    layouts = info.infer_tensor_layouts(strategy, mesh)
-    shards = [scatter(x, layout, mesh) for x, layout in zip(operands, layouts[0], strict=True)]
-    check_gradients(info, strategy, mesh, layouts, shards, operands, seed)
-
-
 def check_gradients(
     info: OperatorInfo,
     strategy: Strategy,
     mesh: Mesh,
     layouts: tuple[Sequence[Layout], Sequence[Layout]],
     shards: Sequence[Parts],
+    results: Sequence[Parts],
     operands: list[Array],
     seed: int = 0,
 ) -> None:
     """Run the gradient on the shards of a mesh, and compare it with the whole gradient.
 
+    The results are those that `run_shards` computes of the shards.
+
     A gradient has the split of its operand. It is partial over the axes that split factors the
     operand lacks, and over the partial axes of other operands.
     """
     taken, left = layouts
+    emitted = _emitted_whole(info)
     if splits_windows(info, strategy):
         build, inputs, gradients = _emitted_with_halos(info, strategy, mesh)
-        results = []
+        results = ()
     else:
         build, inputs, gradients = _emitted(info, mesh, layouts)
-        results = run_shards(info, strategy, mesh, shards)
-        _check_same_nodes(info, build)
+        _check_same_nodes(info, build, emitted[0])
     reduced = [layout.reduced() for layout in left]
     pulled = [
         scatter(x, layout, mesh) for x, layout in zip(cotangents(info, seed), reduced, strict=True)
@@ -203,7 +200,7 @@ def check_gradients(
     }
     found = execute(build.nodes, tensors, mesh)
     carried = {axis for layout in taken for axis in layout.partial}
-    expected = _whole_gradients(info, operands, seed)
+    expected = _whole_gradients(info, emitted, operands, seed)
     for position, (value, whole) in enumerate(zip(gradients, expected, strict=True)):
         place = f"operand {position}"
         expect((value is None) == (whole is None), "the gradient is there only if whole", place)

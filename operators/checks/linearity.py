@@ -11,6 +11,7 @@ from shardwright.operators.info import (
     OperatorInfo,
     whole_kernel,
 )
+from shardwright.operators.spmd import run_shards
 
 
 def is_linear(info: OperatorInfo, case: Case, positions: tuple[int, ...]) -> bool:
@@ -69,6 +70,7 @@ def check_partial_operands(case: Case) -> None:
         ]
         summed = [sum(parts) if i in positions else parts[0] for i, parts in enumerate(operands)]
         try:
-            check_gradients(info, strategy, mesh, (taken, left), operands, summed)
+            results = run_shards(info, strategy, mesh, operands)
+            check_gradients(info, strategy, mesh, (taken, left), operands, results, summed)
         except IRError as error:
             raise OperatorError(error.what, f"{case} with partial operands") from error

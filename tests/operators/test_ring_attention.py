@@ -75,12 +75,12 @@ def test_forms_compute_attention_and_its_gradients(
     info.check_strategy(strategy, mesh)
     layouts = info.infer_tensor_layouts(strategy, mesh)
     shards = [scatter(x, layout, mesh) for x, layout in zip(operands, layouts[0], strict=True)]
-    (parts,) = run_shards(info, strategy, mesh, shards)
+    results = run_shards(info, strategy, mesh, shards)
     (whole,) = whole_kernel(info, *operands)
     np.testing.assert_allclose(
-        assemble(parts, layouts[1][0], whole.shape, mesh), whole, 1e-12, 1e-12
+        assemble(results[0], layouts[1][0], whole.shape, mesh), whole, 1e-12, 1e-12
     )
-    check_gradients(info, strategy, mesh, layouts, shards, operands)
+    check_gradients(info, strategy, mesh, layouts, shards, results, operands)
 
 
 @pytest.mark.parametrize("mark", ["t", "halves"])
@@ -95,7 +95,8 @@ def test_a_form_with_another_split(factor: str, mark: str) -> None:
     info.check_strategy(strategy, mesh)
     layouts, operands = info.infer_tensor_layouts(strategy, mesh), operands_of(info)
     shards = [scatter(x, layout, mesh) for x, layout in zip(operands, layouts[0], strict=True)]
-    check_gradients(info, strategy, mesh, layouts, shards, operands)
+    results = run_shards(info, strategy, mesh, shards)
+    check_gradients(info, strategy, mesh, layouts, shards, results, operands)
 
 
 @pytest.mark.parametrize("name", RINGS)
