@@ -190,7 +190,7 @@ def test_an_optimizer_that_keeps_states() -> None:
 
 
 def test_the_number_of_micro_batches_is_searched() -> None:
-    model = "gpt:layers=1,hidden=16,heads=4,batch=12,sequence=32,vocabulary=50,dtype=float32"
+    model = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=16,dtype=float32"
     at = {
         count: compile(model, 2, micro_batches=count, **SERIAL).plan.document for count in (1, 2, 4)
     }

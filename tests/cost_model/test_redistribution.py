@@ -19,6 +19,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, operator_info
 from shardwright.operators.spmd import assemble
 from shardwright.runtime.communicator import LocalCommunicator
+from tests.extent import first
 
 CUBE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2), MeshAxis("z", 2)))
 SQUARE = Mesh((MeshAxis("x", 2, 1), MeshAxis("y", 2)))
@@ -98,7 +99,7 @@ def test_every_plan_leads_from_its_source_to_its_target(mesh: Mesh, shape: tuple
     random = np.random.default_rng(0)
     for source in possible:
         begin = spread(whole, source, mesh)
-        for position in random.permutation(len(possible))[:20]:
+        for position in first(8, random.permutation(len(possible))[:20]):
             parts, target = begin, possible[position]
             for move in planner.plan(tensor, source, target):
                 parts = exchanged(move, tensor, parts, mesh)
@@ -110,7 +111,7 @@ def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
     return all(size % count == 0 for size, count in zip(shape, counts, strict=True))
 
 
-@pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (4, 8, 8), strict=True)])
+@pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (8, 16, 16), strict=True)])
 def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster, step: int) -> None:
     tensor = TensorType("float32", (8, 8))
     planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)

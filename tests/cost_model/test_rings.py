@@ -81,7 +81,7 @@ def test_a_ring_occupies_computation_and_links() -> None:
     assert timeline.exposed_communication_seconds == pytest.approx(seconds - computing)
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("seed", first(1, range(4)))
 def test_no_plan_with_rings_is_faster_than_its_bound(seed: int) -> None:
     random = np.random.default_rng(seed)
     where = described(float(10 ** random.uniform(6, 10)), float(10 ** random.uniform(-8, -5)))

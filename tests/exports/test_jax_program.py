@@ -17,7 +17,6 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import operator_class
-from tests.extent import ANY_PLAN
 
 GPT = "gpt:layers=1,hidden=32,heads=4,batch=8,sequence=16,vocabulary=64,dtype=float32"
 MESH = Mesh((MeshAxis("x", 2),))
@@ -64,7 +63,7 @@ def test_layouts_are_those_of_the_plan():
 
 
 def test_pipeline_stages_are_refused():
-    plan = sw.compile(GPT.replace("layers=1", "layers=2"), 4, stages=2, **ANY_PLAN).plan
+    plan = sw.compile(GPT.replace("layers=1", "layers=2"), 4, plan="pipeline=2").plan
     with pytest.raises(PlanError, match="has 2 pipeline stages, `export --to jax` writes plans"):
         export(plan, "jax")
 

@@ -138,7 +138,7 @@ def test_a_second_run_changes_nothing():
         [
             {"plan": "data=8,zero=1"},
             {"optimizer_parallel": True},
-            {"optimizer_parallel": True, "stages": 2, "micro_batches": 2},
+            {"optimizer_parallel": True, "stages": 2, "micro_batches": 2, "effort": 0.02},
             {"optimizer_parallel": True, "objective": "serial"},
             {"optimizer_parallel": True, "micro_batches": 2},
             {"optimizer_parallel": True, "explain_search": True},

@@ -12,7 +12,7 @@ from tests.extent import first
 MODELS = proof.SMALL[:4] + proof.SMALL[8:9]
 
 
-@pytest.mark.parametrize("model", first(4, proof.SMALL))
+@pytest.mark.parametrize("model", first(3, proof.SMALL[2:] + proof.SMALL[:2]))
 def test_random_plans_are_proven(model: str) -> None:
     for _, definition, program, rule in proof.random_plans(2, 3, (model,), (4, 6)):
         found = prove_program(definition.graph, program, rule)

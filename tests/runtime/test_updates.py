@@ -132,18 +132,19 @@ USES = (
 
 
 @pytest.mark.parametrize(("use", "rule"), first(2 * len(RULES), crossed(USES, RULES)))
-def test_what_is_overwritten_has_the_bits_of_the_kernel(use, rule):
+def test_what_is_overwritten_has_the_bits_of_the_kernel(use, rule, monkeypatch):
+    monkeypatch.setattr("shardwright.runtime.updates._CHUNK_BYTES", 2**13)
     (dtype, reads_rate, spends), (kind, settings) = use, rule
     random = np.random.default_rng(3)
     update = operator_class(f"{kind}_update")
-    shape = (7, 90001)  # in several chunks, the last of which is shorter
+    shape = (7, 901)  # in several chunks, the last of which is shorter
     types = [TensorType(dtype, shape)] * (2 + update.states)
     types += [TensorType("int64", ())] * update.counts_steps
     types += [TensorType("float64", ())] * reads_rate
     info = operator_info(f"{kind}_update", types, settings)
     tensors = [np.abs(random.normal(size=shape)).astype(dtype) for _ in range(2 + update.states)]
     tensors[0][0] *= -1
-    tensors[1][:2] *= random.integers(-1, 2, (2, 90001))
+    tensors[1][:2] *= random.integers(-1, 2, (2, 901))
     scalars = [np.array(3)] * update.counts_steps + [np.array(0.05)] * reads_rate
     replaced = (0, *range(2, 2 + update.states))
     assert overwrites(info, replaced)

@@ -65,6 +65,7 @@ def test_the_account_of_a_search():
         mesh="search",
         micro_batches="search",
         explain_search=True,
+        objective="serial",
         **ANY_PLAN,
     )
     trace = found.search_trace

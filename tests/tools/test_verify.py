@@ -12,7 +12,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.tools.main import main
 from shardwright.tracing import Definition, InputSpec
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, crossed, first
 
 HYBRID = Path(__file__).with_name("hybrid_model.py")
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
@@ -49,8 +49,15 @@ def test_a_parameter_may_be_an_output() -> None:
     assert verify(compiled).equal
 
 
-@pytest.mark.parametrize("mode", ["stand_alone", "data_parallel", "semi_auto_parallel"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    ("mode", "optimizer"),
+    first(
+        3,
+        crossed(
+            ("stand_alone", "data_parallel", "semi_auto_parallel"), ("sgd", "momentum", "adam")
+        ),
+    ),
+)
 def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
     out = str(tmp_path / "plan")
     options = ["--mode", mode, "--optimizer", optimizer, "--loss-scale", "128"]

@@ -37,6 +37,6 @@ def test_collections_are_rare_in_a_compilation_and_then_as_before(
 
 def test_collections_are_as_before_after_an_error(before: tuple[int, int, int]) -> None:
     with pytest.raises(ShardwrightError):
-        shardwright.compile(load("mlp"), 4, memory_limit=1000)
+        shardwright.compile(load("mlp"), 4, memory_limit=1000, objective="serial")
     assert gc.get_threshold() == before
     assert not gc.get_freeze_count()

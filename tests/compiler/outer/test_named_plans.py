@@ -18,7 +18,7 @@ from tests.extent import first
 
 CLUSTER = cluster("a100-pod:figures=datasheet").without_host()
 WHERE = {"cluster": CLUSTER, "batch": 16, "optimizer": "adam", "precision": "bfloat16"}
-MODEL = "gpt3-175b:layers=8,vocabulary=51200"
+MODEL = "gpt3-175b:layers=4,vocabulary=51200"
 
 
 def mesh(*sizes: int) -> Mesh:
@@ -64,7 +64,7 @@ def test_of_a_mixture_it_is_no_slower_than_a_usual_one():
 @pytest.mark.parametrize("count", first(2, [1, 12, 3]))
 def test_every_number_of_micro_batches_has_one_on_any_mesh(count):
     one = Configuration(mesh(2, 2, 4), count)
-    model = "gpt3-175b:layers=4,vocabulary=512"
+    model = "gpt3-175b:layers=2,vocabulary=512"
     found = named([one], model, 24, memory_limit=20 * 2**30).best()
     assert found[0] == one
     assert found[1].passes(24, 16) == count
@@ -72,7 +72,7 @@ def test_every_number_of_micro_batches_has_one_on_any_mesh(count):
 
 def test_where_none_of_the_first_fits_it_is_the_one_of_least_memory():
     asked = [Configuration(mesh(2, 8), 1), Configuration(mesh(1, 8), 16, 2, 1, "1f1b")]
-    model = "gpt3-175b:layers=4,vocabulary=512"
+    model = "gpt3-175b:layers=2,vocabulary=512"
     every = named(asked, model)
     least = least_memory(every.model, every._bounds)
     within = named(asked, model, memory_limit=1.001 * least.evaluation.fitted_bytes)

@@ -14,7 +14,7 @@ CASES = {
     "gpt": (GPT, {"mesh": "2x2", **ANY_PLAN}),
     "data parallel": (GPT, {"mode": "data_parallel"}),
     "micro-batches": (GPT, {"mesh": "4", "micro_batches": 2, **ANY_PLAN}),
-    "stages": (GPT, {"stages": 2, "micro_batches": 2, **ANY_PLAN}),
+    "stages": (GPT, {"stages": 2, "micro_batches": 2, "effort": 0.02, **ANY_PLAN}),
 }
 
 

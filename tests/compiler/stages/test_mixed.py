@@ -48,7 +48,7 @@ def blocks(compilation: Compilation) -> tuple[int, ...]:
     first(
         2,
         [
-            {"stages": 2, "chunks": 2, "micro_batches": 2, **ANY_PLAN},
+            {"stages": 2, "chunks": 2, "micro_batches": 2, "effort": 0.02, **ANY_PLAN},
             {"plan": "pipeline=2,tensor=2,micro_batch=1"},
             {"stages": 2, "micro_batches": 2, "gap": 0.02},
         ],
@@ -96,7 +96,7 @@ def test_all_pipelines_of_two_kinds_of_devices() -> None:
 
 
 def test_each_stage_has_the_memory_of_its_devices() -> None:
-    options: dict[str, Any] = {"stages": 2, "micro_batches": 2, **ANY_PLAN}
+    options: dict[str, Any] = {"stages": 2, "micro_batches": 2, "effort": 0.02, **ANY_PLAN}
     free = compile(DENSE, 2, cluster=mixed(FAST, slower(FAST, 1)), **options)
     limit = int(0.8 * free.compiled.memory.by_group[0])
     tight = compile(DENSE, 2, cluster=mixed(with_memory(FAST, limit), FAST), **options)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright import zoo
 from shardwright.api import compile
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
@@ -199,7 +198,7 @@ def test_statistics_of_a_batch(passes: int) -> None:
     """Each micro-batch has its own, and what runs once does not end what can be cut."""
     model = "resnet:layers=18,small=true,side=8,classes=8,batch=4,width=4"
     options: dict[str, Any] = {"micro_batches": passes, "cluster": "a100-pod:figures=datasheet"}
-    found = compile(model, 2, stages=2, effort=0.05, **options, **ANY_PLAN)
+    found = compile(model, 2, stages=2, effort=0.02, **options, **ANY_PLAN)
     named = compile(model, 2, plan="pipeline=2", **options)
     assert verify_plan(found.plan, 1).equal
     assert found.compiled.result is not None
@@ -222,7 +221,7 @@ def test_many_cuts_are_no_worse_than_even_ones() -> None:
 def test_a_pipeline_says_where_the_budget_ended_the_search_for_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph = zoo.load(SMALL["two_matmul"]).graph
+    graph = random_graph(0, 4)
     free = searched(graph, 2, 2, None, "overlapped").emit().result
     assert free is not None
     assert "budget" not in free.how

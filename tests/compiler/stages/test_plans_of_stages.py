@@ -1,11 +1,13 @@
 """Plans of stages: within memory, and of the problems that they are from."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
 
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.partitioned import Emitted
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.schedules import most_in_flight
@@ -49,6 +51,13 @@ def pipeline(
     return PipelinePartitioning(source, POD, mesh, options, PassManager(), None, Budget(60), 0)
 
 
+@cache
+def drafts(chunks: int, schedule: str | None, mesh: Mesh) -> tuple[Emitted, Emitted]:
+    """Return the draft without a limit, and the one within four fifths of its memory."""
+    free = pipeline(chunks=chunks, schedule=schedule, mesh=mesh).draft()
+    return free, pipeline(0.8 * free.memory.peak_bytes, chunks, schedule, mesh).draft()
+
+
 @pytest.mark.parametrize(
     ("chunks", "schedule", "mesh"),
     first(2, [(2, None, MESH), (1, "zero_bubble", PAIR), (1, "1f1b", MESH)]),
@@ -56,10 +65,8 @@ def pipeline(
 def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
     chunks: int, schedule: str | None, mesh: Mesh
 ) -> None:
-    free = pipeline(chunks=chunks, schedule=schedule, mesh=mesh).draft()
-    limit = 0.8 * free.memory.peak_bytes
-    within = pipeline(limit, chunks, schedule, mesh).draft()
-    assert within.memory.peak_bytes <= limit
+    free, within = drafts(chunks, schedule, mesh)
+    assert within.memory.peak_bytes <= 0.8 * free.memory.peak_bytes
     assert free.result is not None
     assert within.result is not None
     assert within.result.cost >= free.result.cost * (1 - 1e-9)
@@ -67,12 +74,11 @@ def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
 
 
 def test_a_draft_computes_what_the_model_computes() -> None:
-    search, highs = pipeline(chunks=2, mesh=PAIR), {"tokens": 512, "labels": 512}
-    limit = 0.8 * search.draft().memory.peak_bytes
+    search, highs = pipeline(chunks=2), {"tokens": 512, "labels": 512}
     alone = replace(search.options, mode="stand_alone", micro_batches=1, stages=1, chunks=1)
     whole = compile_graph(search.source, POD, 1, alone).program
-    program = pipeline(limit, chunks=2, mesh=PAIR).draft().program
-    assert_equal(trained(program, 1, highs), trained(whole, 1, highs))
+    _, within = drafts(2, None, MESH)
+    assert_equal(trained(within.program, 1, highs), trained(whole, 1, highs))
 
 
 def test_where_nothing_fits_there_is_no_draft() -> None:

@@ -112,7 +112,7 @@ def test_a_large_batch_is_searched_in_micro_batches():
 
 def test_the_plan_of_a_large_batch_accumulates_gradients():
     model = "mlp:batch=64,inputs=16,hidden=16,classes=4"
-    free = shardwright.compile(model, 2, cluster="cpu", mesh="2", recompute="none")
+    free = shardwright.compile(model, 2, cluster="cpu", mesh="2", recompute="none", gap=0.3)
     needed = free.plan.document.memory.peak_bytes
     options = {"cluster": "cpu", "memory_limit": 0.6 * needed, "recompute": "none", "gap": 0.5}
     found = shardwright.compile(model, 2, workers=1, **options)

@@ -84,7 +84,9 @@ HIGHS = {"tokens": 48, "labels": 48}
 
 @cache
 def alone(kind: str) -> dict[str, np.ndarray]:
-    return trained(compile(small(kind), 1, optimizer="adam").plan.program, 1, HIGHS)
+    return trained(
+        compile(small(kind), 1, mode="stand_alone", optimizer="adam").plan.program, 1, HIGHS
+    )
 
 
 @pytest.mark.parametrize(("plan", "kind"), first(5, crossed(PLANS, KINDS)))

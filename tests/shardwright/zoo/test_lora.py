@@ -46,7 +46,8 @@ def initial(model: str) -> dict[str, np.ndarray]:
 
 @cache
 def alone(model: str) -> dict[str, np.ndarray]:
-    program = compile(definition(model), 1, optimizer="adam", precision="float32").plan.program
+    how = {"mode": "stand_alone", "optimizer": "adam", "precision": "float32"}
+    program = compile(definition(model), 1, **how).plan.program
     return trained(program, 1, HIGHS, initial(model))
 
 

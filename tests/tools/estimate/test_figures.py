@@ -12,6 +12,7 @@ from shardwright.cost_model.model_flops import hardware_flops, model_flops
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import ACTIVATIONS, GRADIENTS, PARAMETERS, SENT
 from shardwright.tools.main import main
+from tests.extent import crossed, first
 
 GPT = "gpt:layers=4,hidden=64,heads=4,batch=32,sequence=16,vocabulary=128"
 PLANS = {
@@ -141,8 +142,9 @@ def test_the_layers_of_a_peak_add_up_to_the_memory(compilations):
             assert sum(sizes[-1] for _, sizes in rows) == pytest.approx(total)
 
 
-@pytest.mark.parametrize("run_by", SOFTWARE[:2])
-@pytest.mark.parametrize("name", ["sharded", "pipeline"])
+@pytest.mark.parametrize(
+    ("name", "run_by"), first(2, crossed(("sharded", "pipeline"), SOFTWARE[:2]))
+)
 def test_the_layers_add_up_to_the_memory_of_a_plan_that_does_not_fit(capsys, name, run_by):
     # The fastest timeline of a program without a limit gathers ahead, and the memory does not.
     plan = PLANS[name].replace("zero=2", "zero=3")

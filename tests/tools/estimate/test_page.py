@@ -25,16 +25,6 @@ def shown(command: str, most: int) -> list[str]:
     return block
 
 
-def test_the_first_plan_of_the_page_is_as_shown(capsys, monkeypatch):
-    command = "shardwright estimate llama3-8b --batch 64 --plan " + (
-        "tensor=4,data=16,zero=1,sequence_parallel,micro_batch=2"
-    )
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main([*command.split()[1:], "--cluster", DEFAULT]) == 0
-    found = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
-    assert found == shown(command, 40)
-
-
 def test_the_choices_of_a_present_plan_are_as_shown(capsys, monkeypatch, tmp_path):
     content = "\n".join(shown("cat specs.json", 6))
     json.loads(content)
