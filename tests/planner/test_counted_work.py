@@ -125,7 +125,7 @@ def test_a_worker_that_answers_nonsense_changes_no_plan(alone, tmp_path, monkeyp
 
 def test_less_effort_spends_less():
     seconds = []
-    for some in (0.0005, 0.002):
+    for some in (0.005, 0.02):
         found = shardwright.compile(
             "mlp", 2, cluster="h100-pod:figures=datasheet", effort=some, **PIPELINES
         )
