@@ -140,13 +140,28 @@ class CandidateBuilder:
         for step in range(_TIGHTENINGS):
             staged = self.staged(cut, plans, limits)
             if staged is None:
-                return None
+                return None if step else self._unlimited(cut, plans, memory_limit)
             found = self.emitted(cut, [plan.decisions for plan in staged])
             excess = self._excess(found)
             if not excess:
                 return found
             limits = self._tightened(staged, limits, excess, step)
         return None
+
+    def _unlimited(
+        self, cut: Cut, plans: Sequence[StagePlans], memory_limit: float | None
+    ) -> Candidate | None:
+        """Return the pipeline of a cut without limits of its stages, if its program fits.
+
+        The stages of one device group are not at their peaks at once: their shares of its memory
+        may allow no plan where the program that they make takes less.
+        """
+        several = self.schedule.chunks > 1 and memory_limit is None
+        free = self.staged(cut, plans, [inf] * self.schedule.stages) if several else None
+        if free is None or not self.are_within(free):
+            return None
+        found = self.emitted(cut, [plan.decisions for plan in free])
+        return found if self.fits(found) else None
 
     def memory_limits(
         self, cut: Cut, plans: Sequence[StagePlans], memory_limit: float | None = None

@@ -5,6 +5,7 @@ More models are in `benchmarks/exactness.py`.
 
 import os
 from functools import cache
+from math import inf
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_a_plan_of_as_much_memory_as_one_that_does_not_fit_is_found() -> None:
     question, plans = asked(50), plans_of(asked(50))
     fitting = [limit for limit in bests(question, plans) if limit[1] == "serial"]
     assert verdict(question, len(plans), *fitting[1]).is_best
+
+
+def test_chunks_of_a_group_are_planned_that_are_not_at_their_peaks_at_once() -> None:
+    question, plans, limits = known(61)
+    assert question.forms[0].chunks == 2
+    fitting = [limit for limit in limits if limit[2] < inf]
+    assert len(fitting) == 3
+    assert all(verdict(question, plans, *limit).is_best for limit in fitting)
 
 
 @pytest.mark.parametrize("name", first(4, [*PLANTED]))
