@@ -210,11 +210,14 @@ def _parse_sizes(texts: list[str]) -> tuple[tuple[int, ...], Ragged | None]:
     ragged, shape = None, []
     rows = tuple(i for i, text in enumerate(texts) if text.endswith("~"))
     for dimension, text in enumerate(texts):
+        text, _, limit = text.partition(" in ")
         filled, slash, size = text.rpartition("/")
         size, _, imbalance = size.removesuffix("~").partition("*")
         shape.append(int(size))
         if slash:
-            ragged = Ragged(dimension, rows, int(filled), float(imbalance or 1.0))
+            few, _, count = (limit or "1/1").partition("/")
+            parts = int(few), int(count)
+            ragged = Ragged(dimension, rows, int(filled), float(imbalance or 1.0), parts)
     return tuple(shape), ragged
 
 

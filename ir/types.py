@@ -49,6 +49,9 @@ class Ragged:
     imbalance : float
         Rows of the rank that has most over their mean, where ranks divide the dimension; at
         twice its value the busiest rank computes twice as many rows.
+    parts : tuple of (int, int)
+        In how many of how many equal parts of the dimension the entries of a row are: ``(4, 8)``
+        for a router that first chooses 4 of 8 groups of experts. Priced, and changes no value.
 
     Raises
     ------
@@ -60,12 +63,16 @@ class Ragged:
     rows: tuple[int, ...]
     filled: int
     imbalance: float = 1.0
+    parts: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         if self.filled < 1:
             raise IRError(f"{self.filled} entries are filled for each row, expected at least 1")
         if not self.imbalance >= 1.0:
             raise IRError(f"the imbalance is {self.imbalance}, expected a number of at least 1")
+        if not 1 <= self.parts[0] <= self.parts[1]:
+            few, all_of_them = self.parts
+            raise IRError(f"the entries of a row are in {few} of {all_of_them} parts")
 
     def expected(self, size: int, local: int) -> float:
         """Return how many of `local` entries, of `size` in all, are filled for each row.
@@ -85,10 +92,11 @@ class Ragged:
         return None if local <= self.filled else self
 
     def size_text(self, dimension: int, size: int) -> str:
-        """Return the text of a size: ``2/8`` or ``2/8*1.5`` of the few, ``16~`` of rows."""
+        """Return the text of a size: ``2/8`` or ``2/8*1.5 in 2/4`` of the few, ``16~`` of rows."""
         if dimension == self.dimension:
             imbalance = "" if self.imbalance == 1.0 else f"*{self.imbalance!r}"
-            return f"{self.filled}/{size}{imbalance}"
+            parts = "" if self.parts == (1, 1) else " in {}/{}".format(*self.parts)
+            return f"{self.filled}/{size}{imbalance}{parts}"
         return f"{size}~" if dimension in self.rows else f"{size}"
 
 

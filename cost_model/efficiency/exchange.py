@@ -3,17 +3,20 @@
 A plain all-to-all sends a token once for each of its choices. Software that sends it once to each
 rank that has some of them, and over the network once to each node, sends the fewer the more of its
 choices one rank has. Of ``n`` groups of the experts, ``k`` choices among all experts alike are in
-``n (1 - C(E - E/n, k) / C(E, k))``. The gate of a benchmark that balances loads may choose
-neighbours instead, ``k i .. k i + k - 1`` modulo E for token i: those are in few groups.
+``n (1 - C(E - E/n, k) / C(E, k))``. A router may first choose a few equal parts of the experts
+(DeepSeek-V3 4 of 8, one on each node), and experts of these alone: then parts are chosen alike,
+and experts alike among theirs. The gate of a benchmark that balances loads may choose neighbours
+instead, ``k i .. k i + k - 1`` modulo E for token i: those are in few groups.
 
 References
 ----------
 Zhao et al., "DeepEP: an efficient expert-parallel communication library", 2025.
+DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.1.2.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, gcd, lgamma
+from math import comb, exp, gcd, lgamma
 from typing import Literal
 
 from shardwright.ir.layout import Layout
@@ -36,11 +39,14 @@ class Choices:
         How many of them a token chooses.
     held : int
         Ranks that divide the experts before the exchange, and go on to.
+    parts : tuple of (int, int)
+        In how many of how many equal parts of the experts a token's choices are.
     """
 
     experts: int
     chosen: int
     held: int = 1
+    parts: tuple[int, int] = (1, 1)
 
     def copies(self, count: int, gate: Gate) -> float:
         """Return the copies of a token for `count` ranks over the rows of its choices."""
@@ -62,11 +68,30 @@ def _groups(choices: Choices, count: int, gate: Gate) -> float:
             len({int((start + i) % experts // each) for i in range(chosen)}) for start in starts
         )
         return sum(found) / len(starts)
-    rest = experts - each
-    if chosen > rest:
-        return float(count)
-    none = _log_choices(rest, chosen) - _log_choices(experts, chosen)
-    return count * (1.0 - exp(none))
+    return count * (1.0 - _share_without(choices, count))
+
+
+def _share_without(choices: Choices, count: int) -> float:
+    """Return the share of tokens without a choice among those of one of `count` groups."""
+    (few, parts), each = choices.parts, choices.experts / count
+    if max(count, parts) % min(count, parts):  # no part is of whole groups, nor a group of parts
+        few, parts = 1, 1
+    allowed = choices.experts * few / parts
+    if count >= parts:  # a group is within one part
+        return 1 - few / parts + few / parts * _share_beside(allowed, each, choices.chosen)
+    own, size = parts // count, choices.experts / parts
+    found = 0.0
+    for taken in range(min(own, few) + 1):  # of the parts of the group
+        share = comb(own, taken) * comb(parts - own, few - taken) / comb(parts, few)
+        found += share * _share_beside(allowed, taken * size, choices.chosen)
+    return found
+
+
+def _share_beside(experts: float, some: float, chosen: int) -> float:
+    """Return the share of choices among experts that have none of some of them."""
+    if chosen > experts - some:
+        return 0.0
+    return exp(_log_choices(experts - some, chosen) - _log_choices(experts, chosen))
 
 
 def _log_choices(size: float, chosen: int) -> float:
@@ -95,4 +120,4 @@ def choices_sent(info: Communication, before: Layout, after: Layout, mesh: Mesh)
     ):
         return None
     held = min(mesh.extent(layout.splits[marked.dimension]) for layout in (before, after))
-    return Choices(tensor.shape[marked.dimension], marked.filled, held)
+    return Choices(tensor.shape[marked.dimension], marked.filled, held, marked.parts)

@@ -146,12 +146,13 @@ class Dispatch(Routed):
     """The rows of ``experts`` experts: a token, times its weight, for those that it chose, else 0.
 
     ``imbalance`` is the rows of the rank that has most over the mean, where ranks divide the
-    experts. With ``ragged=False`` rows that are not filled are computed and held, too. Both are
-    priced, and change no value.
+    experts. With ``ragged=False`` rows that are not filled are computed and held, too. ``parts`` is
+    in how many of how many groups of experts those of a token are, as its router limits them. All
+    three are priced, and change no value.
     """
 
     name = "dispatch"
-    defaults: ClassVar = {"experts": 1, "imbalance": IMBALANCE, "ragged": True}
+    defaults: ClassVar = {"experts": 1, "imbalance": IMBALANCE, "ragged": True, "parts": (1, 1)}
     examples = (
         Example(("f64[2, 4, 3]", "i64[2, 4, 2]"), {"experts": 4, "imbalance": 1.5}, {1: (-1, 5)}),
         Example(
@@ -168,7 +169,13 @@ class Dispatch(Routed):
         sizes, rank = self.rule.sizes, self.operand_types[0].rank
         if sizes["k"] >= sizes["e"] or not self.attributes["ragged"]:
             return (None,)
-        return (Ragged(0, tuple(range(1, rank)), sizes["k"], self.attributes["imbalance"]),)
+        imbalance, parts = self.attributes["imbalance"], tuple(self.attributes["parts"])
+        if sizes["e"] % parts[1] or sizes["k"] > sizes["e"] // parts[1] * parts[0]:
+            few, count = parts
+            raise IRError(
+                f"{sizes['k']} of {sizes['e']} experts are to be in {few} of {count} equal groups"
+            )
+        return (Ragged(0, tuple(range(1, rank)), sizes["k"], imbalance, parts),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply tokens by the weights of the rows."""
@@ -216,7 +223,7 @@ def _rows_like(rows: Value) -> dict[str, Any]:
     experts, marked = rows.type.shape[0], rows.type.ragged
     if marked is None:
         return {"experts": experts, "ragged": False}
-    return {"experts": experts, "imbalance": marked.imbalance}
+    return {"experts": experts, "imbalance": marked.imbalance, "parts": marked.parts}
 
 
 def _with_weight_gradient(

@@ -176,7 +176,8 @@ class RoutedExperts(Cell):
         x = x if self.narrow is None else self.narrow(x)
         if self.weighs_inputs:
             x, weights = x * weights, apply("ones_like", weights)
-        rows = apply("dispatch", x, chosen, experts=self.experts)
+        parts = (self.top_groups, self.groups) if self.top_groups < self.groups else (1, 1)
+        rows = apply("dispatch", x, chosen, experts=self.experts, parts=parts)
         made = apply("combine", self.down(self._inner(rows)), chosen, weights)
         return made if self.widen is None else self.widen(made)
 

@@ -1,12 +1,15 @@
 """Experts with capacity, against a loop over tokens."""
 
 import numpy as np
+import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
-from shardwright.ir.types import TensorType
+from shardwright.ir.text import parse_type
+from shardwright.ir.types import Ragged, TensorType
 from shardwright.operators.info import Array, operator_info, whole_kernel
 
 GROUPS, TOKENS, FEATURES, EXPERTS, CHOICES, CAPACITY = 2, 7, 3, 4, 2, 3
@@ -94,6 +97,20 @@ def test_as_many_rows_of_a_token_are_filled_as_it_has_choices() -> None:
     assert operator_info("add", (product, dense), {}).result_types[0] == dense
     joined = operator_info("reshape", (rows,), {"shape": (8, 24, 8)}).result_types[0]
     assert str(joined) == "f32[2/8*1.5, 24~, 8]"
+
+
+def test_the_groups_that_a_router_chooses_in_are_in_the_type_and_in_its_text() -> None:
+    kinds = (TensorType("float32", (4, 8)), TensorType("int64", (4, 2)))
+    rows = operator_info("dispatch", kinds, {"experts": 8, "parts": (2, 4)}).result_types[0]
+    assert str(rows) == "f32[2/8*1.04 in 2/4, 4~, 8]"
+    assert parse_type(str(rows)) == (rows, None)
+    assert rows.filled_elements(rows.shape) == 2 * 4 * 8
+    three = (kinds[0], TensorType("int64", (4, 3)))
+    info = operator_info("dispatch", three, {"experts": 8, "parts": (1, 4)})
+    with pytest.raises(IRError, match=r"^3 of 8 experts are to be in 1 of 4 equal groups$"):
+        _ = info.result_types
+    with pytest.raises(IRError, match=r"^the entries of a row are in 3 of 2 parts$"):
+        Ragged(0, (1,), 2, parts=(3, 2))
 
 
 def test_from_tokens_split_to_experts_split_is_one_exchange() -> None:

@@ -32,6 +32,30 @@ def test_choices_alike_are_in_as_many_groups_as_all_sets_of_them_in_the_mean(
     assert found == pytest.approx(sum(sets) / comb(experts, chosen), rel=1e-9)
 
 
+@pytest.mark.parametrize("few", [1, 2, 3, 4])
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_choices_in_few_parts_are_in_as_many_groups_as_all_sets_of_parts_and_experts(groups, few):
+    experts, parts, chosen = 16, 4, 3
+    size, each, found = experts // parts, experts // groups, []
+    for some in combinations(range(parts), few):
+        allowed = [e for e in range(experts) if e // size in some]
+        found += [len({e // each for e in those}) for those in combinations(allowed, chosen)]
+    choices = Choices(experts, chosen, parts=(few, parts))
+    assert choices.groups(groups, "alike") == pytest.approx(sum(found) / len(found), rel=1e-9)
+
+
+def test_a_token_of_deepseek_v3_goes_to_fewer_nodes_and_about_as_many_ranks():
+    free, limited = Choices(256, 8), Choices(256, 8, parts=(4, 8))
+    of_free, of_limited = (
+        (one.groups(8, "alike"), one.groups(64, "alike")) for one in (free, limited)
+    )
+    assert of_free == pytest.approx((5.295, 7.676), abs=1e-3)
+    of_nodes = 4 * (1 - comb(96, 8) / comb(128, 8))  # 32 of 128 allowed experts are on a node
+    of_ranks = 32 * (1 - comb(124, 8) / comb(128, 8))
+    assert of_limited == pytest.approx((of_nodes, of_ranks), rel=1e-9)
+    assert of_limited == pytest.approx((3.63, 7.35), abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("experts", "chosen", "groups", "count"),
     [(128, 8, 8, 1), (256, 8, 64, 2), (256, 8, 8, 1), (384, 8, 32, 4 / 3), (128, 6, 8, 1.25)],
