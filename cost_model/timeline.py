@@ -149,6 +149,14 @@ def _as_run(graph: Graph, cluster: AnyCluster, software: Software) -> Timeline:
     )
 
 
+def seconds_by_software(graph: Graph, cluster: AnyCluster, software: Software) -> float:
+    """Return the step of the timeline as a training software runs it; no memory is followed."""
+    pipeline = pipeline_of(graph)
+    if pipeline is None:
+        return _as_run(graph, cluster, software).step_seconds
+    return pipeline_seconds(pipeline, cluster) + software.step.value
+
+
 def narrowed(
     graph: Graph, cluster: AnyCluster, timeline: Timeline, least_bytes: float, tolerance: float
 ) -> Timeline:

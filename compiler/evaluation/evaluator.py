@@ -21,7 +21,12 @@ from shardwright.cost_model.efficiency.memory_as_run import memory_as_run
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.timeline import serial_timeline, simulate, with_window
+from shardwright.cost_model.timeline import (
+    seconds_by_software,
+    serial_timeline,
+    simulate,
+    with_window,
+)
 from shardwright.dataflow.placement import in_stages, stages_of
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.update_rules import rules_within, with_rules
@@ -108,19 +113,30 @@ class Evaluation:
         """The program in its fastest buckets."""
         return self._bucketed[0]
 
-    @property
+    @cached_property
     def step(self) -> SimulatedStep:
         """The step and its memory, as a compilation states them.
 
         Of a plan that does not fit, the step is the fastest in any memory, and the memory that of
         the program in its order.
         """
-        return self._bucketed[1]
+        cluster, limit = self.setting.cluster, self.setting.limit_bytes
+        with rare_collections():
+            program, timeline = self._bucketed
+            if not self.is_within_limit:
+                timeline = simulate(program, cluster)
+                return SimulatedStep(timeline.step_seconds, self.in_order)
+            timeline = timeline or simulate(program, cluster, limit)
+            tolerance = tolerance_of(self.setting.options.gap)
+            return in_least_memory(program, cluster, timeline, tolerance)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """The step, as the training software runs it if there is one."""
-        return self.step.seconds if self.as_run is None else self.as_run.step_seconds
+        if self.setting.software is None:
+            return self.step.seconds
+        with rare_collections():
+            return seconds_by_software(self.program, self.setting.timed, self.setting.software)
 
     def seconds_in(self, case: Factors) -> float:
         """Return the step of the program where figures of the cluster are other than said.
@@ -199,26 +215,19 @@ class Evaluation:
         return memory_as_run(self.program, software, self.setting.timed.device)
 
     @cached_property
-    def _bucketed(self) -> tuple[Graph, SimulatedStep]:
+    def _bucketed(self) -> tuple[Graph, Timeline | None]:
+        """The program in its fastest buckets, and its timeline where that is known by them."""
         with rare_collections():
-            return self._in_any_memory() if not self.is_within_limit else self._in_buckets()
+            return self._in_buckets()
 
-    def _in_any_memory(self) -> tuple[Graph, SimulatedStep]:
-        program = PassManager(verify_later=True).run_all(fused(self.setting.options), self.alone)
-        timeline = simulate(program, self.setting.cluster)
-        return program, SimulatedStep(timeline.step_seconds, self.in_order)
-
-    def _in_buckets(self) -> tuple[Graph, SimulatedStep]:
-        """Return the program in its fastest buckets, and the step in about the least memory."""
+    def _in_buckets(self) -> tuple[Graph, Timeline | None]:
         cluster, options = self.setting.cluster, self.setting.options
         limit, fusion, timeline = self.setting.limit_bytes, options.fusion, None
-        if fusion == NO_BUCKETS and not self.alone.stages:
+        if self.is_within_limit and fusion == NO_BUCKETS and not self.alone.stages:
             fusion, timeline = fastest_fusion(self.alone, cluster, limit, options.gap)
         pipeline = fused(replace(options, fusion=fusion))
         program = PassManager(verify_later=True).run_all(pipeline, self.alone)
-        if timeline is None or options.rewrites_programs:
-            timeline = simulate(program, cluster, limit)
-        return program, in_least_memory(program, cluster, timeline, tolerance_of(options.gap))
+        return program, None if options.rewrites_programs else timeline
 
 
 @dataclass(frozen=True)
