@@ -70,6 +70,16 @@ class Order(ABC):
         """
 
     @staticmethod
+    def paired_after(group: int, groups: int, chunks: int) -> int | None:
+        """Return the forward passes of a group after which each is one of a pair; None of no pairs.
+
+        It may run beside the backward pass right behind it, which is of another micro-batch: what
+        one waits for, links carry while the other computes. Software does so or not
+        (`Software.pairs`).
+        """
+        return None
+
+    @staticmethod
     def bubble(chunks: int) -> float:
         """Return the part of a pass of a device group for which each other group adds a wait.
 
@@ -142,13 +152,52 @@ class Interleaved(Order):
     @staticmethod
     def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
         """Return the passes of all chunks."""
-        forward, backward = [], []
-        for i in range(micro_batches * chunks):
-            cycle, within = divmod(i, groups * chunks)
-            chunk, number = within // groups, cycle * groups + within % groups
-            forward.append(Action(chunk * groups + group, FORWARD, number))
-            backward.append(Action((chunks - 1 - chunk) * groups + group, BACKWARD, number))
-        return in_turn(forward, backward, 2 * (groups - 1 - group) + (chunks - 1) * groups)
+        warm_up = 2 * (groups - 1 - group) + (chunks - 1) * groups
+        return in_turn(*_of_chunks(group, groups, chunks, micro_batches), warm_up)
+
+
+class Pairs(Order):
+    """As ``1f1b`` with twice the warm-up and one more, so that passes in turn are of two batches.
+
+    One waits for exchanges of experts while the other computes. Each stage has to be two passes
+    ahead of the next one, or pairs would wait for each other: so 2 (S - s) micro-batches are in
+    flight. DualPipe (DeepSeek-AI, arXiv 2412.19437) runs such pairs in two directions, with S + 1
+    in flight and the parameters of two stages on each device group.
+    """
+
+    name = "1f1b_pairs"
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes."""
+        warm_up = Pairs.paired_after(group, groups, chunks)
+        return in_turn(*_of_chunks(group, groups, 1, micro_batches), warm_up)
+
+    @staticmethod
+    def paired_after(group: int, groups: int, chunks: int) -> int:
+        """Return the passes of the warm-up."""
+        return 2 * (groups - 1 - group) + 1
+
+
+class InterleavedPairs(Order):
+    """The same with V > 1 chunks: ``interleaved`` with one more forward pass ahead.
+
+    Megatron-Core runs ``--overlap-moe-expert-parallel-comm`` so.
+    """
+
+    name = "interleaved_pairs"
+    has_chunks = in_rounds = True
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes of all chunks."""
+        warm_up = InterleavedPairs.paired_after(group, groups, chunks)
+        return in_turn(*_of_chunks(group, groups, chunks, micro_batches), warm_up)
+
+    @staticmethod
+    def paired_after(group: int, groups: int, chunks: int) -> int:
+        """Return the passes of the warm-up."""
+        return 2 * (groups - 1 - group) + (chunks - 1) * groups + 1
 
 
 class ZeroBubble(Order):
@@ -182,8 +231,21 @@ class ZeroBubble(Order):
         return _BUBBLE_OF_ZB_H1
 
 
-for _order in (GPipe, OneForwardOneBackward, Interleaved, ZeroBubble):
+for _order in (GPipe, OneForwardOneBackward, Interleaved, ZeroBubble, Pairs, InterleavedPairs):
     SCHEDULES.add(_order.name, _order)
+
+
+def _of_chunks(
+    group: int, groups: int, chunks: int, micro_batches: int
+) -> tuple[list[Action], list[Action]]:
+    """Return the forward and the backward passes of a group, so many micro-batches by chunk."""
+    forward, backward = [], []
+    for i in range(micro_batches * chunks):
+        cycle, within = divmod(i, groups * chunks)
+        chunk, number = within // groups, cycle * groups + within % groups
+        forward.append(Action(chunk * groups + group, FORWARD, number))
+        backward.append(Action((chunks - 1 - chunk) * groups + group, BACKWARD, number))
+    return forward, backward
 
 
 def in_turn(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 from shardwright.dataflow.schedules import (
     BACKWARD,
@@ -30,6 +31,9 @@ from shardwright.ir.errors import ExecutionError
 
 Transfer = tuple[Segment, Segment]
 """The segments between which values of one micro-batch pass, from and to."""
+
+Pair = tuple[Segment, Segment]
+"""A forward and a backward segment that run beside each other."""
 
 _FORWARD = 1 / 3  # of a pass over a micro-batch
 _SLIGHT = 1e-3  # seconds of the segments that a path is not to follow
@@ -100,6 +104,7 @@ def simulate_schedule(
     durations: Mapping[Segment, float],
     delays: Mapping[Transfer, float] | None = None,
     begin: Sequence[float] | None = None,
+    beside: Mapping[Pair, float] | None = None,
 ) -> SimulatedSchedule:
     """Return the step of a schedule for given durations.
 
@@ -114,6 +119,10 @@ def simulate_schedule(
         no time.
     begin : sequence of float, optional
         When each device group begins; by default at 0.
+    beside : mapping of (segment, segment) to float, optional
+        Seconds of a forward segment and a backward one that run beside each other, as pairs of the
+        schedule; by default they run one after the other. The path counts one of
+        the two, and is shorter than the step then.
 
     Raises
     ------
@@ -122,7 +131,7 @@ def simulate_schedule(
     """
     if delays is None:
         delays = dict.fromkeys(chain_transfers(schedule), 0.0)
-    simulation = _Simulation(schedule, durations, delays)
+    simulation = _Simulation(schedule, durations, delays, beside)
     if begin is not None:
         simulation.ready = [(moment, _BEGIN) for moment in begin]
     return simulation.run()
@@ -214,8 +223,9 @@ class _Simulation:
         schedule: Schedule,
         durations: Mapping[Segment, float],
         delays: Mapping[Transfer, float],
+        beside: Mapping[Pair, float] | None = None,
     ) -> None:
-        self.numbered = _numbered(schedule)
+        self.numbered, self.schedule, self.beside = _numbered(schedule), schedule, beside
         self.durations = [durations[segment] for segment in schedule.segments]
         self.leaving = _leaving(schedule, delays)
         count = len(self.numbered.order)
@@ -228,12 +238,16 @@ class _Simulation:
         """Return the simulated step."""
         starts, ends, numbered = [], [], self.numbered
         pairs = zip(numbered.segments, numbered.groups, strict=True)
+        is_second = False  # of a pair whose first is just done: it has its start and its end
         for number, (segment, group) in enumerate(pairs):
-            start, cause = self.ready[group]
-            arrived = self.arrivals[number]
-            if arrived is not None and arrived[0] > start:
-                start, cause = arrived
-            end = start + self.durations[segment]
+            if is_second:
+                is_second = False
+            else:
+                (start, cause), of_both = self._begin(number, group), self._beside(number)
+                if of_both is not None:
+                    is_second, other = True, self._begin(number + 1, group)
+                    start, cause = max((start, cause), other, key=itemgetter(0))
+                end = start + (self.durations[segment] if of_both is None else of_both)
             starts.append(start)
             ends.append(end)
             self.causes[number] = cause
@@ -243,6 +257,19 @@ class _Simulation:
         last = max(range(len(ends)), key=ends.__getitem__, default=-1)
         path = _path_to(last, numbered, self.causes)
         return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
+
+    def _begin(self, number: int, group: int) -> tuple[float, _Cause]:
+        """Return when an action may begin, and what it waits for."""
+        arrived = self.arrivals[number]
+        return max(self.ready[group], arrived or self.ready[group], key=itemgetter(0))
+
+    def _beside(self, number: int) -> float | None:
+        """Return the seconds of an action and of the next one beside it; None of one alone."""
+        if self.beside is None:
+            return None
+        action = self.numbered.order[number]
+        other = self.schedule.pairs.get(action)
+        return None if other is None else self.beside[action.segment, other.segment]
 
     def _send(
         self, number: int, transfer: Transfer, groups: tuple[int, int], seconds: float, now: float

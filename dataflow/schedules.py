@@ -11,7 +11,7 @@ Knows neither programs nor seconds.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from shardwright.dataflow.orders import BACKWARD as BACKWARD
@@ -55,6 +55,18 @@ class Schedule:
         """The parts of a pass over a micro-batch."""
         found = {action.part for action in chain.from_iterable(self.actions)}
         return tuple(part for part in PARTS if part in found)
+
+    @cached_property
+    def pairs(self) -> Mapping[Action, Action]:
+        """The backward pass that may run beside a forward pass, of another micro-batch."""
+        found: dict[Action, Action] = {}
+        for group, order in enumerate(self.actions if self.name in SCHEDULES else ()):
+            after = SCHEDULES[self.name].paired_after(group, self.groups, self.chunks)
+            if after is not None:
+                pairs = [pair for pair in pairwise(order) if pair[0].part == FORWARD]
+                steady = pairs[after:]
+                found |= {one: other for one, other in steady if other.part == BACKWARD}
+        return found
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -217,7 +229,8 @@ def _check_ascending(schedule: Schedule) -> None:
 def execution_order(schedule: Schedule) -> tuple[Action, ...]:
     """Return all actions in an order in which one process can run them.
 
-    Each group in turn runs what it can, as the queues of sends and receives would allow.
+    Each group in turn runs what it can, as the queues of sends and receives would allow, and both
+    of a pair when both can run.
 
     Raises
     ------
@@ -233,6 +246,9 @@ def execution_order(schedule: Schedule) -> tuple[Action, ...]:
             while at[group] < len(order) and _is_ready(order[at[group]], schedule, done):
                 done[order[at[group]]] = None
                 at[group] += 1
+                if order[at[group] - 1] in schedule.pairs:
+                    done[order[at[group]]] = None
+                    at[group] += 1
                 moved = True
     heads = [order[i] for order, i in zip(schedule.actions, at, strict=True) if i < len(order)]
     if heads:
@@ -241,6 +257,9 @@ def execution_order(schedule: Schedule) -> tuple[Action, ...]:
 
 
 def _is_ready(action: Action, schedule: Schedule, done: Mapping[Action, None]) -> bool:
+    other = schedule.pairs.get(action)
+    if other is not None and not all(n in done for n in needed_by(other, schedule.stages)):
+        return False
     return all(needed in done for needed in needed_by(action, schedule.stages))
 
 

@@ -15,15 +15,16 @@ backward pass of a part makes besides. Seconds and bytes of a pass are those of 
 model (`parts`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from operator import add, mul, sub
 
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, Times
+from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
-from shardwright.dataflow.schedule_paths import simulate_in_step, simulate_schedule
+from shardwright.dataflow.schedule_paths import Pair, simulate_in_step, simulate_schedule
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
@@ -33,11 +34,6 @@ from shardwright.dataflow.schedules import (
     Segment,
     make_schedule,
 )
-from shardwright.dataflow.update_rules import mean_state_bytes
-from shardwright.ir.graph import Graph
-from shardwright.ir.types import item_bytes
-from shardwright.operators.models.precision import MASTER, PRECISIONS
-from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_axes import has_copies, is_of_batch
 from shardwright.search.plan_dimensions import Held
@@ -51,42 +47,6 @@ _MOST_ACTIONS = 20_000
 With half of it pipelines of more actions are bounded by what each group runs alone, by up to 3 %
 less (DeepSeek-V3 in 8 uneven stages); with twice as many, bounds take as long as evaluations."""
 _ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
-
-
-@dataclass(frozen=True)
-class StoredBytes:
-    """Bytes of a trained element on a rank without ZeRO.
-
-    Parameters
-    ----------
-    master : float
-        The element itself.
-    states : float
-        The states of the optimizer.
-    gradient : float
-        Its gradient, where it is accumulated.
-    lower : float
-        A copy in the type that is computed in; 0 where that is the type of the element.
-    reduced : float
-        Its gradient while it is reduced over ranks, which is not stored.
-    """
-
-    master: float
-    states: float
-    gradient: float
-    lower: float
-    reduced: float
-
-    @staticmethod
-    def of(options: CompileOptions, graph: Graph) -> "StoredBytes":
-        """Return the bytes by the optimizer and the types; of states the mean of a program."""
-        master, lower = (item_bytes(t) for t in (MASTER, PRECISIONS[options.precision].compute))
-        gradient, reduced = (
-            lower if one == "lower" else master
-            for one in (options.accumulate_type, options.reduce_type)
-        )
-        states = mean_state_bytes(options.optimizer, graph)
-        return StoredBytes(master, states, gradient, lower if lower < master else 0.0, reduced)
 
 
 @dataclass(frozen=True)
@@ -164,7 +124,10 @@ class Bound:
         """What the step takes at least."""
         if self.shape.cluster.software is not None:
             by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
-            in_line = self._of_loads(self._in_line, self._late, waits=self._exposed)
+            if self._has_pairs:  # what one pass waits for may be beside the other
+                in_line = max(self._of_loads(load, self._late) for load in self._of_resources)
+            else:
+                in_line = self._of_loads(self._in_line, self._late, waits=self._exposed)
             found = max(by_host, in_line)  # the host launches on while a device waits
         elif self.plan.pipeline == 1 or self.passes == 1:
             return self._of_one_stage
@@ -195,6 +158,22 @@ class Bound:
     def _in_line(self) -> _Passes:
         """What stages run in line."""
         return self._of_passes(self.factors.seconds)
+
+    @property
+    def _has_pairs(self) -> bool:
+        """Whether passes of the schedule run beside each other."""
+        software = self.shape.cluster.software
+        return software is not None and software.pairs == "beside" and bool(self._schedule.pairs)
+
+    @property
+    def _of_resources(self) -> Iterator[_Passes]:
+        """What stages compute, and what each level carries for them in line."""
+        yield self._of_passes(lambda times: self.factors.compute * times.compute)
+        for level in range(len(self.shape.cluster.levels)):
+            yield self._of_passes(self._on_level(level))
+
+    def _on_level(self, level: int) -> Callable[[Times], float]:
+        return lambda times: self.factors.of_level(level) * times.links[level]
 
     @property
     def _host(self) -> _Passes:
@@ -254,12 +233,25 @@ class Bound:
         share = self._exposed_share
         before, after = ([share * one for one in each] for each in zip(*self._once, strict=True))
         in_step = software is not None and software.stages == "in_step"
-        simulated = simulate_in_step if in_step else simulate_schedule
-        found = simulated(schedule, self._durations(schedule), begin=before)
+        durations = self._durations(schedule)
+        if in_step:
+            found = simulate_in_step(schedule, durations, begin=before)
+        else:
+            both = self._beside(schedule, durations) if self._has_pairs else None
+            found = simulate_schedule(schedule, durations, begin=before, beside=both)
         ends = [0.0] * plan.pipeline
         for action, end in zip(found.order, found.ends, strict=True):
             ends[action.stage % plan.pipeline] = end  # the last one of the group
         return max(map(add, ends, after))
+
+    def _beside(self, schedule: Schedule, durations: Mapping[Segment, float]) -> dict[Pair, float]:
+        """Return what pairs of segments take at least: the longer one, and what both compute."""
+        loads = [dict(zip((FORWARD, BACKWARD), one, strict=True)) for one in self._of_resources]
+        found = {}
+        for one, other in {(f.segment, b.segment) for f, b in schedule.pairs.items()}:
+            of_both = (load[FORWARD][one[0]] + load[BACKWARD][other[0]] for load in loads)
+            found[one, other] = max(durations[one], durations[other], *of_both)
+        return found
 
     def _durations(self, schedule: Schedule) -> dict[Segment, float]:
         """Return what the segments of a schedule take at least.

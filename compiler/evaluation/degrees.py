@@ -26,6 +26,8 @@ class Degrees:
         ZeRO stages; the first one where there is one data rank.
     forms : sequence of Form
         Chunks and schedules of pipelines.
+    of_experts : sequence of Form
+        Further ones where experts are divided.
     """
 
     cluster: Cluster
@@ -34,6 +36,7 @@ class Degrees:
     micro_batches: Sequence[int]
     zero: Sequence[int]
     forms: Sequence[Form] = field(default_factory=searched_forms)
+    of_experts: Sequence[Form] = ()
 
     def plans(self, base: NamedPlan, layers: int) -> Iterator[NamedPlan]:
         """Yield the plans of some tensor and expert ranks, of so many repeated layers.
@@ -65,7 +68,7 @@ class Degrees:
             yield plan
             return
         passes = plan.passes(self.samples, self.devices)
-        for chunks, schedule in self.forms:
+        for chunks, schedule in (*self.forms, *(self.of_experts if plan.expert > 1 else ())):
             fits = plan.pipeline * chunks <= layers
             if fits and (chunks == 1 or passes % plan.pipeline == 0):
                 yield replace(plan, chunks=chunks, schedule=schedule)

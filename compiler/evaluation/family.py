@@ -7,10 +7,15 @@ from math import gcd, inf
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
 from shardwright.compiler.evaluation.model import EvaluatedModel
-from shardwright.search.named_plan import ZERO, NamedPlan, divisors, with_words
+from shardwright.dataflow.orders import Interleaved, InterleavedPairs, Pairs
+from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors, with_words
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
+_OF_EXPERTS = (
+    (1, Pairs.name),
+    *((chunks, InterleavedPairs.name) for chunks in Interleaved.searched_chunks),
+)
 
 
 def family(
@@ -27,6 +32,8 @@ def family(
     values of further dimensions that are tried. The
     experts of a mixture are whole, and divided over no ranks, over as many of the innermost level
     as divide them, and over twice as many as long as the least bound of those that may fit falls.
+    Where the software runs pairs of passes beside each other, divided experts have pipelines of
+    such pairs too: interleaved ones without recomputing whole layers, which Megatron-Core refuses.
 
     Parameters
     ----------
@@ -47,12 +54,19 @@ def family(
         If the cluster has no such number of devices.
     """
     inner = model.cluster.for_devices(devices)[0]
-    degrees = Degrees(model.cluster, devices, model.samples, micro_batches, ZERO)
+    has_pairs = model.software is not None and model.software.pairs == "beside"
+    divided = model.cluster, devices, model.samples, micro_batches, ZERO
+    degrees = Degrees(*divided, of_experts=_OF_EXPERTS if has_pairs else ())
 
     def on(ranks: NamedPlan) -> list[Bound]:
         plans = filter(among, degrees.plans(ranks, model.layers))
         more = (one for plan in plans for one in with_words(plan))
-        each = (replace(plan, recompute=rule) for plan in more for rule in model.rules)
+        each = (
+            replace(plan, recompute=rule)
+            for plan in more
+            for rule in model.rules
+            if rule != RECOMPUTE[-1] or plan.schedule != InterleavedPairs.name
+        )
         bounds = (model.rough_bound(plan, devices, max(micro_batches)) for plan in each)
         return [bound for bound in bounds if bound]
 

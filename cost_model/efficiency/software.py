@@ -170,6 +170,9 @@ class Software(Description):
     clamps : Figure, optional
         Where rows of experts are clamped apart from their activation, the memory traffic of that
         over reading and writing them once, of either direction; without it nothing.
+    pairs : str
+        Where a schedule has pairs of a forward and a backward pass (`Order.paired_after`), one runs
+        ``beside`` the other, or they run ``apart``, one after the other.
     exchange : str
         Where ranks divide experts, a token is sent for each of its ``choices``, or once to each of
         the ``ranks`` that have some of them, and once to each node.
@@ -204,6 +207,7 @@ class Software(Description):
     bias_gradients: Figure | None = None
     clamps: Figure | None = None
     stages: Literal["apart", "in_step"] = "apart"
+    pairs: Literal["apart", "beside"] = "apart"
     exchange: Sent = "choices"
     gate: Gate = "alike"
     memory: SoftwareMemory | None = None

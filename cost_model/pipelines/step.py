@@ -19,6 +19,7 @@ from shardwright.cost_model.events import (
     Timeline,
     in_least_window,
 )
+from shardwright.cost_model.pipelines.beside import beside
 from shardwright.cost_model.pipelines.memory import (
     Columns,
     PipelineMemory,
@@ -29,12 +30,14 @@ from shardwright.cost_model.pipelines.memory import (
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
+    Pair,
     SimulatedSchedule,
     Transfer,
     chain_transfers,
     simulate_in_step,
     simulate_schedule,
 )
+from shardwright.dataflow.schedules import Action
 from shardwright.dataflow.stages import GroupProgram, Pipeline
 from shardwright.ir.graph import Node
 
@@ -216,7 +219,7 @@ class _Step:
         """Return the timeline."""
         self.simulate()
         count, step = len(self.segments), self.seconds
-        busy = sum(s.seconds for runs in self.runs for _, _, s in runs) / count
+        busy = sum(map(_busy_seconds, self.runs)) / count
         compute = sum(s.compute_seconds for runs in self.runs for _, _, s in runs) / count
         moved = sum(s.communication_seconds for runs in self.runs for _, _, s in runs) / count
         return Timeline(
@@ -259,12 +262,34 @@ class _Step:
         ends = list(ready)
         if self.pipeline.loop is not None:
             found = self._loop(ready)
-            for action, start in zip(found.order, found.starts, strict=True):
+            partner = {b: f for f, b in self.pipeline.schedule.pairs.items()}
+            for action, start, end in zip(found.order, found.starts, found.ends, strict=True):
                 group = action.stage % count
                 timed = self.segments[group].loop[action.segment]
+                if self.beside:
+                    timed = self._timed(action, partner.get(action)) or timed
                 self.runs[group].append((start, action.micro_batch, timed))
-                ends[group] = start + timed.seconds
+                ends[group] = end
         self._outside([s.after for s in self.segments], "after", ends)
+
+    @cached_property
+    def beside(self) -> dict[Pair, tuple[TimedSegment, TimedSegment]]:
+        """The segments that run beside each other; none where the software has no pairs."""
+        software, schedule = self.times.cluster.software, self.pipeline.schedule
+        if software is None or software.pairs != "beside" or self.pipeline.loop is None:
+            return {}
+        found: dict[Pair, tuple[TimedSegment, TimedSegment]] = {}
+        for one, other in dict.fromkeys((f.segment, b.segment) for f, b in schedule.pairs.items()):
+            loop = self.segments[one[0] % len(self.segments)].loop
+            found[one, other] = beside(loop[one], loop[other])
+        return found
+
+    def _timed(self, action: Action, before: Action | None) -> TimedSegment | None:
+        """Return the segment of an action beside another one; None where it runs alone."""
+        if before is not None:
+            return self.beside[before.segment, action.segment][1]
+        after = self.pipeline.schedule.pairs.get(action)
+        return None if after is None else self.beside[action.segment, after.segment][0]
 
     def _loop(self, ready: Sequence[float]) -> SimulatedSchedule:
         durations = {s: t.seconds for g in self.segments for s, t in g.loop.items()}
@@ -278,7 +303,8 @@ class _Step:
             waits = self.times.waits
             seconds = 0.0 if waits else self.times.transfer_seconds(nodes[position], target)
             delays[transfer] = delays.get(transfer, 0.0) + seconds
-        return simulate_schedule(self.pipeline.schedule, durations, delays, ready)
+        both = {pair: max(t.seconds for t in own) for pair, own in self.beside.items()} or None
+        return simulate_schedule(self.pipeline.schedule, durations, delays, ready, both)
 
     def _outside(
         self, segments: Sequence[Sequence[TimedSegment]], place: str, ready: Sequence[float]
@@ -359,6 +385,8 @@ class _Step:
             names: dict[int, tuple[int | None, str]] = {id(t): (None, "before") for t in own.before}
             names |= {id(t): (None, "after") for t in own.after}
             names |= {id(timed): segment for segment, timed in own.loop.items()}
+            for pair, both in self.beside.items():
+                names |= {id(timed): s for s, timed in zip(pair, both, strict=True)}
             for begin, number, timed in runs:
                 where = names[id(timed)]
                 spent = begin, timed.seconds, timed.compute_seconds
@@ -383,6 +411,16 @@ class _Step:
                 task.computing,
                 group.group,
             )
+
+
+def _busy_seconds(runs: Sequence[tuple[float, int, TimedSegment]]) -> float:
+    """Return the seconds in which segments run, of which two may be beside each other."""
+    busy = last = 0.0
+    for begin, _, timed in runs:
+        end = max(last, begin + timed.seconds)
+        busy += end - max(last, begin)
+        last = end
+    return busy
 
 
 def _live_bytes(

@@ -7,6 +7,7 @@ NeMo's recipes have too. `shardwright estimate --plan megatron.sh` reads the fla
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.dataflow.orders import InterleavedPairs
 from shardwright.dataflow.placement import even_sizes
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
@@ -24,8 +25,13 @@ Fields = dict[str, dict[str, object]]
 
 def refusal(plan: NamedPlan) -> str:
     """Return why Megatron's flags cannot say a plan; empty if they can."""
-    if plan.pipeline > 1 and plan.order not in ("1f1b", "interleaved"):
+    has_pairs = plan.order == InterleavedPairs.name
+    if plan.pipeline > 1 and plan.order not in ("1f1b", "interleaved") and not has_pairs:
         return f"`schedule={plan.order}`"
+    if has_pairs and plan.expert == 1:
+        return f"`schedule={plan.order}` without `expert`"
+    if has_pairs and plan.recompute == "full":
+        return f"`schedule={plan.order}` with `recompute=full`"
     if plan.recompute == "operators":
         return "`recompute=operators`"
     if plan.shard > 1:
@@ -79,6 +85,8 @@ def _flags(named: NamedPlan, facts: Facts) -> list[str]:
     if named.folds:
         found.append(f"--expert-tensor-parallel-size {named.of_experts}")
         found.append(f"--moe-token-dispatcher-type {_DISPATCHER}")
+    if named.order == InterleavedPairs.name:
+        found.append("--overlap-moe-expert-parallel-comm")
     if named.context > 1:
         found.append(f"--cp-comm-type {'p2p' if named.ring else 'all_gather'}")
     found += _stage_flags(named, facts)
@@ -143,6 +151,7 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "expert_model_parallel_size": named.expert,
         "expert_tensor_parallel_size": named.of_experts if named.folds else None,
         "moe_token_dispatcher_type": _DISPATCHER if named.folds else None,
+        "overlap_moe_expert_parallel_comm": named.order == InterleavedPairs.name or None,
         "sequence_parallel": named.sequence_parallel,
         "recompute_granularity": named.recompute if named.recompute != "none" else None,
         "recompute_method": "uniform" if named.recompute == "full" else None,

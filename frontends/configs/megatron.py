@@ -8,6 +8,7 @@ import re
 from math import lcm
 from typing import Any
 
+from shardwright.dataflow.orders import InterleavedPairs
 from shardwright.frontends.configs.layout import is_even, sizes_of
 from shardwright.frontends.configs.reading import Fields, Reading
 from shardwright.frontends.configs.shell import flags_of
@@ -73,7 +74,7 @@ _SOFTWARE = (
     *("delay-grad-reduce", "use-nccl-ub", "fsdp-double-buffer", "fsdp-manual-registration"),
     *("moe-grouped-gemm", "moe-permute-fusion", "moe-router-fusion", "moe-enable-deepep"),
     *("moe-flex-dispatcher-backend", "moe-deepep-num-sms", "moe-hybridep-num-sms"),
-    *("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute"),
+    *("moe-shared-expert-overlap", "delay-wgrad-compute"),
     *("moe-use-legacy-grouped-gemm", "moe-router-padding-for-fp8", "moe-router-dtype"),
     *("moe-router-padding-for-quantization", "moe-per-layer-logging", "create-moe-param-group"),
 )
@@ -255,6 +256,14 @@ def _read_stages(fields: Fields) -> None:
         )
     if chunks > 1:
         plan["chunks"] = chunks
+    if fields.take("overlap-moe-expert-parallel-comm") is not None:
+        if plan.get("chunks", 1) > 1:
+            plan["schedule"] = InterleavedPairs.name
+        else:
+            reading.notes.append(
+                "`--overlap-moe-expert-parallel-comm` without virtual stages is not priced: "
+                "computation waits for the exchanges of experts"
+            )
 
 
 def _read_zero(fields: Fields) -> None:

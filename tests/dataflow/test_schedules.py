@@ -36,9 +36,10 @@ from shardwright.ir.errors import ExecutionError, OptionError
 def schedules(draw, most=6):
     name = draw(st.sampled_from([*SCHEDULES]))
     groups = draw(st.integers(1, most))
-    chunks = draw(st.integers(2, 3)) if name == "interleaved" else 1
-    times = draw(st.integers(1, 3 if name == "interleaved" else 8))
-    return make_schedule(name, groups, chunks, times * groups if name == "interleaved" else times)
+    order = SCHEDULES[name]
+    chunks = draw(st.integers(2, 3)) if order.has_chunks else 1
+    times = draw(st.integers(1, 3 if order.in_rounds else 8))
+    return make_schedule(name, groups, chunks, times * groups if order.in_rounds else times)
 
 
 def drawn(schedule, seed):
@@ -177,12 +178,40 @@ def test_micro_batches_in_flight():
     assert in_flight(forward_only(make_schedule("1f1b", 2, 1, 2)))[0][0].passes == (1,)
 
 
+@pytest.mark.parametrize(("groups", "chunks"), [(1, 2), (2, 2), (4, 3), (8, 2), (1, 1), (5, 1)])
+def test_after_the_warm_up_every_forward_pass_has_a_backward_pass_beside_it(groups, chunks):
+    name = "interleaved_pairs" if chunks > 1 else "1f1b_pairs"
+    schedule = make_schedule(name, groups, chunks, 4 * groups)
+    for group, order in enumerate(schedule.actions):
+        warm_up = 2 * (groups - 1 - group) + (chunks - 1) * groups + 1
+        own = [pair for pair in schedule.pairs.items() if pair[0] in order]
+        assert len(own) == 4 * groups * chunks - warm_up
+        assert all(one.micro_batch != other.micro_batch for one, other in own)
+        assert most_in_flight(schedule, group) == warm_up + 1
+    assert not make_schedule("interleaved", 2, 2, 4).pairs
+
+
+def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_difference():
+    schedule = make_schedule("interleaved_pairs", 4, 2, 32)
+    durations = {(s, part): 1.0 if part == "forward" else 2.0 for s, part in schedule.segments}
+    pairs = {(one.segment, other.segment) for one, other in schedule.pairs.items()}
+    apart = simulate_schedule(schedule, durations).step_seconds
+    of_sums = simulate_schedule(schedule, durations, beside=dict.fromkeys(pairs, 3.0))
+    hidden = simulate_schedule(schedule, durations, beside=dict.fromkeys(pairs, 2.0))
+    assert apart <= of_sums.step_seconds <= 1.05 * apart
+    warm_up = 5  # of the last group, which waits for nothing but the ends of the pipeline
+    assert of_sums.step_seconds - hidden.step_seconds == pytest.approx(64 - warm_up, rel=0.02)
+    ends = dict(zip(hidden.order, zip(hidden.starts, hidden.ends, strict=True), strict=True))
+    assert all(ends[one] == ends[other] for one, other in schedule.pairs.items())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
             ("dualpipe", 2, 1, 4),
-            "unknown schedule `dualpipe`: expected gpipe, 1f1b, interleaved, zero_bubble",
+            "unknown schedule `dualpipe`: expected gpipe, 1f1b, interleaved, zero_bubble, "
+            "1f1b_pairs, interleaved_pairs",
         ),
         (("1f1b", 0, 1, 4), "a pipeline has 0 device groups, expected at least 1"),
         (("1f1b", 2, 1, 0), "a pipeline has 0 micro-batches, expected at least 1"),

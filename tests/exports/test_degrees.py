@@ -43,7 +43,9 @@ def random_plan(rng):
     degrees = {k: rng.choice([1, 1, 2, 4]) for k in ("tensor", "context", "pipeline", "data")}
     several, scattered = degrees["pipeline"] > 1, degrees["tensor"] > 1 and rng.random() < 0.7
     chunks = rng.choice([1, 2, 3]) if several else 1
-    orders = ["interleaved"] if chunks > 1 else ["1f1b", "gpipe", "zero_bubble"]
+    orders = ["1f1b", "gpipe", "zero_bubble", "1f1b_pairs"]
+    if chunks > 1:
+        orders = ["interleaved", "interleaved_pairs"]
     plan = NamedPlan(
         **degrees,
         ring=degrees["context"] > 1 and rng.random() < 0.5,
@@ -78,6 +80,17 @@ def read_again(path, devices=None):
         warnings.simplefilter("ignore")
         read_plan_file(found)
     return found
+
+
+def test_megatron_runs_passes_beside_each_other_for_exchanges_of_experts_alone():
+    plan = "pipeline=2,data=4,expert=4,micro_batch=1,chunks=2,schedule=interleaved_pairs"
+    assert megatron.refusal(NamedPlan.parse(plan)) == ""
+    refused = {
+        plan.replace("expert=4,", ""): "`schedule=interleaved_pairs` without `expert`",
+        f"{plan},recompute=full": "`schedule=interleaved_pairs` with `recompute=full`",
+        plan.replace("chunks=2,schedule=interleaved", "schedule=1f1b"): "`schedule=1f1b_pairs`",
+    }
+    assert [megatron.refusal(NamedPlan.parse(one)) for one in refused] == [*refused.values()]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

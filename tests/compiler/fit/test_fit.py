@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from shardwright.api import compile
-from shardwright.compiler.evaluation.bounds import StoredBytes
 from shardwright.compiler.evaluation.evaluated import evaluated, fastest, front, least_memory
 from shardwright.compiler.evaluation.family import family
 from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.compiler.fit.questions import (
     Longest,
     changes,
@@ -83,6 +83,27 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
         assert one.seconds <= bound.seconds * (1 + 1e-9), text
         assert bound.memory_bytes <= found.evaluation.in_order.peak_bytes * (1 + 1e-9), text
         assert bound.seconds <= found.seconds * (1 + 1e-9), text
+
+
+PAIRS = "pipeline=2,data=8,expert=4,micro_batch=1,chunks=2,schedule=interleaved_pairs,zero=1"
+
+
+def test_passes_beside_each_other_take_no_less_than_their_bounds_and_hide_exchanges():
+    whole = training_definition(MIXTURE, 64, 1)[0]
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = EvaluatedModel(whole.graph, slower(CLUSTER, 100), asked, software("megatron-core"))
+    plan = NamedPlan.parse(PAIRS)
+    rough, found = own.bound(plan, 16), evaluated(own, plan, 16)
+    apart = evaluated(own, replace(plan, schedule="interleaved"), 16)
+    assert rough is not None
+    assert found is not None
+    assert apart is not None
+    bound = replace(rough, is_simulated=True)
+    assert rough.seconds <= bound.seconds <= found.seconds < apart.seconds
+    assert bound.memory_bytes <= found.evaluation.in_order.peak_bytes
+    assert found.evaluation.in_order.peak_bytes > apart.evaluation.in_order.peak_bytes
+    asked_for = [one.plan for one in family(own, 16, micro_batches=(1,)) if one.plan == plan]
+    assert asked_for == [plan]
 
 
 def test_a_device_waits_while_its_host_launches_on():

@@ -115,6 +115,21 @@ def test_choices_and_widths_of_experts_are_read(tmp_path):
         configs.read_model(path)
 
 
+def test_exchanges_beside_computation_are_a_schedule_of_virtual_stages(tmp_path):
+    text = f"{MIXTRAL.rstrip()} --overlap-moe-expert-parallel-comm"
+    found = configs.read_plan(written(tmp_path, text), with_model=True)
+    assert "schedule" not in found.plan
+    note = (
+        "`--overlap-moe-expert-parallel-comm` without virtual stages is not priced: computation "
+        "waits for the exchanges of experts"
+    )
+    assert note in found.notes
+    text = f"{text} --num-layers-per-virtual-pipeline-stage 4"
+    found = configs.read_plan(written(tmp_path, text), with_model=True)
+    assert (found.plan["chunks"], found.plan["schedule"]) == (2, "interleaved_pairs")
+    assert note not in found.notes
+
+
 def test_ranks_of_experts_are_read(tmp_path):
     found = configs.read_plan(written(tmp_path, MIXTRAL), with_model=True)
     assert not any("dispatcher" in note for note in found.notes)
