@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.exchange import Choices, choices_sent
 from shardwright.cost_model.efficiency.figures import ALIGNED
+from shardwright.cost_model.efficiency.rings import ring_seconds, ring_work
 from shardwright.cost_model.efficiency.work import (
     Work,
     alignment_of,
@@ -30,7 +31,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.inserted import Transfer
-from shardwright.operators.communication.rings import RingOperator, Round
+from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.indexing.slicing import Split
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
 from shardwright.operators.reduction.reduce import ReduceSum
@@ -193,78 +194,6 @@ def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:
 def layout_of(value: Value) -> Layout:
     """Return the layout of a value; without one it is whole on every rank."""
     return value.layout or Layout.replicated(value.type.rank)
-
-
-@dataclass(frozen=True)
-class RingWork:
-    """The work of an operator whose ranks pass parts round, without the rates of a device.
-
-    Parameters
-    ----------
-    dtype : str
-        The element type that it computes in.
-    axes : tuple of str
-        The mesh axes of the ring.
-    rounds : tuple of Round
-        The rounds of the busiest rank.
-    operator : str
-        The name of the operator.
-    """
-
-    dtype: str
-    axes: tuple[str, ...]
-    rounds: tuple[Round, ...]
-    operator: str
-
-
-def ring_work(info: RingOperator, operands: Sequence[Layout], mesh: Mesh) -> RingWork:
-    """Return the work of a ring."""
-    dtype = info.operand_types[0].dtype
-    return RingWork(dtype, info.axes, tuple(info.rounds(operands, mesh)), info.name)
-
-
-def ring_seconds(work: RingWork, mesh: Mesh, cluster: Cluster) -> float:
-    """Return the seconds of the rounds of a ring: the greater of computing and sending in each."""
-    sizes = np.array([turn.sent_bytes for turn in work.rounds])
-    sent = move_seconds("collective_permute", work.axes, sizes, mesh, cluster)
-    sent = np.where(sizes > 0, sent, 0.0)
-    return float(np.maximum(_computing(work, cluster), sent).sum())
-
-
-def ring_computing(work: RingWork, cluster: Cluster) -> float:
-    """Return the seconds for which a ring computes."""
-    return float(_computing(work, cluster).sum())
-
-
-def _computing(work: RingWork, cluster: Cluster) -> Floats:
-    """Return the seconds of computation in each round, by its own rate or the roofline."""
-    device = cluster.device
-    if device.efficiency is not None and work.operator in device.efficiency.operators:
-        own = device.efficiency.operators[work.operator]
-        return np.array([own.seconds(turn.flops, turn.moved_bytes) for turn in work.rounds])
-    peak = device.flops_per_second(work.dtype)
-    if device.efficiency is not None:  # rings compute attention
-        peak *= device.efficiency.attention.value
-    if cluster.software is not None:
-        peak *= cluster.software.attention_rate
-    return np.array(
-        [
-            max(turn.flops / peak, turn.moved_bytes / device.achieved_bandwidth)
-            + (device.launch_seconds if turn.moved_bytes else 0.0)
-            for turn in work.rounds
-        ]
-    )
-
-
-def computing_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
-    """Return the seconds for which a node that communicates computes: in the rounds of a ring."""
-    if not issubclass(operator_class(node.operator), RingOperator):
-        return 0.0
-    operands, mesh = graph.operand_values(node), graph.mesh or Mesh(())
-    info = operator_info(node.operator, [value.type for value in operands], node.attributes)
-    assert isinstance(info, RingOperator)
-    layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
-    return ring_computing(ring_work(info, layouts, mesh), cluster)
 
 
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:

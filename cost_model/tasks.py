@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from shardwright.cost_model.buffers import Buffers, buffers, deferrable_bytes, written_in_place
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.as_run import launch_seconds, run_by, seconds_as_run
+from shardwright.cost_model.efficiency.rings import computing_seconds
 from shardwright.cost_model.efficiency.unread import unread_recomputation
-from shardwright.cost_model.roofline import computing_seconds
 from shardwright.cost_model.schedule import Scheduler
 from shardwright.cost_model.streams import IN_LINE, Task, placements
 from shardwright.ir.graph import Graph

@@ -11,6 +11,7 @@ from shardwright.cost_model.efficiency.files import (
     mixed_names,
     stands_for,
 )
+from shardwright.cost_model.efficiency.kernels import Curve
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.tables import print_table
@@ -59,6 +60,8 @@ def _print_figures(described: Cluster) -> None:
     )
     if device.efficiency is not None:
         rows += _figure_rows("", device.efficiency)
+    if device.kernels is not None:
+        rows += _figure_rows("kernels: ", device.kernels)
     for level in described.levels:
         rows.append((level.name, _rate_text(level), _SHEET, f"{level.size:,} members"))
         if level.efficiency is not None:
@@ -71,14 +74,26 @@ def _figure_rows(place: str, part: Description) -> list[tuple[str, str, str, str
     rows: list[tuple[str, str, str, str]] = []
     for name in type(part).model_fields:
         value = getattr(part, name)
-        if isinstance(value, Figure):
+        if isinstance(value, Curve):
+            text = f"{value.share:g}{_halves(value)}"
+            rows.append((f"{place}{name}", text, _origin(value.tag), value.source))
+        elif isinstance(value, Figure):
             rows.append((f"{place}{name}", f"{value.value:g}", _origin(value.tag), value.source))
         elif isinstance(value, Description):
             rows += _figure_rows(f"{place}{name} ", value)
         elif isinstance(value, dict):
             for key, inner in value.items():
-                rows += _figure_rows(f"{place}{key} ", inner)
+                if isinstance(inner, Curve):
+                    text = f"{inner.share:g}{_halves(inner)}"
+                    rows.append((f"{place}{name} {key}", text, _origin(inner.tag), inner.source))
+                else:
+                    rows += _figure_rows(f"{place}{key} ", inner)
     return rows
+
+
+def _halves(curve: Curve) -> str:
+    """Return the sizes at which a curve has half of its share."""
+    return "".join(f", half at {size} {half:g}" for size, half in curve.halves.items() if half)
 
 
 def _origin(tag: str) -> str:

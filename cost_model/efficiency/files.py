@@ -32,6 +32,7 @@ DEFAULT_VARIABLE = "SHARDWRIGHT_CLUSTER"
 _PRESETS = files("shardwright.cost_model") / "clusters"
 _MIXED = files("shardwright.cost_model") / "mixed_clusters"
 _DEVICES = files("shardwright.cost_model") / "devices"
+_ATTAINED = ("efficiency", "kernels")
 _OF_RANK_TABLES = "ascend910-racks.yaml"  # the devices and links of HCCL's rank tables
 
 
@@ -208,8 +209,40 @@ def _device(given: Any, where: str) -> dict[str, Any]:
         hint = f"did you mean `{close[0]}`? " if close else ""
         hint += f"there are {', '.join(device_names())}, or the keys of a device"
         raise ClusterError(f"no device is called `{name}`", where=where, hint=hint)
-    base = deepcopy(_read(device_text(name), f"{name}.yaml"))
-    return {**base, **own}
+    return {**base_device(name), **own}
+
+
+@lru_cache(maxsize=64)
+def _packaged(name: str) -> dict[str, Any]:
+    """Return the description of a device of the package, with kernels scaled where it says so."""
+    found: dict[str, Any] = _read(device_text(name), f"{name}.yaml")
+    kernels = found.get("kernels")
+    return {**found, "kernels": _scaled(kernels)} if kernels and "like" in kernels else found
+
+
+def base_device(name: str) -> dict[str, Any]:
+    """Return the description of a device of the package."""
+    return deepcopy(_packaged(name))
+
+
+def _scaled(given: dict[str, Any]) -> Any:
+    """Return the kernels of another device times a ratio, which a file gives with its reason."""
+    ratio, name = float(given["times"]), str(given["like"])
+    source = f"that of {name} times {ratio:g}: {given['reason']}"
+
+    def scaled(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        if "tag" not in part:
+            return {key: scaled(value) for key, value in part.items()}
+        value = "share" if "share" in part else "value"
+        own = {"tag": "scaled", "source": source}
+        return {**part, value: min(part[value] * ratio, 1.0), **own}
+
+    base = _packaged(name)["kernels"]
+    alike = {"tag": "scaled", "source": f"that of {name}"}
+    of_bandwidth = {key: {**base[key], **alike} for key in ("copies", "updates", "sustained")}
+    return {**scaled(base), **of_bandwidth}
 
 
 def with_figures_asked(content: dict[str, Any], where: str) -> dict[str, Any]:
@@ -230,7 +263,7 @@ def with_figures_asked(content: dict[str, Any], where: str) -> dict[str, Any]:
         content["parts"] = [_part_of_sheets(part) for part in content["parts"]]
         return content
     if isinstance(content.get("device"), dict):
-        content["device"] = {k: v for k, v in content["device"].items() if k != "efficiency"}
+        content["device"] = {k: v for k, v in content["device"].items() if k not in _ATTAINED}
     levels = content.get("levels")
     if isinstance(levels, list) and all(isinstance(level, dict) for level in levels):
         for level in levels:

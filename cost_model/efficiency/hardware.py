@@ -17,6 +17,7 @@ from shardwright.cost_model.efficiency.figures import (
     Positive,
     Protocol,
 )
+from shardwright.cost_model.efficiency.kernels import Kernels
 from shardwright.cost_model.efficiency.software import FLOAT8, LIBRARIES
 from shardwright.ir.types import DTYPES
 from shardwright.ir.values import in_words
@@ -54,6 +55,9 @@ class Device(Description):
         that are tuned on real devices stay below their memory.
     efficiency : DeviceEfficiency, optional
         What operators attain of the peaks; without it they attain all.
+    kernels : Kernels, optional
+        Its kernels that were measured one by one, in the place of the shares of `efficiency`; it
+        has that too, for what is not among them.
     workspaces : mapping of str to Figure
         Bytes of one workspace of each library on this device; training software has some of each
         (`SoftwareMemory.libraries`). Libraries that are not listed take none.
@@ -66,6 +70,7 @@ class Device(Description):
     launch_seconds: NotNegative
     memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.06
     efficiency: DeviceEfficiency | None = None
+    kernels: Kernels | None = None
     workspaces: dict[str, Figure] = Field(default_factory=dict)
 
     @property
@@ -95,6 +100,12 @@ class Device(Description):
             raise ValueError(f"no library is called `{unknown[0]}`, expected {in_words(LIBRARIES)}")
         return workspaces
 
+    @model_validator(mode="after")
+    def _kernels_have_others_beside(self) -> Self:
+        if self.kernels is not None and self.efficiency is None:
+            raise ValueError("`kernels` has no effect without `efficiency`")
+        return self
+
     def __hash__(self) -> int:
         # Explicit, because a dictionary has no hash.
         return hash((self.name, frozenset(self.peak_flops.items())))
@@ -103,7 +114,8 @@ class Device(Description):
         """Return the device for steps that a training software runs."""
         if self.efficiency is None or self.efficiency.profiled is None:
             return self
-        return self.model_copy(update={"efficiency": self.efficiency.under_software()})
+        own = {"efficiency": self.efficiency.under_software(), "kernels": None}
+        return self.model_copy(update=own)
 
     def flops_per_second(self, dtype: str) -> float:
         """Return the peak rate for an element type; by default float32's."""

@@ -26,19 +26,17 @@ from shardwright.cost_model.efficiency.as_run import (
 )
 from shardwright.cost_model.efficiency.exchange import Choices
 from shardwright.cost_model.efficiency.fused import kernel_of
+from shardwright.cost_model.efficiency.rings import (
+    RingWork,
+    ring_computing,
+    ring_seconds,
+    ring_work,
+)
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
-from shardwright.cost_model.roofline import (
-    RingWork,
-    node_cost,
-    operator_work,
-    ring_computing,
-    ring_seconds,
-    ring_work,
-    takes_nothing,
-)
+from shardwright.cost_model.roofline import node_cost, operator_work, takes_nothing
 from shardwright.cost_model.streams import Placement, Task, placements
 from shardwright.dataflow.schedule_paths import (
     Path,

@@ -20,6 +20,9 @@ any             launch + flops or bytes / rate + bytes / traffic, where the clus
                 operator's own rate
 =============== ==================================================================================
 
+Where kernels of the device were measured (`kernels.Kernels`), their curves take the place of
+matmul * depth and of matmul * sides, of attention, and of the bandwidth of copies and updates.
+
 The bandwidth is the achievable one, and every operator takes the device's launch seconds too. A
 product of m x n x k is computed in tiles that are dealt out over the multiprocessors in waves, the
 last of which may be partly used; a short k does not fill the pipeline of a tile: k / (k + depth).
@@ -37,6 +40,7 @@ from typing import Literal
 
 from shardwright.cost_model.cluster import Cluster, Device
 from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
+from shardwright.cost_model.efficiency.kernels import Size
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.elementwise.arithmetic import Add
@@ -79,8 +83,9 @@ class Product:
         How many of them.
     steps : float
         How often so many, one after another: the steps of a recurrent layer.
-    is_grouped : bool
-        Whether they are products of experts, each with its own number of rows.
+    experts : str
+        Of products of experts, each with its own number of rows, whether the rows are multiplied by
+        ``matrices`` or by other ``rows``; else empty.
     """
 
     m: float
@@ -88,7 +93,7 @@ class Product:
     k: float
     count: float = 1.0
     steps: float = 1.0
-    is_grouped: bool = False
+    experts: Literal["", "matrices", "rows"] = ""
 
     @property
     def flops(self) -> float:
@@ -252,8 +257,8 @@ def _grouped_products(
     (experts, *_, first), (*_, last) = shapes[0], shapes[2]
     rows = flops / (2.0 * first * last * experts)
     if isinstance(info, GroupedOuter):
-        return (Product(first, last, rows, experts, is_grouped=True),)
-    return (Product(rows, last, first, experts, is_grouped=True),)
+        return (Product(first, last, rows, experts, experts="rows"),)
+    return (Product(rows, last, first, experts, experts="matrices"),)
 
 
 def _recurrent_products(info: OverSteps, shapes: Sequence[tuple[int, ...]]) -> tuple[Product, ...]:
@@ -295,13 +300,13 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     if work.kind == "attention" and software is not None and software.attention == "separate":
         moved = work.scores * software.scores.value / device.achieved_bandwidth
         return sum(_product(p, work, device) for p in work.products) + moved
-    moved = work.nbytes / device.achieved_bandwidth
+    moved = work.nbytes / (device.memory_bandwidth * _memory_share(work.kind, device))
     if work.kind == "product":
         products = sum(_product_seconds(p, work, device) for p in work.products)
         between = work.between * _factor("pointwise", software) / device.achieved_bandwidth
         return max(products, moved) + between + work.launches * device.launch_seconds
     if work.kind in ("attention", "convolution"):
-        rate = device.flops_per_second(work.dtype) * _share(work.kind, device)
+        rate = device.flops_per_second(work.dtype) * _share(work, device)
         if work.kind == "attention" and software is not None:
             rate *= software.attention_of(work.products[0].k)
         return max(work.flops / rate, moved) + device.launch_seconds
@@ -326,11 +331,8 @@ def _product_seconds(product: Product, work: Work, device: Device) -> float:
     efficiency = device.efficiency
     if efficiency is None:
         return max(product.flops / peak, moved)
-    rate = peak * efficiency.matmul.value * _aligned(work, efficiency)
-    if efficiency.depth is not None:
-        sides = (product.m, product.n, product.k) if product.is_grouped else (product.k,)
-        rate *= prod(side / (side + efficiency.depth.value) for side in sides)
-    if efficiency.multiprocessors is not None and not product.is_grouped:
+    rate = peak * _product_share(product, work, device) * _aligned(work, efficiency)
+    if efficiency.multiprocessors is not None and not product.experts:
         tile = _TILE if efficiency.tile is None else efficiency.tile.value
         tiles = ceil(product.m / tile) * ceil(product.n / tile) * product.count
         processors = efficiency.multiprocessors.value
@@ -338,18 +340,67 @@ def _product_seconds(product: Product, work: Work, device: Device) -> float:
     return max(product.flops / max(rate, 1e-30), moved)
 
 
+def _product_share(product: Product, work: Work, device: Device) -> float:
+    """Return the share of the peak that a product attains: as measured, or by its depth."""
+    efficiency, kernels = device.efficiency, device.kernels
+    assert efficiency is not None
+    curve = None if kernels is None else kernels.of_product(work.dtype, product.experts)
+    if curve is not None and kernels is not None:
+        sizes: dict[Size, float] = {"m": product.m, "n": product.n, "k": product.k}
+        return curve.attained(sizes) * kernels.sustained.value
+    rate = efficiency.matmul.value
+    if efficiency.depth is not None:
+        sides = (product.m, product.n, product.k) if product.experts else (product.k,)
+        rate *= prod(side / (side + efficiency.depth.value) for side in sides)
+    return rate
+
+
 def _aligned(work: Work, efficiency: DeviceEfficiency) -> float:
     """Return the share of its rate that a product keeps with such dimensions."""
     return 1.0 if efficiency.unaligned is None else efficiency.unaligned.share(work.alignment)
 
 
-def _share(kind: Kind, device: Device) -> float:
+def _share(work: Work, device: Device) -> float:
     """Return the share of the peak that attention or a convolution attains."""
     efficiency = device.efficiency
     if efficiency is None:
         return 1.0
-    own = efficiency.attention if kind == "attention" else efficiency.convolution
-    return (own or efficiency.matmul).value
+    if work.kind == "convolution":
+        return (efficiency.convolution or efficiency.matmul).value
+    scores, whole = work.products[0], sum(product.flops for product in work.products)
+    keys = scores.n * min(work.flops / whole, 1.0) if whole else scores.n
+    return attention_share(device, work.dtype, len(work.products) > 2, keys, scores.k)
+
+
+def attention_share(device: Device, dtype: str, backward: bool, keys: float, width: float) -> float:
+    """Return the share of the peak that fused attention attains.
+
+    Parameters
+    ----------
+    device : Device
+        The device, with figures of what it attains.
+    dtype : str
+        The type that it computes in.
+    backward : bool
+        Whether it is the gradient.
+    keys, width : float
+        The keys that a query reads in the mean, and the features of each.
+    """
+    assert device.efficiency is not None
+    kernels = device.kernels
+    curve = None if kernels is None else kernels.of_attention(dtype, backward=backward)
+    if curve is None:
+        return device.efficiency.attention.value
+    return curve.attained({"keys": keys}, width)
+
+
+def _memory_share(kind: Kind, device: Device) -> float:
+    """Return the share of the memory bandwidth that a kind of operator attains."""
+    if device.efficiency is None:
+        return 1.0
+    kernels = device.kernels
+    own = {"copy": kernels.copies, "update": kernels.updates}.get(kind) if kernels else None
+    return device.efficiency.memory.value if own is None else own.share
 
 
 def _factor(kind: Kind, software: Software | None) -> float:

@@ -5,7 +5,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.cost_model.roofline import computing_seconds, node_seconds
+from shardwright.cost_model.efficiency.rings import computing_seconds
+from shardwright.cost_model.roofline import node_seconds
 from shardwright.cost_model.streams import loads, placements
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.graph import Graph

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.cost_model.roofline import ring_work
+from shardwright.cost_model.efficiency.rings import ring_work
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis

@@ -3,11 +3,19 @@
 from collections.abc import Iterator
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.rings import ring_work
 from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.cost_model.roofline import seconds_of_nodes, value_bytes
-from shardwright.ir.graph import Graph
+from shardwright.cost_model.roofline import (
+    layout_of,
+    operator_work,
+    seconds_of_nodes,
+    value_bytes,
+)
+from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.operators.communication.rings import RingOperator
+from shardwright.operators.info import info_of
 from shardwright.operators.models.precision import LOSSES
 
 _MOST = 0.5  # of the step, or of the memory: what one operator takes then decides the answer
@@ -30,14 +38,13 @@ def doubts(
         Whether those fit the limit.
     """
     if isinstance(cluster, Cluster) and cluster.device.efficiency is not None:
-        own, best = cluster.device.efficiency.attention, cluster.device.efficiency.best_attention
-        kernels = 1.0 if cluster.software is None else cluster.software.attention_rate
-        attained, share = own.value * kernels, attention_share(program, cluster)
+        best = cluster.device.efficiency.best_attention
+        share, attained, source = attention_of(program, cluster)
         if best is not None and share > _MOST and attained < best.value:
             least = step * (1 - share * (1 - attained / best.value))
             yield (
                 f"attention takes {share:.0%} of the step, at {attained:.1%} of the peak "
-                f"({own.source}); at {best.value:.0%} ({best.source}) a step takes at least "
+                f"({source}); at {best.value:.0%} ({best.source}) a step takes at least "
                 f"{seconds_text(least)}"
             )
     scores = logit_bytes(program)
@@ -50,12 +57,33 @@ def doubts(
         )
 
 
-def attention_share(program: Graph, cluster: Cluster) -> float:
-    """Return the share of attention in the seconds of all operators, one after the other."""
+def attention_of(program: Graph, cluster: Cluster) -> tuple[float, float, str]:
+    """Return the share of attention in the seconds of all operators, its rate, and the source.
+
+    Seconds count one after the other; the rate is of all its flops, over the peak.
+    """
+    device = cluster.device
+    assert device.efficiency is not None
+    source = device.efficiency.attention.source
     seconds = seconds_of_nodes(program, cluster)
-    pairs = zip(program.nodes, seconds, strict=True)
-    own = sum(each for node, each in pairs if "attention" in node.operator)
-    return own / sum(seconds) if own else 0.0
+    taken, ideal = 0.0, 0.0
+    for node, each in zip(program.nodes, seconds, strict=True):
+        if "attention" in node.operator:
+            dtype = program.values[node.operands[0]].type.dtype
+            taken += each
+            ideal += _flops(node, program) / device.flops_per_second(dtype)
+            curve = device.kernels and device.kernels.of_attention(dtype, backward=False)
+            source = curve.source if curve else source
+    return (taken / sum(seconds), ideal / taken, source) if taken else (0.0, 1.0, source)
+
+
+def _flops(node: Node, program: Graph) -> float:
+    """Return the flops of attention on one rank."""
+    info, mesh = info_of(program, node), program.mesh or Mesh(())
+    operands = [layout_of(value) for value in program.operand_values(node)]
+    if isinstance(info, RingOperator):
+        return sum(turn.flops for turn in ring_work(info, operands, mesh).rounds)
+    return operator_work(info, operands, [layout_of(v) for v in node.results], mesh).flops
 
 
 def logit_bytes(program: Graph) -> float:

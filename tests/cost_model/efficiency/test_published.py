@@ -22,6 +22,12 @@ LAYERS = "layers=2,batch=1"
 MODELS = tuple(f"{name}:{LAYERS}" for name in ("llama3-8b", "llama3-405b", "gpt3-175b"))
 PRESETS = sorted(set(preset_names()) - {"cpu"})
 RAISED = 1.1
+ALONE = 1.01
+"""Kernels that were measured by themselves, over the fastest step, which waits besides.
+
+Two layers of Llama 3.1 405B have 64.5 % of the peak of H100, without what they send and wait for.
+Where nothing was measured, it is 1.
+"""
 
 
 @cache
@@ -49,7 +55,12 @@ def raised(described: Cluster) -> Cluster:
     assert own is not None
     parts = {"matmul": own.matmul, "attention": own.attention, "memory": own.memory}
     more = {name: rate.with_value(min(RAISED * rate.value, 1.0)) for name, rate in parts.items()}
-    device = described.device.model_copy(update={"efficiency": own.model_copy(update=more)})
+    kernels = described.device.kernels
+    if kernels is not None:
+        raised = {"sustained": kernels.sustained.with_value(RAISED * kernels.sustained.value)}
+        kernels = kernels.model_copy(update=raised)
+    efficiency = own.model_copy(update=more)
+    device = described.device.model_copy(update={"efficiency": efficiency, "kernels": kernels})
     return described.model_copy(update={"device": device})
 
 
@@ -57,11 +68,12 @@ def raised(described: Cluster) -> Cluster:
 def test_no_preset_is_above_the_fastest_published_step(name):
     best = best_published(cluster(name).device.name)
     assert best is not None
-    assert max(share(model, cluster(name)) for model in MODELS) <= best.share
+    most = best.share * (1.0 if cluster(name).device.kernels is None else ALONE)
+    assert max(share(model, cluster(name)) for model in MODELS) <= most
 
 
 def test_with_rates_that_are_a_tenth_higher_presets_are_above():
     for name in ("h100", "a100", "tpu-v5p"):
         best = best_published(cluster(name).device.name)
         assert best is not None
-        assert max(share(model, raised(cluster(name))) for model in MODELS) > best.share
+        assert max(share(model, raised(cluster(name))) for model in MODELS) > ALONE * best.share

@@ -257,7 +257,8 @@ def doubts_of(sizes, capsys, memory="75"):
 
 def test_an_estimate_says_where_attention_or_logits_decide_it(capsys):
     (attention,) = doubts_of("hidden=128,heads=1,batch=1,sequence=65536,vocabulary=128", capsys)
-    assert attention.startswith("attention takes 69% of the step, at 49.5% of the peak (cuDNN, ")
+    start = "attention takes 67% of the step, at 56.5% of the peak (11 shapes of "
+    assert attention.startswith(start)
     assert "; at 75% (Shah et al., 2024: FlashAttention-3" in attention
     large = "hidden=64,heads=1,batch=1,sequence=512,vocabulary=50000"
     (logits,) = doubts_of(large, capsys, memory="0.1")

@@ -1,0 +1,137 @@
+"""Measured kernels of a device: their curves, what reads them, and devices that are scaled."""
+
+import numpy as np
+import pytest
+
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.files import base_device
+from shardwright.cost_model.efficiency.hardware import Device
+from shardwright.cost_model.efficiency.kernels import Curve
+from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
+from shardwright.cost_model.roofline import operator_seconds
+from shardwright.ir.errors import ClusterError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.text import parse_type
+from shardwright.operators.info import operator_info
+
+H100 = cluster("h100:nodes=1")
+ORIGIN = {"tag": "measured", "source": "a test"}
+# Milliseconds of one H100 SXM (batch, heads, length, width of a head): cuDNN, forward, backward.
+ATTENTION = (
+    (2, 32, 4096, 128, 0.58243, 1.67478),
+    (1, 32, 8192, 128, 1.02189, 2.91059),
+    (1, 16, 32768, 128, 7.9536, 20.12435),
+    (2, 32, 4096, 64, 0.37574, 1.04704),
+    (2, 16, 4096, 256, 0.52282, 2.04838),
+)
+
+
+def attention(batch: int, heads: int, length: int, width: int, kind: str, **more: object) -> float:
+    """Return the seconds of causal attention of some sizes, or of its gradient."""
+    tensor = parse_type(f"bf16[{batch}, {heads}, {length}, {width}]")[0]
+    sums = parse_type(f"f32[{batch}, {heads}, {length}]")[0]
+    whole, rows = Layout.replicated(4), Layout.replicated(3)
+    attributes = {"causal": True, **more}
+    info = operator_info("scaled_dot_product_attention", (tensor,) * 3, attributes)
+    count = len(info.result_types)
+    if kind == "backward":
+        operands = (tensor,) * 4
+        back = operator_info("scaled_dot_product_attention_gradient", operands, attributes)
+        return operator_seconds(back, (whole,) * 4, (whole,) * 3, Mesh(()), H100)
+    results = (whole, rows)[:count]
+    assert sums is not None
+    return operator_seconds(info, (whole,) * 3, results, Mesh(()), H100)
+
+
+@pytest.mark.parametrize(("batch", "heads", "length", "width", "forward", "backward"), ATTENTION)
+def test_attention_takes_about_what_was_measured(batch, heads, length, width, forward, backward):
+    for kind, measured in (("forward", forward), ("backward", backward)):
+        found = attention(batch, heads, length, width, kind)
+        assert found == pytest.approx(measured / 1e3, rel=0.15)
+
+
+def test_a_window_has_the_rate_of_as_many_keys():
+    windowed = attention(1, 32, 32768, 128, "forward", window=2048)
+    short = attention(16, 32, 2048, 128, "forward")  # 1,024 keys in the mean, and 1,984
+    assert windowed / short == pytest.approx(1984 / 1024, rel=0.2)
+    assert windowed < 1984 / 1024 * short
+
+
+def test_a_curve_has_half_of_its_share_at_its_half():
+    curve = Curve(share=0.8, halves={"k": 100}, **ORIGIN)
+    assert curve.attained({"k": 100}) == pytest.approx(0.4)
+    assert curve.attained({"k": 1e9}) == pytest.approx(0.8)
+    wide = Curve(share=0.8, widths=((64, 0.5), (128, 1.0)), **ORIGIN)
+    found = [wide.attained({}, width) for width in (32, 64, 96, 128, 256)]
+    assert found == pytest.approx([0.4, 0.4, 0.6, 0.8, 0.8])
+
+
+def test_a_product_takes_its_curve_and_what_is_sustained():
+    kernels = H100.device.kernels
+    product = Product(128 * 132, 1280, 4096)  # ten whole waves of tiles
+    work = Work("product", "bfloat16", product.flops, 1.0, (product,), 0.0, 2)
+    share = kernels.products["bfloat16"].attained({"k": 4096}) * kernels.sustained.value
+    exact = product.flops / (989e12 * share) + H100.device.launch_seconds
+    assert work_seconds(work, H100) == pytest.approx(exact)
+    half = Work("product", "float16", product.flops, 1.0, (product,), 0.0, 2)
+    assert work_seconds(half, H100) == pytest.approx(exact)
+
+
+def test_more_work_takes_no_less_time():
+    draws = np.random.default_rng(0)
+    for _ in range(200):
+        m, n, k = (int(2 ** draws.uniform(0, 14)) for _ in range(3))
+        for experts in ("", "matrices", "rows"):
+            count = 8 if experts else 1
+            sizes = [(m, n, k), (2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)]
+            found = []
+            for size in sizes:
+                product = Product(*size, count, experts=experts)
+                work = Work("product", "bfloat16", product.flops, 1.0, (product,), 0.0, 2)
+                found.append(work_seconds(work, H100))
+            assert min(found) == found[0]
+
+
+def test_steps_of_training_software_take_its_own_figures():
+    described = cluster("h100-3200g")
+    assert described.device.kernels is not None
+    assert described.for_programs_of(software("megatron-core")).device.kernels is None
+
+
+def test_kernels_of_a_relative_are_scaled_by_the_ratio_that_the_file_gives():
+    own, base = base_device("h20")["kernels"], base_device("h100")["kernels"]
+    found, given = own["products"]["bfloat16"], base["products"]["bfloat16"]
+    assert found["share"] == pytest.approx(0.92 * given["share"])
+    assert found["halves"] == given["halves"]
+    assert found["tag"] == "scaled"
+    assert found["source"].startswith("that of h100 times 0.92: the same multiprocessors")
+    assert own["updates"] == {
+        **base["updates"],
+        "tag": "scaled",
+        "source": "that of h100",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"efficiency": None}, "`kernels` has no effect without `efficiency`"),
+        (
+            {"kernels": {**base_device("h100")["kernels"], "attention": {}}},
+            "`kernels.attention` is `{}`, but Dictionary should have at least 1 item after "
+            "validation",
+        ),
+    ],
+)
+def test_kernels_that_say_nothing_are_refused(changes, message):
+    with pytest.raises(ClusterError) as caught:
+        Device(**{**base_device("h100"), **changes})
+    assert str(caught.value) == message
+
+
+def test_widths_of_a_curve_rise():
+    with pytest.raises(ClusterError) as caught:
+        Curve(share=0.5, widths=((128, 1.0), (64, 0.7)), **ORIGIN)
+    assert str(caught.value) == "`widths`: the widths of points must rise, and 64 follows 128"
