@@ -114,7 +114,8 @@ class Device(Description):
         """Return the device for steps that a training software runs."""
         if self.efficiency is None or self.efficiency.profiled is None:
             return self
-        own = {"efficiency": self.efficiency.under_software(), "kernels": None}
+        kernels = self.kernels and self.kernels.for_attention_alone()
+        own = {"efficiency": self.efficiency.under_software(), "kernels": kernels}
         return self.model_copy(update=own)
 
     def flops_per_second(self, dtype: str) -> float:

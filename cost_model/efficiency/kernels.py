@@ -28,6 +28,8 @@ from shardwright.cost_model.efficiency.figures import (
 )
 
 Size = Literal["m", "n", "k", "keys"]
+SHORT = ("bfloat16", "float16")
+"""The types that kernels of attention compute in."""
 _LIKE = {"float16": "bfloat16"}  # the same tensor cores, at the same rate
 
 
@@ -161,9 +163,17 @@ class Kernels(Description):
             return None
         return found.matrices if experts == "matrices" else found.rows
 
-    def of_attention(self, dtype: str, *, backward: bool) -> Curve | None:
-        """Return the curve of attention; None for a type that no kernel has."""
-        if self.of_product(dtype) is None:
+    def of_attention(self, dtype: str, name: str | None, *, backward: bool) -> Curve | None:
+        """Return the curve of a kernel of attention, by default the first; None where unknown."""
+        if dtype not in SHORT:
             return None
-        kernel = next(iter(self.attention.values()))
+        kernel = self.attention.get(name or next(iter(self.attention)))
+        if kernel is None:
+            return None
         return kernel.backward if backward else kernel.forward
+
+    def for_attention_alone(self) -> Self:
+        """Return the kernels of attention, without others."""
+        return self.model_copy(
+            update={"products": {}, "grouped": {}, "copies": None, "updates": None}
+        )

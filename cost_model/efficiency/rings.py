@@ -78,11 +78,10 @@ def _computing(work: RingWork, cluster: Cluster) -> Floats:
     if device.efficiency is not None and work.operator in device.efficiency.operators:
         own = device.efficiency.operators[work.operator]
         return np.array([own.seconds(turn.flops, turn.moved_bytes) for turn in work.rounds])
-    peak = device.flops_per_second(work.dtype)
-    if device.efficiency is not None:  # rings compute attention
-        peak *= attention_share(device, work.dtype, work.backward, work.keys, work.width)
-    if cluster.software is not None:
-        peak *= cluster.software.attention_rate
+    share = attention_share(
+        device, cluster.software, work.dtype, work.backward, work.keys, work.width
+    )
+    peak = device.flops_per_second(work.dtype) * share
     return np.array(
         [
             max(turn.flops / peak, turn.moved_bytes / device.achieved_bandwidth)

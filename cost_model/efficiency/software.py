@@ -157,6 +157,9 @@ class Software(Description):
     float8 : Figure, optional
         Where products with weights of repeated blocks are computed in float8, their rate over that
         of as large a share of the device's peak rate of float8 as products of other types attain.
+    kernel : str, optional
+        The kernel of its fused attention, where the device has it among its own; then neither
+        `kernels` nor `widths` counts.
     kernels : Figure, optional
         Rate of its fused attention over that of the cluster file.
     widths : HeadWidths, optional
@@ -200,6 +203,7 @@ class Software(Description):
     transfer: Figure
     step: Figure
     float8: Figure | None = None
+    kernel: str | None = None
     kernels: Figure | None = None
     widths: HeadWidths | None = None
     exposed_transfers: Rate | None = None
@@ -212,14 +216,10 @@ class Software(Description):
     gate: Gate = "alike"
     memory: SoftwareMemory | None = None
 
-    @property
-    def attention_rate(self) -> float:
-        """Rate of fused attention over that of the cluster file."""
-        return 1.0 if self.kernels is None else self.kernels.value
-
     def attention_of(self, width: float) -> float:
         """Return the rate of fused attention over that of the cluster file, by a head's width."""
-        return self.attention_rate * (1.0 if self.widths is None else self.widths.share(width))
+        rate = 1.0 if self.kernels is None else self.kernels.value
+        return rate * (1.0 if self.widths is None else self.widths.share(width))
 
     def check_on(self, peak_flops: Mapping[str, float], where: str) -> None:
         """Refuse a profile that computes in float8 on devices without a rate of it."""

@@ -40,7 +40,7 @@ from typing import Literal
 
 from shardwright.cost_model.cluster import Cluster, Device
 from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
-from shardwright.cost_model.efficiency.kernels import Size
+from shardwright.cost_model.efficiency.kernels import Curve, Size
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.elementwise.arithmetic import Add
@@ -306,9 +306,7 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
         between = work.between * _factor("pointwise", software) / device.achieved_bandwidth
         return max(products, moved) + between + work.launches * device.launch_seconds
     if work.kind in ("attention", "convolution"):
-        rate = device.flops_per_second(work.dtype) * _share(work, device)
-        if work.kind == "attention" and software is not None:
-            rate *= software.attention_of(work.products[0].k)
+        rate = device.flops_per_second(work.dtype) * _share(work, device, software)
         return max(work.flops / rate, moved) + device.launch_seconds
     factor = _factor(work.kind, software)
     if not factor:
@@ -360,25 +358,31 @@ def _aligned(work: Work, efficiency: DeviceEfficiency) -> float:
     return 1.0 if efficiency.unaligned is None else efficiency.unaligned.share(work.alignment)
 
 
-def _share(work: Work, device: Device) -> float:
+def _share(work: Work, device: Device, software: Software | None) -> float:
     """Return the share of the peak that attention or a convolution attains."""
     efficiency = device.efficiency
-    if efficiency is None:
-        return 1.0
     if work.kind == "convolution":
-        return (efficiency.convolution or efficiency.matmul).value
+        return 1.0 if efficiency is None else (efficiency.convolution or efficiency.matmul).value
     scores, whole = work.products[0], sum(product.flops for product in work.products)
     keys = scores.n * min(work.flops / whole, 1.0) if whole else scores.n
-    return attention_share(device, work.dtype, len(work.products) > 2, keys, scores.k)
+    backward = len(work.products) > 2
+    return attention_share(device, software, work.dtype, backward, keys, scores.k)
 
 
-def attention_share(device: Device, dtype: str, backward: bool, keys: float, width: float) -> float:
+def attention_share(
+    device: Device,
+    software: Software | None,
+    dtype: str,
+    backward: bool,
+    keys: float,
+    width: float,
+) -> float:
     """Return the share of the peak that fused attention attains.
 
     Parameters
     ----------
-    device : Device
-        The device, with figures of what it attains.
+    device, software
+        The device, and what runs the step on it.
     dtype : str
         The type that it computes in.
     backward : bool
@@ -386,12 +390,21 @@ def attention_share(device: Device, dtype: str, backward: bool, keys: float, wid
     keys, width : float
         The keys that a query reads in the mean, and the features of each.
     """
-    assert device.efficiency is not None
-    kernels = device.kernels
-    curve = None if kernels is None else kernels.of_attention(dtype, backward=backward)
-    if curve is None:
-        return device.efficiency.attention.value
-    return curve.attained({"keys": keys}, width)
+    curve = attention_curve(device, software, dtype, backward)
+    if curve is not None:
+        return curve.attained({"keys": keys}, width)
+    own = 1.0 if device.efficiency is None else device.efficiency.attention.value
+    return own if software is None else own * software.attention_of(width)
+
+
+def attention_curve(
+    device: Device, software: Software | None, dtype: str, backward: bool
+) -> Curve | None:
+    """Return the measured kernel of attention that runs, if any: one that a software names."""
+    if device.kernels is None or (software is not None and software.kernel is None):
+        return None
+    name = None if software is None else software.kernel
+    return device.kernels.of_attention(dtype, name, backward=backward)
 
 
 def _memory_share(kind: Kind, device: Device) -> float:

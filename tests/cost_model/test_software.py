@@ -34,7 +34,7 @@ def test_an_option_changes_its_figures_alone() -> None:
         (
             "torchtitan+fast",
             "software `torchtitan` has no option `fast`; there are eager, float8, float8_rowwise, "
-            "async_tensor",
+            "cudnn, async_tensor",
         ),
         (
             "torchtitan+eager+eager",

@@ -94,10 +94,27 @@ def test_more_work_takes_no_less_time():
             assert min(found) == found[0]
 
 
-def test_steps_of_training_software_take_its_own_figures():
-    described = cluster("h100-3200g")
-    assert described.device.kernels is not None
-    assert described.for_programs_of(software("megatron-core")).device.kernels is None
+def seconds_by(name: str, device: str, length: int, options: str) -> float:
+    """Return the seconds of a head's attention as a training software runs it."""
+    scores, mixed = Product(length, length, 128), Product(length, 128, length)
+    flops = (scores.flops + mixed.flops) / 2
+    work = Work("attention", "bfloat16", flops, 1.0, (scores, mixed), 0.0, 2)
+    described = cluster(device).run_by(software(f"{name}{options}"))
+    return work_seconds(work, described) - described.device.launch_seconds
+
+
+def test_training_software_takes_its_own_figures_but_for_a_kernel_that_it_names():
+    ours = cluster("h100-3200g").run_by(software("torchtitan+cudnn")).device.kernels
+    assert (ours.products, ours.grouped, ours.copies, ours.updates) == ({}, {}, None, None)
+    length = 2**17
+    curve = ours.attention["cudnn"].forward
+    share = curve.attained({"keys": length / 2}, 128)
+    found = seconds_by("torchtitan", "h100-3200g", length, "+cudnn")
+    assert found == pytest.approx(2 * length**2 * 128 / (989e12 * share))
+    plain = seconds_by("torchtitan", "h100-3200g", length, "")
+    assert plain == pytest.approx(2 * length**2 * 128 / (989e12 * 0.1883))
+    elsewhere = [seconds_by("torchtitan", "b200-node", length, more) for more in ("", "+cudnn")]
+    assert elsewhere[0] / elsewhere[1] == pytest.approx(2.29)
 
 
 def test_kernels_of_a_relative_are_scaled_by_the_ratio_that_the_file_gives():
