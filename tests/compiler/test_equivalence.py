@@ -25,7 +25,7 @@ def alone(graph: Graph, optimizer: Optimizer) -> dict[str, np.ndarray]:
 def test_random_plans_of_random_programs(kind: str) -> None:
     profile, random = profile_for(8), np.random.default_rng(0)
     optimizer = Optimizer(kind)  # type: ignore[arg-type]
-    for seed in first(16, range(40)):
+    for seed in first(8, range(40)):
         graph = random_graph(seed, nodes=6)
         program = random_program(graph, profile, random, optimizer)
         assert_equal(trained(program), alone(graph, optimizer))

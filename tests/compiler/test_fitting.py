@@ -118,7 +118,7 @@ def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
     assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=4)
 
 
-@pytest.mark.parametrize("seed", first(2, range(12)))
+@pytest.mark.parametrize("seed", first(1, range(12)))
 def test_random_plans_neither_cost_less_than_bounds_nor_fit_where_nothing_does(seed: int) -> None:
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
     graph = Canonicalize().run(random_graph(seed, nodes=2 + seed % 5))

@@ -164,7 +164,7 @@ def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
     assert limited.result.lower_bound <= limited.result.cost * ROUNDING
 
 
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(1, range(6)))
 @pytest.mark.parametrize("is_large", [False, True])
 def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
     seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch

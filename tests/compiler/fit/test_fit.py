@@ -68,7 +68,7 @@ def decoder(text: str) -> EvaluatedModel:
     return EvaluatedModel(whole.graph, CLUSTER, asked)
 
 
-@pytest.mark.parametrize(("named", "count"), [("ideal", 3), ("megatron-core", 2)])
+@pytest.mark.parametrize(("named", "count"), [("ideal", 2), ("megatron-core", 1)])
 @pytest.mark.parametrize("of", first(1, ["dense", "mixture", "lora"]))
 def test_no_plan_takes_less_than_its_bounds(of, named, count):
     own = model(1e12, named) if of == "dense" else decoder({"mixture": MIXTURE, "lora": LORA}[of])

@@ -16,7 +16,7 @@ from shardwright.tools.main import main
 from shardwright.tools.plan_files import read_types
 
 MODEL = "llama:layers=2,hidden=512,heads=2,kv_heads=2,inner=1024,sequence=512,vocabulary=8000"
-GIVEN = [MODEL, "--batch", "16", "--precision", "bfloat16", "--optimizer", "adam"]
+GIVEN = [MODEL, "--batch", "8", "--precision", "bfloat16", "--optimizer", "adam"]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_rows_are_the_plans_and_add_up(answers, document):
 def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document):
     curves = {curve["over"]: curve for curve in document["curves"]}
     assert list(curves) == ["devices", "batch", "sequence"]
-    assert (curves["devices"]["own"], curves["batch"]["own"]) == (2, 16)
+    assert (curves["devices"]["own"], curves["batch"]["own"]) == (2, 8)
     for curve in curves.values():
         (own,) = (point for point in curve["points"] if point["size"] == curve["own"])
         assert own["plan"] == answers.fastest.plan.text
