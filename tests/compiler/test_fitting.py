@@ -97,7 +97,7 @@ def check_monotone(found: Iterable[tuple[float, float, float]], gap: float):
 
 @pytest.mark.parametrize("block", first(1, range(35)))
 def test_more_memory_is_never_worse(block: int) -> None:
-    for seed in range(4 * block, 4 * block + 4):
+    for seed in first(2, range(4 * block, 4 * block + 4)):
         random = np.random.default_rng(seed)
         optimizer = Optimizer(str(random.choice(["sgd", "adam"])))  # type: ignore[arg-type]
         graph = random_graph(seed, nodes=2 + seed % 5)

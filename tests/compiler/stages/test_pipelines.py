@@ -198,7 +198,7 @@ def test_statistics_of_a_batch(passes: int) -> None:
     """Each micro-batch has its own, and what runs once does not end what can be cut."""
     model = "resnet:layers=18,small=true,side=8,classes=8,batch=4,width=4"
     options: dict[str, Any] = {"micro_batches": passes, "cluster": "a100-pod:figures=datasheet"}
-    found = compile(model, 2, stages=2, effort=0.02, **options, **ANY_PLAN)
+    found = compile(model, 2, stages=2, effort=0.05, **options, **ANY_PLAN)
     named = compile(model, 2, plan="pipeline=2", **options)
     assert verify_plan(found.plan, 1).equal
     assert found.compiled.result is not None

@@ -7,6 +7,7 @@ from shardwright.cost_model.weighted.loads import least_loads
 from shardwright.planner.fronts.front import BlockFront
 from shardwright.planner.fronts.priced_block import at_turn
 from shardwright.solver.evaluate import evaluate
+from tests.extent import first
 from tests.small_sites import CASES, PLANNED, POD, SHORT, planned, site
 
 
@@ -17,7 +18,7 @@ def test_blocks_are_the_layers_and_what_is_around_them(model: str, passes: int) 
     assert sorted(b for kind in where.kinds for b in kind.places) == [*range(len(where.blocks))]
 
 
-@pytest.mark.parametrize(("model", "passes"), CASES[:2])
+@pytest.mark.parametrize(("model", "passes"), first(1, CASES[:2]))
 def test_no_plan_that_is_drawn_is_better_than_the_front(model: str, passes: int) -> None:
     where, draw = site(model, passes), np.random.default_rng(0)
     front = BlockFront(where, where.most_frequent)
