@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
@@ -18,28 +17,14 @@ from shardwright.operators.workspace import WithWorkspace
 
 NamesOf = Callable[[Graph], Iterable[str]]
 """Returns the values of a program that are of a kind of memory."""
-Registered = TypeVar("Registered", bound=NamesOf)
 
 KINDS: Registry[NamesOf] = Registry("kind of memory")
 """The kinds of memory that are told apart, by name."""
 
+register_memory_kind = KINDS.under
+"""Register a function that returns the values of a kind of memory, under the name of the kind.
 
-def register_memory_kind(name: str) -> Callable[[Registered], Registered]:
-    """Register a function that returns the values of a kind of memory, under the name of the kind.
-
-    Reports, plans and pages then tell these values apart from the kind that they have otherwise.
-
-    Raises
-    ------
-    OptionError
-        If another kind has that name.
-    """
-
-    def register(names: Registered) -> Registered:
-        KINDS.add(name, names)
-        return names
-
-    return register
+Reports, plans and pages then tell these values apart from the kind that they have otherwise."""
 
 
 @dataclass(frozen=True)

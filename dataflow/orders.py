@@ -6,7 +6,7 @@ A class for each, which is registered under the name of the schedule; files from
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import chain
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 from shardwright.ir.registry import Registry
 
@@ -92,19 +92,8 @@ class Order(ABC):
 SCHEDULES: Registry[type[Order]] = Registry("schedule", base=Order)
 """The orders by name."""
 
-Registered = TypeVar("Registered", bound=type[Order])
-
-
-def register_schedule(order: Registered) -> Registered:
-    """Register an order of micro-batches under its name.
-
-    Raises
-    ------
-    OptionError
-        If another order has that name.
-    """
-    SCHEDULES.register(order)
-    return order
+register_schedule = SCHEDULES.registered
+"""Register an order of micro-batches, a class, under its name; a decorator."""
 
 
 class GPipe(Order):

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.values import suggestion
@@ -18,6 +18,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 """The names that can be registered."""
 
 Item = TypeVar("Item", bound=type[Any] | Callable[..., Any])
+Own = TypeVar("Own", bound=type[Any] | Callable[..., Any])
 
 
 class Registry(Generic[Item]):
@@ -89,6 +90,20 @@ class Registry(Generic[Item]):
                 'write `name = "my_name"` in the class',
             )
         return self.add(name, item)
+
+    def registered(self, item: Own) -> Own:
+        """Register a class under its attribute `name`, as `register`; a decorator."""
+        self.register(cast(Item, item))
+        return item
+
+    def under(self, name: str) -> Callable[[Own], Own]:
+        """Register a function under a name, as `add`; a decorator."""
+
+        def register(item: Own) -> Own:
+            self.add(name, cast(Item, item))
+            return item
+
+        return register
 
     def __getitem__(self, name: str) -> Item:
         """Return the entry called `name`.

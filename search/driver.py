@@ -11,7 +11,6 @@ A method from outside the package:
 """
 
 from dataclasses import replace
-from typing import TypeVar
 
 from shardwright.ir.errors import PassError
 from shardwright.ir.registry import Registry, explained
@@ -27,20 +26,8 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 SEARCHES: Registry[type[SearchMethod]] = Registry("search", base=SearchMethod)
 """The methods by name; the names are the values of the option ``search``."""
 
-Method = TypeVar("Method", bound=type[SearchMethod])
-
-
-def register_search(method: Method) -> Method:
-    """Register a search method under its name.
-
-    Raises
-    ------
-    OptionError
-        If another method has that name.
-    """
-    SEARCHES.register(method)
-    return method
-
+register_search = SEARCHES.registered
+"""Register a search method, a class, under its name; a decorator."""
 
 register_search(Exact)
 register_search(DynamicProgramming)

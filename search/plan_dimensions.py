@@ -9,7 +9,7 @@ are tried and exports ask here.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Strategy
@@ -111,19 +111,8 @@ class Dimension(ABC):
 DIMENSIONS: Registry[type[Dimension]] = Registry("dimension of plans", base=Dimension)
 """The dimensions by name."""
 
-Registered = TypeVar("Registered", bound=type[Dimension])
-
-
-def register_dimension(dimension: Registered) -> Registered:
-    """Register a dimension of plans under its name.
-
-    Raises
-    ------
-    OptionError
-        If another dimension has that name.
-    """
-    DIMENSIONS.register(dimension)
-    return dimension
+register_dimension = DIMENSIONS.registered
+"""Register a dimension of plans, a class, under its name; a decorator."""
 
 
 def held_by(zero: int, words: Words, parameter: Value) -> Held:

@@ -45,20 +45,10 @@ Method = Callable[[Problem, SolveOptions], Solution]
 
 METHODS: Registry[Method] = Registry("solver method", SolverError)
 
+register_method = METHODS.under
+"""Register a function as a method of `solve`, under a name; a decorator.
 
-def register_method(name: str) -> Callable[[Method], Method]:
-    """Register a function as the method `name` of `solve`; a decorator.
-
-    Examples
-    --------
-    >>> from shardwright.solver import brute_force, solve
-    >>> @register_method("by brute force")
-    ... def enumerate_all(problem, options):
-    ...     return brute_force(problem)
-    """
-
-    def register(method: Method) -> Method:
-        METHODS.add(name, method)
-        return method
-
-    return register
+    @register_method("by brute force")
+    def enumerate_all(problem, options):
+        return brute_force(problem)
+"""
