@@ -28,6 +28,7 @@ class ShardwrightError(Exception):
 
     def __init__(self, what: str, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
+        self.is_of_type = False  # whether a value has another type than it may
         self.what = what
         self.where = where
         self.hint = hint

@@ -86,7 +86,10 @@ class Range:
             If it is not.
         """
         if value not in self:
-            raise wrong_value(name, value, self.expected, of=of)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            fits = is_number and (isinstance(value, int) or not self.whole)
+            error = wrong_value(name, value, self.expected, of=of)
+            raise error if fits else of_type(error)
 
 
 POSITIVE_INTEGER = Range(whole=True, least=1)
@@ -109,6 +112,12 @@ def wrong_value(
     return OptionError(f"{_named(name, of)} is {shown}, expected {expected}", hint=hint)
 
 
+def of_type(error: OptionError) -> OptionError:
+    """Return an error, marked as that of a value of another type."""
+    error.is_of_type = True
+    return error
+
+
 def _named(name: str, of: str) -> str:
     return f"`{name}` {of}".strip()
 
@@ -124,7 +133,7 @@ def check_choice(name: str, value: object, choices: Collection[str], of: str = "
     if isinstance(value, str) and value in choices:
         return
     if not isinstance(value, str):
-        raise wrong_value(name, value, in_words(choices), of=of)
+        raise of_type(wrong_value(name, value, in_words(choices), of=of))
     expected = in_words(choices)
     hint = suggestion(value, choices)
     raise OptionError(f"{_named(name, of)} is `{value}`, expected {expected}", hint=hint)
@@ -139,7 +148,7 @@ def check_flag(name: str, value: object, of: str = "") -> None:
         If it is something else.
     """
     if not isinstance(value, bool):
-        raise wrong_value(name, value, "True or False", of=of)
+        raise of_type(wrong_value(name, value, "True or False", of=of))
 
 
 def check_split_counts(operator: str, counts: object) -> None:
@@ -155,7 +164,8 @@ def check_split_counts(operator: str, counts: object) -> None:
         if all(count in POSITIVE_INTEGER for count in slices):
             return
     expected = "a number of slices for each dimension of each tensor"
-    raise wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
+    error = wrong_value(f"strategy of {operator}", counts, expected, "write `((2, 4), (4, 1))`")
+    raise of_type(error)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -209,7 +219,7 @@ def check_type(name: str, value: object, hint: Any) -> None:
         If it has another.
     """
     if not _has_type(value, hint):
-        raise wrong_value(name, value, _type_text(hint))
+        raise of_type(wrong_value(name, value, _type_text(hint)))
 
 
 def _has_type(value: Any, hint: Any) -> bool:

@@ -32,7 +32,7 @@ from shardwright.operators.models.schedule import check_rate, is_schedule
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
-Kind = Literal["sgd", "momentum", "adam", "adam8bit", "muon", "ftrl", "adagrad", "rmsprop"]
+Kind = Literal["sgd", "momentum", "adam", "adam8bit", "muon", "ftrl", "adagrad", "rmsprop", "lamb"]
 STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "sgd": {},
     "momentum": {"momentum": None},
@@ -42,6 +42,7 @@ STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "ftrl": {"accumulator": "initial_accumulator", "linear": None},
     "adagrad": {"accumulator": "initial_accumulator"},
     "rmsprop": {"mean_square": None, "momentum": None},
+    "lamb": {"m": None, "v": None},
 }
 """The states of each rule, with the setting that they begin with; None: with zeros."""
 STEP = "optimizer.step"

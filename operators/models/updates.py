@@ -5,6 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
 from shardwright.ir.values import POSITIVE
 from shardwright.operators.info import Array, Example, register
 from shardwright.operators.models.optimizer import Update
@@ -206,6 +209,63 @@ class AdamUpdate(Update):
         scaled = mean / first if factor == 1 else factor * mean
         root = np.sqrt(square if second == 1 else square / second)
         return scaled / (root + self.attributes["epsilon"])
+
+
+@register
+class LambUpdate(Update):
+    """One step of LAMB (You et al., 2020); the operand after the states is the step, from 1.
+
+    The direction is r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + ``epsilon``) +
+    ``weight_decay`` p, of the means m and v of Adam. The parameter steps by ``learning_rate`` r
+    norm(p) / norm(r), or without the ratio where a norm is zero. Norms are of the whole tensor, so
+    it is updated where it is whole.
+    """
+
+    name = "lamb_update"
+    defaults: ClassVar = {
+        "learning_rate": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-6,
+        "weight_decay": 0.0,
+    }
+    flops_per_point = 22.0
+    states = 2
+    counts_steps = True
+    by_rows = False
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
+        Example(
+            (*(_TENSOR,) * 4, "i64[]", "f64[]", "i64[]"),
+            {},
+            {3: _POSITIVE, 4: _STEP, 5: (1, 9), 6: (0, 1)},
+        ),
+    )
+
+    @classmethod
+    def fitted(cls, layout: Layout, parameter: TensorType, mesh: Mesh) -> Layout:
+        """Return the layout in which the tensor is whole."""
+        return Layout(((),) * parameter.rank, stage=layout.stage)
+
+    def make_notation(self) -> str:
+        """Return the notation of whole tensors."""
+        whole = " ".join(f"d{i}^" for i in range(self.operand_types[0].rank))
+        tensors = ", ".join([whole] * 4)
+        return f"{tensors}, -> {', '.join([whole] * 3)}"
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Step as far as the norm of the parameter says."""
+        p, g, m, v, step = operands
+        own = self.attributes
+        beta1, beta2 = own["beta1"], own["beta2"]
+        mean = beta1 * m + (1 - beta1) * g
+        square = beta2 * v + (1 - beta2) * np.square(g)
+        root = np.sqrt(square / (1 - beta2 ** int(step)))
+        direction = mean / (1 - beta1 ** int(step)) / (root + own["epsilon"])
+        direction = direction + own["weight_decay"] * p
+        norms = np.sqrt(np.square(p).sum()), np.sqrt(np.square(direction).sum())
+        ratio = norms[0] / norms[1] if norms[0] > 0 and norms[1] > 0 else 1.0
+        return p - rate * ratio * direction, mean, square
 
 
 @register

@@ -23,7 +23,7 @@ from shardwright.operators.windows.windowed import PLACEMENT, Windowed
 _CHOICES = {
     "mode": ("nearest", "linear"),
     "coordinates": ("half_pixel", "asymmetric", "align_corners"),
-    "rounding": ("floor", "round_prefer_floor"),
+    "rounding": ("floor", "round_prefer_floor", "round_prefer_ceil"),
 }
 
 
@@ -38,7 +38,9 @@ def _positions(before: int, after: int, coordinates: str) -> Array:
 
 
 def _nearest(place: Array, rounding: str) -> Array:
-    return np.ceil(place - 0.5) if rounding == "round_prefer_floor" else np.floor(place)
+    if rounding == "round_prefer_floor":
+        return np.ceil(place - 0.5)
+    return np.floor(place + 0.5 if rounding == "round_prefer_ceil" else place)
 
 
 def interpolation(
@@ -96,7 +98,8 @@ class Interpolation(Windowed):
     The space stays whole along a dimension where neither size is a multiple of the other. ``mode``
     is nearest or linear. ``coordinates`` place the elements: the centres of pixels
     (``half_pixel``), their corners (``asymmetric``), or with both ends in place
-    (``align_corners``). ``rounding`` of the nearest: ``floor`` or ``round_prefer_floor``.
+    (``align_corners``). ``rounding`` of the nearest: ``floor``, or
+    ``round_prefer_floor`` or ``round_prefer_ceil`` where it is half way.
     """
 
     defaults: ClassVar = {

@@ -443,6 +443,32 @@ class Adagrad(Optimizer):
         )
 
 
+class Lamb(Optimizer):
+    """LAMB (You et al., 2020): steps of Adam as long as the norm of each parameter says.
+
+    A parameter that is split is gathered for its update, and its states are whole.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        learning_rate: Rate,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params,
+            "lamb",
+            learning_rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=eps,
+            weight_decay=weight_decay,
+        )
+
+
 class RMSProp(Optimizer):
     """RMSProp (Tieleman and Hinton, 2012), with momentum."""
 

@@ -29,8 +29,9 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
     "ftrl": {"accumulator": "initial_accumulator", "linear": None},
     "adagrad": {"accumulator": "initial_accumulator"},
     "rmsprop": {"mean_square": None, "momentum": None},
+    "lamb": {"m": None, "v": None},
 }
-_COUNTING = frozenset({"adam", "adam8bit"})
+_COUNTING = frozenset({"adam", "adam8bit", "lamb"})
 _COUNTED = _COUNTING | {"muon"}  # whose other parameters `adam` updates
 _OF_OTHERS = "adamw_"  # begins the settings of `muon` that are of those
 _ADAMW_DECAY = 0.01
@@ -70,7 +71,7 @@ class UpdateRule:
     Parameters
     ----------
     kind : str
-        ``sgd``, ``momentum``, ``adam``, ``adam8bit``, ``muon``, ``ftrl``, ``adagrad`` or
+        ``sgd``, ``momentum``, ``adam``, ``adam8bit``, ``muon``, ``ftrl``, ``adagrad``, ``lamb`` or
         ``rmsprop``.
     settings : mapping
         Attributes of the update operator; a learning rate that is a text or a tuple is computed

@@ -20,6 +20,7 @@ RULES = (
     "adamw:learning_rate=0.01",
     "muon:learning_rate=0.02,adamw_learning_rate=0.003",
     "adamw8bit:learning_rate=0.01",
+    "lamb:learning_rate=0.01",
 )
 TEN = {"plan": "tensor=2,zero=3,micro_batch=2", "precision": "bfloat16"}
 PLANS = {
