@@ -36,6 +36,8 @@ CONFTEST = """
 import signal
 import pytest
 from shardwright.mindspore import context
+from shardwright.mindspore.parallel._cost_model_context import reset_cost_model_context
+from shardwright.mindspore.parallel.algo_parameters import reset_algo_parameters
 
 @pytest.fixture(autouse=True)
 def reset():
@@ -44,7 +46,9 @@ def reset():
     signal.signal(signal.SIGALRM, end)
     signal.alarm(SECONDS)
     context.reset_auto_parallel_context()
-    context.set_context(mode=context.GRAPH_MODE)
+    context.set_context(mode=context.GRAPH_MODE, device_target="Ascend")
+    reset_cost_model_context()
+    reset_algo_parameters()
     yield
     signal.alarm(0)
 """
@@ -77,7 +81,9 @@ def ported(text: str) -> str:
 
 def copy(source: Path, work: Path, seconds: int) -> None:
     """Copy the tests, ported."""
-    for path in (*sorted((source / PARALLEL).rglob("*.py")), *(source / "tests").glob("*.py")):
+    folders = (PARALLEL, PARALLEL.parent / "hccl_test")
+    tests = [path for folder in folders for path in sorted((source / folder).rglob("*.py"))]
+    for path in (*tests, *(source / "tests").glob("*.py")):
         target = work / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(ported(path.read_text()))
@@ -93,6 +99,7 @@ def results(work: Path) -> dict[str, File]:
     """Run the tests, and return the results by file."""
     paths = os.pathsep.join(map(str, (ROOT, work, work / "tests/ut/python")))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    environment["MS_SIMULATION_LEVEL"] = "0"  # compiled for ranks that are not started
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line"]
     command += ["-c", os.devnull, "--rootdir", str(work), "--continue-on-collection-errors"]
     command += [f"--junitxml={work}/results.xml", str(PARALLEL)]

@@ -126,6 +126,8 @@ class Parameter(Tensor):
         Whether it is trained; integer parameters never are.
     layerwise_parallel : bool
         In a hand-written parallel program: whether every rank holds values of its own.
+    parallel_optimizer : bool
+        Whether it may be divided by the parallelism of optimizers.
     shape, dtype : optional
         Its type, where `default_input` is no data; data has a type of its own.
 
@@ -135,12 +137,15 @@ class Parameter(Tensor):
         If a text has no shape, or data has another one than `shape`.
     """
 
+    is_parameter = True
+
     def __init__(
         self,
         default_input: Initial | Start | ArrayLike,
         name: str | None = None,
         requires_grad: bool = True,
         layerwise_parallel: bool = False,
+        parallel_optimizer: bool = True,
         *,
         shape: int | tuple[int, ...] | None = None,
         dtype: str = "float32",
@@ -165,6 +170,8 @@ class Parameter(Tensor):
         self._name, self._path = name, ""
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
+        check_flag("parallel_optimizer", parallel_optimizer)
+        self.parallel_optimizer = parallel_optimizer
         self.comm_fusion: int | None = None
         self.is_served = False  # whether it is on parameter servers
         self.kept: tuple[Keeper, str] | None = None

@@ -5,7 +5,7 @@ have a type; the current tracer records the operators on them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,6 +39,8 @@ class Tensor:
     >>> Tensor([[1, 2]], "float32").shape
     (1, 2)
     """
+
+    is_parameter: ClassVar[bool] = False
 
     def __init__(self, data: "ArrayLike | Tensor", dtype: str | None = None) -> None:
         array = data.asnumpy() if isinstance(data, Tensor) else np.asarray(data)
@@ -344,7 +346,8 @@ def with_arrays(made: Any, arrays: Iterator[Array]) -> Any:
 
 def _value(operand: Operand, tracer: Tracer, dtype: str) -> Value:
     if isinstance(operand, Tensor):
-        return operand.value(tracer)
+        value = operand.value(tracer)
+        return tracer.as_read(value) if operand.is_parameter else value
     if isinstance(operand, (int, float)):
         return tracer.emit("fill", shape=(), value=float(operand), dtype=dtype)
     return Tensor(operand).value(tracer)

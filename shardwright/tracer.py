@@ -41,6 +41,9 @@ class Tracer(Builder):
     training : bool
         Whether the program is a training step; else dropout drops nothing, and normalizations over
         the batch use their moving statistics.
+    only_rank : int, optional
+        The rank whose program alone this is, to be compiled and not run: what others send is not
+        known, and zeros, and parameters that are assigned to may have `requires_grad`.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class Tracer(Builder):
         scopes: Mapping[int, str],
         parameter_names: Mapping[int, str],
         training: bool = True,
+        only_rank: int | None = None,
     ) -> None:
         super().__init__()
+        self.only_rank = only_rank
         self.training = training
         self.world = world
         self.pins: dict[str, SplitCounts] = {}
@@ -70,6 +75,7 @@ class Tracer(Builder):
         self._declared: dict[int, Value] = {}
         self._constants: list[object] = []  # kept alive, so that their identities stay unique
         self._step: Value | None = None
+        self._read_as: str | None = None
         self._loss: str | None = None
 
     @contextmanager
@@ -88,6 +94,23 @@ class Tracer(Builder):
         self.scope = self._scopes.get(id(cell), outer)
         yield
         self.scope = outer  # not after an error: its message names the inner scope
+
+    @contextmanager
+    def reading_as(self, dtype: str | None) -> Iterator[None]:
+        """Let operators read real parameters in an element type, if one is given."""
+        outer = self._read_as
+        self._read_as = dtype or outer
+        try:
+            yield
+        finally:
+            self._read_as = outer
+
+    def as_read(self, parameter: Value) -> Value:
+        """Return a parameter in the element type in which operators read it here."""
+        dtype = self._read_as
+        if dtype is None or not parameter.type.is_float or parameter.type.dtype == dtype:
+            return parameter
+        return self.emit("cast", parameter, dtype=dtype)
 
     def emit_all(
         self,

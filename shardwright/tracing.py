@@ -143,6 +143,7 @@ def trace(
     loss_scale: LossScale = 1.0,
     name: str | None = None,
     training: bool = True,
+    only_rank: int | None = None,
 ) -> Definition:
     """Run a network once on symbols and return its definition.
 
@@ -163,6 +164,8 @@ def trace(
     training : bool
         Whether the program is a training step; see `Tracer`. Else what the network returns follows
         its loss.
+    only_rank : int, optional
+        The rank whose program alone this is; see `Tracer`.
 
     Raises
     ------
@@ -171,7 +174,7 @@ def trace(
     """
     scopes, named = _names(network, loss_fn)
     names = {id(parameter): name for name, parameter in named.items()}
-    tracer = Tracer(get_group_size(), scopes, names, training)
+    tracer = Tracer(get_group_size(), scopes, names, training, only_rank)
     symbols = [TracedTensor(tracer.input(Value(spec.name, spec.type))) for spec in inputs]
     whole = network if loss_fn is None else WithLossCell(network, loss_fn, not training)
     with tracer.tracing():
@@ -184,11 +187,10 @@ def trace(
     tracer.check_messages()
     outputs[0] = tracer.objective(outputs[0])
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
-    recomputed = tuple(node.name for node in graph.nodes if node.name in tracer.recomputed)
     hosted = tracer.offloaded.keys() - tracer.recomputed.keys()
     graph = replace(
         without_training(graph, tracer.frozen()),
-        recomputed=recomputed,
+        recomputed=tuple(node.name for node in graph.nodes if node.name in tracer.recomputed),
         offloaded=tuple(node.name for node in graph.nodes if node.name in hosted),
         cuts=_cuts(graph, tracer.stages),
     )
@@ -196,7 +198,7 @@ def trace(
     alive = {node.name for node in without_dead_nodes(graph).nodes}
     return Definition(
         graph,
-        tuple(inputs),
+        tuple(InputSpec(value.name, value.type) for value in tracer.inputs),
         {node: pin for node, pin in tracer.pins.items() if node in alive},
         {node: pin for node, pin in tracer.result_pins.items() if node in alive},
         tracer.initial,
@@ -244,6 +246,7 @@ def _micro_batches(network: Network, loss_fn: Network | None) -> int:
     ModelError
         If a part of it asks, or a loss.
     """
+    network = _outermost(network)
     for name, root in _roots(network, loss_fn):
         for path, cell in root.cells_and_names():
             if cell.micro_batches != 1 and (cell is not network):
@@ -255,6 +258,13 @@ def _micro_batches(network: Network, loss_fn: Network | None) -> int:
     return int(getattr(network, "micro_batches", 1))
 
 
+def _outermost(network: Network) -> Network:
+    """Return the network, without cells that are round it: a training step, a virtual data set."""
+    while isinstance(network, Cell) and network.wraps is not None:
+        network = getattr(network, network.wraps)
+    return network
+
+
 def _precision(network: Network, loss_fn: Network | None) -> str | None:
     """Return the precision of a network; None if it has none of its own.
 
@@ -263,7 +273,8 @@ def _precision(network: Network, loss_fn: Network | None) -> str | None:
     ModelError
         If a part of it has another precision.
     """
-    roots = [root for _, root in _roots(network, loss_fn) if list(root.get_parameters())]
+    inner = _roots(_outermost(network), loss_fn)
+    roots = [root for _, root in inner if list(root.get_parameters())]
     found = {root.precision for root in roots}
     for root in roots:
         for path, cell in root.cells_and_names():

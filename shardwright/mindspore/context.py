@@ -72,6 +72,10 @@ _PARALLEL: dict[str, Any] = {
     "strategy_ckpt_load_file": "",
     "strategy_ckpt_save_file": "",
     "parameter_broadcast": False,
+    "gradient_fp32_sync": True,
+    "loss_repeated_mean": True,
+    "enable_alltoall": True,
+    "communi_parallel_mode": "all_group_parallel",
 }
 
 
@@ -135,7 +139,11 @@ def set_auto_parallel_context(**settings: Any) -> None:
         ``parallel_mode`` (of `ParallelMode`), ``device_num``, ``global_rank``, ``gradients_mean``,
         ``search_mode``, ``full_batch``, ``dataset_strategy``, ``enable_parallel_optimizer``,
         ``parallel_optimizer_config``, ``comm_fusion``, ``pipeline_stages``, ``pipeline_config``,
-        ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``parameter_broadcast``.
+        ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``parameter_broadcast``,
+        ``gradient_fp32_sync`` (gradients are reduced in the element type of their parameters:
+        True is refused where one that is trained is float16), ``loss_repeated_mean`` and
+        ``enable_alltoall`` (True), ``communi_parallel_mode`` (``all_group_parallel``),
+        ``optimizer_weight_shard_size`` (as in ``parallel_optimizer_config``).
 
     Raises
     ------
@@ -144,6 +152,11 @@ def set_auto_parallel_context(**settings: Any) -> None:
     """
     renamed = {"auto_parallel_search_mode": "search_mode", "mirror_mean": "gradients_mean"}
     settings = {renamed.get(name, name): value for name, value in settings.items()}
+    if "optimizer_weight_shard_size" in settings:
+        size = {"optimizer_weight_shard_size": settings.pop("optimizer_weight_shard_size")}
+        config = settings.get("parallel_optimizer_config")
+        kept = config or _SETTINGS.parallel.get("parallel_optimizer_config", {})
+        settings["parallel_optimizer_config"] = {**kept, **size}
     check_names("`set_auto_parallel_context` has no setting", settings, tuple(_PARALLEL))
     for name, value in settings.items():
         _CHECKS[name](name, value)
@@ -209,6 +222,16 @@ def _choice(*choices: str) -> Callable[[str, object], None]:
     return lambda name, value: check_choice(name, value, choices)
 
 
+def _only(allowed: object) -> Callable[[str, object], None]:
+    """Return a check of a setting that has one value here."""
+
+    def check(name: str, value: object) -> None:
+        if value is not allowed:
+            raise wrong_value(name, value, str(allowed), "leave it out: there is no other way")
+
+    return check
+
+
 def _graphs(name: str, value: object) -> None:
     if not isinstance(value, bool) and value not in (0, 1, 2, 3):
         raise wrong_value(name, value, "True, False, or a number from 0 to 3")
@@ -253,4 +276,8 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "strategy_ckpt_load_file": _text,
     "strategy_ckpt_save_file": _text,
     "parameter_broadcast": check_flag,
+    "gradient_fp32_sync": check_flag,
+    "loss_repeated_mean": _only(True),
+    "enable_alltoall": _only(True),
+    "communi_parallel_mode": _choice("all_group_parallel"),
 }

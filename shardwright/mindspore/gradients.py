@@ -331,7 +331,7 @@ class GradOperation:
     get_by_list : bool
         Whether by parameters; with `get_all` by inputs too.
     sens_param : bool
-        Must be False.
+        Whether the last input weighs what the function returns: a tensor like it, or a number.
     """
 
     def __init__(
@@ -339,22 +339,47 @@ class GradOperation:
     ) -> None:
         check_flag("get_all", get_all)
         check_flag("get_by_list", get_by_list)
-        if sens_param is not False:
-            raise wrong_value("sens_param", sens_param, "False", "multiply the loss")
+        check_flag("sens_param", sens_param)
         self.get_all, self.get_by_list = get_all, get_by_list
+        self.sens_param = sens_param
 
     def __call__(self, fn: Callable[..., Any], weights: Any = None) -> Callable[..., Any]:
         """Return the function of the gradients; `weights` as for `grad`."""
         if self.get_by_list and weights is None:
             raise wrong_value("weights", weights, "parameters, since `get_by_list` is True")
         by_list = weights if self.get_by_list else None
+        weighted = _weighted(fn) if self.sens_param else fn
         if not self.get_all:
-            return grad(fn, None if self.get_by_list else 0, by_list)
+            return grad(weighted, None if self.get_by_list else 0, by_list)
 
         def gradients(*inputs: Any) -> Any:
-            return grad(fn, tuple(range(len(inputs))), by_list)(*inputs)
+            count = len(inputs) - self.sens_param
+            return grad(weighted, tuple(range(count)), by_list)(*inputs)
 
         return gradients
+
+
+def _weighted(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose last input weighs what another returns of the others."""
+
+    def weighted(*inputs: Any) -> Any:
+        *own, weights = inputs
+        made = fn(*own)
+        found = list(tensors_in(made))
+        given = list(tensors_in(weights)) or [weights] * len(found)
+        if len(given) != len(found):
+            raise ModelError(
+                f"a function returns {len(found)} tensors, and {len(given)} are given as their "
+                f"weights",
+                hint="give the last input in the form of what the function returns",
+            )
+        parts = [(one * by).sum() for one, by in zip(found, given, strict=True)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    return weighted
 
 
 def _function(

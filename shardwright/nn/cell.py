@@ -1,14 +1,22 @@
 """Cells: the building blocks of a network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, check_names, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    check_choice,
+    check_flag,
+    check_names,
+    wrong_value,
+)
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, computed, tensors_in
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
+_REAL = ("float16", "bfloat16", "float32")
+_FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _RECOMPUTE = (
     "mp_comm_recompute",
     "parallel_optimizer_comm_recompute",
@@ -36,9 +44,12 @@ class Cell:
     _auto_prefix = True  # a subclass need not call `__init__`
     _recomputed = False
     _offloaded = False
+    _reads_as: str | None = None  # the element type that the cell computes in, if it has one
     _pipeline_stage: int | None = None
+    wraps: str | None = None  # the attribute that has the network, of a cell that is round it
     precision = ""  # of a whole network, by `amp.auto_mixed_precision`
     training: bool | None = None  # None: where the program is a training step
+    parameter_layout_dict: Mapping[str, Any] = {}  # of a cell that was compiled alone
     micro_batches = 1  # of a whole network, by `nn.GradAccumulation`
 
     def __init__(self, auto_prefix: bool = True, flags: None = None) -> None:
@@ -71,8 +82,8 @@ class Cell:
             return self._computed(inputs)
         tracer = current_tracer()
         begin = len(tracer.nodes)
-        with tracer.inside(self):
-            results = self.construct(*inputs)
+        with tracer.inside(self), tracer.reading_as(self._reads_as):
+            results = self.construct(*map(self._as_read, inputs))
         if self._pipeline_stage is not None:
             tracer.place(begin, self._pipeline_stage)
         if self._recomputed:
@@ -88,6 +99,12 @@ class Cell:
         names = {id(parameter): name for name, parameter in parameters.items()}
         tracer = Tracer(1, scopes, names, training=self.training is True)
         return computed(tracer, lambda: self(*inputs), parameters)
+
+    def _as_read(self, item: Any) -> Any:
+        """Return an input in the element type that the cell computes in."""
+        if self._reads_as is None or not isinstance(item, Tensor) or not item.type.is_float:
+            return item
+        return item.astype(self._reads_as)
 
     def __repr__(self) -> str:
         cells, parameters = len(self.name_cells()), len(list(self.get_parameters()))
@@ -137,6 +154,48 @@ class Cell:
         return [parameter for parameter in self.get_parameters() if not parameter.requires_grad]
 
     # Settings
+
+    def to_float(self, dst_type: str) -> "Cell":
+        """Let the cell and all below it compute in an element type; return the cell.
+
+        Real inputs and parameters are cast to it where they are read; parameters are kept and
+        trained in their own types.
+
+        Parameters
+        ----------
+        dst_type : str
+            ``float16``, ``bfloat16`` or ``float32``.
+        """
+        check_choice("dst_type", dst_type, _REAL)
+        for _, cell in self.cells_and_names():
+            cell._reads_as = dst_type
+        return self
+
+    def add_flags(self, **flags: bool) -> "Cell":
+        """Set flags of MindSpore's compiler; return the cell.
+
+        Parameters
+        ----------
+        **flags
+            ``fp16``, ``bf16`` or ``fp32``, as `to_float`; ``defer_inline``, which changes nothing:
+            cells are traced whole.
+
+        Raises
+        ------
+        OptionError
+            If there is no such flag, or it is no truth value.
+        """
+        check_names("a cell has no flag", flags, (*_FLAGS, "defer_inline"))
+        for name, value in flags.items():
+            check_flag(name, value)
+            if value and name in _FLAGS:
+                self.to_float(_FLAGS[name])
+        return self
+
+    add_flags_recursive = add_flags
+
+    def set_auto_parallel(self) -> None:
+        """Do nothing: whether a network is partitioned is said where it is compiled."""
 
     @property
     def pipeline_stage(self) -> int | None:

@@ -245,6 +245,7 @@ class Activation(Cell):
 
     def __init__(self, primitive: ops.Primitive) -> None:
         self.primitive = primitive
+        setattr(self, primitive.operator, primitive)  # as MindSpore calls it: ``ReLU().relu``
 
     def construct(self, x: Tensor) -> Tensor:
         """Apply the function."""

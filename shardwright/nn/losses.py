@@ -1,10 +1,12 @@
 """Losses: cells that take predictions and labels."""
 
-from typing import Literal
+from typing import Any, Literal, Self
 
+from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.loss import emit_cross_entropy
+from shardwright.ops.composite import Composition
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
 
@@ -81,10 +83,15 @@ class SoftmaxCrossEntropyWithLogits(Loss):
     def __init__(self, sparse: bool = False, reduction: Reduction = "none") -> None:
         super().__init__(reduction)
         self.sparse = sparse
+        self.softmax_cross_entropy = _CrossEntropy(sparse)
+        self.one_hot = ops.OneHot()
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss."""
-        return self.reduced(cross_entropy(logits, labels, self.sparse))
+        """Return the loss; where `one_hot` is told its slices, classes become weights first."""
+        if self.sparse and self.one_hot.out_strategy is not None:
+            labels = self.one_hot(labels, logits.shape[-1]).astype(logits.dtype)
+            return self.reduced(cross_entropy(logits, labels, sparse=False))
+        return self.reduced(self.softmax_cross_entropy(logits, labels))
 
 
 class BCEWithLogitsLoss(Loss):
@@ -101,6 +108,25 @@ class MSELoss(Loss):
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
         return self.reduced(apply("squared_difference", logits, labels))
+
+
+class _CrossEntropy(Composition):
+    """The cross entropy of each row, which can be told how it is split."""
+
+    def __init__(self, sparse: bool) -> None:
+        self.sparse = sparse
+
+    def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
+        """Pin the slices of scores and labels; of classes they are those of weights of classes."""
+        super().shard(in_strategy, out_strategy)
+        if self.sparse and self.in_strategy is not None:
+            scores, *labels = self.in_strategy
+            self.in_strategy = (scores, *(counts[: len(scores) - 1] for counts in labels))
+        return self
+
+    def compose(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross entropy."""
+        return cross_entropy(logits, labels, self.sparse)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, sparse: bool) -> Tensor:

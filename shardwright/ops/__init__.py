@@ -77,8 +77,9 @@ from shardwright.ops.eight_bits import (
     QuantV2,
     WeightQuantBatchMatmul,
 )
-from shardwright.ops.messages import NeighborExchange, NeighborExchangeV2, Receive, Send
+from shardwright.ops.messages import Receive, Send
 from shardwright.ops.names import operator_called
+from shardwright.ops.neighbors import NeighborExchange, NeighborExchangeV2
 from shardwright.ops.primitive import (
     Gather,
     OneHot,

@@ -1,13 +1,16 @@
 """Operators of MindSpore that split, repeat and fill tensors, as compositions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ops.composite import Assign, Composition, TensorScatterAdd, TensorScatterSub
+from shardwright.ops.primitive import record_strategy
 from shardwright.parameter import Parameter
-from shardwright.tensor import Tensor, apply
+from shardwright.tensor import Tensor, apply, apply_all
+from shardwright.tracer import is_tracing
 
 
 class SplitWithSize(Composition):
@@ -50,21 +53,44 @@ class RepeatElements(Composition):
         return copies.reshape((*x.shape[:axis], x.shape[axis] * self.rep, *x.shape[axis + 1 :]))
 
 
-class Range(Composition):
+class Made(Composition):
+    """The base of operators that make a tensor of numbers: its slices are the strategy."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Make the tensor."""
+        made = self.compose(*arguments)  # type: ignore[attr-defined]
+        if self.in_strategy is None or not is_tracing():
+            return made
+        same = apply_all("identity", made)
+        record_strategy(same, [made], self.in_strategy, None)
+        return same[0]
+
+
+class Range(Made):
     """The numbers from `start` to before `limit` by `delta`, as a constant."""
 
-    def compose(self, start: float, limit: float, delta: float = 1) -> Tensor:
+    def compose(
+        self, start: float | Tensor, limit: float | Tensor, delta: float | Tensor = 1
+    ) -> Tensor:
         """Count; whole numbers where all three are."""
-        numbers = np.arange(start, limit, delta)
+        numbers = np.arange(_number(start), _number(limit), _number(delta))
         return Tensor(numbers.astype(np.int64 if numbers.dtype.kind == "i" else np.float32))
 
 
-class LinSpace(Composition):
-    """`num` evenly spaced numbers from `start` to `stop`, as a constant."""
+class LinSpace(Made):
+    """`num` evenly spaced numbers from `start` to `stop`."""
 
-    def compose(self, start: float, stop: float, num: int) -> Tensor:
+    def compose(self, start: float | Tensor, stop: float | Tensor, num: int) -> Tensor:
         """Divide the way."""
-        return Tensor(np.linspace(start, stop, num).astype(np.float32))
+        if any(isinstance(end, Tensor) and end.data is None for end in (start, stop)):
+            shares = Tensor(np.linspace(0, 1, num).astype(np.float32))
+            return start + shares * (stop - start)
+        return Tensor(np.linspace(_number(start), _number(stop), num).astype(np.float32))
+
+
+def _number(item: float | Tensor) -> Any:
+    """Return a number that is known while the program is traced."""
+    return item.asnumpy().item() if isinstance(item, Tensor) else item
 
 
 class NanToNum(Composition):

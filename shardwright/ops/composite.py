@@ -74,6 +74,8 @@ class Composition(OnAnyDevice):
             If it does not name every dimension.
         """
         assert self.in_strategy is not None
+        while len(values) > len(self.in_strategy) and not values[-1].type.shape:
+            values = values[:-1]  # of scalars at the end nothing needs to be said
         shapes = tuple(value.type.shape for value in values)
         if [len(shape) for shape in shapes] != [len(counts) for counts in self.in_strategy]:
             raise ModelError(
@@ -199,11 +201,8 @@ class Assign(Composition):
         tracer = current_tracer()
         following = self.following(variable, value)
         name = variable.value(tracer).name
-        if variable.requires_grad:
-            raise ModelError(
-                f"the parameter `{name}` is assigned to, and trained",
-                hint="make it with `requires_grad=False`",
-            )
+        if variable.requires_grad and tracer.only_rank is None:
+            raise assigned_and_trained(name)
         if any(name == other for other, _ in tracer.updates):
             raise ModelError(f"the parameter `{name}` is assigned to twice in one step")
         tracer.updates.append((name, following.value(tracer).name))
@@ -212,6 +211,14 @@ class Assign(Composition):
     def following(self, variable: Parameter, value: Tensor) -> Tensor:
         """Return the new value of the parameter."""
         return apply("identity", value)
+
+
+def assigned_and_trained(name: str) -> ModelError:
+    """Return the error for a parameter that two rules update."""
+    return ModelError(
+        f"the parameter `{name}` is assigned to, and trained",
+        hint="make it with `requires_grad=False`",
+    )
 
 
 class AssignAdd(Assign):
@@ -233,9 +240,19 @@ class AssignSub(Assign):
 class DropoutDoMask(Composition):
     """Set the elements outside a mask to zero, and scale the rest to keep the mean."""
 
-    def compose(self, x: Tensor, mask: Tensor, keep_prob: float) -> Tensor:
+    is_pointwise = True
+
+    def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
+        """Pin the slices of the tensor; the mask has the same, and the probability none."""
+        counts = counts_of(in_strategy)
+        return super().shard(counts and (counts[0], counts[0], ()), out_strategy)
+
+    def compose(self, x: Tensor, mask: Tensor, keep_prob: float | Tensor) -> Tensor:
         """Mask and scale; the mask is true where an element is kept."""
-        return apply("mask", x, mask) * (1.0 / keep_prob)
+        masked = apply("mask", x, mask)
+        if isinstance(keep_prob, Tensor):
+            return masked / keep_prob
+        return masked * (1.0 / keep_prob)
 
 
 class EmbeddingLookup(Composition):

@@ -5,14 +5,22 @@ Both come from the operator registry: ``ops.ReduceSum`` and ``ops.reduce_sum`` a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_choice, check_flag
-from shardwright.operators.info import SplitCounts, operator_class
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    check_choice,
+    check_flag,
+    check_split_counts,
+    check_type,
+    wrong_value,
+)
+from shardwright.operators.info import SplitCounts, operator_class, operator_info
 from shardwright.tensor import Operand, Tensor, apply_all
 from shardwright.tracer import current_tracer, is_tracing
 
@@ -117,6 +125,47 @@ class Primitive(OnAnyDevice):
         self._stage = stage
         return self
 
+    def _pinned(
+        self, results: tuple[Tensor, ...], operands: Sequence[Operand]
+    ) -> tuple[Tensor, ...]:
+        """Keep the strategy; results whose slices are given, too, are moved to them."""
+        given = self.in_strategy is not None and self.out_strategy is not None
+        if not given or not is_tracing() or self._leaves(operands):
+            record_strategy(results, operands, self.in_strategy, self.out_strategy)
+            return results
+        record_strategy(results, operands, self.in_strategy, None)
+        assert self.out_strategy is not None
+        if len(self.out_strategy) != len(results):
+            raise wrong_value("out_strategy", self.out_strategy, f"{len(results)} results")
+        moved = []
+        for result, counts in zip(results, self.out_strategy, strict=True):
+            same = apply_all("identity", result)
+            record_strategy(same, [result], (counts,), None)
+            moved.append(same[0])
+        return tuple(moved)
+
+    def _leaves(self, operands: Sequence[Operand]) -> bool:
+        """Return whether the strategy of the operands leaves the results split as they should."""
+        assert self.in_strategy is not None
+        if not all(isinstance(item, Tensor) for item in operands):
+            return False
+        types = [item.type for item in operands if isinstance(item, Tensor)]
+        if tuple(map(len, self.in_strategy)) != tuple(kind.rank for kind in types):
+            return True  # which is refused where it is kept
+        attributes = {name: _plain(value) for name, value in self.attributes.items()}
+        rule = operator_info(self.operator, types, attributes).rule
+        parts: dict[str, int] = {}
+        for dims, counts in zip(rule.operands, self.in_strategy, strict=True):
+            for factors, count in zip(dims, counts, strict=True):
+                if len(factors) > 1 and count > 1:
+                    return False
+                parts.update({factor: count for factor in factors})
+        left = tuple(
+            tuple(prod(parts.get(factor, 1) for factor in factors) for factors in dims)
+            for dims in rule.results
+        )
+        return left == self.out_strategy
+
     def __call__(self, *arguments: Any) -> Any:
         """Apply the operator; one tensor, or a tuple where it has several results."""
         operands, rest = split_arguments(self.operator, arguments)
@@ -124,7 +173,7 @@ class Primitive(OnAnyDevice):
         attributes = self.attributes | _bound(self.operator, rest, names)
         begin = len(current_tracer().nodes) if is_tracing() else 0
         results = _apply(self.operator, operands, attributes)
-        record_strategy(results, operands, self.in_strategy, self.out_strategy)
+        results = self._pinned(results, operands)
         if self._recomputed and is_tracing():
             current_tracer().recompute(begin, ())
         if self._stage is not None and is_tracing():
@@ -189,7 +238,11 @@ def counts_of(strategy: Any) -> SplitCounts | None:
     """Return a strategy as plain numbers; a layout says itself how many slices it makes."""
     if strategy is None:
         return None
-    return tuple(tuple(getattr(item, "split_counts", item)) for item in strategy)
+    counts = strategy
+    if isinstance(strategy, tuple | list):
+        counts = tuple(getattr(item, "split_counts", item) for item in strategy)
+    check_split_counts("an operator", counts)
+    return tuple(map(tuple, counts))
 
 
 def _bound(
@@ -237,21 +290,71 @@ class OneHot(Primitive):
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
-        if axis != -1:
-            raise ModelError(f"`one_hot` is to put the vectors along {axis}, it must be -1")
+        check_type("axis", axis, int)
+        self.axis = axis
+
+    def shard(
+        self, in_strategy: SplitCounts | None = None, out_strategy: SplitCounts | None = None
+    ) -> Self:
+        """Pin how the vectors are split, as MindSpore says it: those of the result come first.
+
+        Raises
+        ------
+        OptionError
+            If the slices of the result are given twice, or those of a value are not empty.
+        """
+        counts = counts_of(in_strategy)
+        if counts is not None and any(counts[1:]):
+            raise wrong_value("in_strategy", counts, "`()` for both values, as `((8, 1), (), ())`")
+        if counts and out_strategy is not None:
+            raise wrong_value("out_strategy", out_strategy, "none: `in_strategy` has its slices")
+        super().shard(None, counts[:1] if counts else out_strategy)
+        return self
 
     def __call__(
-        self, indices: Tensor, depth: int, on_value: float = 1.0, off_value: float = 0.0
+        self,
+        indices: Tensor,
+        depth: int,
+        on_value: float | Tensor = 1.0,
+        off_value: float | Tensor = 0.0,
     ) -> Tensor:
-        """Make the vectors; the values must be one and zero."""
-        if (_number(on_value), _number(off_value)) != (1.0, 0.0):
-            raise ModelError(f"`one_hot` is to hold {on_value} and {off_value}, not 1 and 0")
+        """Make the vectors, of two values.
+
+        Raises
+        ------
+        ModelError
+            If there is no such dimension, or a strategy has not one number for each.
+        """
+        if not -1 <= self.axis <= indices.ndim:
+            raise ModelError(
+                f"`axis` of `one_hot` is {self.axis}, expected -1 to {indices.ndim} for indices of "
+                f"{indices.ndim} dimensions"
+            )
         self.attributes["depth"] = depth
-        return super().__call__(indices)
+        asked, last = self.out_strategy, self.axis in (-1, indices.ndim)
+        if asked is not None and len(asked[0]) == indices.ndim + 1 and not last:
+            counts = asked[0]
+            moved = (*counts[: self.axis], *counts[self.axis + 1 :], counts[self.axis])
+            self.out_strategy = (moved,)
+        try:
+            made: Tensor = super().__call__(indices)
+        finally:
+            self.out_strategy = asked
+        on, off = _known(on_value), _known(off_value)
+        if (on, off) != (1.0, 0.0):
+            made = made * (on_value - off_value) + off_value
+        if last:
+            return made
+        order = (*range(self.axis), indices.ndim, *range(self.axis, indices.ndim))
+        turned: Tensor = apply_all("transpose", made, permutation=order)[0]
+        return turned
 
 
-def _number(item: float | Tensor) -> float:
-    return float(item.asnumpy()) if isinstance(item, Tensor) else float(item)
+def _known(item: float | Tensor) -> float | None:
+    """Return a number; None for one that is computed in the program."""
+    if isinstance(item, Tensor):
+        return float(item.asnumpy()) if item.data is not None else None
+    return float(item)
 
 
 # From names to operators

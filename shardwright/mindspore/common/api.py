@@ -6,34 +6,39 @@ to be started: `device_num` of the context says for how many ranks.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import gcd
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from shardwright.communication import batch_parts, world
 from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.compiled import Compiled
-from shardwright.cost_model.cluster import prime_factors
 from shardwright.dataflow.cotangents import untrained_parameters
-from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph, Parameter
+from shardwright.mindspore.common.listings import graph_info, parameter_layouts
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.gradients import Differentiated, differentiated_alone
+from shardwright.mindspore.nn.wrap import _VirtualDatasetCell
+from shardwright.mindspore.ops.primitives import _VirtualDataset
+from shardwright.mindspore.simulation import whole_inputs
+from shardwright.mindspore.spread import options_alone
 from shardwright.mindspore.steps import jit
-from shardwright.mindspore.train.model import from_context
 from shardwright.nn.cell import Cell
+from shardwright.nn.optimizers import Optimizer
+from shardwright.operators.models.loss_scale import LossScale
+from shardwright.ops.composite import assigned_and_trained
 from shardwright.ops.names import name_of
 from shardwright.session import ParallelOptions, compiled
 from shardwright.tensor import Tensor, tensors_in
-from shardwright.tracing import Definition, InputSpec, trace
+from shardwright.tracing import Definition, InputSpec, Network, trace
 
 ms_function = jit
-_MOST_AXES = 4  # of a mesh that is searched
-_HOST = 8  # ranks of a host: an axis of a mesh is within one, or between them
 
 
-class _Executor:
+class _CellGraphExecutor:
     """Compiles cells; keeps what it compiled by phase."""
 
     def __init__(self) -> None:
@@ -103,50 +108,96 @@ class _Executor:
             If it cannot be compiled; the error is a `ShardwrightError` too.
         """
         name = f"{phase}.{id(obj)}"
-        try:
+        with as_mindspore():
             found = _compiled(obj, args)
-        except ShardwrightError as error:
-            raise _as_mindspore(error) from error
-        self._kept[name] = self._newest[obj] = found
+        self._kept[name] = found
+        self.keep(obj, found)
         return name, True
+
+    def keep(self, cell: Cell, found: Compiled) -> None:
+        """Keep the newest program of a cell, and how its parameters are split."""
+        self._newest[cell] = found
+        cell.parameter_layout_dict = parameter_layouts(found)
+
+    @property
+    def _graph_executor(self) -> "_CellGraphExecutor":
+        """What MindSpore's tests ask for the operators of a program."""
+        return self
+
+    def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, Any]]:
+        """Return the operators of a program by graph: their names, attributes and operands."""
+        return graph_info(self.program(phase))
+
+    def _get_num_parallel_ops(self, net: Cell) -> int:
+        """Return how many operators of a cell have a strategy."""
+        return len(self._get_shard_strategy(net))
 
 
 def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> Compiled:
     arguments = [Tensor(item) if isinstance(item, np.ndarray) else item for item in inputs]
+    if _has_virtual_dataset(cell) and all(isinstance(item, Tensor) for item in arguments):
+        arguments = [*whole_inputs(arguments)]  # a virtual data set has the part of a rank
+    return compile_alone(cell, arguments, options_alone(cell))
+
+
+def _has_virtual_dataset(cell: Cell) -> bool:
+    """Return whether the inputs of a cell are those of a data set: of each the part of a rank."""
+    cells = [inner for _, inner in cell.cells_and_names()]
+    items = [item for inner in cells for item in vars(inner).values()]
+    return any(isinstance(item, _VirtualDatasetCell | _VirtualDataset) for item in (*cells, *items))
+
+
+def compile_alone(
+    cell: Network,
+    arguments: Sequence[Any],
+    options: ParallelOptions,
+    optimizer: Optimizer | None = None,
+    loss_scale: LossScale = 1.0,
+) -> Compiled:
+    """Compile a cell for devices that are not there.
+
+    Parameters
+    ----------
+    cell : Cell or callable
+        A training step; or a network, which the optimizer trains, if there is one.
+    arguments : sequence of Tensor, number, or tuple of them
+        Its inputs; the values of tensors are not read.
+    options : ParallelOptions
+        Devices and options.
+    optimizer : Optimizer, optional
+        Updates the parameters; a training step applies its own.
+    loss_scale : LossScale
+        The factor on the loss, with an optimizer.
+
+    Raises
+    ------
+    ShardwrightError
+        If it cannot be compiled.
+    """
+    mode, devices = options.how.mode, options.devices
     specs = [InputSpec(f"input{i}", x.type) for i, x in enumerate(tensors_in(arguments))]
-    with differentiated_alone() as noted:
-        definition = trace(_Whole(cell, noted, arguments), specs)
-    definition = replace(definition, graph=_trained(definition, noted))
-    return compiled(definition, _options(cell))
-
-
-def _options(cell: Cell) -> ParallelOptions:
-    """Return the options of the context, for as many devices as it names."""
-    mode = get_auto_parallel_context("parallel_mode")
-    devices = get_auto_parallel_context("device_num")
-    if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
-        return ParallelOptions.of_this_world()
-    spread = from_context(cell, mode)
-    return replace(spread.options, devices=devices, mesh=_finest(devices))
-
-
-def _finest(devices: int) -> str | None:
-    """Return the mesh that is split in most ways, of those that can be searched."""
-    inner = gcd(devices, _HOST)
-    levels = [[*reversed(prime_factors(size))] for size in (devices // inner, inner)]
-    while sum(map(len, levels)) > _MOST_AXES:
-        level = max(levels, key=len)
-        level[-2:] = [level[-2] * level[-1]]
-        level.sort(reverse=True)
-    return "x".join(str(size) for level in levels for size in level) or None
+    ranks = world(devices if mode == ParallelMode.HYBRID_PARALLEL else 1)
+    parts = batch_parts(devices if mode == ParallelMode.DATA_PARALLEL else 1)
+    with ranks, parts, differentiated_alone() as noted:
+        whole = _Whole(cell, noted, arguments)
+        definition = trace(
+            whole,
+            specs,
+            optimizer=optimizer,
+            loss_scale=loss_scale,
+            only_rank=get_auto_parallel_context("global_rank") or 0,
+        )
+    trains = optimizer is not None or bool(noted.outputs)
+    return compiled(replace(definition, graph=_trained(definition, noted, trains)), options)
 
 
 class _Whole(Cell):
     """A cell whose first result is a real scalar, as that of a training step is."""
 
     _auto_prefix = False
+    wraps = "network"
 
-    def __init__(self, cell: Cell, noted: Differentiated, arguments: Sequence[Any]) -> None:
+    def __init__(self, cell: Network, noted: Differentiated, arguments: Sequence[Any]) -> None:
         self.network, self._noted, self._arguments = cell, noted, arguments
 
     def construct(self, *inputs: Tensor) -> Any:
@@ -165,26 +216,23 @@ def _replaced(arguments: Sequence[Any], tensors: Iterator[Tensor]) -> Iterator[A
             yield next(tensors) if isinstance(item, Tensor) else item
 
 
-def _trained(definition: Definition, noted: Differentiated) -> Graph:
+def _trained(definition: Definition, noted: Differentiated, trains: bool) -> Graph:
     """Return the graph whose trained parameters are what the cell is differentiated by."""
     graph = definition.graph
     chosen = [value for value in graph.inputs if value.name in noted.inputs]
     parameters = [Parameter(value, {"initializer": "data", "trainable": True}) for value in chosen]
     inputs = tuple(value for value in graph.inputs if value not in chosen)
     graph = replace(graph, inputs=inputs, parameters=(*graph.parameters, *parameters))
-    idle = [p.name for p in graph.parameters] if not noted.outputs else untrained_parameters(graph)
+    idle = untrained_parameters(graph) if trains else [p.name for p in graph.parameters]
     parameters = [
         replace(p, attributes={**p.attributes, "trainable": False}) if p.name in idle else p
         for p in graph.parameters
     ]
+    assigned = {name for name, _ in graph.updates}
+    for parameter in parameters:
+        if parameter.name in assigned and parameter.trainable:
+            raise assigned_and_trained(parameter.name)
     return replace(graph, parameters=tuple(parameters))
 
 
-def _as_mindspore(error: ShardwrightError) -> Exception:
-    """Return an error that is one of MindSpore's, too."""
-    kind = type(error)
-    both = type(kind.__name__, (kind, RuntimeError), {})
-    return both(error.what, error.where, error.hint)
-
-
-_cell_graph_executor = _Executor()
+_cell_graph_executor = _CellGraphExecutor()

@@ -24,7 +24,7 @@ class _BatchNorm(BatchNorm):
     momentum : float
         What is kept of the moving mean and variance in a step.
     affine : bool
-        Must be True: there is a scale and a shift.
+        Whether the scale and the shift are trained.
     gamma_init, beta_init, moving_mean_init, moving_var_init : str, float or Initializer
         Initializers of scale, shift, and moving mean and variance.
     use_batch_statistics : bool, optional
@@ -51,8 +51,7 @@ class _BatchNorm(BatchNorm):
         **others: Any,
     ) -> None:
         check_choice("data_format", data_format, ("NCHW",))
-        if affine is not True:
-            raise wrong_value("affine", affine, "True")
+        check_flag("affine", affine)
         super().__init__(
             num_features,
             eps,
@@ -64,6 +63,7 @@ class _BatchNorm(BatchNorm):
             moving_var_init=moving_var_init,
             **others,
         )
+        self.gamma.requires_grad = self.beta.requires_grad = affine
         self._own_parts = "parts" not in others
         if use_batch_statistics is not None:
             check_flag("use_batch_statistics", use_batch_statistics)

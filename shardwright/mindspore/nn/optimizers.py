@@ -201,6 +201,10 @@ class Adagrad(_Filtered, nn.Adagrad):
         super().__init__(params, accum, learning_rate, weight_decay)
 
 
+class Lamb(_Filtered, nn.Lamb):
+    """LAMB; see `shardwright.nn.Lamb`."""
+
+
 class RMSProp(_Filtered, nn.RMSProp):
     """RMSProp; see `shardwright.nn.RMSProp`."""
 

@@ -51,6 +51,7 @@ class TrainOneStepCell(Cell):
     """
 
     _auto_prefix = False
+    wraps = "network"
 
     def __init__(
         self,

@@ -70,6 +70,7 @@ class _VirtualDatasetCell(Cell):
     """A network as it is: the compiler splits its inputs itself."""
 
     _auto_prefix = False
+    wraps = "backbone"
 
     def __init__(self, backbone: Network) -> None:
         self.backbone = backbone

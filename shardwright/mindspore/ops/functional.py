@@ -19,6 +19,19 @@ class Shape:
         return shape(input_x)
 
 
+def depend(value: Tensor, expr: Any) -> Tensor:
+    """Return the first; what the second is computed for is part of the program without it."""
+    return value
+
+
+class Depend:
+    """Returns its first operand, as a primitive: an order of side effects is not needed here."""
+
+    def __call__(self, value: Tensor, expr: Any) -> Tensor:
+        """Return the first."""
+        return depend(value, expr)
+
+
 def scalar_to_tensor(input_x: float | bool, dtype: str = "float32") -> Tensor:
     """Return a number as a constant tensor without dimensions."""
     return Tensor(input_x, dtype)

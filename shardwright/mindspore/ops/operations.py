@@ -1,12 +1,46 @@
 """Operators as primitives, with MindSpore's arguments."""
 
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import Any
 
 from shardwright import ops as own
-from shardwright.mindspore.ops import primitives
+from shardwright.mindspore.errors import as_mindspore
+from shardwright.mindspore.ops import (
+    arrays,
+    messages,
+    primitives,
+    reductions,
+    resizing,
+    sampling,
+    updates,
+)
+from shardwright.mindspore.ops.functional import Depend, Shape
+
+_PARTS = (primitives, arrays, messages, reductions, resizing, sampling, updates)
+_RAISING = ("__init__", "shard", "add_prim_attr", "set_device")
+__all__ = ["Depend", "Shape"]
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"no operator is called `{name}`")
-    return getattr(primitives if hasattr(primitives, name) else own, name)
+    item = getattr(next((part for part in _PARTS if hasattr(part, name)), own), name)
+    return _as_mindspore(item) if isinstance(item, type) else item
+
+
+@cache
+def _as_mindspore(kind: type) -> type:
+    """Return a primitive whose constructor and `shard` raise errors that MindSpore raises, too."""
+    known = {name: _raising(getattr(kind, name)) for name in _RAISING if hasattr(kind, name)}
+    named = {"__doc__": kind.__doc__, "__module__": __name__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), known | named)
+
+
+def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def raising(*arguments: Any, **named: Any) -> Any:
+        with as_mindspore():
+            return function(*arguments, **named)
+
+    return raising

@@ -1,6 +1,6 @@
 """Models that are run as the context says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,27 +9,30 @@ from shardwright.communication import processes
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
 from shardwright.ir.errors import OptionError
-from shardwright.ir.values import check_choice, check_flag, wrong_value
+from shardwright.ir.values import POSITIVE_INTEGER, check_choice, check_flag, wrong_value
+from shardwright.mindspore.common.api import _cell_graph_executor, compile_alone
 from shardwright.mindspore.context import (
     ParallelMode,
     check_ranks,
     get_auto_parallel_context,
     get_context,
     get_seed,
-    has_parallel_setting,
 )
-from shardwright.mindspore.nn.steps import TrainOneStepCell
+from shardwright.mindspore.errors import as_mindspore
+from shardwright.mindspore.nn.steps import TrainOneStepCell, WithLossCell
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.mindspore.simulation import is_simulated, whole_batch
+from shardwright.mindspore.spread import from_context, options_alone
+from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.parallel import AutoParallel as OwnAutoParallel
-from shardwright.session import ParallelOptions, Session, check_together
+from shardwright.planner.options import DEFAULTS
+from shardwright.session import ParallelOptions, Session, check_together, one_precision
 from shardwright.tensor import Tensor
 from shardwright.tracing import Network
 from shardwright.train.callbacks import RunArguments
-
-_SIZES = {"optimizer_weight_shard_size": "shard_size", "parallel_optimizer_threshold": "threshold"}
-_CONFIGURED = (*_SIZES, "optimizer_level", "gradient_accumulation_shard")
+from shardwright.train.model import Callbacks
 
 
 class Model(train.Model):
@@ -95,6 +98,62 @@ class Model(train.Model):
         self._by_context: AutoParallel | None = None
         self._forward: dict[tuple[tuple[int, ...], ...], Evaluation] = {}
 
+    def train(
+        self,
+        epoch: int,
+        train_dataset: Any,
+        callbacks: Callbacks = None,
+        dataset_sink_mode: bool = False,
+        sink_size: int = -1,
+        initial_epoch: int = 0,
+    ) -> list[float]:
+        """Train for some epochs and return the loss of each step; see `shardwright.train.Model`.
+
+        With ``MS_SIMULATION_LEVEL=0`` in the environment the model is compiled for the ranks of the
+        context, of which none is started, and no step is computed: no loss is returned, and no
+        callback called.
+
+        Parameters
+        ----------
+        epoch, train_dataset, callbacks, dataset_sink_mode
+            As there; a simulated run takes any iterable of batches of a rank.
+        sink_size, initial_epoch : int
+            Must be left out: epochs are whole, and counted from the first.
+
+        Raises
+        ------
+        RuntimeError
+            If a simulated run cannot be compiled; the error is a `ShardwrightError` too.
+        """
+        for name, value, only in (
+            ("sink_size", sink_size, -1),
+            ("initial_epoch", initial_epoch, 0),
+        ):
+            if value != only:
+                raise wrong_value(name, value, str(only), "leave it out")
+        if not is_simulated():
+            return super().train(epoch, train_dataset, callbacks, dataset_sink_mode)
+        POSITIVE_INTEGER.check("epoch", epoch)
+        check_flag("dataset_sink_mode", dataset_sink_mode)
+        with as_mindspore():
+            self._compile(whole_batch(train_dataset))
+        return []
+
+    def _compile(self, batch: Sequence[Tensor]) -> None:
+        """Compile for the ranks of the context, without starting them."""
+        network: Network = self.network
+        if self._loss_fn is not None:
+            network = WithLossCell(network, self._loss_fn)
+        options = options_alone(network)
+        if self._precision != DEFAULTS["precision"]:
+            how = options.how
+            precision = one_precision(self._precision, how.precision)
+            options = replace(options, how=replace(how, precision=precision))
+        found = compile_alone(network, batch, options, self._optimizer, self._loss_scale)
+        if isinstance(network, Cell):
+            _cell_graph_executor.keep(network, found)
+        self._train_network = network
+
     def _spread(self) -> OwnAutoParallel | None:
         """Return the network with its parallel options: its own, or those of the context."""
         check_ranks()
@@ -154,49 +213,3 @@ def _check_mean(spread: AutoParallel) -> None:
             hint="write `set_auto_parallel_context(gradients_mean=True)`, or multiply the learning "
             "rate",
         )
-
-
-def from_context(network: Network, mode: str) -> AutoParallel:
-    """Return a network with the parallel options of the context."""
-    get = get_auto_parallel_context
-    chosen = get("search_mode") if mode == ParallelMode.AUTO_PARALLEL else mode
-    spread = AutoParallel(network, chosen)
-    if mode != ParallelMode.DATA_PARALLEL:
-        if get("full_batch"):
-            spread.dataset_strategy("full_batch")
-        elif has_parallel_setting("dataset_strategy"):
-            spread.dataset_strategy(get("dataset_strategy"))
-    if get("enable_parallel_optimizer"):
-        config = get("parallel_optimizer_config")
-        for name in config:
-            check_choice("parallel_optimizer_config", name, _CONFIGURED)
-        check_flag("gradient_accumulation_shard", config.get("gradient_accumulation_shard", False))
-        given = {own: config[name] for name, own in _SIZES.items() if name in config}
-        spread.hsdp(**given, optimizer_level=_level(config))
-    if get("comm_fusion"):
-        spread.comm_fusion(get("comm_fusion"))
-    _set_pipeline(spread)
-    if get("strategy_ckpt_load_file"):
-        spread.load_operator_strategy_file(get("strategy_ckpt_load_file"))
-    if get("strategy_ckpt_save_file"):
-        spread.save_operator_strategy_file(get("strategy_ckpt_save_file"))
-    return spread
-
-
-def _level(config: Mapping[str, Any]) -> str:
-    """Return the level of optimizer parallelism; divided accumulation is the second."""
-    level = config.get("optimizer_level", "level1")
-    if config.get("gradient_accumulation_shard") and level == "level1":
-        return "level2"
-    return str(level)
-
-
-def _set_pipeline(spread: AutoParallel) -> None:
-    stages = get_auto_parallel_context("pipeline_stages")
-    config = get_auto_parallel_context("pipeline_config")
-    for name in config:
-        check_choice("pipeline_config", name, ("pipeline_interleave", "pipeline_scheduler"))
-    if stages > 1 or config:
-        interleave = config.get("pipeline_interleave", False)
-        check_flag("pipeline_interleave", interleave)
-        spread.pipeline(stages, False, interleave, config.get("pipeline_scheduler", "1f1b"))

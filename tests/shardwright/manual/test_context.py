@@ -13,7 +13,7 @@ from shardwright.mindspore.parallel._cost_model_context import (
     reset_cost_model_context,
     set_cost_model_context,
 )
-from shardwright.mindspore.train.model import from_context
+from shardwright.mindspore.spread import from_context
 from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.tracing import InputSpec, trace
 

@@ -58,7 +58,6 @@ def network():
         (lambda: ms.jit(jit_levle="O0"), "`jit` has no option `jit_levle`"),
         (lambda: ms.Model(network(), boost_level="O1"), "`boost_level` is `O1`, expected O0"),
         (lambda: initial.Normal(mean=1), "`mean` is 1, expected 0"),
-        (lambda: nn.BatchNorm2d(3, affine=False), "`affine` is False, expected True"),
         (lambda: vision.RandomHorizontalFlip(2), "`prob` is 2, expected a number from 0 to 1"),
         (lambda: vision.RandomCrop(4, (1, 2, 3)), "`padding` is .*, expected one, two or four"),
         (lambda: ds.NumpySlicesDataset(numbers(), sampler=3), "`sampler` is 3, expected none"),

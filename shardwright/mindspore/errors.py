@@ -1,0 +1,34 @@
+"""Errors that are those of MindSpore, too: a script catches `RuntimeError` or `ValueError`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardwright.ir.errors import ModelError, OptionError, ShardwrightError
+
+
+@contextmanager
+def as_mindspore() -> Iterator[None]:
+    """Let an error be one of MindSpore's, too.
+
+    It is a `RuntimeError`, as those of MindSpore's compiler; that of an argument a `ValueError`,
+    and of an argument of another type a `TypeError`.
+    """
+    try:
+        yield
+    except ShardwrightError as error:
+        if isinstance(error, RuntimeError):
+            raise
+        kinds: tuple[type[Exception], ...] = (type(error), RuntimeError)
+        if isinstance(error, ModelError | OptionError):
+            kinds = (*kinds, ValueError)
+        if any(isinstance(e, ShardwrightError) and e.is_of_type for e in _causes(error)):
+            kinds = (*kinds, TypeError)
+        both = type(type(error).__name__, kinds, {"__module__": __name__})
+        raise both(error.what, error.where, error.hint) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__

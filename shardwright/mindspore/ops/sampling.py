@@ -1,0 +1,133 @@
+"""Random numbers, masks and classes, other ones in each step."""
+
+from collections.abc import Sequence
+
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    SHARE,
+    check_flag,
+    wrong_value,
+)
+from shardwright.mindspore.ops.arrays import TopK
+from shardwright.ops.arrays import Made
+from shardwright.ops.composite import Composition
+from shardwright.tensor import Tensor, TracedTensor, apply
+from shardwright.tracer import current_tracer
+
+
+class UniformReal(Made):
+    """Numbers from 0 to 1 of a shape, other ones in each step.
+
+    Parameters
+    ----------
+    seed, seed2 : int
+        Two operators with other seeds draw other numbers.
+    """
+
+    def __init__(self, seed: int = 0, seed2: int = 0) -> None:
+        for name, number in (("seed", seed), ("seed2", seed2)):
+            NOT_NEGATIVE_INTEGER.check(name, number)
+        self._key = f"uniform {seed} {seed2}"
+
+    def compose(self, shape: Sequence[int]) -> Tensor:
+        """Draw."""
+        return uniform(self._key, tuple(shape))
+
+
+def uniform(key: str, shape: tuple[int, ...]) -> Tensor:
+    """Return numbers from 0 to 1 that depend on the step and a key."""
+    tracer = current_tracer()
+    step = TracedTensor(tracer.step())
+    like = apply("fill", shape=shape, value=0.0, dtype="float32")
+    return apply("random_uniform", like, step, key=f"{tracer.scope} {key}")
+
+
+class DropoutGenMask:
+    """A mask that is true with a probability, as `DropoutDoMask` takes it.
+
+    Parameters
+    ----------
+    Seed0, Seed1 : int
+        Two operators with other seeds make other masks.
+    """
+
+    def __init__(self, Seed0: int = 0, Seed1: int = 0) -> None:  # noqa: N803
+        self._draw = UniformReal(Seed0, Seed1)
+
+    def __call__(self, shape: Sequence[int], keep_prob: float | Tensor) -> Tensor:
+        """Draw."""
+        if not isinstance(keep_prob, Tensor):
+            SHARE.check("keep_prob", keep_prob)
+        return apply("less", self._draw(shape), keep_prob)
+
+
+class UniformCandidateSampler(Composition):
+    """Classes drawn for a loss over some of them, and how often each is expected.
+
+    Parameters
+    ----------
+    num_true : int
+        Number of true classes of each sample.
+    num_sampled : int
+        Number of classes drawn.
+    unique : bool
+        Whether no class is drawn twice.
+    range_max : int
+        Number of classes.
+    seed : int
+        Two operators with other seeds draw other classes.
+    remove_accidental_hits : bool
+        Must be False.
+    """
+
+    def __init__(
+        self,
+        num_true: int,
+        num_sampled: int,
+        unique: bool,
+        range_max: int,
+        seed: int = 0,
+        remove_accidental_hits: bool = False,
+    ) -> None:
+        for name, number in (
+            ("num_true", num_true),
+            ("num_sampled", num_sampled),
+            ("range_max", range_max),
+        ):
+            POSITIVE_INTEGER.check(name, number)
+        NOT_NEGATIVE_INTEGER.check("seed", seed)
+        check_flag("unique", unique)
+        if remove_accidental_hits is not False:
+            raise wrong_value("remove_accidental_hits", remove_accidental_hits, "False")
+        if unique and num_sampled > range_max:
+            raise wrong_value("num_sampled", num_sampled, f"at most `range_max`, {range_max}")
+        self.num_true, self.num_sampled, self.unique = num_true, num_sampled, unique
+        self.range_max, self._key = range_max, f"classes {seed}"
+
+    def compose(self, true_classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the classes drawn, and what is expected of the true ones and of them.
+
+        Raises
+        ------
+        ModelError
+            If the samples have another number of true classes.
+        """
+        if true_classes.ndim != 2 or true_classes.shape[1] != self.num_true:
+            raise ModelError(
+                f"`true_classes` has the shape {true_classes.shape}, expected (samples, "
+                f"{self.num_true})"
+            )
+        expected = self.num_sampled / self.range_max
+        if self.unique:
+            _, drawn = TopK()(uniform(self._key, (self.range_max,)), self.num_sampled)
+        else:
+            share = uniform(self._key, (self.num_sampled,))
+            drawn = apply("floor", share * float(self.range_max))
+        zeros = true_classes.astype("float32") * 0.0
+        sampled = drawn.astype("int32").astype(true_classes.dtype)
+        return sampled, zeros + expected, drawn.astype("float32") * 0.0 + expected
+
+
+__all__ = ["DropoutGenMask", "UniformCandidateSampler", "UniformReal"]

@@ -1,0 +1,164 @@
+"""Rows of tensors and parameters that are changed at positions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from shardwright import ops as own
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    wrong_value,
+)
+from shardwright.mindspore.ops.arrays import UnsortedSegmentProd
+from shardwright.ops.composite import Assign, Composition
+from shardwright.ops.primitive import OnAnyDevice, counts_of
+from shardwright.parameter import Parameter
+from shardwright.tensor import Tensor, apply
+
+
+class _Inplace(OnAnyDevice):
+    """A tensor whose rows at some positions are changed by those of another."""
+
+    change: Callable[[], Any]
+
+    def __init__(self, indices: int | Sequence[int]) -> None:
+        self.indices = (indices,) if isinstance(indices, int) else tuple(indices)
+        for index in self.indices:
+            NOT_NEGATIVE_INTEGER.check("indices", index)
+        self.changed = self.change()
+
+    def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
+        """Pin the slices of the tensor and the rows; see `Composition.shard`."""
+        counts = counts_of(in_strategy)
+        if counts is not None and len(counts) != 2:
+            raise wrong_value("in_strategy", counts, "the slices of the tensor and of the rows")
+        self.changed.shard(counts and (counts[0], (1, 1), counts[1]), out_strategy)
+        return self
+
+    def __call__(self, x: Tensor, input_v: Tensor) -> Tensor:
+        """Return the changed tensor.
+
+        Raises
+        ------
+        ModelError
+            If there are not as many rows as positions, or a position is none of the tensor.
+        """
+        rows = (len(self.indices), *x.shape[1:])
+        if input_v.shape != rows or max(self.indices, default=-1) >= x.shape[0]:
+            raise ModelError(
+                f"`{type(self).__name__}` puts rows of the shape {input_v.shape} at {self.indices} "
+                f"of the shape {x.shape}, expected {rows} and positions below {x.shape[0]}"
+            )
+        positions = Tensor(np.array(self.indices, np.int32)[:, None])
+        made: Tensor = self.changed(x, positions, input_v)
+        return made
+
+
+class InplaceAdd(_Inplace):
+    """A tensor plus rows at some positions."""
+
+    change = own.TensorScatterAdd
+
+
+class InplaceSub(_Inplace):
+    """A tensor less rows at some positions."""
+
+    change = own.TensorScatterSub
+
+
+class InplaceUpdate(_Inplace):
+    """A tensor with other rows at some positions."""
+
+    change = own.ScatterNdUpdate
+
+
+class _ScatterRows(Composition):
+    """Changes rows of a parameter that is not trained by a product or quotient."""
+
+    def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
+        """Return the new value."""
+        return Assign()(
+            input_x, self.changed(input_x, apply("expand_dims", indices, axis=-1), updates)
+        )
+
+    def changed(self, x: Tensor, positions: Tensor, updates: Tensor) -> Tensor:
+        """Return the changed tensor."""
+        raise NotImplementedError
+
+
+class TensorScatterMul(Composition):
+    """A tensor times slices at tuples of positions; slices at one position multiply up."""
+
+    def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        """Multiply: positions are one dimension, whose slices are put into segments."""
+        return _times(input_x, indices, updates)
+
+
+class TensorScatterDiv(Composition):
+    """A tensor divided by slices at tuples of positions."""
+
+    def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        """Divide."""
+        return _times(input_x, indices, apply("reciprocal", updates))
+
+
+def _times(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Return a tensor times slices at tuples of positions."""
+    depth = indices.shape[-1]
+    sizes, slices = x.shape[:depth], x.shape[depth:]
+    segment = None
+    for d, size in enumerate(sizes):
+        one = indices[..., d]
+        segment = one if segment is None else segment * size + one
+    assert segment is not None
+    count = int(np.prod(sizes))
+    flat = segment.reshape((-1,))
+    products = UnsortedSegmentProd()(updates.reshape((flat.shape[0], *slices)), flat, count)
+    return x * products.reshape(x.shape)
+
+
+class ScatterMul(_ScatterRows):
+    """Multiply rows of a parameter that is not trained, at the end of the step."""
+
+    def changed(self, x: Tensor, positions: Tensor, updates: Tensor) -> Tensor:
+        """Multiply."""
+        return TensorScatterMul()(x, positions, updates)
+
+
+class ScatterDiv(_ScatterRows):
+    """Divide rows of a parameter that is not trained, at the end of the step."""
+
+    def changed(self, x: Tensor, positions: Tensor, updates: Tensor) -> Tensor:
+        """Divide."""
+        return TensorScatterDiv()(x, positions, updates)
+
+
+class ScatterNdAdd(Composition):
+    """Add slices to a parameter that is not trained, at the end of the step."""
+
+    change: ClassVar[type[Composition]] = own.TensorScatterAdd
+
+    def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
+        """Return the new value."""
+        return Assign()(input_x, self.change()(input_x, indices, updates))
+
+
+class ScatterNdSub(ScatterNdAdd):
+    """Subtract slices from a parameter that is not trained, at the end of the step."""
+
+    change = own.TensorScatterSub
+
+
+__all__ = [
+    "InplaceAdd",
+    "InplaceSub",
+    "InplaceUpdate",
+    "ScatterDiv",
+    "ScatterMul",
+    "ScatterNdAdd",
+    "ScatterNdSub",
+    "TensorScatterDiv",
+    "TensorScatterMul",
+]

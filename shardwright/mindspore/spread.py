@@ -1,0 +1,114 @@
+"""How the context says that a network is spread over devices."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+from shardwright.cost_model.cluster import prime_factors
+from shardwright.ir.values import check_choice, check_flag, wrong_value
+from shardwright.mindspore.context import (
+    ParallelMode,
+    get_auto_parallel_context,
+    has_parallel_setting,
+)
+from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.nn.cell import Cell
+from shardwright.planner.options import CompileOptions, Mode
+from shardwright.session import ParallelOptions
+from shardwright.tracing import Network
+
+_SIZES = {"optimizer_weight_shard_size": "shard_size", "parallel_optimizer_threshold": "threshold"}
+_CONFIGURED = (*_SIZES, "optimizer_level", "gradient_accumulation_shard")
+_MOST_AXES = 4  # of a mesh that is searched
+_HOST = 8  # ranks of a host: an axis of a mesh is within one, or between them
+
+
+def from_context(network: Network, mode: str) -> AutoParallel:
+    """Return a network with the parallel options of the context."""
+    get = get_auto_parallel_context
+    chosen = get("search_mode") if mode == ParallelMode.AUTO_PARALLEL else mode
+    spread = AutoParallel(network, chosen)
+    _check_reduction(network)
+    if mode != ParallelMode.DATA_PARALLEL:
+        if get("full_batch"):
+            spread.dataset_strategy("full_batch")
+        elif has_parallel_setting("dataset_strategy"):
+            spread.dataset_strategy(get("dataset_strategy"))
+    if get("enable_parallel_optimizer"):
+        config = get("parallel_optimizer_config")
+        for name in config:
+            check_choice("parallel_optimizer_config", name, _CONFIGURED)
+        check_flag("gradient_accumulation_shard", config.get("gradient_accumulation_shard", False))
+        given = {own: config[name] for name, own in _SIZES.items() if name in config}
+        spread.hsdp(**given, optimizer_level=_level(config))
+    if get("comm_fusion"):
+        spread.comm_fusion(get("comm_fusion"))
+    _set_pipeline(spread)
+    if get("strategy_ckpt_load_file"):
+        spread.load_operator_strategy_file(get("strategy_ckpt_load_file"))
+    if get("strategy_ckpt_save_file"):
+        spread.save_operator_strategy_file(get("strategy_ckpt_save_file"))
+    return spread
+
+
+def _check_reduction(network: Network) -> None:
+    """Refuse reductions in float32 that were asked for, where gradients are float16.
+
+    Raises
+    ------
+    OptionError
+        If a parameter that is trained is.
+    """
+    asked = has_parallel_setting("gradient_fp32_sync")
+    if asked and get_auto_parallel_context("gradient_fp32_sync") and isinstance(network, Cell):
+        for parameter in network.trainable_params():
+            if parameter.dtype in ("float16", "bfloat16"):
+                raise wrong_value(
+                    "gradient_fp32_sync",
+                    True,
+                    f"False: the gradient of `{parameter.name}` is {parameter.dtype}, and reduced "
+                    f"in it",
+                )
+
+
+def _level(config: Mapping[str, Any]) -> str:
+    """Return the level of optimizer parallelism; divided accumulation is the second."""
+    level = config.get("optimizer_level", "level1")
+    if config.get("gradient_accumulation_shard") and level == "level1":
+        return "level2"
+    return str(level)
+
+
+def _set_pipeline(spread: AutoParallel) -> None:
+    stages = get_auto_parallel_context("pipeline_stages")
+    config = get_auto_parallel_context("pipeline_config")
+    for name in config:
+        check_choice("pipeline_config", name, ("pipeline_interleave", "pipeline_scheduler"))
+    if stages > 1 or config:
+        interleave = config.get("pipeline_interleave", False)
+        check_flag("pipeline_interleave", interleave)
+        spread.pipeline(stages, False, interleave, config.get("pipeline_scheduler", "1f1b"))
+
+
+def options_alone(network: Network) -> ParallelOptions:
+    """Return the options of the context, for as many devices as it names."""
+    mode = get_auto_parallel_context("parallel_mode")
+    devices = get_auto_parallel_context("device_num")
+    if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
+        by_hand: Mode = "hybrid_parallel" if devices > 1 else "stand_alone"
+        return ParallelOptions(CompileOptions(mode=by_hand, gradients_mean=devices > 1), devices)
+    spread = from_context(network, mode)
+    stages = get_auto_parallel_context("pipeline_stages")
+    return replace(spread.options, devices=devices, mesh=_finest(devices // stages))
+
+
+def _finest(devices: int) -> str | None:
+    """Return the mesh that is split in most ways, of those that can be searched."""
+    inner = gcd(devices, _HOST)
+    levels = [[*reversed(prime_factors(size))] for size in (devices // inner, inner)]
+    while sum(map(len, levels)) > _MOST_AXES:
+        level = max(levels, key=len)
+        level[-2:] = [level[-2] * level[-1]]
+        level.sort(reverse=True)
+    return "x".join(str(size) for level in levels for size in level) or None

@@ -1,0 +1,178 @@
+"""Runs of which the programs are compiled alone, and what MindSpore's tests apply in them."""
+
+import numpy as np
+import pytest
+
+import shardwright.mindspore as ms
+from shardwright.ir.errors import ShardwrightError
+from shardwright.mindspore import Parameter, Tensor, nn
+from shardwright.mindspore.common.api import _cell_graph_executor
+from shardwright.mindspore.ops import operations
+from shardwright.mindspore.train import Model
+
+
+@pytest.fixture(autouse=True)
+def sixteen_ranks(monkeypatch):
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(
+        device_num=16, global_rank=3, parallel_mode="semi_auto_parallel", full_batch=True
+    )
+    yield
+    ms.reset_auto_parallel_context()
+
+
+def ones(*shape, dtype="float32"):
+    return Tensor(np.ones(shape), dtype)
+
+
+class Product(nn.Cell):
+    def __init__(self, strategy=None):
+        super().__init__()
+        self.matmul = operations.MatMul().shard(strategy)
+        self.weight = Parameter(ones(32, 8), name="w")
+
+    def construct(self, x):
+        return self.matmul(x, self.weight)
+
+
+class Applied(nn.Cell):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def construct(self, *inputs):
+        return self.function(*inputs)
+
+
+def program(function, *inputs):
+    phase, _ = _cell_graph_executor.compile(Applied(function), *inputs)
+    return _cell_graph_executor.program(phase)
+
+
+def trained(network, rows=64):
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+    batch = (ones(rows, 32), ones(rows, dtype="int32"))
+    return model, model.train(2, [batch])
+
+
+def test_a_model_is_compiled_for_ranks_that_are_not_there_and_no_step_runs():
+    model, losses = trained(Product(((16, 1), (1, 1))))
+    assert losses == []
+    found = _cell_graph_executor._get_shard_strategy(model._train_network)
+    assert found["Default/MatMul-op0"] == [[16, 1], [1, 1]]
+
+
+def test_a_batch_is_that_of_a_rank_where_the_data_set_is_split():
+    ms.set_auto_parallel_context(full_batch=False, dataset_strategy="data_parallel")
+    model, _ = trained(Product(((16, 1), (1, 1))), rows=1)  # of 16 rows in all
+    found = _cell_graph_executor._get_shard_strategy(model._train_network)
+    assert found["Default/MatMul-op0"] == [[16, 1], [1, 1]]
+
+
+def test_an_illegal_strategy_is_a_runtime_error():
+    with pytest.raises(RuntimeError) as caught:
+        trained(Product(((16, 1), (2, 1))))
+    assert isinstance(caught.value, ShardwrightError)
+    assert str(caught.value).startswith("`matmul` cannot be split by ((16, 1), (2, 1))")
+
+
+def test_another_level_is_refused(monkeypatch):
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "3")
+    with pytest.raises(ShardwrightError) as caught:
+        trained(Product())
+    assert str(caught.value).startswith("`MS_SIMULATION_LEVEL` is `3`, expected 0")
+
+
+def test_a_strategy_of_other_types_is_a_type_error():
+    with pytest.raises(TypeError) as caught:
+        operations.MatMul().shard(((1.5, 1), (1, 1)))
+    assert str(caught.value) == (
+        "`strategy of an operator` is ((1.5, 1), (1, 1)), expected a number of slices for each "
+        "dimension of each tensor; write `((2, 4), (4, 1))`"
+    )
+
+
+def test_layouts_of_parameters_are_listed():
+    network = Product(((2, 4), (4, 1)))
+    _cell_graph_executor.compile(network, ones(64, 32))
+    assert network.parameter_layout_dict["w"] == ([4, 4], [0, -1], [8, 8], 0, True, "")
+
+
+def test_a_rank_exchanges_with_neighbors_whose_programs_are_not_known():
+    ms.set_auto_parallel_context(parallel_mode="stand_alone")
+    exchange = operations.NeighborExchange([0], [1, 2], ([4], [2, 3]), ([5],), "float32")
+    found = program(lambda x: exchange((x,)), ones(5))
+    assert found.mesh.size == 16
+    wrong = operations.NeighborExchange((0,), [1], ([4],), ([5],), "float32")
+    with pytest.raises(TypeError) as caught:
+        program(lambda x: wrong((x,)), ones(5))
+    assert str(caught.value).startswith("`send_rank_ids` is (0,), expected a list of ranks")
+
+
+def test_a_cell_computes_in_its_element_type_and_its_parameters_keep_theirs():
+    network = Product().to_float("float16")
+    _cell_graph_executor.compile(network, ones(64, 32))
+    assert network.weight.dtype == "float32"
+    found = network(ones(64, 32))
+    assert found.dtype == "float16"
+
+
+# Values
+
+X = np.arange(1.0, 13).reshape(4, 3)
+
+
+def test_rows_are_changed_at_positions():
+    rows = np.full((2, 3), 2.0)
+    for name, change in (("InplaceAdd", np.add), ("InplaceSub", np.subtract)):
+        expected = X.copy()
+        expected[[0, 2]] = change(expected[[0, 2]], rows)
+        found = Applied(getattr(operations, name)((0, 2)))(Tensor(X), Tensor(rows))
+        np.testing.assert_array_equal(found.asnumpy(), expected)
+    expected[[0, 2]] = rows
+    found = Applied(operations.InplaceUpdate((0, 2)))(Tensor(X), Tensor(rows))
+    np.testing.assert_array_equal(found.asnumpy(), expected)
+
+
+def test_products_of_segments_and_at_positions():
+    segments = np.array([1, 0, 1, 1], np.int32)
+    found = operations.UnsortedSegmentProd()(Tensor(X), Tensor(segments), 3).asnumpy()
+    np.testing.assert_array_equal(found, [X[1], X[[0, 2, 3]].prod(0), np.ones(3)])
+    positions = np.array([[0], [2], [0]], np.int32)
+    updates = np.array([[2.0] * 3, [3.0] * 3, [5.0] * 3])
+    expected = X * np.array([10, 1, 3, 1])[:, None]
+    times = operations.TensorScatterMul()(Tensor(X), Tensor(positions), Tensor(updates))
+    np.testing.assert_array_equal(times.asnumpy(), expected)
+    by = operations.TensorScatterDiv()(Tensor(expected), Tensor(positions), Tensor(updates))
+    np.testing.assert_allclose(by.asnumpy(), X, rtol=1e-12)
+
+
+def test_copies_splits_values_of_one_hot_and_diagonals():
+    np.testing.assert_array_equal(
+        operations.Tile()(Tensor(X), (2, 1, 3)).asnumpy(), np.tile(X, (2, 1, 3))
+    )
+    parts = operations.SplitV([1, -1], 0, 2)(Tensor(X))
+    assert [part.shape for part in parts] == [(1, 3), (3, 3)]
+    classes = Tensor(np.array([0, 2], np.int32))
+    found = operations.OneHot(axis=0)(classes, 3, 2.0, 1.0).asnumpy()
+    np.testing.assert_array_equal(found, np.eye(3)[:, [0, 2]] + 1)
+    np.testing.assert_array_equal(operations.Diag()(Tensor(X[0])).asnumpy(), np.diag(X[0]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reduced"), [("ReduceMax", np.max), ("ReduceMin", np.min), ("ReduceProd", np.prod)]
+)
+def test_reductions_of_what_is_split_are_done_in_stages(kind, reduced):
+    reduce = getattr(operations, kind)().shard(((4, 1),))
+    found = reduce._in_stages(Tensor(X), (0,), (4, 1))
+    np.testing.assert_array_equal(found.asnumpy(), reduced(X, axis=0))
+    made = program(lambda x: reduce(x, 0), ones(8, 6))
+    assert made.mesh.size == 16
+
+
+def test_the_gradient_is_weighed_by_the_last_input():
+    function = ms.ops.GradOperation(sens_param=True)(lambda x: x * x)
+    found = function(Tensor(X), Tensor(np.full((4, 3), 0.5)))
+    np.testing.assert_allclose(found.asnumpy(), X, rtol=1e-6)
