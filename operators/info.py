@@ -380,15 +380,16 @@ class OperatorInfo:
             With the reason, if no strategy has these layouts.
         """
         key = tuple(operands), mesh, tuple(results)
-        if key not in self._inferred:  # equal layers repeat the question after every pass
+        found = self._inferred.get(key)
+        if found is None:  # equal layers repeat the question after every pass
             try:
-                self._inferred[key] = self._infer_layouts(operands, mesh, results)
+                found = self._inferred[key] = self._infer_layouts(operands, mesh, results)
             except StrategyError as error:
                 what = f"{self.name}: {error.what}"
                 raise StrategyError(what, error.where, error.hint) from None
             except MALFORMED as error:
                 raise self._malformed() from error
-        return self._inferred[key]
+        return found
 
     def _infer_layouts(
         self, operands: Sequence[Layout], mesh: Mesh, results: Sequence[Layout | None]

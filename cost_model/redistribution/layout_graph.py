@@ -24,6 +24,7 @@ from shardwright.ir.types import TensorType
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _MOST_PERMUTATIONS = 1_000  # that a search tries for each operator; six equal axes have 720
+_UNKNOWN = -1  # the place of a layout that was not looked for yet
 _Form = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 
 
@@ -117,10 +118,12 @@ class LayoutGraph:
 
     def find(self, layout: Layout) -> int | None:
         """Return which node stands for a layout; None if it is of another mesh."""
-        if layout not in self._found:
+        place = self._found.get(layout, _UNKNOWN)
+        if place == _UNKNOWN:
             known = all(axis in self.kinds for axis in (*layout.split_axes, *layout.partial))
-            self._found[layout] = self._index.get(_form(layout, self.kinds)) if known else None
-        return self._found[layout]
+            place = self._index.get(_form(layout, self.kinds)) if known else None
+            self._found[layout] = place
+        return place
 
     def kinds_over(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Return the kinds of some axes, in order."""
