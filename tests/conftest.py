@@ -9,11 +9,14 @@ os.environ["SHARDWRIGHT_CACHE"] = ""
 # Plans of tests that name no cluster are by data sheets, so that a figure which is measured anew
 # changes what users are told, and no plan of a test.
 os.environ["SHARDWRIGHT_CLUSTER"] = "h100-pod:figures=datasheet"
+# Tests start hundreds of processes: a module is compiled once for all of them, whatever the
+# environment says, or the start of each takes twice as long.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tables are as wide as where there is no terminal.
 os.environ.pop("COLUMNS", None)
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings, strategies
 
 from shardwright.cost_model.buffers import KINDS
 from shardwright.cost_model.profiles import PROFILES
@@ -51,6 +54,7 @@ def pytest_collection_finish() -> None:
     """
     gc.set_threshold(2_000_000, 20, 100)
     gc.freeze()
+    given(strategies.none())(lambda _: None)()  # the first example of a process collects, too
     gc.enable()
 
 
