@@ -29,9 +29,13 @@ from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import PASSES  # registers the built-in passes
 from shardwright.search.driver import SEARCHES
 from shardwright.search.plan_dimensions import DIMENSIONS
+from tests.extent import first
 
 # The same examples in every run, and no limit of time, so that a slow machine fails no test.
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+EXAMPLES = len(first(40, range(100)))
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, max_examples=EXAMPLES
+)
 settings.load_profile("repeatable")
 # What is collected stays: to look for garbage in it takes a third of that time.
 gc.disable()
