@@ -87,7 +87,7 @@ def test_another_clock_gives_the_same_answer(seed, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["exact", "anytime"])
-@pytest.mark.parametrize("seconds", first(1, [0.05, 0.2]))
+@pytest.mark.parametrize("seconds", first(1, [0.2, 0.05]))
 def test_a_budget_ends_a_search_at_the_same_place(method, seconds, monkeypatch):
     problem, found = dense(5, 30, 8, kind=np.int64), []
     for hurries in (False, True):
