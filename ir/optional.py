@@ -8,6 +8,7 @@ from collections.abc import Callable, Set
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwright.ir.errors import PackageError
@@ -71,6 +72,27 @@ run `pip install 'shardwright[fast]'`
 def is_installed(package: str) -> bool:
     """Return whether an optional package is installed."""
     return find_spec(package) is not None
+
+
+def file_of_package(package: str, path: str) -> Path | None:
+    """Return a file that comes with an optional package, which is not imported for it.
+
+    Parameters
+    ----------
+    package : str
+        The package.
+    path : str
+        The path in it.
+
+    Returns
+    -------
+    Path or None
+        None where the package is not installed, or has no such file.
+    """
+    found = find_spec(package)
+    folders = (found.submodule_search_locations or ()) if found is not None else ()
+    files = (Path(folder, path) for folder in folders)
+    return next((file for file in files if file.is_file()), None)
 
 
 def compiled_at_first_call(

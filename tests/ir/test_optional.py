@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.ir.errors import PackageError
-from shardwright.ir.optional import LazyModule, is_installed, optional
+from shardwright.ir.optional import LazyModule, file_of_package, is_installed, optional
 
 
 def test_an_installed_package_is_returned() -> None:
@@ -50,3 +50,16 @@ def test_a_lazy_module_is_imported_at_its_first_use(monkeypatch: pytest.MonkeyPa
     assert colorsys.rgb_to_hsv(0.0, 0.0, 0.0) == (0.0, 0.0, 0.0)
     assert "colorsys" in sys.modules
     assert repr(colorsys) == "LazyModule('colorsys')"
+
+
+def test_a_file_of_a_package_is_found_without_importing_it(tmp_path, monkeypatch):
+    (tmp_path / "unloved" / "data").mkdir(parents=True)
+    (tmp_path / "unloved" / "__init__.py").write_text("raise RuntimeError")
+    (tmp_path / "unloved" / "data" / "rows.csv").write_text("1,2")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = file_of_package("unloved", "data/rows.csv")
+    assert file is not None
+    assert file.read_text() == "1,2"
+    assert file_of_package("unloved", "data") is None
+    assert file_of_package("nowhere", "rows.csv") is None
+    assert file_of_package("bisect", "rows.csv") is None

@@ -11,6 +11,7 @@ from shardwright.dataset import (
     GeneratorDataset,
     MnistDataset,
     digits,
+    readers,
     transforms,
     vision,
 )
@@ -115,6 +116,16 @@ def test_digits_are_enlarged():
     square = image.reshape(28, 28)
     np.testing.assert_array_equal(square[0], square[3])
     assert square[4].tolist() != square[3].tolist()
+
+
+def test_digits_are_those_that_scikit_learn_loads(monkeypatch):
+    """Also where its file is at another place."""
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    read = digits().columns
+    monkeypatch.setattr(readers, "file_of_package", lambda *_: None)
+    for name, column in digits().columns.items():
+        np.testing.assert_array_equal(read[name], column)
+        assert read[name].dtype == column.dtype
 
 
 NUMBERS = ArrayDataset({"x": np.arange(12)})
