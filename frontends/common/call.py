@@ -178,6 +178,10 @@ class Emitting:
 
     def mixed(self, value: Value, matrix: Any, axis: int) -> Value:
         """Return a value with one dimension multiplied by a known matrix ``[before, after]``."""
+        if value.type.rank == 1:
+            row = self.reshape(value, (1, *value.type.shape))
+            product = self.emit("matmul", row, self.like(matrix, value))
+            return self.reshape(product, product.type.shape[1:])
         order = [d for d in range(value.type.rank) if d != axis] + [axis]
         product = self.emit("matmul", self.transpose(value, order), self.like(matrix, value))
         return self.transpose(product, np.argsort(order).tolist())

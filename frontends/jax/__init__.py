@@ -6,6 +6,7 @@ module per family.
 
 from shardwright.frontends.common.imported import Imported
 from shardwright.frontends.jax.converters import (
+    complex_numbers,
     control,
     custom,
     elementwise,
@@ -21,6 +22,7 @@ from shardwright.frontends.jax.model import import_function
 
 __all__ = [
     "Imported",
+    "complex_numbers",
     "control",
     "custom",
     "elementwise",

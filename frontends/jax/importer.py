@@ -130,6 +130,8 @@ class Importer:
             return list(CONVERTERS[name](self, equation, operands))
         if name in _TREES and equation.outvars[0].aval.dtype.kind != "i" and not self.is_stopped:
             return list(CONVERTERS["cumulative"](self, equation, operands))
+        if any(map(is_complex, (*equation.invars, *equation.outvars))):
+            return list(CONVERTERS["complex"](self, equation, operands))
         return self._converted(equation, operands)
 
     def _streamed(self, equation: Any, operands: list[Any]) -> Any:
@@ -140,7 +142,7 @@ class Importer:
             if found is None and name in _MOVES and all(map(is_known, operands[1:])):
                 places = np.arange(keys.names.size, dtype=np.int32).reshape(keys.names.shape)
                 with jax.ensure_compile_time_eval():
-                    made = _evaluated(equation, [places, *map(_plain, operands[1:])])
+                    made = bound(equation, [places, *map(_plain, operands[1:])])
                 found = moved(keys, np.asarray(made[0]))
         else:
             found = from_bits(self, name, operands, type_of(equation.outvars[0].aval))
@@ -162,7 +164,7 @@ class Importer:
         if not keys and _is_pointwise(name, plain, shapes):
             plain = _narrowed_together(plain)
         with jax.ensure_compile_time_eval():
-            made = _evaluated(equation, plain)
+            made = bound(equation, plain)
         return [
             Key(value)
             if _is_key(v.aval.dtype)
@@ -198,6 +200,8 @@ class Importer:
     def value(self, item: Item) -> Value:
         """Return an item as a value of the program."""
         if isinstance(item, Constant):
+            if item.dtype.startswith("complex"):
+                item = self.constant(np.stack([item.array.real, item.array.imag], axis=-1))
             return self.emission.enter(item)
         if isinstance(item, Key):
             raise UnsupportedError("a key of random numbers where an array is expected")
@@ -247,8 +251,14 @@ def _plain(item: Any) -> Any:
     return item.value if isinstance(item, Key) else np.asarray(item.array)
 
 
-def _evaluated(equation: Any, arrays: Sequence[Any]) -> Sequence[Any]:
-    """Run an equation."""
+def is_complex(variable: Any) -> bool:
+    """Return whether a variable of a jaxpr, or a number in it, is complex."""
+    dtype = getattr(variable.aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.complexfloating)
+
+
+def bound(equation: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+    """Apply the primitive of an equation."""
     functions, params = _bind_params(equation)
     found = equation.primitive.bind(*functions, *arrays, **params)
     return found if equation.primitive.multiple_results else [found]

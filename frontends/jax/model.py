@@ -14,7 +14,7 @@ from shardwright.frontends.common.imported import Imported, finished, unread_war
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.common.names import plain_name
-from shardwright.frontends.jax.importer import Importer
+from shardwright.frontends.jax.importer import Importer, is_complex
 from shardwright.frontends.jax.places import line_of
 from shardwright.frontends.jax.rewrites import with_operators
 from shardwright.frontends.jax.streams import Stream, stream_of
@@ -82,6 +82,7 @@ def import_function(
         If JAX cannot trace the function, or our IR cannot express it.
     """
     closed = _traced(function, arguments)
+    _refuse_complex(closed.jaxpr.outvars if outputs else closed.jaxpr.outvars[:1])
     importer = Importer()
     trained: list[str] = []
     try:
@@ -132,6 +133,16 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         if isinstance(error, jax.errors.ConcretizationTypeError):
             hint = "let neither shapes nor branches depend on the elements of arrays"
         raise ModelError(f"JAX cannot trace the function ({what})", line_of(error), hint) from error
+
+
+def _refuse_complex(results: Sequence[Any]) -> None:
+    """Refuse complex results: the program has pairs of real numbers inside alone."""
+    for position, result in enumerate(results):
+        if is_complex(result):
+            raise ModelError(
+                f"result {position} is complex, expected real numbers",
+                hint="return its `real` and `imag`, or its absolute value",
+            )
 
 
 def _items(importer: Importer, arguments: Sequence[Any], trained: list[str]) -> list[Any]:

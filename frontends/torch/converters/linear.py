@@ -51,6 +51,15 @@ def _addmm(
     return call.reshape(call.emit("add", product, call.scaled(x, beta)), call.result.shape)
 
 
+@converts("aten.addmv")
+def _addmv(
+    call: Call, x: Value, mat: Value, vec: Value, beta: float = 1, alpha: float = 1
+) -> Value:
+    column = call.reshape(vec, (*vec.type.shape, 1))
+    product = call.reshape(call.emit("matmul", mat, column), call.result.shape)
+    return call.emit("add", call.scaled(product, alpha), call.scaled(x, beta))
+
+
 def _unjoined(call: Call, rows: Value) -> Value:
     """Return rows that were joined only for a product, ``[batch token, feature]``, as they were.
 

@@ -91,6 +91,17 @@ def test_complex_parameters_are_trained_as_pytorchs(module: Any, inputs: Any) ->
     assert max(compare.on_ranks(module, inputs, 4)) < 1e-12
 
 
+def test_a_vector_is_transformed() -> None:
+    class Convolution(Weights):
+        def forward(self, x: Any) -> Any:
+            waves = torch.fft.rfft(x, 10) * torch.fft.rfft(self.scale, 10)
+            return torch.fft.irfft(waves, 10).square().mean() + torch.fft.fft(self.b)[0].abs()
+
+    module, inputs = Convolution(b=(5,)), (torch.randn(4, 6, dtype=torch.float64),)
+    found = compare.gradients_differ(module, inputs)
+    assert max(found.loss, found.gradient, *compare.on_ranks(module, inputs, 4)) < 1e-12
+
+
 def test_a_complex_parameter_is_one_of_pairs() -> None:
     module = Transforms()
     imported = import_module(module, torch.randn(4, 6, dtype=torch.float64))
