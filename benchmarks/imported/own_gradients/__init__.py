@@ -9,6 +9,7 @@ from own_gradients.control import CONTROL
 from own_gradients.functions import FUNCTIONS
 from own_gradients.hooks import HOOKS
 from own_gradients.layers import Case, Cases
+from own_gradients.posted import POSTED
 from own_gradients.regions import REGIONS
 from own_gradients.tensors import TENSORS
 from own_gradients.transforms import TRANSFORMS
@@ -23,4 +24,4 @@ def _wide(make: Callable[[], Any]) -> Callable[[], Case]:
 
 
 SECOND = {f"second_{name}": _wide(make) for name, make in torch_second.CASES.items()}
-CASES: Cases = FUNCTIONS | HOOKS | REGIONS | TENSORS | CONTROL | TRANSFORMS | SECOND
+CASES: Cases = FUNCTIONS | HOOKS | REGIONS | TENSORS | CONTROL | TRANSFORMS | SECOND | POSTED
