@@ -166,7 +166,7 @@ class Cluster(Description):
             return self.model_copy(update={"software": None})
         software.check_on(self.device.peak_flops, f"cluster `{self.name}`")
         levels = tuple(level.with_skew(software.skew) for level in self.levels)
-        device = self.device.under_software()
+        device = self.device.under_software(software.kernel)
         return self.model_copy(update={"software": software, "levels": levels, "device": device})
 
     def without_latencies(self) -> Self:
@@ -268,7 +268,9 @@ class Cluster(Description):
         if software is None:
             return self
         levels = tuple(level.with_rings_alike() for level in self.levels)
-        return self.model_copy(update={"levels": levels, "device": self.device.under_software()})
+        return self.model_copy(
+            update={"levels": levels, "device": self.device.under_software(software.kernel)}
+        )
 
     def used_by(self, devices: int) -> Self:
         """Return the cluster with the links of the part that some devices use.

@@ -12,7 +12,6 @@ from shardwright.cost_model.efficiency.files import (
     stands_for,
 )
 from shardwright.cost_model.efficiency.kernels import SHORT, Curve
-from shardwright.cost_model.efficiency.work import attention_curve
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.tables import print_table
@@ -176,7 +175,8 @@ def origins_text(described: Cluster) -> str:
         return "all of data sheets"
     links = [level.efficiency for level in described.levels if level.efficiency is not None]
     tags = sorted({link.bandwidth.tag for link in links})
-    curve = attention_curve(described.device, described.software, SHORT[0], backward=False)
+    kernels = described.device.kernels
+    curve = None if kernels is None else kernels.of_attention(SHORT[0], backward=False)
     attention = own.attention if curve is None else curve
     parts = [("products", own.matmul), ("attention", attention), ("memory", own.memory)]
     found = [f"{what} {figure.tag}" for what, figure in parts]

@@ -110,11 +110,14 @@ class Device(Description):
         # Explicit, because a dictionary has no hash.
         return hash((self.name, frozenset(self.peak_flops.items())))
 
-    def under_software(self) -> Self:
-        """Return the device for steps that a training software runs."""
+    def under_software(self, kernel: str | None) -> Self:
+        """Return the device for steps that a training software runs.
+
+        `kernel`: that of attention which the software names.
+        """
         if self.efficiency is None or self.efficiency.profiled is None:
             return self
-        kernels = self.kernels and self.kernels.for_attention_alone()
+        kernels = self.kernels and self.kernels.with_attention_alone(kernel)
         own = {"efficiency": self.efficiency.under_software(), "kernels": kernels}
         return self.model_copy(update=own)
 

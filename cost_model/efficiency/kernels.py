@@ -163,17 +163,16 @@ class Kernels(Description):
             return None
         return found.matrices if experts == "matrices" else found.rows
 
-    def of_attention(self, dtype: str, name: str | None, *, backward: bool) -> Curve | None:
-        """Return the curve of a kernel of attention, by default the first; None where unknown."""
+    def of_attention(self, dtype: str, *, backward: bool) -> Curve | None:
+        """Return the curve of attention of a type; None where it has none."""
         if dtype not in SHORT:
             return None
-        kernel = self.attention.get(name or next(iter(self.attention)))
-        if kernel is None:
-            return None
+        kernel = next(iter(self.attention.values()))
         return kernel.backward if backward else kernel.forward
 
-    def for_attention_alone(self) -> Self:
-        """Return the kernels of attention, without others."""
-        return self.model_copy(
-            update={"products": {}, "grouped": {}, "copies": None, "updates": None}
-        )
+    def with_attention_alone(self, name: str | None) -> Self | None:
+        """Return one kernel of attention without all others; None where it is not among them."""
+        if name not in self.attention:
+            return None
+        own = {"attention": {name: self.attention[name]}, "products": {}, "grouped": {}}
+        return self.model_copy(update={**own, "copies": None, "updates": None})

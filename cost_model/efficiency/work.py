@@ -40,7 +40,7 @@ from typing import Literal
 
 from shardwright.cost_model.cluster import Cluster, Device
 from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
-from shardwright.cost_model.efficiency.kernels import Curve, Size
+from shardwright.cost_model.efficiency.kernels import Size
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.elementwise.arithmetic import Add
@@ -390,21 +390,12 @@ def attention_share(
     keys, width : float
         The keys that a query reads in the mean, and the features of each.
     """
-    curve = attention_curve(device, software, dtype, backward)
+    kernels = device.kernels
+    curve = None if kernels is None else kernels.of_attention(dtype, backward=backward)
     if curve is not None:
         return curve.attained({"keys": keys}, width)
     own = 1.0 if device.efficiency is None else device.efficiency.attention.value
     return own if software is None else own * software.attention_of(width)
-
-
-def attention_curve(
-    device: Device, software: Software | None, dtype: str, backward: bool
-) -> Curve | None:
-    """Return the measured kernel of attention that runs, if any: one that a software names."""
-    if device.kernels is None or (software is not None and software.kernel is None):
-        return None
-    name = None if software is None else software.kernel
-    return device.kernels.of_attention(dtype, name, backward=backward)
 
 
 def _memory_share(kind: Kind, device: Device) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.rings import ring_work
-from shardwright.cost_model.efficiency.work import attention_curve
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import (
     layout_of,
@@ -73,7 +72,7 @@ def attention_of(program: Graph, cluster: Cluster) -> tuple[float, float, str]:
             dtype = program.values[node.operands[0]].type.dtype
             taken += each
             ideal += _flops(node, program) / device.flops_per_second(dtype)
-            curve = attention_curve(device, cluster.software, dtype, backward=False)
+            curve = device.kernels and device.kernels.of_attention(dtype, backward=False)
             source = curve.source if curve else source
     return (taken / sum(seconds), ideal / taken, source) if taken else (0.0, 1.0, source)
 

@@ -70,7 +70,7 @@ def print_answers(
         _line("family", f"{len(answers.plans)} {FAMILY}")
         _line("figures", _figures(answers))
     else:
-        if figures := figures_line(answers.subject.cluster):
+        if figures := figures_line(answers.subject.cluster.run_by(answers.software)):
             _line("figures", figures)
         _line("more", "`--verbose` tells the plan by its parts, limits, all changes and plans")
     if plan is not None and (verbose or not several):

@@ -104,8 +104,12 @@ def seconds_by(name: str, device: str, length: int, options: str) -> float:
 
 
 def test_training_software_takes_its_own_figures_but_for_a_kernel_that_it_names():
-    ours = cluster("h100-3200g").run_by(software("torchtitan+cudnn")).device.kernels
-    assert (ours.products, ours.grouped, ours.copies, ours.updates) == ({}, {}, None, None)
+    described = cluster("h100-3200g")
+    for found in (described.run_by, described.for_programs_of):
+        assert found(software("torchtitan")).device.kernels is None
+        ours = found(software("torchtitan+cudnn")).device.kernels
+        assert list(ours.attention) == ["cudnn"]
+        assert (ours.products, ours.grouped, ours.copies, ours.updates) == ({}, {}, None, None)
     length = 2**17
     curve = ours.attention["cudnn"].forward
     share = curve.attained({"keys": length / 2}, 128)

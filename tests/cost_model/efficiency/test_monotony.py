@@ -9,6 +9,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.files import base_device
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.ir.graph import Graph
 
@@ -136,3 +137,43 @@ def test_what_is_slower_takes_no_less_time(way: tuple[Any, ...]) -> None:
         assert least <= known * (1 + 1e-12) <= most * (1 + 2e-12)
     has_effect = any(most > known for known, most in zip(before, after, strict=True))
     assert has_effect == (way not in WITHOUT_EFFECT)
+
+
+# Kernels that were measured one by one
+
+
+def _numbers(content: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the ways to shares and halves, and to the shares of widths."""
+    for place in _leaves(content, way):
+        is_share_of_width = "widths" in place and place[-1] == 1
+        if place[-1] in ("share", "value", "start") or "halves" in place or is_share_of_width:
+            yield place
+
+
+KERNELS = base_device("h100")["kernels"]
+UNUSED = ("grouped", "flash", "start")  # no experts, another kernel, no measurement
+
+
+def with_kernels(way: tuple[Any, ...], factor: float) -> Cluster:
+    """Return the cluster with kernels of H100, one number of them multiplied."""
+    content = deepcopy(DESCRIPTION)
+    place = content["device"]["kernels"] = deepcopy(KERNELS)
+    for key in way[:-1]:
+        place = place[key]
+    if way:
+        place[way[-1]] *= factor
+    return Cluster.model_validate(content)
+
+
+@pytest.mark.parametrize("way", tuple(_numbers(KERNELS)), ids=lambda way: ".".join(map(str, way)))
+def test_slower_kernels_take_no_less_time(way: tuple[Any, ...]) -> None:
+    slower, faster = (1.9, 0.5) if "halves" in way or way[-1] == "start" else (0.5, 1.05)
+    before, after, other = (
+        [program_seconds(program, with_kernels(way, factor)) for program in programs()]
+        for factor in (1.0, slower, faster)
+    )
+    for known, most, least in zip(before, after, other, strict=True):
+        assert least <= known * (1 + 1e-12) <= most * (1 + 2e-12)
+    narrow = "widths" in way and way[-2] > 0  # heads of the program have the first width at most
+    has_effect = any(most > known for known, most in zip(before, after, strict=True))
+    assert has_effect == (not narrow and not set(UNUSED) & set(way))
