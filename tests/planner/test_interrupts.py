@@ -12,13 +12,13 @@ from shardwright.planner.choice import best_first
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.elsewhere import Elsewhere
 
-GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
+MODEL = "mlp"
 SEARCHED = {"mesh": "search", "micro_batches": "search", "stages": "search", "effort": 0.01}
 
 
 @cache
 def searched_to_the_end():
-    return shardwright.compile(GPT, 2, workers=1, **SEARCHED).plan.document
+    return shardwright.compile(MODEL, 2, workers=1, **SEARCHED).plan.document
 
 
 def interrupt(*_):
@@ -39,7 +39,7 @@ def executor(request, monkeypatch):
 
 
 def test_the_first_plan_is_whole_when_the_search_is_interrupted(executor):
-    found = shardwright.compile(GPT, 2, progress=interrupt, workers=executor, **SEARCHED)
+    found = shardwright.compile(MODEL, 2, progress=interrupt, workers=executor, **SEARCHED)
     document = found.plan.document
     assert document.how.endswith("; interrupted")
     assert 0 <= document.lower_bound <= document.objective
@@ -61,4 +61,4 @@ def test_without_a_plan_an_interrupt_ends_the_command(executor, monkeypatch):
 
     monkeypatch.setattr(best_first.Tasks, "submit", begun)
     with pytest.raises(KeyboardInterrupt):
-        shardwright.compile(GPT, 2, workers=executor, **SEARCHED)
+        shardwright.compile(MODEL, 2, workers=executor, **SEARCHED)

@@ -29,7 +29,7 @@ GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64,dtype=fl
 CASES = {
     "one stage": {**ANY_PLAN},
     "micro-batches": {"micro_batches": 4, "mesh": "4", **ANY_PLAN},
-    "pipeline": {"stages": 2, "micro_batches": 4, "effort": 0.02, **ANY_PLAN},
+    "pipeline": {"stages": 2, "micro_batches": 4, "devices": 2, **ANY_PLAN},
     "interleaved": {"plan": "pipeline=2,chunks=2,data=2,micro_batch=2"},
     "zero 3": {"plan": "data=4,zero=3"},
     "recomputed": {"mode": "data_parallel", "recompute": "full"},
