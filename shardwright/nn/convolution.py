@@ -1,7 +1,7 @@
 """Convolutions and poolings of tensors ``[n, channel, *space]``."""
 
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shardwright import ops
 from shardwright.ir.errors import ModelError
@@ -182,6 +182,7 @@ class Pool(Cell):
     """
 
     operator: type[ops.Primitive]
+    in_same: ClassVar[dict[str, bool]] = {}  # further attributes with ``same`` padding
 
     def __init__(
         self, kernel_size: Size = 1, stride: Size = 1, pad_mode: PadMode = "valid", padding: int = 0
@@ -191,6 +192,7 @@ class Pool(Cell):
             kernel=kernel_size,
             stride=stride,
             padding="same" if pad_mode == "same" else padding if pad_mode == "pad" else 0,
+            **(self.in_same if pad_mode == "same" else {}),
         )
 
     def construct(self, x: Tensor) -> Tensor:
@@ -205,9 +207,10 @@ class MaxPool2d(Pool):
 
 
 class AvgPool2d(Pool):
-    """The mean of each window."""
+    """The mean of each window; with ``same`` padding of its elements without the padding."""
 
     operator = ops.AveragePool
+    in_same: ClassVar = {"count_include_pad": False}
 
 
 class GlobalAvgPool(Cell):

@@ -69,11 +69,16 @@ class OnAnyDevice:
         Parameters
         ----------
         name : str
-            ``primitive_target``, which is what `set_device` sets.
+            ``primitive_target``, which is what `set_device` sets; or ``parameter_start``, which
+            marks an operator for MindSpore's pipelines: here stages are found without it.
         value : object
-            As for `set_device`.
+            As for `set_device`; 0 for the other.
         """
-        check_choice("name", name, ("primitive_target",))
+        check_choice("name", name, ("primitive_target", "parameter_start"))
+        if name == "parameter_start":
+            if value != 0 or isinstance(value, bool):
+                raise wrong_value("value", value, "0")
+            return self
         check_choice("value", value, _TARGETS)
         return self
 

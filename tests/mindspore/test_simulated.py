@@ -161,6 +161,35 @@ def test_copies_splits_values_of_one_hot_and_diagonals():
     np.testing.assert_array_equal(operations.Diag()(Tensor(X[0])).asnumpy(), np.diag(X[0]))
 
 
+def test_means_of_windows_leave_out_what_is_padded():
+    image = ones(1, 1, 5, 5)
+    layer = nn.AvgPool2d(3, 2, "same")(image).asnumpy()
+    primitive = operations.AvgPool(3, 2, "same")(image).asnumpy()
+    np.testing.assert_array_equal(layer, np.ones((1, 1, 3, 3)))
+    np.testing.assert_array_equal(primitive, layer)
+
+
+def test_one_weight_of_a_rectifier_is_that_of_all_channels():
+    found = operations.PReLU()(Tensor(-X), Tensor([0.5])).asnumpy()
+    np.testing.assert_array_equal(found, -X / 2)
+
+
+def test_rows_that_are_split_in_another_way_than_the_tensor_are_refused():
+    add = operations.InplaceAdd((0, 1)).shard(((1, 4), (1, 2)))
+    with pytest.raises(RuntimeError) as caught:
+        program(add, ones(8, 16), ones(2, 16))
+    assert str(caught.value).startswith(
+        "the strategy ((1, 4), (1, 2)) of `InplaceAdd` splits the tensor and its rows in different "
+        "ways, or between rows"
+    )
+
+
+def test_a_batch_is_an_input_that_a_network_asks_for():
+    batch = operations.GetNext(["float32", "int32"], [[32, 8], [32]], 2, "")
+    found = program(lambda: batch()[0])
+    assert [value.type.shape for value in found.inputs] == [(32, 8), (32,)]
+
+
 @pytest.mark.parametrize(
     ("kind", "reduced"), [("ReduceMax", np.max), ("ReduceMin", np.min), ("ReduceProd", np.prod)]
 )

@@ -22,6 +22,7 @@ from shardwright.mindspore.nn.optimizers import (
 from shardwright.mindspore.nn.steps import TrainOneStepCell, WithEvalCell, WithLossCell
 from shardwright.mindspore.nn.wrap import LossBase, MicroBatchInterleaved, VirtualDatasetCellTriple
 from shardwright.mindspore.nn.wrap import _Loss as _Loss
+from shardwright.mindspore.nn.wrap import _MicroBatch as _MicroBatch
 from shardwright.mindspore.nn.wrap import _VirtualDatasetCell as _VirtualDatasetCell
 from shardwright.nn import (
     ELU,

@@ -1,5 +1,6 @@
 """Cells around a whole network, and the base of losses, as MindSpore's scripts define their own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError
@@ -49,13 +50,7 @@ class MicroBatchInterleaved(Cell):
         ModelError
             If an input cannot be divided.
         """
-        for tensor in inputs:
-            if not tensor.ndim or tensor.shape[0] % self.interleave_num:
-                raise ModelError(
-                    f"an input of the shape {tensor.shape} is divided into "
-                    f"{self.interleave_num} parts, expected a multiple of it in the first dimension"
-                )
-        sizes = [tensor.shape[0] // self.interleave_num for tensor in inputs]
+        sizes = _part_sizes(inputs, self.interleave_num)
         parts = [
             self.network(*(x[i * n : (i + 1) * n] for x, n in zip(inputs, sizes, strict=True)))
             for i in range(self.interleave_num)
@@ -77,6 +72,42 @@ class _VirtualDatasetCell(Cell):
 
     def construct(self, *inputs: Tensor) -> Any:
         return self.backbone(*inputs)
+
+
+class _MicroBatch(Cell):
+    """Returns one of equal parts of each input, along the first dimension."""
+
+    def __init__(self, micro_size: int) -> None:
+        POSITIVE_INTEGER.check("micro_size", micro_size)
+        self.micro_size = micro_size
+
+    def construct(self, i: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the parts with a number.
+
+        Raises
+        ------
+        ModelError
+            If an input cannot be divided.
+        """
+        sizes = _part_sizes(inputs, self.micro_size)
+        return tuple(x[i * n : (i + 1) * n] for x, n in zip(inputs, sizes, strict=True))
+
+
+def _part_sizes(inputs: Sequence[Tensor], count: int) -> list[int]:
+    """Return the rows of a part of each input.
+
+    Raises
+    ------
+    ModelError
+        If an input cannot be divided.
+    """
+    for tensor in inputs:
+        if not tensor.ndim or tensor.shape[0] % count:
+            raise ModelError(
+                f"an input of the shape {tensor.shape} is divided into {count} parts, expected a "
+                f"multiple of it in the first dimension"
+            )
+    return [tensor.shape[0] // count for tensor in inputs]
 
 
 VirtualDatasetCellTriple = _VirtualDatasetCell

@@ -271,6 +271,22 @@ class GatherD(Primitive):
         return result
 
 
+class PReLU(Primitive):
+    """The operand, times the weight of its channel, or one for all, where negative."""
+
+    operator = "prelu"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Multiply."""
+        if weight.shape == (1,) and x.ndim > 1 and x.shape[1] != 1:
+            weight = own.broadcast_to(weight, (x.shape[1],))
+        result: Tensor = super().__call__(x, weight)
+        return result
+
+
 class Squeeze(Primitive):
     """A tensor without dimensions of size one: those that are named, or all of them."""
 
@@ -377,6 +393,7 @@ __all__ = [
     "GatherV2",
     "LayerNorm",
     "MaxPool",
+    "PReLU",
     "SparseGatherV2",
     "Squeeze",
     "UnsortedSegmentMax",

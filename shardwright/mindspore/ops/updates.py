@@ -6,12 +6,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from shardwright import ops as own
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     wrong_value,
 )
 from shardwright.mindspore.ops.arrays import UnsortedSegmentProd
+from shardwright.operators.info import SplitCounts
 from shardwright.ops.composite import Assign, Composition
 from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
@@ -22,6 +23,7 @@ class _Inplace(OnAnyDevice):
     """A tensor whose rows at some positions are changed by those of another."""
 
     change: Callable[[], Any]
+    _counts: SplitCounts | None = None
 
     def __init__(self, indices: int | Sequence[int]) -> None:
         self.indices = (indices,) if isinstance(indices, int) else tuple(indices)
@@ -34,6 +36,7 @@ class _Inplace(OnAnyDevice):
         counts = counts_of(in_strategy)
         if counts is not None and len(counts) != 2:
             raise wrong_value("in_strategy", counts, "the slices of the tensor and of the rows")
+        self._counts = counts
         self.changed.shard(counts and (counts[0], (1, 1), counts[1]), out_strategy)
         return self
 
@@ -45,6 +48,14 @@ class _Inplace(OnAnyDevice):
         ModelError
             If there are not as many rows as positions, or a position is none of the tensor.
         """
+        if self._counts is not None:
+            own, other = self._counts
+            if own != other or own[:1] != (1,):
+                raise StrategyError(
+                    f"the strategy {self._counts} of `{type(self).__name__}` splits the tensor and "
+                    f"its rows in different ways, or between rows",
+                    hint="write 1 for the first dimension of both, and the same numbers after it",
+                )
         rows = (len(self.indices), *x.shape[1:])
         if input_v.shape != rows or max(self.indices, default=-1) >= x.shape[0]:
             raise ModelError(
