@@ -52,7 +52,7 @@ def refuse_selections(graph: Graph) -> None:
         If there are any.
     """
     for node in graph.nodes:
-        if node.operator == "dispatch" and node.attributes["experts"] == 1:
+        if node.operator == "dispatch" and not node.attributes.get("ragged", True):
             where = f" in `{node.scope}`" if node.scope else ""
             raise ModelError(
                 f"tokens are selected by the expert that they chose{where}, and what comes of "

@@ -25,7 +25,7 @@ def _mixtral(**options: Any) -> Any:
         num_hidden_layers=options.pop("num_hidden_layers", 1),
         num_attention_heads=4,
         num_key_value_heads=2,
-        num_local_experts=4,
+        num_local_experts=options.pop("num_local_experts", 4),
         use_cache=False,
         **options,
     )
@@ -41,7 +41,12 @@ def test_outputs_of_the_default_experts_are_those_of_pytorch() -> None:
 _POOLED = {"output_router_logits": True, "num_hidden_layers": 2, "router_aux_loss_coef": 0.3}
 
 
-@pytest.mark.parametrize("options", [{}, _POOLED], ids=["alone", "losses pooled over layers"])
+_ONE = {"num_local_experts": 1, "num_experts_per_tok": 1}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, _POOLED, _ONE], ids=["alone", "losses pooled over layers", "one expert"]
+)
 def test_loss_and_gradients_are_those_of_autograd(options: Any) -> None:
     module, tokens = _mixtral(**options)
     module.config._experts_implementation = "eager"  # the default has no float64
