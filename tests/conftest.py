@@ -62,6 +62,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let nobody visit what the tests have left: pytest collects garbage twice when it ends."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _every_pass_survives_text() -> Iterator[None]:
     """Check, after every pass that any test runs, that the graph can be written and read back.
