@@ -10,12 +10,12 @@ in the mean. What stands before the first tile is ready, and after the last one,
 each line along a size, so seconds are a constant and a term that grows with the size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.figures import (
     Description,
@@ -26,6 +26,7 @@ from shardwright.cost_model.efficiency.figures import (
     Share,
     Tag,
 )
+from shardwright.ir.types import DTYPES
 
 Size = Literal["m", "n", "k", "keys"]
 SHORT = ("bfloat16", "float16")
@@ -83,6 +84,19 @@ class Curve(Description):
     def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
         check_rising(points)
         return points
+
+    def check(self, what: str, sizes: Sequence[Size], *, has_widths: bool = False) -> None:
+        """Refuse sizes that a kind of kernel does not have.
+
+        Raises
+        ------
+        ValueError
+            If there is a half of another size, or widths where there are no heads.
+        """
+        if other := [name for name in self.halves if name not in sizes]:
+            raise ValueError(f"{what} has no size `{other[0]}`, of which `halves` has one")
+        if self.widths and not has_widths:
+            raise ValueError(f"{what} has no heads, of which `widths` has some")
 
     def attained(self, sizes: Mapping[Size, float], width: float | None = None) -> float:
         """Return the share of the peak that a kernel of some sizes attains."""
@@ -149,6 +163,24 @@ class Kernels(Description):
     attention: Annotated[dict[str, AttentionCurves], Field(min_length=1)]
     copies: Curve | None = None
     updates: Curve | None = None
+
+    @model_validator(mode="after")
+    def _curves_have_sizes_of_their_kernels(self) -> Self:
+        for kind in (*self.products, *self.grouped):
+            if kind not in DTYPES:
+                raise ValueError(f"no element type is called `{kind}`")
+        experts = [
+            curve for found in self.grouped.values() for curve in (found.matrices, found.rows)
+        ]
+        for curve in (*self.products.values(), *experts):
+            curve.check("a product", ("m", "n", "k"))
+        for kernel in self.attention.values():
+            kernel.forward.check("attention", ("keys",), has_widths=True)
+            kernel.backward.check("attention", ("keys",), has_widths=True)
+        for moving in (self.copies, self.updates):
+            if moving is not None:
+                moving.check("a copy or an update", ())
+        return self
 
     def of_product(self, dtype: str, experts: str = "") -> Curve | None:
         """Return the curve of products of a type; None where none were measured.

@@ -6,7 +6,7 @@ import pytest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.files import base_device
 from shardwright.cost_model.efficiency.hardware import Device
-from shardwright.cost_model.efficiency.kernels import Curve
+from shardwright.cost_model.efficiency.kernels import Curve, Kernels
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
 from shardwright.cost_model.roofline import operator_seconds
@@ -149,6 +149,56 @@ def test_kernels_of_a_relative_are_scaled_by_the_ratio_that_the_file_gives():
 def test_kernels_that_say_nothing_are_refused(changes, message):
     with pytest.raises(ClusterError) as caught:
         Device(**{**base_device("h100"), **changes})
+    assert str(caught.value) == message
+
+
+def changed(place: tuple[str, ...], **fields: object) -> dict[str, object]:
+    """Return the kernels of H100 with other fields of one curve."""
+    content = base_device("h100")["kernels"]
+    at = content
+    for key in place:
+        at = at[key]
+    at.update(fields)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        (
+            changed(("products", "bfloat16"), halves={"keys": 9}),
+            "a product has no size `keys`, of which `halves` has one",
+        ),
+        (
+            changed(("attention", "cudnn", "backward"), halves={"k": 9}),
+            "attention has no size `k`, of which `halves` has one",
+        ),
+        (
+            changed(("updates",), halves={"m": 9}),
+            "a copy or an update has no size `m`, of which `halves` has one",
+        ),
+        (
+            changed(("grouped", "bfloat16", "rows"), widths=[[64, 1.0]]),
+            "a product has no heads, of which `widths` has some",
+        ),
+        (
+            changed((), products={"bf16": {"share": 0.5, **ORIGIN}}),
+            "no element type is called `bf16`",
+        ),
+        (
+            changed(("products", "bfloat16"), halves={"rows": 9}),
+            "`products.bfloat16.halves.rows.[key]` is `rows`, "
+            "but should be 'm', 'n', 'k' or 'keys'",
+        ),
+        (
+            changed(("products", "bfloat16"), share=1.2),
+            "`products.bfloat16.share` is `1.2`, but should be less than or equal to 1",
+        ),
+    ],
+)
+def test_curves_of_sizes_that_kernels_do_not_have_are_refused(kernels, message):
+    with pytest.raises(ClusterError) as caught:
+        Kernels(**kernels)
     assert str(caught.value) == message
 
 
