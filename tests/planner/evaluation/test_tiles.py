@@ -11,9 +11,12 @@ from shardwright import nn
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import simulate
+from shardwright.dataflow.placement import stages_of
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
+from shardwright.models import training_definition
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.base import Pass
@@ -185,3 +188,13 @@ def test_layers_that_others_read_stay(read: Sequence[int]) -> None:
         kept = {f"layers.{place}.weight" for place in (*read, 0, 19)}
         assert len(read) == 20 or kept <= few.graph.values.keys()
         assert but_for_names(made_of(few, works)) == but_for_names(whole)
+
+
+@pytest.mark.parametrize(("name", "periods"), [("gemma3-12b", 8), ("llama3.2-3b", 28)])
+def test_of_all_periods_those_stay_that_leave_out_most(name, periods):
+    """Of six layers of Gemma 3 five are alike, and its 48 layers are eight periods of six."""
+    whole = training_definition(f"{name}:sequence=64", 8, 1)[0].graph
+    few = shortened(whole, Decisions(Mesh(()), {}, {}, stages=stages_of(whole)))
+    assert few is not None
+    (layers,) = few.stretches
+    assert len(layers) == periods - 2  # the first and the last stay beside these
