@@ -61,10 +61,10 @@ def test_no_halving_of_the_window_takes_less_memory_for_a_step_as_short(
     first(
         3,
         [
-            {"micro_batches": 2},
-            {"stages": 2, "micro_batches": 2},
-            {"objective": "serial"},
-            {},
+            {"micro_batches": 2, **ANY_PLAN},
+            {"stages": 2, "micro_batches": 2, **ANY_PLAN},
+            {"objective": "serial", **ANY_PLAN},
+            ANY_PLAN,
             {"search": "fully_sharded"},
             {"mode": "stand_alone"},
         ],
@@ -73,7 +73,7 @@ def test_no_halving_of_the_window_takes_less_memory_for_a_step_as_short(
 def test_everything_says_the_same_memory(options: dict[str, object]) -> None:
     devices = 1 if options.get("mode") == "stand_alone" else 4
     found = shardwright.compile(
-        "mlp:batch=32,layers=6,hidden=64", devices, optimizer="adam", **ANY_PLAN, **options
+        "mlp:batch=32,layers=6,hidden=64", devices, optimizer="adam", **options
     )
     limit = CPU.device.usable_bytes
     timeline, memory = timeline_of(found, limit), found.plan.document.memory
