@@ -83,6 +83,14 @@ class Composition(OnAnyDevice):
                 f"operands have the shapes {shapes}",
                 hint="give one number of slices for each dimension of each tensor",
             )
+        for shape, counts in zip(shapes, self.in_strategy, strict=True):
+            many = any(count > size for size, count in zip(shape, counts, strict=True))
+            if many and not self.is_pointwise:  # whose operators all have a strategy
+                raise StrategyError(
+                    f"the strategy {self.in_strategy} splits an operand of the shape {shape} of "
+                    f"`{type(self).__name__}` {counts} ways",
+                    hint="make at most as many slices as a dimension has elements",
+                )
         names = [value.name for value in values]
         given = dict(zip(names, self.in_strategy, strict=True))
         pairs = zip(names, self.in_strategy, strict=True)

@@ -184,6 +184,16 @@ def test_rows_that_are_split_in_another_way_than_the_tensor_are_refused():
     )
 
 
+def test_more_slices_of_an_operand_than_it_has_elements_are_refused():
+    join = operations.SquareSumAll().shard(((32, 1), (32, 1)))
+    with pytest.raises(RuntimeError) as caught:
+        program(join, ones(8, 16), ones(8, 16))
+    assert str(caught.value).startswith(
+        "the strategy ((32, 1), (32, 1)) splits an operand of the shape (8, 16) of `SquareSumAll` "
+        "(32, 1) ways"
+    )
+
+
 def test_a_batch_is_an_input_that_a_network_asks_for():
     batch = operations.GetNext(["float32", "int32"], [[32, 8], [32]], 2, "")
     found = program(lambda: batch()[0])
