@@ -71,6 +71,15 @@ def test_a_batch_is_that_of_a_rank_where_the_data_set_is_split():
     assert found["Default/MatMul-op0"] == [[16, 1], [1, 1]]
 
 
+def test_a_prediction_is_compiled_for_the_ranks_too():
+    model = Model(Product(((16, 1), (1, 1))))
+    assert model.infer_predict_layout(ones(64, 32))["w"][2] == [32, 8]
+    assert model.predict(ones(64, 32)).shape == (64, 8)
+    with pytest.raises(RuntimeError) as caught:
+        Model(Product(((64, 1), (1, 1)))).predict(ones(64, 32))
+    assert str(caught.value).startswith("`matmul` cannot be split by ((64, 1), (1, 1))")
+
+
 def test_an_illegal_strategy_is_a_runtime_error():
     with pytest.raises(RuntimeError) as caught:
         trained(Product(((16, 1), (2, 1))))

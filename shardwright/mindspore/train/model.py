@@ -8,7 +8,7 @@ from shardwright import train
 from shardwright.communication import processes
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
-from shardwright.ir.errors import OptionError
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import POSITIVE_INTEGER, check_choice, check_flag, wrong_value
 from shardwright.mindspore.common.api import _cell_graph_executor, compile_alone
 from shardwright.mindspore.context import (
@@ -138,6 +138,46 @@ class Model(train.Model):
         with as_mindspore():
             self._compile(whole_batch(train_dataset))
         return []
+
+    def predict(self, *predict_data: Any) -> Any:
+        """Return what the network returns for some inputs; see `shardwright.train.Model`.
+
+        In a simulated run the network is compiled for the ranks of the context first, so that what
+        they cannot run is refused.
+
+        Parameters
+        ----------
+        *predict_data
+            Tensors or arrays.
+
+        Raises
+        ------
+        RuntimeError
+            If a simulated run cannot be compiled; the error is a `ShardwrightError` too.
+        """
+        if is_simulated():
+            self.infer_predict_layout(*predict_data)
+        return super().predict(*predict_data)
+
+    def infer_predict_layout(self, *predict_data: Any) -> Mapping[str, Any]:
+        """Compile the network alone for the ranks of the context; return layouts of parameters.
+
+        Parameters
+        ----------
+        *predict_data
+            Tensors or arrays: whole inputs.
+
+        Raises
+        ------
+        RuntimeError
+            If it cannot be compiled; the error is a `ShardwrightError` too.
+        ModelError
+            If the network is a function.
+        """
+        if not isinstance(self.network, Cell):
+            raise ModelError("a function has no layouts of parameters, expected a cell")
+        _cell_graph_executor.compile(self.network, *predict_data)
+        return self.network.parameter_layout_dict
 
     def _compile(self, batch: Sequence[Tensor]) -> None:
         """Compile for the ranks of the context, without starting them."""
