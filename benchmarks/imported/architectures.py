@@ -21,6 +21,7 @@ import time
 import traceback
 import warnings
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import architectures_page
@@ -76,6 +77,7 @@ class Row:
     nodes: int = 0
     seconds: float = 0.0
     assumed: list[str] = field(default_factory=list)
+    day: str = ""  # when it was run; empty before days were noted
 
 
 def heads() -> dict[str, tuple[str, str]]:
@@ -323,12 +325,13 @@ def main(*arguments: str) -> None:
             if not statuses & {"refused", "wrong", "not tried", "not finished", "new"}
             or (known[k].status if k in known else "new") in statuses
         ]
-        kinds.sort(key=lambda kind: table[kind][0] != _HEADS[0])
+        kinds.sort(key=lambda kind: known[kind].seconds if kind in known else SECONDS)
     if kinds:
         warm()
     for kind in kinds:
         head, name = table[kind]
         row = alone(Row(kind, name, head), RANKS if "ranks" in statuses else 1)
+        row.day = datetime.now(tz=UTC).date().isoformat()
         put(row)
         print(
             f"{row.kind:28} {row.head:12} {row.status:9} {row.loss:.0e} {row.gradient:.0e} "

@@ -28,6 +28,7 @@ that were found: most are sizes that do not fit each other, some need a package 
 installed, or have no `forward`.
 
 {counts}
+{days}
 Of the right ones, {assumed} are imported with `as_example=True`: their sizes or branches depend on
 the elements of images, sounds or tokens, are those of the example, and are checked in every batch.
 {rest}
@@ -78,6 +79,7 @@ def write(rows: Iterable[Any], kinds: Mapping[str, Any], settings: Mapping[str, 
     text = _TEXT.format(
         known=len(kinds),
         counts=_counts(known),
+        days=_days(known),
         assumed=sum(bool(row.assumed) for row in known if row.status == "right"),
         lines="\n".join(
             f"| {row.kind} | {'; '.join(f'`{_cell(line)}`' for line in row.assumed)} |"
@@ -99,6 +101,20 @@ def write(rows: Iterable[Any], kinds: Mapping[str, Any], settings: Mapping[str, 
         **settings,
     )
     PAGE.write_text(text)
+
+
+def _days(rows: Sequence[Any]) -> str:
+    """Return a sentence that says which rows were not run with the last ones."""
+    last = max(row.day for row in rows)
+    old = [row for row in rows if row.day != last]
+    if not old:
+        return f"All were run on {last}.\n"
+    causal = sum(row.head == _CAUSAL for row in old)
+    return (
+        f"On {last} {len(rows) - len(old)} were run, the cheapest ones first; {len(old)}, {causal} "
+        "of them causal language models,\nhave the rows of the run before, and so have "
+        "the columns of four ranks.\n"
+    )
 
 
 def _counts(rows: Sequence[Any]) -> str:
