@@ -2,7 +2,7 @@
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -198,7 +198,7 @@ def trace(
     alive = {node.name for node in without_dead_nodes(graph).nodes}
     return Definition(
         graph,
-        tuple(InputSpec(value.name, value.type) for value in tracer.inputs),
+        _all_inputs(inputs, tracer.inputs),
         {node: pin for node, pin in tracer.pins.items() if node in alive},
         {node: pin for node, pin in tracer.result_pins.items() if node in alive},
         tracer.initial,
@@ -256,6 +256,12 @@ def _micro_batches(network: Network, loss_fn: Network | None) -> int:
                     hint="pass `GradAccumulation(network, micro_size)` itself",
                 )
     return int(getattr(network, "micro_batches", 1))
+
+
+def _all_inputs(given: Sequence[InputSpec], inputs: Iterable[Value]) -> tuple[InputSpec, ...]:
+    """Return the inputs of a graph: those that are given, and those that the network adds."""
+    known = {spec.name: spec for spec in given}
+    return tuple(known.get(value.name) or InputSpec(value.name, value.type) for value in inputs)
 
 
 def _outermost(network: Network) -> Network:
