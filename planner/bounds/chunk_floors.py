@@ -24,6 +24,7 @@ which the shares hold.
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shardwright.dataflow.orders import Interleaved
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
@@ -89,7 +90,8 @@ class Halves:
             The bound; 0 where there is no such schedule, or it has too many segments.
         """
         one = configuration
-        exists = one.chunks > 1 and one.micro_batches % one.stages == 0 and self.seconds > 0
+        is_known = one.chunks > 1 and one.schedule == Interleaved.name  # others may be shorter
+        exists = is_known and one.micro_batches % one.stages == 0 and self.seconds > 0
         if not exists or 2 * one.parts * one.micro_batches > _MOST_ACTIONS:
             return 0.0
         rates = _rates(one.stages, one.chunks, one.micro_batches, self.forward, self.backward)
@@ -101,7 +103,7 @@ class Halves:
 @lru_cache(maxsize=1024)
 def _rates(groups: int, chunks: int, count: int, forward: float, backward: float) -> PassRates:
     """Return the factors of a schedule."""
-    schedule = make_schedule("interleaved", groups, chunks, count)
+    schedule = make_schedule(Interleaved.name, groups, chunks, count)
     order = execution_order(schedule)
     passed = path_mixture(
         _jobs(schedule, order, forward, backward), *_known(schedule, forward + backward)

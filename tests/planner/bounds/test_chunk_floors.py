@@ -68,7 +68,17 @@ def test_a_part_of_the_bubble_is_in_the_floor(numbers: tuple[int, int, int], lea
 def test_of_no_schedule_or_a_long_one_there_is_no_floor() -> None:
     halves = Halves(1.0, 1 / 3, 2 / 3)
     for count, stages, chunks in ((3, 2, 2), (2, 2, 1), (512, 2, 2)):
-        assert halves.step(Configuration(None, count, stages, chunks), DEVICES, 1.0) == 0.0
+        assert (
+            halves.step(Configuration(None, count, stages, chunks, "interleaved"), DEVICES, 1.0)
+            == 0.0
+        )
+
+
+def test_another_order_of_chunks_may_be_faster_and_has_no_floor() -> None:
+    halves = Halves(DEVICES * 8.0, 1 / 3, 2 / 3)
+    orders = [Configuration(None, 8, 4, 2, name) for name in ("interleaved", "interleaved_pairs")]
+    known, other = (halves.step(one, DEVICES, 1.0) for one in orders)
+    assert known > 0 == other
 
 
 def test_blocks_of_small_shares_count_in_part() -> None:
