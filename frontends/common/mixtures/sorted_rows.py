@@ -42,6 +42,9 @@ def sorted_rows_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[Mixture]
 def _group(graph: Graph, node: Node) -> tuple[str, int] | None:
     """Return the choices that rows are sorted by, and how many experts there are."""
     experts, group = node.attributes["experts"], graph.values[node.operands[1]].type
+    made = graph.producers.get(node.operands[1])
+    if made is None or made.operator != "reduce_sum":  # as `group_of_rows` counts ends
+        return None  # rows that are dispatched by choices already
     chosen = choice_of(graph, node.operands[1])
     if not isinstance(experts, int) or experts < 2 or not chosen or chosen == node.operands[1]:
         return None

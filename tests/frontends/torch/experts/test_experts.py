@@ -57,6 +57,20 @@ def test_loss_and_gradients_are_those_of_autograd(options: Any) -> None:
     assert max(compare.on_ranks(wide, tokens, 4, dataset_strategy="data_parallel")) < 1e-9
 
 
+def test_a_choice_that_is_masked_before_the_experts_keeps_its_weight() -> None:
+    """A router may have a class more than there are experts, which skips the layer."""
+    module, tokens = _mixtral(num_experts_per_tok=1)
+    module.config._experts_implementation = "eager"
+
+    def skipping(_: Any, given: Any) -> Any:
+        x, chosen, weights = given
+        return x, chosen.masked_fill(chosen == 3, 0), weights.masked_fill(chosen == 3, 0) * 0.5
+
+    module.model.layers[0].mlp.experts.register_forward_pre_hook(skipping)
+    found = compare.gradients_differ(compare.Wide(module.double()), tokens)
+    assert max(found.loss, found.gradient) < 1e-9
+
+
 def test_experts_compute_the_rows_of_the_tokens_that_chose_them() -> None:
     graph = import_module(*_mixtral()).graph
     inside = [node for node in graph.nodes if node.results[0].type.ragged]
