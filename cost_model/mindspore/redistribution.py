@@ -38,11 +38,17 @@ class RedistributionOperator:
         Position of the piece that is split or gathered; the one gathered by an ``all_to_all``.
     devices : int
         Number of devices in a group.
+    axes : tuple of str
+        The axes over which a piece is split, or was until now.
+    split : int, optional
+        The piece that an ``all_to_all`` splits.
     """
 
     kind: str
     piece: int
     devices: int
+    axes: Axes = ()
+    split: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +296,10 @@ class _Inference:
                 self.left[first] = ()
         return found
 
-    def _operator(self, kind: str, piece: int, axes: Axes) -> RedistributionOperator:
-        return RedistributionOperator(kind, piece, self.mesh.extent(axes))
+    def _operator(
+        self, kind: str, piece: int, axes: Axes, split: int | None = None
+    ) -> RedistributionOperator:
+        return RedistributionOperator(kind, piece, self.mesh.extent(axes), axes, split)
 
     def _until_stuck(self) -> list[RedistributionOperator]:
         found: list[RedistributionOperator] = []
@@ -326,7 +334,7 @@ class _Inference:
                 holder = next((i for i, axes in self.left.items() if axes == wanted), None)
                 if holder is None:
                     continue
-                found.append(self._operator("all_to_all", holder, wanted))
+                found.append(self._operator("all_to_all", holder, wanted, piece))
                 del self.left[piece]
                 self.left[holder] = ()
         return found
