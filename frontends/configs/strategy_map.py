@@ -94,6 +94,26 @@ def read_strategy_map(where: str, content: bytes) -> StrategyMap:
         ) from None
 
 
+def ranks_message(ranks: Sequence[int]) -> bytes:
+    """Return MindSpore's `ParallelGroupMap` with the ranks of equal checkpoints."""
+    return _bytes_field(2, _dims(ranks))
+
+
+def read_ranks(content: bytes) -> list[int]:
+    """Return the ranks of equal checkpoints that a `ParallelGroupMap` lists; none in another file.
+
+    Examples
+    --------
+    >>> read_ranks(ranks_message([0, 4, 300]))
+    [0, 4, 300]
+    """
+    try:
+        listed = [value for number, value in _fields(content) if number == 2]
+        return [number for value in listed for number in _numbers(value)]
+    except IndexError:
+        return []
+
+
 def layout_of(
     where: str, name: str, matrix: Sequence[int], places: Sequence[int], sharded: int
 ) -> MatrixLayout:

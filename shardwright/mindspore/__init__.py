@@ -58,6 +58,7 @@ from shardwright.mindspore.train import (
     Model,
     load_checkpoint,
     load_param_into_net,
+    restore_group_info_list,
     save_checkpoint,
 )
 from shardwright.parameter import Parameter, initializer
@@ -103,6 +104,7 @@ __all__ = [
     "parallel",
     "reset_auto_parallel_context",
     "reset_ps_context",
+    "restore_group_info_list",
     "save_checkpoint",
     "set_auto_parallel_context",
     "set_context",

@@ -17,6 +17,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph, Parameter
+from shardwright.mindspore.common.group_info import save_group_info
 from shardwright.mindspore.common.listings import graph_info, parameter_layouts
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.errors import as_mindspore
@@ -118,6 +119,8 @@ class _CellGraphExecutor:
         """Keep the newest program of a cell, and how its parameters are split."""
         self._newest[cell] = found
         cell.parameter_layout_dict = parameter_layouts(found)
+        get = get_auto_parallel_context
+        save_group_info(found, get("device_num"), get("global_rank") or 0)
 
     @property
     def _graph_executor(self) -> "_CellGraphExecutor":

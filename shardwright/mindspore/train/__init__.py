@@ -6,6 +6,7 @@ from shardwright.mindspore.train.serialization import (
     ModelCheckpoint,
     load_checkpoint,
     load_param_into_net,
+    restore_group_info_list,
     save_checkpoint,
 )
 from shardwright.train import (
@@ -48,6 +49,7 @@ __all__ = [
     "load_checkpoint",
     "load_param_into_net",
     "metrics",
+    "restore_group_info_list",
     "save_checkpoint",
     "serialization",
 ]

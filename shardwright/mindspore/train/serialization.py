@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from shardwright import train
 from shardwright.ir.values import wrong_value
+from shardwright.mindspore.common.group_info import restore_group_info_list
 from shardwright.nn.cell import Cell
 from shardwright.train import load_checkpoint, load_param_into_net
 
@@ -57,4 +58,10 @@ class ModelCheckpoint(train.ModelCheckpoint):
     format: ClassVar[str] = "ckpt"
 
 
-__all__ = ["ModelCheckpoint", "load_checkpoint", "load_param_into_net", "save_checkpoint"]
+__all__ = [
+    "ModelCheckpoint",
+    "load_checkpoint",
+    "load_param_into_net",
+    "restore_group_info_list",
+    "save_checkpoint",
+]
