@@ -367,10 +367,14 @@ def _weighted(fn: Callable[..., Any]) -> Callable[..., Any]:
         made = fn(*own)
         found = list(tensors_in(made))
         given = list(tensors_in(weights)) or [weights] * len(found)
-        if len(given) != len(found):
+        shapes, own_shapes = (
+            [getattr(one, "shape", ()) for one in each] for each in (found, given)
+        )
+        fits = all(own in ((), shape) for shape, own in zip(shapes, own_shapes, strict=False))
+        if len(given) != len(found) or not fits:
             raise ModelError(
-                f"a function returns {len(found)} tensors, and {len(given)} are given as their "
-                f"weights",
+                f"a function returns tensors of the shapes {shapes}, and their weights have the "
+                f"shapes {own_shapes}",
                 hint="give the last input in the form of what the function returns",
             )
         parts = [(one * by).sum() for one, by in zip(found, given, strict=True)]

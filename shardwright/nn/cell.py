@@ -102,9 +102,9 @@ class Cell:
 
     def _as_read(self, item: Any) -> Any:
         """Return an input in the element type that the cell computes in."""
-        if self._reads_as is None or not isinstance(item, Tensor) or not item.type.is_float:
-            return item
-        return item.astype(self._reads_as)
+        if self._reads_as is not None and isinstance(item, Tensor):
+            return item.of_real_type(self._reads_as)
+        return type(item)(map(self._as_read, item)) if type(item) in (tuple, list) else item
 
     def __repr__(self) -> str:
         cells, parameters = len(self.name_cells()), len(list(self.get_parameters()))
@@ -177,8 +177,8 @@ class Cell:
         Parameters
         ----------
         **flags
-            ``fp16``, ``bf16`` or ``fp32``, as `to_float`; ``defer_inline``, which changes nothing:
-            cells are traced whole.
+            ``fp16``, ``bf16`` or ``fp32``, as `to_float`, which False undoes; ``defer_inline``,
+            which changes nothing: cells are traced whole.
 
         Raises
         ------
@@ -190,6 +190,9 @@ class Cell:
             check_flag(name, value)
             if value and name in _FLAGS:
                 self.to_float(_FLAGS[name])
+            for _, cell in self.cells_and_names():
+                if not value and cell._reads_as == _FLAGS.get(name, ""):
+                    cell._reads_as = None
         return self
 
     add_flags_recursive = add_flags

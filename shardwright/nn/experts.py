@@ -244,7 +244,9 @@ class RoutedExperts(Cell):
         loads, mean = ops.stop_gradient(loads), (len(before) + 1) / self.experts
         self._moved = (tracer, *before, loads)
         step = apply("sign", mean - sum(before, start=loads)) * self.selection_rate
-        following = (self.selection_bias + step).value(tracer)
+        dtype = self.selection_bias.dtype
+        with tracer.reading_as(dtype):  # whatever type the cell computes in
+            following = (self.selection_bias + step.of_real_type(dtype)).value(tracer)
         tracer.updates.append((name, following.name))
 
     def _within_capacity(self, x: Tensor, chosen: Tensor) -> Tensor:

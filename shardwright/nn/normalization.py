@@ -186,8 +186,10 @@ class BatchNorm(Cell):
         return x * scale.reshape(sizes) + shift.reshape(sizes)
 
     def _move(self, moving: Parameter, batch: Tensor) -> None:
-        following = moving * self.momentum + batch * (1 - self.momentum)
         tracer = current_tracer()
+        with tracer.reading_as(moving.dtype):  # whatever type the cell computes in
+            batch = batch.of_real_type(moving.dtype)
+            following = moving * self.momentum + batch * (1 - self.momentum)
         tracer.updates.append((moving.value(tracer).name, following.value(tracer).name))
 
 

@@ -207,7 +207,8 @@ class Assign(Composition):
             If the parameter is trained, or updated twice.
         """
         tracer = current_tracer()
-        following = self.following(variable, value)
+        with tracer.reading_as(variable.dtype):  # whatever type the cell computes in
+            following = self.following(variable, value.of_real_type(variable.dtype))
         name = variable.value(tracer).name
         if variable.requires_grad and tracer.only_rank is None:
             raise assigned_and_trained(name)
@@ -253,7 +254,10 @@ class DropoutDoMask(Composition):
     def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
         """Pin the slices of the tensor; the mask has the same, and the probability none."""
         counts = counts_of(in_strategy)
-        return super().shard(counts and (counts[0], counts[0], ()), out_strategy)
+        whole = counts and (counts[0], counts[0], ())
+        if counts and counts != whole[: len(counts)]:
+            raise wrong_value("in_strategy", counts, f"{whole}", "the mask is split as the tensor")
+        return super().shard(whole, out_strategy)
 
     def compose(self, x: Tensor, mask: Tensor, keep_prob: float | Tensor) -> Tensor:
         """Mask and scale; the mask is true where an element is kept."""

@@ -224,3 +224,76 @@ def test_the_gradient_is_weighed_by_the_last_input():
     function = ms.ops.GradOperation(sens_param=True)(lambda x: x * x)
     found = function(Tensor(X), Tensor(np.full((4, 3), 0.5)))
     np.testing.assert_allclose(found.asnumpy(), X, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("weights", "shape"), [(np.ones((1, 3)), (1, 3)), (np.ones(3), (3,))])
+def test_weights_of_another_shape_than_the_result_are_refused(weights, shape):
+    function = ms.ops.GradOperation(sens_param=True)(lambda x: x * x)
+    with pytest.raises(ShardwrightError) as caught:
+        function(Tensor(X), Tensor(weights))
+    assert str(caught.value).startswith(
+        f"a function returns tensors of the shapes [(4, 3)], and their weights have the shapes "
+        f"[{shape}]"
+    )
+
+
+def test_a_position_outside_of_a_tensor_multiplies_nothing():
+    times = operations.TensorScatterMul()
+    outside = np.array([[0, 3], [-1, 0], [4, 0]], np.int32)
+    found = times(Tensor(X), Tensor(outside), Tensor(np.full(3, 2.0)))
+    np.testing.assert_array_equal(found.asnumpy(), X)
+    with pytest.raises(ShardwrightError, match="do not index a tensor of shape"):
+        times(Tensor(X), Tensor(np.zeros((1, 3), np.int32)), Tensor(np.ones(1)))
+
+
+def test_a_diagonal_may_have_infinities():
+    found = operations.Diag()(Tensor(np.array([1.0, np.inf])))
+    np.testing.assert_array_equal(found.asnumpy(), np.diag([1.0, np.inf]))
+
+
+def test_masks_without_seeds_are_their_own_and_with_one_seed_the_same():
+    def masks(seed):
+        draw = [operations.DropoutGenMask(seed, 0) for _ in range(2)]
+        return Applied(lambda x: tuple(one((64,), 0.5) for one in draw))(Tensor(X))
+
+    one, other = masks(0)
+    assert (one.asnumpy() != other.asnumpy()).any()
+    one, other = masks(7)
+    np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
+
+
+def test_the_mask_of_dropout_is_split_as_its_tensor():
+    with pytest.raises(ShardwrightError) as caught:
+        operations.DropoutDoMask().shard(((4, 1), (1, 4), ()))
+    assert str(caught.value).startswith(
+        "`in_strategy` is ((4, 1), (1, 4), ()), expected ((4, 1), (4, 1), ())"
+    )
+
+
+class Counting(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.steps = Parameter(ones(1), name="steps", requires_grad=False)
+        self.add = operations.AssignAdd()
+
+    def construct(self, x):
+        self.add(self.steps, x.sum() * 0 + 1)
+        return self.norm(x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_parameters_that_are_assigned_to_keep_their_type_in_a_cell_of_another(dtype):
+    network = Counting().to_float(dtype)
+    network.set_train()
+    assert network(ones(2, 3, 4, 4)).dtype == dtype
+    assert network.norm.moving_mean.dtype == network.steps.dtype == "float32"
+    phase, _ = _cell_graph_executor.compile(network, ones(16, 3, 4, 4))
+    assert len(_cell_graph_executor.program(phase).updates) == 3
+
+
+def test_a_flag_that_is_false_undoes_the_type():
+    network = Product().add_flags(fp16=True)
+    assert network(ones(64, 32)).dtype == "float16"
+    assert network.add_flags(bf16=False)(ones(64, 32)).dtype == "float16"
+    assert network.add_flags(fp16=False)(ones(64, 32)).dtype == "float32"

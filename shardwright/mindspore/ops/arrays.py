@@ -234,8 +234,9 @@ class Diag(Composition):
         """
         if input_x.ndim != 1:
             raise ModelError(f"`Diag` takes a vector, the tensor has the shape {input_x.shape}")
-        identity = Tensor(np.eye(input_x.shape[0]), input_x.dtype)
-        return identity * apply("expand_dims", input_x, axis=0)
+        diagonal = Tensor(np.eye(input_x.shape[0], dtype=bool))
+        zero = apply("fill", shape=(), value=0.0, dtype=input_x.dtype)
+        return apply("where", diagonal, apply("expand_dims", input_x, axis=0), zero)
 
 
 class UnsortedSegmentProd(Composition):

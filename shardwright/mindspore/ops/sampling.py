@@ -23,13 +23,13 @@ class UniformReal(Made):
     Parameters
     ----------
     seed, seed2 : int
-        Two operators with other seeds draw other numbers.
+        Two operators with other seeds draw other numbers; without seeds each draws its own.
     """
 
     def __init__(self, seed: int = 0, seed2: int = 0) -> None:
         for name, number in (("seed", seed), ("seed2", seed2)):
             NOT_NEGATIVE_INTEGER.check(name, number)
-        self._key = f"uniform {seed} {seed2}"
+        self._key = f"uniform {seed} {seed2}" if seed or seed2 else ""
 
     def compose(self, shape: Sequence[int]) -> Tensor:
         """Draw."""
@@ -37,8 +37,9 @@ class UniformReal(Made):
 
 
 def uniform(key: str, shape: tuple[int, ...]) -> Tensor:
-    """Return numbers from 0 to 1 that depend on the step and a key."""
+    """Return numbers from 0 to 1 that depend on the step and a key; without one on their place."""
     tracer = current_tracer()
+    key = key or tracer.unique_name("uniform", numbered=True)
     step = TracedTensor(tracer.step())
     like = apply("fill", shape=shape, value=0.0, dtype="float32")
     return apply("random_uniform", like, step, key=f"{tracer.scope} {key}")
@@ -50,7 +51,7 @@ class DropoutGenMask:
     Parameters
     ----------
     Seed0, Seed1 : int
-        Two operators with other seeds make other masks.
+        Two operators with other seeds make other masks; without seeds each makes its own.
     """
 
     def __init__(self, Seed0: int = 0, Seed1: int = 0) -> None:  # noqa: N803
@@ -77,7 +78,7 @@ class UniformCandidateSampler(Composition):
     range_max : int
         Number of classes.
     seed : int
-        Two operators with other seeds draw other classes.
+        Two operators with other seeds draw other classes; without one each draws its own.
     remove_accidental_hits : bool
         Must be False.
     """
@@ -104,7 +105,7 @@ class UniformCandidateSampler(Composition):
         if unique and num_sampled > range_max:
             raise wrong_value("num_sampled", num_sampled, f"at most `range_max`, {range_max}")
         self.num_true, self.num_sampled, self.unique = num_true, num_sampled, unique
-        self.range_max, self._key = range_max, f"classes {seed}"
+        self.range_max, self._key = range_max, f"classes {seed}" if seed else ""
 
     def compose(self, true_classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the classes drawn, and what is expected of the true ones and of them.

@@ -1,6 +1,7 @@
 """Rows of tensors and parameters that are changed at positions."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -49,8 +50,8 @@ class _Inplace(OnAnyDevice):
             If there are not as many rows as positions, or a position is none of the tensor.
         """
         if self._counts is not None:
-            own, other = self._counts
-            if own != other or own[:1] != (1,):
+            of_tensor, of_rows = self._counts
+            if of_tensor != of_rows or of_tensor[:1] != (1,):
                 raise StrategyError(
                     f"the strategy {self._counts} of `{type(self).__name__}` splits the tensor and "
                     f"its rows in different ways, or between rows",
@@ -116,17 +117,14 @@ class TensorScatterDiv(Composition):
 
 
 def _times(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Return a tensor times slices at tuples of positions."""
+    """Return a tensor times slices at tuples of positions; those outside of it change nothing."""
     depth = indices.shape[-1]
     sizes, slices = x.shape[:depth], x.shape[depth:]
-    segment = None
-    for d, size in enumerate(sizes):
-        one = indices[..., d]
-        segment = one if segment is None else segment * size + one
-    assert segment is not None
-    count = int(np.prod(sizes))
-    flat = segment.reshape((-1,))
-    products = UnsortedSegmentProd()(updates.reshape((flat.shape[0], *slices)), flat, count)
+    count = prod(sizes)
+    numbers = Tensor(np.arange(1, count + 1, dtype=np.int32).reshape(sizes))
+    segments = (apply("gather_nd", numbers, indices) - 1).reshape((-1,))
+    rows = updates.reshape((segments.shape[0], *slices))
+    products = UnsortedSegmentProd()(rows, segments, count)
     return x * products.reshape(x.shape)
 
 
