@@ -204,7 +204,7 @@ class Tensor:
         return apply("cast", self, dtype=dtype)
 
     def of_real_type(self, dtype: str) -> "Tensor":
-        """Return real numbers as another type of real numbers; others, and the same, as they are."""
+        """Return real numbers as another type of those; others, and the same, as they are."""
         are_real = self.type.is_float and "float" in dtype
         return self.astype(dtype) if are_real and self.dtype != dtype else self
 

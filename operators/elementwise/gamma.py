@@ -35,7 +35,8 @@ def _series(z: Array, coefficients: tuple[float, ...]) -> Array:
 
 def lgamma(x: Array) -> Array:
     """Return the logarithm of the absolute value of the gamma function."""
-    up = np.where(x < 0.5, 1 - x, x).astype(np.float64)  # by reflection
+    wide = x.astype(np.float64)
+    up = np.where(wide < 0.5, 1 - wide, wide)  # by reflection
     far = up >= _SHIFT
     z, product = np.where(far, up, up + _SHIFT), np.ones_like(up)
     for k in range(_SHIFT):
@@ -43,7 +44,7 @@ def lgamma(x: Array) -> Array:
     tail = _stirling(z)
     value = (z - 0.5) * np.log(z) - z + np.log(2 * pi) / 2 + tail - np.log(product)
     with np.errstate(divide="ignore", invalid="ignore"):
-        reflected = np.log(pi / np.abs(np.sin(pi * x))) - value
+        reflected = np.log(pi / np.abs(np.sin(pi * wide))) - value
         found = np.where(x < 0.5, reflected, value)
     return np.asarray(np.where(_is_pole(x) | np.isinf(x), np.inf, found), x.dtype)
 
@@ -64,7 +65,8 @@ def polygamma(x: Array, order: int) -> Array:
     By the asymptotic series 6.4.11 of M. Abramowitz and I. Stegun, "Handbook of Mathematical
     Functions", 1964, behind steps of the recurrence 6.4.6; on the left by the reflection 6.4.7.
     """
-    up = np.where(x < 0.5, 1 - x, x).astype(np.float64)
+    wide = x.astype(np.float64)
+    up = np.where(wide < 0.5, 1 - wide, wide)
     shift = _SHIFT + 2 * order  # from where on the series of every order has all digits
     far, steps = up >= shift, np.zeros_like(up)
     z = np.where(far, up, up + shift)
@@ -78,7 +80,7 @@ def polygamma(x: Array, order: int) -> Array:
         slope = np.polynomial.Polynomial([0, 1])
         for _ in range(order):  # of the cotangent, in powers of the cotangent
             slope = -slope.deriv() * np.polynomial.Polynomial([1, 0, 1])
-        reflected = (-1) ** order * value - pi ** (order + 1) * slope(1 / np.tan(pi * x))
+        reflected = (-1) ** order * value - pi ** (order + 1) * slope(1 / np.tan(pi * wide))
         found = np.where(x < 0.5, reflected, value)
     at_pole: Array | float = inf if order % 2 else -inf
     if order == 0:  # from either side of zero, and of other poles, another infinity

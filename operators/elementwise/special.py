@@ -48,19 +48,21 @@ def erfc(x: Array) -> Array:
 
 def erfcx(x: Array) -> Array:
     """Return exp(x^2) times `erfc`, which is small but not zero where `erfc` is."""
-    size = np.abs(x)
+    wide = x.astype(np.float64)
+    size = np.abs(wide)
     with np.errstate(over="ignore", invalid="ignore"):
-        grown = np.exp(np.square(x))
+        grown = np.exp(np.square(wide))
         tail = np.where(size < 0.46875, np.minimum(grown, 2) * (1 - erf(size)), erfc_ratio(size))
         return np.asarray(np.where(x < 0, 2 * grown - tail, tail), x.dtype)
 
 
 def log_ndtr(x: Array) -> Array:
     """Return the logarithm of the distribution function of standard normal numbers."""
-    below = np.minimum(x, -1.0)
+    wide = x.astype(np.float64)
+    below = np.minimum(wide, -1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.log(erfcx(-below / sqrt(2)) / 2) - np.square(below) / 2
-        found = np.where(x < -1, far, np.log1p(-erfc(np.maximum(x, -1.0) / sqrt(2)) / 2))
+        found = np.where(x < -1, far, np.log1p(-erfc(np.maximum(wide, -1.0) / sqrt(2)) / 2))
     return np.asarray(np.where(x == -np.inf, -np.inf, found), x.dtype)
 
 

@@ -254,8 +254,10 @@ class DropoutDoMask(Composition):
     def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
         """Pin the slices of the tensor; the mask has the same, and the probability none."""
         counts = counts_of(in_strategy)
-        whole = counts and (counts[0], counts[0], ())
-        if counts and counts != whole[: len(counts)]:
+        if not counts:
+            return super().shard(counts, out_strategy)
+        whole = (counts[0], counts[0], ())
+        if counts != whole[: len(counts)]:
             raise wrong_value("in_strategy", counts, f"{whole}", "the mask is split as the tensor")
         return super().shard(whole, out_strategy)
 
