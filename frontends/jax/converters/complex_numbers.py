@@ -109,11 +109,16 @@ def _squares(x: Pair) -> Any:
     return x[0] * x[0] + x[1] * x[1]
 
 
+def _scaled(x: Pair) -> tuple[Any, Pair]:
+    """Return the larger part, a constant, and both parts over it, whose squares do not overflow."""
+    unit = lax.stop_gradient(jnp.maximum(jnp.abs(x[0]), jnp.abs(x[1])))
+    unit = jnp.where((unit == 0) | ~jnp.isfinite(unit), 1, unit)
+    return unit, (x[0] / unit, x[1] / unit)
+
+
 def _over(x: Pair, y: Pair) -> Pair:
     """Return a quotient by parts relative to the larger one of the divisor, so none overflows."""
-    unit = lax.stop_gradient(jnp.maximum(jnp.abs(y[0]), jnp.abs(y[1])))
-    unit = jnp.where((unit == 0) | ~jnp.isfinite(unit), 1, unit)
-    below = y[0] / unit, y[1] / unit
+    unit, below = _scaled(y)
     real, imaginary = _times(x, (below[0], -below[1]))
     size = _squares(below) * unit
     return real / size, imaginary / size
@@ -126,7 +131,8 @@ def _root(squares: Any) -> Any:
 
 
 def _abs(_: Any, x: Pair) -> Any:
-    return _root(_squares(x))
+    unit, scaled = _scaled(x)
+    return unit * _root(_squares(scaled))
 
 
 def _exp(_: Any, x: Pair) -> Pair:
@@ -135,15 +141,16 @@ def _exp(_: Any, x: Pair) -> Pair:
 
 
 def _log(_: Any, x: Pair) -> Pair:
-    return jnp.log(_squares(x)) / 2, jnp.arctan2(x[1], x[0])
+    unit, scaled = _scaled(x)
+    return jnp.log(_squares(scaled)) / 2 + jnp.log(unit), jnp.arctan2(x[1], x[0])
 
 
 def _polar(size: Any, angle: Any) -> Pair:
     return size * jnp.cos(angle), size * jnp.sin(angle)
 
 
-def _sqrt(_: Any, x: Pair) -> Pair:
-    return _polar(_root(_root(_squares(x))), jnp.arctan2(x[1], x[0]) / 2)
+def _sqrt(equation: Any, x: Pair) -> Pair:
+    return _polar(_root(_abs(equation, x)), jnp.arctan2(x[1], x[0]) / 2)
 
 
 def _sinh(_: Any, x: Pair) -> Pair:
@@ -180,7 +187,12 @@ def _power(equation: Any, x: Pair) -> Pair:
 
 def _any_power(equation: Any, x: Pair, y: tuple[Any, Any]) -> Pair:
     exponent = y if y[1] is not None else (y[0], jnp.zeros_like(y[0]))
-    return _exp(equation, _times(_log(equation, x), exponent))
+    is_zero = (x[0] == 0) & (x[1] == 0)
+    is_one = (exponent[0] == 0) & (exponent[1] == 0)
+    known = _log(equation, (jnp.where(is_zero, 1, x[0]), x[1]))
+    real, imaginary = _exp(equation, _times(known, exponent))
+    is_known = is_zero | is_one
+    return jnp.where(is_known, 1 * is_one, real), jnp.where(is_known, 0, imaginary)
 
 
 def _product(equation: Any, x: tuple[Any, Any], y: tuple[Any, Any]) -> Pair:

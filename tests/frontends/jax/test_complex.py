@@ -122,6 +122,25 @@ def test_the_absolute_value_has_no_slope_at_zero() -> None:
     assert max(found.loss, found.gradient) == 0
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_numbers_whose_squares_are_too_large_or_small(size: float) -> None:
+    def loss(params: Any, x: Any) -> Any:
+        z = size * lax.complex(params["w"], x)
+        return (jnp.abs(z) / size + jnp.log(z).real + jnp.abs(jnp.sqrt(z)) / size**0.5).sum()
+
+    found = compare.gradients_differ(loss, ({"w": jnp.array([0.5, -2])}, jnp.ones(2)))
+    assert max(found.loss, found.gradient) < 1e-11
+
+
+def test_powers_of_zero() -> None:
+    def loss(params: Any, x: Any) -> Any:
+        z = params["w"] * x + 0j
+        return sum((z**y).real.sum() for y in (2.0, 0.0, 1.5 + 0j))
+
+    found = compare.gradients_differ(loss, ({"w": jnp.array([0.0, -2, 3])}, jnp.ones(3)))
+    assert found.loss < 1e-14
+
+
 @pytest.mark.parametrize(
     ("function", "params", "what"),
     [
