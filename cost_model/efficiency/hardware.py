@@ -115,8 +115,11 @@ class Device(Description):
 
         `kernel`: that of attention which the software names.
         """
-        if self.efficiency is None or self.efficiency.profiled is None:
+        if self.efficiency is None:
             return self
+        if self.efficiency.profiled is None:  # then all of its figures count
+            kernels = self.kernels and self.kernels.with_attention(kernel)
+            return self.model_copy(update={"kernels": kernels})
         kernels = self.kernels and self.kernels.with_attention_alone(kernel)
         own = {"efficiency": self.efficiency.under_software(), "kernels": kernels}
         return self.model_copy(update=own)

@@ -12,7 +12,7 @@ each line along a size, so seconds are a constant and a term that grows with the
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -102,7 +102,8 @@ class Curve(Description):
         """Return the share of the peak that a kernel of some sizes attains."""
         share = self.share
         for name, half in self.halves.items():
-            share *= sizes[name] / (sizes[name] + half)
+            size = sizes[name]
+            share *= size / (size + half) if size else 1.0  # of no size there is no work
         return share * share_at(self.widths, width) if self.widths and width else share
 
     def times(self, ratio: float, source: str) -> Self:
@@ -206,5 +207,10 @@ class Kernels(Description):
         """Return one kernel of attention without all others; None where it is not among them."""
         if name not in self.attention:
             return None
-        own = {"attention": {name: self.attention[name]}, "products": {}, "grouped": {}}
-        return self.model_copy(update={**own, "copies": None, "updates": None})
+        others: dict[str, Any] = {"products": {}, "grouped": {}, "copies": None, "updates": None}
+        return self.with_attention(name).model_copy(update=others)
+
+    def with_attention(self, name: str | None) -> Self:
+        """Return the kernels with one kernel of attention alone, if it is among them."""
+        named = self.attention.get(name or "")
+        return self if named is None else self.model_copy(update={"attention": {name: named}})

@@ -12,11 +12,11 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.exchange import Gate, Sent
 from shardwright.cost_model.efficiency.figures import (
@@ -215,6 +215,12 @@ class Software(Description):
     exchange: Sent = "choices"
     gate: Gate = "alike"
     memory: SoftwareMemory | None = None
+
+    @model_validator(mode="after")
+    def _pairs_have_an_effect(self) -> Self:
+        if self.pairs == "beside" and self.stages == "in_step":
+            raise ValueError("`pairs: beside` has no effect with `stages: in_step`")
+        return self
 
     def attention_of(self, width: float) -> float:
         """Return the rate of fused attention over that of the cluster file, by a head's width."""

@@ -206,3 +206,24 @@ def test_widths_of_a_curve_rise():
     with pytest.raises(ClusterError) as caught:
         Curve(share=0.5, widths=((128, 1.0), (64, 0.7)), **ORIGIN)
     assert str(caught.value) == "`widths`: the widths of points must rise, and 64 follows 128"
+
+
+def test_work_of_no_size_takes_the_launch_alone():
+    none = Product(0, 0, 128)
+    work = Work("attention", "bfloat16", 0.0, 0.0, (none, none), 0.0, 2)
+    assert work_seconds(work, H100) == H100.device.launch_seconds
+
+
+def test_a_kernel_that_a_software_names_counts_on_devices_without_figures_of_profiles():
+    device = H100.device
+    efficiency = device.efficiency.model_copy(update={"profiled": None})
+    bare = device.model_copy(update={"efficiency": efficiency})
+    assert [*bare.under_software("flash").kernels.attention] == ["flash"]
+    assert bare.under_software("flash").kernels.products == device.kernels.products
+    assert bare.under_software("another").kernels == device.kernels
+
+
+def test_pairs_beside_each_other_are_refused_where_stages_run_in_step():
+    found = software("megatron-core")
+    with pytest.raises(ClusterError, match="^`pairs: beside` has no effect with `stages: in_step`"):
+        type(found)(**{**found.model_dump(), "stages": "in_step"})
