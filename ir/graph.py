@@ -90,6 +90,10 @@ class Node:
         return f"<Node {results} = {self.operator}({', '.join(self.operands)})>"
 
 
+DIVIDED = "parallel_optimizer"
+"""The attribute that is False of a parameter that ranks do not divide further than its reader."""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A tensor that lives from step to step.
@@ -100,7 +104,7 @@ class Parameter:
         Its name, type and layout.
     attributes : mapping
         How it begins (``initializer``), whether its gradient is wanted (``trainable``), and what
-        the user asked for it (``fusion``, ``layerwise_parallel``).
+        the user asked for it (``fusion``, ``layerwise_parallel``, ``parallel_optimizer``).
     role : str
         ``weight``; ``buffer``, which the model keeps without a gradient: statistics, constants;
         or ``state`` of the optimizer.

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Value
+from shardwright.ir.graph import DIVIDED, Value
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.values import check_flag, checked
 from shardwright.operators.info import Array
@@ -127,7 +127,7 @@ class Parameter(Tensor):
     layerwise_parallel : bool
         In a hand-written parallel program: whether every rank holds values of its own.
     parallel_optimizer : bool
-        Whether it may be divided by the parallelism of optimizers.
+        Whether ranks may divide it further than the operator that reads it.
     shape, dtype : optional
         Its type, where `default_input` is no data; data has a type of its own.
 
@@ -170,7 +170,6 @@ class Parameter(Tensor):
         self._name, self._path = name, ""
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
-        check_flag("parallel_optimizer", parallel_optimizer)
         self.parallel_optimizer = parallel_optimizer
         self.comm_fusion: int | None = None
         self.is_served = False  # whether it is on parameter servers
@@ -252,6 +251,9 @@ class Parameter(Tensor):
             attributes["layerwise_parallel"] = True
         if self.comm_fusion is not None:
             attributes["fusion"] = self.comm_fusion
+        check_flag("parallel_optimizer", self.parallel_optimizer)  # scripts set it, too
+        if not self.parallel_optimizer:
+            attributes[DIVIDED] = False
         value = tracer.declare(self, Value("parameter", self.type), attributes)
         if self.data is not None:
             tracer.initial[value.name] = self.data

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.roofline import value_bytes
-from shardwright.ir.graph import Value
+from shardwright.ir.graph import DIVIDED, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import Optimizer
@@ -20,7 +20,7 @@ from shardwright.search.space.draft import EdgeEnd, saving_ends
 from shardwright.search.space.edges import connect, reader_conversions
 from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.saved.tensors import SavedTensors
-from shardwright.search.space.sharding import OptimizerSharding
+from shardwright.search.space.sharding import UNDIVIDED, OptimizerSharding
 from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
 from shardwright.search.space.space import Choice, Storage
 from shardwright.search.space.storage import (
@@ -63,6 +63,9 @@ class ParameterChoices:
     ) -> None:
         self.context, self.saved, self.pins = context, saved, pins
         self.optimizer, self.sharding = optimizer, sharding
+        self._undivided = {
+            p.name for p in context.graph.parameters if not p.attributes.get(DIVIDED, True)
+        }
 
     def add(self, parameter: Value, updated: str | None) -> None:
         """Add a parameter; `updated` is the value that the model itself writes to it.
@@ -124,7 +127,8 @@ class ParameterChoices:
         reads = reader and (reader.key, self._passes(reader))
         updated = None if self.optimizer is None else self.optimizer.priced_by(name)
         types = parameter.type, context.number_of_types(value.name)
-        return context.number(("parameter", types, context.has_gradient(name), updated, reads))
+        asked = context.has_gradient(name), name in self._undivided
+        return context.number(("parameter", types, asked, updated, reads))
 
     def _passes(self, reader: EdgeEnd | None) -> float:
         """Return how often the one reader of a parameter runs in a step over micro-batches."""
@@ -209,7 +213,7 @@ class ParameterChoices:
             only and reader is not None and reader.saved is not None,
             context.profile,
             context.all_layouts(value.type),
-            sharding=self.sharding,
+            sharding=UNDIVIDED if parameter.name in self._undivided else self.sharding,
             passes=self._passes(reader),
         )
         return options, storage_costs(

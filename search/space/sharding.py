@@ -131,3 +131,7 @@ class OptimizerSharding:
             return True
         reduced = self.level != "level1" and passes > 1
         return (option.regathered, option.reduced_in_passes) == (self.level == "level3", reduced)
+
+
+UNDIVIDED = OptimizerSharding(shard_size=1)
+"""The rule of parameters that are not to be divided further than their reader does."""

@@ -297,3 +297,33 @@ def test_a_flag_that_is_false_undoes_the_type():
     assert network(ones(64, 32)).dtype == "float16"
     assert network.add_flags(bf16=False)(ones(64, 32)).dtype == "float16"
     assert network.add_flags(fp16=False)(ones(64, 32)).dtype == "float32"
+
+
+class TwoProducts(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (operations.MatMul().shard(((16, 1), (1, 1))) for _ in range(2))
+        self.divided = Parameter(ones(32, 32), name="divided")
+        self.whole = Parameter(ones(32, 32), name="whole", parallel_optimizer=False)
+
+    def construct(self, x):
+        return self.second(self.first(x, self.divided), self.whole)
+
+
+def test_a_parameter_that_is_not_for_the_parallelism_of_optimizers_stays_whole():
+    config = {"parallel_optimizer_threshold": 0}
+    ms.set_auto_parallel_context(enable_parallel_optimizer=True, parallel_optimizer_config=config)
+    network = TwoProducts()
+    model, _ = trained(network)
+    found = model._train_network.parameter_layout_dict
+    slices = {name.rpartition(".")[2]: layout[2] for name, layout in found.items()}
+    assert slices["whole"] == [32, 32]
+    assert np.prod(slices["divided"]) == 32 * 32 / 16
+    network.divided.parallel_optimizer = False
+    model, _ = trained(network)
+    found = model._train_network.parameter_layout_dict
+    assert [layout[2] for layout in found.values()] == [[32, 32]] * 2
+    network.divided.parallel_optimizer = "no"
+    with pytest.raises(ShardwrightError) as caught:
+        trained(network)
+    assert "`parallel_optimizer` is the text `no`, expected True or False" in str(caught.value)
