@@ -301,11 +301,53 @@ def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tup
         made = computed(Tracer(1, {}, {}), lambda: apply_all(operator, *operands, **attributes), {})
         return tuple(made)
     tracer = current_tracer()
+    if operator in _MEETING:
+        read = (_read(operand, tracer) for operand in operands)
+        operands = _met(tuple(read))
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     dtype = tensors[0].dtype if tensors else "float32"
     values = [_value(operand, tracer, dtype) for operand in operands]
     results = tracer.emit_all(operator, *values, name=None, like=None, **attributes)
     return tuple(TracedTensor(value) for value in results)
+
+
+_MEETING = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "maximum",
+    "minimum",
+    "equal",
+    "not_equal",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+)
+
+
+def _read(operand: Operand, tracer: Tracer) -> Operand:
+    """Return a tensor as it is read here: a parameter may be in another element type."""
+    return TracedTensor(_value(operand, tracer, "")) if isinstance(operand, Tensor) else operand
+
+
+def _met(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """Return operands whose tensors have one element type, as in MindSpore.
+
+    Real numbers come before whole ones, these before truth values, and wider ones before narrower;
+    float16 and bfloat16 meet in float32. Signed numbers do not meet unsigned ones.
+    """
+    types = {operand.dtype for operand in operands if isinstance(operand, Tensor)}
+    halves = types >= {"float16", "bfloat16"}
+    common = min(types | ({"float32"} if halves else set()), key=DTYPES.index, default="")
+    mixed = common.startswith("int") and any(dtype.startswith("uint") for dtype in types)
+    if len(types) < 2 or mixed:
+        return operands
+    return tuple(
+        item.astype(common) if isinstance(item, Tensor) and item.dtype != common else item
+        for item in operands
+    )
 
 
 def computed(tracer: Tracer, make: Callable[[], Any], parameters: Mapping[str, Tensor]) -> Any:

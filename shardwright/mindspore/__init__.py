@@ -52,6 +52,7 @@ from shardwright.mindspore.context import (
 )
 from shardwright.mindspore.gradients import grad, value_and_grad
 from shardwright.mindspore.parallel import AutoParallel, Layout
+from shardwright.mindspore.parallel import nn as _spread_nn  # noqa: F401
 from shardwright.mindspore.paths import make_known
 from shardwright.mindspore.steps import ParameterTuple, jit
 from shardwright.mindspore.train import (

@@ -33,6 +33,7 @@ _PATHS = {
         "ops.operations.nn_ops",
     ),
     "train": ("train.loss_scale_manager",),
+    "parallel.nn": ("nn.transformer",),
     "parallel.algo_parameters": ("parallel.algo_parameter_config",),
 }
 

@@ -69,12 +69,17 @@ class OnAnyDevice:
         Parameters
         ----------
         name : str
-            ``primitive_target``, which is what `set_device` sets; or ``parameter_start``, which
-            marks an operator for MindSpore's pipelines: here stages are found without it.
+            ``primitive_target``, which is what `set_device` sets; ``parameter_start``, which
+            marks an operator for MindSpore's pipelines: here stages are found without it; or
+            ``cross_batch``, a reduction over the batches of all ranks, as every one is here.
         value : object
-            As for `set_device`; 0 for the other.
+            As for `set_device`; 0 and True for the others.
         """
-        check_choice("name", name, ("primitive_target", "parameter_start"))
+        check_choice("name", name, ("primitive_target", "parameter_start", "cross_batch"))
+        if name == "cross_batch":
+            if value is not True:
+                raise wrong_value("value", value, "True: ranks have parts of one batch")
+            return self
         if name == "parameter_start":
             if value != 0 or isinstance(value, bool):
                 raise wrong_value("value", value, "0")

@@ -19,7 +19,15 @@ from shardwright.mindspore.nn.optimizers import (
     Momentum,
     RMSProp,
 )
-from shardwright.mindspore.nn.steps import TrainOneStepCell, WithEvalCell, WithLossCell
+from shardwright.mindspore.nn.steps import (
+    DynamicLossScaleUpdateCell,
+    TrainOneStepCell,
+    WithEvalCell,
+    WithLossCell,
+)
+from shardwright.mindspore.nn.steps import (
+    _TrainPipelineWithLossScaleCell as _TrainPipelineWithLossScaleCell,
+)
 from shardwright.mindspore.nn.wrap import LossBase, MicroBatchInterleaved, VirtualDatasetCellTriple
 from shardwright.mindspore.nn.wrap import _Loss as _Loss
 from shardwright.mindspore.nn.wrap import _MicroBatch as _MicroBatch
@@ -130,6 +138,7 @@ __all__ = [
     "Dense",
     "DistributedGradReducer",
     "Dropout",
+    "DynamicLossScaleUpdateCell",
     "Embedding",
     "ExponentialDecayLR",
     "FeedForward",

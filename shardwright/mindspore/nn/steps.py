@@ -11,6 +11,7 @@ from shardwright.tensor import Tensor
 from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
 from shardwright.tracing import WithLossCell as OwnWithLossCell
+from shardwright.train import DynamicLossScaleManager
 
 
 class WithLossCell(OwnWithLossCell):
@@ -107,3 +108,30 @@ class WithEvalCell(Cell):
         if self.add_cast_fp32:
             outputs = outputs.astype("float32")
         return self.loss_fn(outputs, label), outputs, label
+
+
+class DynamicLossScaleUpdateCell(DynamicLossScaleManager):
+    """A loss scale that follows overflows; `Model` takes it as its ``loss_scale_manager``.
+
+    Parameters
+    ----------
+    loss_scale_value : float
+        The first factor.
+    scale_factor : float
+        By what it is divided and multiplied.
+    scale_window : int
+        Number of steps without overflow after which it is multiplied.
+    """
+
+    def __init__(self, loss_scale_value: float, scale_factor: float, scale_window: int) -> None:
+        super().__init__(loss_scale_value, scale_factor, scale_window)
+
+
+class _TrainPipelineWithLossScaleCell(TrainOneStepCell):
+    """Refused with a scale: a model scales the loss, and trains what returns it."""
+
+    def __init__(self, network: Network, optimizer: Optimizer, scale_sense: Any) -> None:
+        expected = "1: give it to `Model` as its `loss_scale_manager`, with network and optimizer"
+        if scale_sense != 1:
+            raise wrong_value("scale_sense", scale_sense, expected)
+        super().__init__(network, optimizer)

@@ -82,7 +82,7 @@ def _options(settings: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _set_multi_subgraphs(several: bool) -> None:
+def _set_multi_subgraphs(several: bool = True) -> None:
     """Check a setting of MindSpore's search, which has no meaning here: a program is one graph."""
     check_flag("several", several)
 
