@@ -277,8 +277,10 @@ class Bound:
     @property
     def _exposed_share(self) -> float:
         """Share of what data ranks move for which a group waits; without software all it has."""
-        software = self.shape.cluster.software
-        return 1.0 if software is None else software.exposed_parameters.value
+        software, share = self.shape.cluster.software, self.factors.exposed
+        if software is None:
+            return 1.0
+        return software.exposed_parameters.value if share is None else share
 
     @property
     def _of_one_stage(self) -> float:

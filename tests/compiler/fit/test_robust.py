@@ -1,5 +1,7 @@
 """The robust choice: least worst-case regret, its cases, and where it flips."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,6 +108,17 @@ def test_a_step_is_that_of_a_cluster_with_these_figures(text):
     serial = one.seconds_in(Factors(exposed=1.0))
     program, where = one.evaluation.program, own.cluster.used_by(16)
     assert serial == pytest.approx(serial_timeline(program, where).step_seconds, rel=1e-9)
+
+
+def test_a_bound_waits_for_the_share_that_is_exposed_in_its_case():
+    own, plan = model(64 * GIB, "torchtitan"), NamedPlan.parse("data=16,micro_batch=1,zero=3")
+    one, bound = evaluated(own, plan, 16), own.bound(plan, 16)
+    assert one is not None
+    assert bound is not None
+    cases = [Factors(links=(20.0, 20.0), exposed=share) for share in (0.0, None, 1.0)]
+    found = [replace(bound, factors=case).seconds for case in cases]
+    assert found[0] < found[1] < found[2]
+    assert all(low <= one.seconds_in(case) for low, case in zip(found, cases, strict=True))
 
 
 def test_slower_rings_of_a_torus_make_steps_longer():
