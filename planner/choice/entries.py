@@ -47,6 +47,10 @@ class Entry(Generic[T]):
         The same on the mesh that merges axes, where that is another one that is tried.
     estimate : float or None
         About what its plan costs; None where nothing is known.
+    told : float or None
+        What its plan of blocks costs, or would cost by its blocks; None where there is none.
+    slower : float
+        How many times its estimate a plan costs at least, as one of the same site has told.
     """
 
     configuration: Configuration
@@ -54,6 +58,8 @@ class Entry(Generic[T]):
     proof: str = COMPUTATION
     coarse: "Entry[T] | None" = None
     estimate: float | None = None
+    told: float | None = None
+    slower: float = 1.0
     is_short_of_memory: bool = False
     asked: set[Question] = field(default_factory=set)
     found: Found[T] | None = None
@@ -71,14 +77,15 @@ class Entry(Generic[T]):
     def expected(self) -> float:
         """About what its plan costs, as far as is known; infinite where nothing is.
 
-        A finer mesh costs less than the other one in proportion to their estimates.
+        A finer mesh costs less than the other one in proportion to their estimates, and a pipeline
+        more than another one of its site.
         """
-        known = inf if self.estimate is None else self.estimate
-        if self.coarse is None or self.coarse.found is None:
+        known = inf if self.estimate is None else self.slower * self.estimate
+        if self.coarse is None or self.coarse.told is None:
             return known
         other = self.coarse.estimate
         share = _FINER if self.estimate is None or not other else self.estimate / other
-        return max(share, _FINER) * self.coarse.cost
+        return max(share, _FINER) * self.coarse.told
 
     def steps_to(self, other: "Entry[T]") -> float:
         """Return by how many factors of two stages and micro-batches differ."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Generic, Literal, Protocol, TypeVar
 
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import NotFoundError, ShardwrightError
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.solver.work import Budget, Work
 
@@ -20,6 +20,26 @@ Llama 3 405B on 1,024 H100 a mesh too whose bound is the same up to rounding, fo
 Question = Literal["price", "plan", "search"]
 """What is asked about a configuration: what its plans take at least, and about how long the best
 one takes; a plan put together from plans of its blocks; the best plan of all that it has."""
+
+
+class NotFasterError(NotFoundError):
+    """No plan is expected to be faster than one that is known.
+
+    Parameters
+    ----------
+    below : float
+        Seconds that a step must undercut.
+    seconds : float
+        About how long the best plan takes.
+    """
+
+    def __init__(self, below: float, seconds: float) -> None:
+        super().__init__(f"no plan of blocks is expected below {below:.4g} s")
+        self.below, self.seconds = below, seconds
+
+    def __reduce__(self) -> tuple[type["NotFasterError"], tuple[float, float]]:
+        """Return what another process makes it of."""
+        return NotFasterError, (self.below, self.seconds)
 
 
 class Prices(Protocol):

@@ -18,7 +18,7 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NotFoundError
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.counts import Run
-from shardwright.planner.choice.questions import GAIN
+from shardwright.planner.choice.questions import GAIN, NotFasterError
 from shardwright.planner.choice.stages import StagedBlocks, StagedChoice
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
@@ -52,10 +52,6 @@ def _spread(runs: Sequence[Run]) -> list[BlockPlan]:
     """Return the plans of equal blocks spread evenly, so that no part of the step has one alone."""
     places = [((i + 0.5) / run.count, n) for n, run in enumerate(runs) for i in range(run.count)]
     return [runs[number].plan for _, number in sorted(places)]
-
-
-class NotFasterError(NotFoundError):
-    """No plan is expected to be faster than one that is known."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +118,9 @@ class StepSearch:
         if self._fastest is None:
             self._leave_excess()
         if self._fastest is None:
-            if not self.steps and self._choice(0.0) is not None:
-                raise NotFasterError(f"no plan of blocks is expected below {self.below:.4g} s")
+            choice = None if self.steps else self._choice(_AHEAD[0]) or self._choice(0.0)
+            if choice is not None:
+                raise NotFasterError(self.below, choice.seconds)
             raise NotFoundError(
                 "no plan of blocks was found that fits within the memory limit",
                 hint="allow more memory",

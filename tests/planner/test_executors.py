@@ -1,6 +1,7 @@
 """Tasks of a search on processes, over MPI, and on a Dask cluster; workers that fail."""
 
 import os
+import pickle
 import re
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import shardwright
 from shardwright.ir.errors import NotFoundError, OptionError, ShardwrightWarning
+from shardwright.planner.choice.questions import NotFasterError
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.planner.executors.workers import Forked
 
@@ -170,3 +172,8 @@ def test_an_executor_without_a_task_is_told():
     )
     with pytest.warns(ShardwrightWarning, match=f"^{re.escape(text)}$"):
         shardwright.compile("mlp", 2, cluster="cpu", mesh="2", executor="dask://localhost:1")
+
+
+def test_that_no_plan_is_faster_is_told_between_processes_with_what_it_takes() -> None:
+    told = pickle.loads(pickle.dumps(NotFasterError(1.5, 1.6)))
+    assert (str(told), told.seconds) == ("no plan of blocks is expected below 1.5 s", 1.6)

@@ -17,7 +17,7 @@ from shardwright.models import load_model
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
-from shardwright.planner.choice.steps import NotFasterError
+from shardwright.planner.choice.questions import NotFasterError
 from shardwright.planner.fronts.front import BlockFront
 from shardwright.planner.fronts.narrow import narrowed
 from shardwright.planner.fronts.site import Site

@@ -23,7 +23,7 @@ from shardwright.ir.errors import (
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.planner.choice.best_first import BestFirst
 from shardwright.planner.choice.configuration import Configuration
-from shardwright.planner.choice.questions import Found
+from shardwright.planner.choice.questions import Found, NotFasterError
 from shardwright.planner.choice.trace import Tried
 from shardwright.solver.work import Budget
 from tests.extent import first
@@ -455,3 +455,46 @@ def test_bounds_are_not_raised_above_one_that_stays() -> None:
     assert {one for question, one in judge.asked if question == "price"} < {*drawn}
     assert not search.is_cut_short
     assert min(entry.tried().lower_bound for entry in entries) == 1.0
+
+
+def test_plans_are_found_one_by_one_of_one_stage_first() -> None:
+    """Each tells what the next must undercut, and estimates of pipelines know no memory."""
+    alone, staged = Configuration(one_axis()), Configuration(one_axis(4), 8, 2, 1, "1f1b")
+    drawn = {alone: Drawn(1.0, 1.1, 1.2, 1.2, 1.2), staged: Drawn(1.0, 1.1, 3.0, 1.15, 1.3)}
+    drawn[Configuration(one_axis(), 2)] = Drawn(1.0, 1.1, 1.3, 1.21, 1.3)
+    judge = DrawnJudge(drawn, blocks=True, is_large=True)
+    searched(judge)
+    assert [one for question, one in judge.asked if question == "plan"] == [alone, staged]
+
+
+@pytest.mark.parametrize("told", [1.6, NotFasterError(1.5, 1.6)])
+def test_estimates_of_pipelines_are_as_far_off_as_the_one_of_their_site_that_is_known(told):
+    forms = (1, "1f1b"), (2, "interleaved"), (3, "interleaved")
+    alone = Configuration(one_axis())
+    first, near, low = (Configuration(one_axis(4), 8, 2, *form) for form in forms)
+    other = Configuration(one_axis(4), 16, 2, 1, "1f1b")
+    drawn = {
+        alone: Drawn(1.0, 1.1, 1.5, 1.2, 1.5),
+        first: Drawn(1.0, 1.1, 3.0, 1.3, told),
+        near: Drawn(1.0, 1.1, 3.0, 1.4, 1.45),
+        low: Drawn(1.0, 1.1, 3.0, 1.31, 1.45),
+        other: Drawn(1.0, 1.1, 3.0, 1.4, 1.45),
+    }
+    judge = DrawnJudge(drawn, blocks=True, is_large=True)
+    search, _ = searched(judge)
+    assert [one for question, one in judge.asked if question == "plan"] == [alone, first, other]
+    assert search.best.cost == 1.45
+
+
+@pytest.mark.parametrize(("seconds", "is_raised"), [(6.0, False), (100.0, True)])
+def test_bounds_are_not_raised_where_the_work_left_cannot_price_all_that_hold_the_least(
+    seconds, is_raised
+):
+    alone = Configuration(one_axis())
+    others = [Configuration(one_axis(4), 2**power, 2, 1, "1f1b") for power in range(1, 13)]
+    drawn = {alone: Drawn(1.0, 1.2, 1.2, 1.2, 1.21)}
+    drawn |= {one: Drawn(1.0, 1.15, 3.0, 3.0, 3.0) for one in others}
+    judge = DrawnJudge(drawn, blocks=True, is_large=True, seconds=0.5)
+    search, entries = searched(judge, seconds=seconds)
+    assert not search.is_cut_short
+    assert min(entry.tried().lower_bound for entry in entries) == (1.15 if is_raised else 1.0)
