@@ -1,5 +1,6 @@
 """Tensors of an ONNX file, read on use."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,8 +51,21 @@ class Stored:
 
     @cached_property
     def is_absent(self) -> bool:
-        """Whether the file with the elements is missing."""
-        return self.is_external and not Path(self.folder, self.location).is_file()
+        """Whether the file with the elements is missing.
+
+        Raises
+        ------
+        ModelError
+            If it is outside of the model's folder, or no file.
+        """
+        if not self.is_external:
+            return False
+        path = Path(self.folder, self.location)
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder)):
+            raise self._wrong("leads out of the folder of the model")
+        if path.exists() and not path.is_file():
+            raise self._wrong("is a folder, a pipe or a device")
+        return not path.exists()
 
     @cached_property
     def _inside(self) -> Array:
@@ -66,16 +80,18 @@ class Stored:
             If the file with the elements is missing, too short, or outside of the model's folder.
         """
         if self.is_absent:
-            raise ModelError(
-                f"the elements of `{self.tensor.name}` are in the file `{self.location}`, which is "
-                "missing",
-                hint="put it into the folder of the model",
-            )
+            raise self._wrong("is missing")
         try:
             return array_of(self._copied(), self.folder) if self.is_external else self._inside
         except (ValueError, OSError, checker.ValidationError) as error:
             reason = str(error).replace("\n", " ")
             raise ModelError(f"`{self.tensor.name}` cannot be read: {reason}") from error
+
+    def _wrong(self, what: str) -> ModelError:
+        return ModelError(
+            f"the elements of `{self.tensor.name}` are in the file `{self.location}`, which {what}",
+            hint="put it into the folder of the model",
+        )
 
     def _copied(self) -> TensorProto:
         """Return a copy of a tensor, which may hold the elements of an external file."""

@@ -5,6 +5,7 @@ The files in `fixtures` are made by `benchmarks/imported/onnx_fixtures.py`: five
 `dynamo=False`, and with `do_constant_folding=False` too (`script-plain`).
 """
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -19,6 +20,7 @@ from onnx_tests import run_alone
 
 import shardwright
 from shardwright.frontends.onnx import Imported, import_model, read_model
+from shardwright.frontends.onnx.stored import Stored
 from shardwright.ir.errors import ExecutionError, ModelError, ShardwrightWarning
 from shardwright.tools.main import main
 from shardwright.zoo import load
@@ -441,6 +443,34 @@ def test_an_element_that_is_needed_and_missing_is_told(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "the elements of `shape` must be known when the model is imported (in Reshape `y`); they "
         "are in `there.bin`, which is missing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("location", "what"),
+    [
+        ("../secret", "leads out of the folder of the model"),
+        ("sub/../../secret", "leads out of the folder of the model"),
+        ("link", "leads out of the folder of the model"),
+        ("pipe", "is a folder, a pipe or a device"),
+        (".", "is a folder, a pipe or a device"),
+    ],
+)
+def test_weights_that_are_no_file_of_the_folder_are_not_called_missing(
+    location: str, what: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("/dev/zero")
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[4])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    with pytest.raises(ModelError) as caught:
+        _ = Stored(tensor, str(folder)).is_absent
+    assert str(caught.value) == (
+        f"the elements of `w` are in the file `{location}`, which {what}; "
+        "put it into the folder of the model"
     )
 
 
