@@ -31,7 +31,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
-from shardwright.ir.values import in_words
+from shardwright.ir.values import given_once, in_words
 from shardwright.operators.models.optimizer import Kind, Optimizer
 from shardwright.operators.models.precision import MASTER, GradientType
 
@@ -374,7 +374,7 @@ class PlanDocument(_Part):
             If it is not the document of a plan, or of another version.
         """
         try:
-            content = from_json(text)
+            content = from_json(text, given_once)
         except ValueError as error:
             line = getattr(error, "lineno", None)
             reason = f"line {line} is not" if line else str(error)

@@ -108,10 +108,20 @@ def _read(
             return distributed.read(name, table)
         return huggingface.read(name, table, sizes)
     if path.suffix == ".toml":
-        return torchtitan.read(
-            name, _table(name, text, tomllib.loads, "TOML"), with_model=with_model
-        )
+        return torchtitan.read(name, _table(name, text, _from_toml, "TOML"), with_model=with_model)
     return megatron.read(name, text, with_model=with_model)
+
+
+# Of a line: tables within tables have a dot each, and the parser's memory is their square. Lists of
+# numbers have some ten; half would refuse no known file, twice as many take four times the memory.
+_MOST_DOTS = 1000
+
+
+def _from_toml(text: str) -> dict[str, Any]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MOST_DOTS:
+            raise ValueError(f"line {number} has more than {_MOST_DOTS:,} dots")
+    return tomllib.loads(text)
 
 
 _from_json = partial(from_json, pairs=given_once)

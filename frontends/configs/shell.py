@@ -10,6 +10,37 @@ _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?)=(?!\()(.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _SUM = re.compile(r"\$\(\(\s*([^()]*?)\s*\)\)")
 _DEPTH = 8  # of variables in variables
+# Characters of a script with its variables written out. Published scripts have some 10,000; half
+# would refuse none of them, and twice as many take twice the memory before a script is refused.
+_LONGEST = 10_000_000
+_DIGITS = 100  # of a number in a computation; sizes have at most 20
+
+
+class _Variables(dict[str, str]):
+    """The variables of a script, and how long what was written out of them is."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading, self._written = reading, 0
+
+    def _spend(self, characters: int) -> None:
+        """Count what is written out.
+
+        Raises
+        ------
+        ModelError
+            If it is too much.
+        """
+        self._written += characters
+        if self._written > _LONGEST:
+            raise self._reading.error(
+                f"it has more than {_LONGEST:,} characters, its variables written out"
+            )
+
+    def substitute(self, match: re.Match[str]) -> str:
+        """Return what stands for a variable."""
+        text = self.get(match[1] or match[3], match[2] or match[0])
+        self._spend(len(text))
+        return text
 
 
 def flags_of(reading: Reading, text: str) -> dict[str, object]:
@@ -21,7 +52,7 @@ def flags_of(reading: Reading, text: str) -> dict[str, object]:
         If the text cannot be read.
     """
     lines = _joined(text)
-    variables: dict[str, str] = {}
+    variables = _Variables(reading)
     found: dict[str, object] = {}
     for line in lines:
         match = _ASSIGNED.match(line)
@@ -65,7 +96,7 @@ def _words(reading: Reading, line: str) -> list[str]:
     return [part for word in words for part in (word.split() if "--" in word else [word])]
 
 
-def _flags(words: list[str], variables: Mapping[str, str]) -> Iterator[tuple[str, str | bool]]:
+def _flags(words: list[str], variables: _Variables) -> Iterator[tuple[str, str | bool]]:
     """Yield the flags among words, each with its value, or true."""
     i = 0
     while i < len(words):
@@ -89,11 +120,11 @@ def _is_value(word: str) -> bool:
     return not word.endswith(".py") and not word.startswith("--") and word not in ends
 
 
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
+def _expanded(text: str, variables: _Variables) -> str:
     """Return a text with the variables that are known, and products of whole numbers."""
     for _ in range(_DEPTH):
         before = text
-        text = _VARIABLE.sub(lambda m: variables.get(m[1] or m[3], m[2] or m[0]), text)
+        text = _VARIABLE.sub(variables.substitute, text)
         text = _SUM.sub(lambda m: _computed(m[1], variables), text)
         if text == before:
             break
@@ -104,11 +135,13 @@ def _computed(text: str, variables: Mapping[str, str]) -> str:
     """Return the value of a product or quotient of whole numbers; the text itself otherwise."""
     parts = re.split(r"\s*([*/])\s*", text)
     numbers = [variables.get(part, part) for part in parts[::2]]
-    if not all(number.isdecimal() for number in numbers):
+    if not all(number.isdecimal() and len(number) <= _DIGITS for number in numbers):
         return f"$(({text}))"
     value = int(numbers[0])
     for sign, number in zip(parts[1::2], numbers[1:], strict=True):
         if sign == "/" and int(number) == 0:
             return f"$(({text}))"
         value = value * int(number) if sign == "*" else value // int(number)
+        if value >= 10**_DIGITS:
+            return f"$(({text}))"
     return str(value)

@@ -115,6 +115,9 @@ def import_model(
         raise ModelError(str(error), importer.where) from error
     except IRError as error:
         raise ModelError(error.what, importer.where, error.hint) from error
+    except RecursionError:
+        what = "the functions and branches of the model are nested too deeply"
+        raise ModelError(what, hint="write some of them out") from None
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         what = f"an attribute or an input does not fit the node ({type(error).__name__}: {error})"
         raise ModelError(what, importer.where) from error

@@ -121,7 +121,7 @@ def from_json(
     Raises
     ------
     ValueError
-        If it is no JSON, or nested too deeply (`TooDeepError`).
+        If it is no JSON, holds half a character, or is nested too deeply (`TooDeepError`).
     """
     try:
         found = json.loads(text, object_pairs_hook=pairs)
@@ -129,11 +129,20 @@ def from_json(
         raise TooDeepError("it is nested too deeply") from None
     level = [found]
     for _ in range(DEEPEST + 1):
+        # Half a character can be written as an escape, and not be written to any file again.
+        for part in level:
+            texts = part if isinstance(part, dict) else [part] if isinstance(part, str) else ()
+            if not all(t.isascii() or _is_whole(t) for t in texts):
+                raise ValueError("it holds half a character (a lone surrogate)")
         level = [part for part in level if isinstance(part, dict | list)]
         if not level:
             return found
         level = [x for part in level for x in (part.values() if isinstance(part, dict) else part)]
     raise TooDeepError("it is nested too deeply")
+
+
+def _is_whole(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def read_arrays(file: BinaryIO) -> dict[str, np.ndarray[Any, Any]]:

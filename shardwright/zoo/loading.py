@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwright.communication import world
 from shardwright.frontends import configs
-from shardwright.frontends.configs.architecture import Architecture
+from shardwright.frontends.configs.architecture import MOST_LAYERS, Architecture
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.optimizer import Optimizer
@@ -85,7 +85,6 @@ LANGUAGE_MODELS = (
     *(name for name, (model, _) in PRESETS.items() if model in _LANGUAGE),
 )
 _ADAM, _PRECISION = Optimizer("adam", {}), "bfloat16"
-_MOST_LAYERS = 10_000  # every one is traced
 # Sizes that no file of a decoder has as a field.
 _OF_DECODERS = (
     *("batch", "sequence", "dtype", "mtp", "mtp_weight", "mtp_repeated"),
@@ -346,8 +345,8 @@ def _value(name: str, key: str, text: str, default: object) -> Any:
         ) from None
     if isinstance(value, int) and value < 1:
         raise ModelError(f"`{key}` of `{name}` is {value}, expected at least 1")
-    if key == "layers" and value > _MOST_LAYERS:
-        raise ModelError(f"`{key}` of `{name}` is {value:,}, expected at most {_MOST_LAYERS:,}")
+    if key == "layers" and value > MOST_LAYERS:
+        raise ModelError(f"`{key}` of `{name}` is {value:,}, expected at most {MOST_LAYERS:,}")
     if isinstance(value, float) and not isfinite(value):
         raise ModelError(f"`{key}` of `{name}` is {value}, expected a finite number")
     return value

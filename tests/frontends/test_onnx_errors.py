@@ -167,3 +167,20 @@ def test_a_constant_that_exceeds_memory_is_not_computed(operator: str) -> None:
     message = error_of(lambda: import_model(model("m", nodes, {"x": (2, 2)}, "y", weights)))
     assert message.startswith("the model computes a constant of 1,")
     assert message.endswith("; compute it from an input, or store it as a weight")
+
+
+def test_functions_within_functions_end() -> None:
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mine", 1)]
+    functions = []
+    for number in range(1000):
+        called = ("Relu", "") if number == 0 else (f"f{number - 1}", "mine")
+        body = [helper.make_node(called[0], ["x"], ["y"], domain=called[1])]
+        functions.append(helper.make_function("mine", f"f{number}", ["x"], ["y"], body, opsets))
+    proto = model(
+        "m", [helper.make_node("f999", ["x"], ["y"], domain="mine")], {"x": (2,)}, "y", {}
+    )
+    proto.opset_import.add(domain="mine", version=1)
+    proto.functions.extend(functions)
+    assert error_of(lambda: import_model(proto)) == (
+        "the functions and branches of the model are nested too deeply; write some of them out"
+    )

@@ -86,6 +86,43 @@ def test_aliases_of_yaml_count_as_what_they_stand_for(
     assert "it is nested too deeply" in say(*READERS[path.name], path)
 
 
+def test_tables_of_toml_within_each_other_are_counted(
+    tmp_path: Path, say: Callable[..., str]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("[model]\n" + ".".join("a" * 10_000) + " = 1")
+    assert say(*READERS[path.name], path) == (
+        f"shardwright: the file must be TOML: line 2 has more than 1,000 dots (in {path})\n"
+    )
+
+
+def test_variables_of_a_script_count_as_what_they_stand_for(
+    tmp_path: Path, say: Callable[..., str]
+) -> None:
+    path = tmp_path / "flags.sh"
+    lines = ["A0=x", *(f"A{i}=$A{i - 1}$A{i - 1}" for i in range(1, 40)), "run --tag $A39"]
+    path.write_text("\n".join(lines))
+    assert say(*READERS[path.name], path) == (
+        "shardwright: it has more than 10,000,000 characters, its variables written out "
+        f"(in {path})\n"
+    )
+    squares = ["A0=99", *(f"A{i}=$((A{i - 1}*A{i - 1}))" for i in range(1, 40))]
+    path.write_text("\n".join([*squares, "run --num-layers $A39"]))
+    say(*READERS[path.name], path)
+    path.write_text(f"A=$(({'9' * 5000} * 2))\nrun --num-layers $A")
+    say(*READERS[path.name], path)
+
+
+def test_layers_of_a_decoder_are_limited(tmp_path: Path, say: Callable[..., str]) -> None:
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    path.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 10**12, **sizes}))
+    assert say(*READERS[path.name], path) == (
+        "shardwright: `num_hidden_layers` is 1,000,000,000,000, expected at most 10,000 "
+        f"(in {path})\n"
+    )
+
+
 # A plan of somebody else
 
 
@@ -128,6 +165,15 @@ def test_no_file_of_a_plan_is_read_elsewhere(
 def test_no_plan_is_too_deep(plan: Path, say: Callable[..., str]) -> None:
     (plan / "plan.json").write_text("[" * 100_000 + "]" * 100_000)
     assert "a plan must be JSON, but it is nested too deeply" in say("dump", plan)
+
+
+def test_a_plan_says_everything_once_and_in_characters(plan: Path, say: Callable[..., str]) -> None:
+    path = plan / "plan.json"
+    text = path.read_text()
+    path.write_text(text.replace('"devices"', '"devices": 2, "devices"', 1))
+    assert "a plan must be JSON, but `devices` is given twice" in say("dump", plan)
+    path.write_text(text.replace('"mlp:batch=8"', '"\\ud800"'))
+    assert "it holds half a character (a lone surrogate)" in say("dump", plan)
 
 
 @pytest.mark.parametrize("value", ["+".join(["1"] * 100_000), "(" * 1000, "-" * 100_000 + "1"])
