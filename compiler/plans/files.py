@@ -29,7 +29,7 @@ from shardwright.compiler.plans.strategies_file import strategies_text
 from shardwright.ir.errors import OutputError, PlanError, ShardwrightError
 from shardwright.ir.files.folders import is_name, locked, member
 from shardwright.ir.files.reading import from_json, read_arrays, read_bytes, read_member
-from shardwright.ir.files.writing import check_folder, write_files
+from shardwright.ir.files.writing import check_folder, failing_as, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import parse, to_text
@@ -72,7 +72,8 @@ def write_plan(directory: Path, plan: Plan, ranks: Iterable[int] | None = None) 
     sums[DOCUMENT] = document_digest(json.loads(document.to_text()))
     document = document.model_copy(update={"files": sums})
     files[DOCUMENT] = document.to_text().encode()
-    obsolete = check_replaceable(directory, files)
+    with failing_as(_WHAT, directory):
+        obsolete = check_replaceable(directory, files)
     write_files(directory, files, _WHAT, obsolete)
 
 

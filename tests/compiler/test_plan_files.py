@@ -247,3 +247,14 @@ def test_plans_of_before_have_no_digest_of_their_document(plans, tmp_path):
     assert read_plan(where).program == plans[4].program
     write_plan(where, plans[2])
     assert read_plan(where).program == plans[2].program
+
+
+def test_a_listing_that_cannot_be_read_is_told(plans, tmp_path):
+    where = tmp_path / "plan"
+    write_plan(where, plans[2])
+    os.truncate(where / "rank_00001.ir", 2**40)
+    with pytest.raises(OutputError) as caught:
+        write_plan(where, plans[2])
+    assert str(caught.value) == (
+        f"the plan cannot be written: it has more than 268,435,456 bytes (in {where})"
+    )

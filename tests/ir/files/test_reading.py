@@ -152,3 +152,10 @@ def test_an_object_is_not_unpickled() -> None:
 def test_a_file_that_is_no_archive() -> None:
     with pytest.raises(ValueError, match="it is no archive of arrays"):
         read_arrays(io.BytesIO(b"PK no archive"))
+
+
+def test_half_a_character_is_no_text() -> None:
+    for text in ('["\\ud800"]', '{"\\ud800": 1}', '{"a": [{"b": "x\\udfff"}]}', '"\\ud800"'):
+        with pytest.raises(ValueError, match="it holds half a character"):
+            from_json(text)
+    assert from_json('["\\ud83d\\ude00", "é"]') == ["\U0001f600", "é"]
