@@ -271,12 +271,7 @@ def apply(operator: str, *operands: Operand, **attributes: Attribute) -> Tensor:
 
 
 def _compared(operator: str, first: Tensor, second: Operand) -> Tensor:
-    """Apply a comparison; integers of two types are compared in the one that holds both."""
-    if isinstance(second, Tensor) and second.dtype != first.dtype:
-        types = numpy_dtype(first.dtype), numpy_dtype(second.dtype)
-        are_integers = all(kind.kind in "iu" for kind in types)
-        if are_integers and (common := np.promote_types(*types)).kind in "iu":
-            first, second = first.astype(common.name), second.astype(common.name)
+    """Apply a comparison."""
     return apply(operator, beside(first, second), second)
 
 
@@ -336,14 +331,20 @@ def _met(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
     """Return operands whose tensors have one element type, as in MindSpore.
 
     Real numbers come before whole ones, these before truth values, and wider ones before narrower;
-    float16 and bfloat16 meet in float32. Signed numbers do not meet unsigned ones.
+    float16 and bfloat16 meet in float32. Whole numbers meet in the type that holds both, if any.
     """
     types = {operand.dtype for operand in operands if isinstance(operand, Tensor)}
-    halves = types >= {"float16", "bfloat16"}
-    common = min(types | ({"float32"} if halves else set()), key=DTYPES.index, default="")
-    mixed = common.startswith("int") and any(dtype.startswith("uint") for dtype in types)
-    if len(types) < 2 or mixed:
+    if len(types) < 2:
         return operands
+    kinds = {dtype: numpy_dtype(dtype) for dtype in types}
+    if all(kind.kind in "iu" for kind in kinds.values()):
+        both = np.result_type(*kinds.values())
+        if both.kind not in "iu":
+            return operands
+        common = both.name
+    else:
+        halves = types >= {"float16", "bfloat16"}
+        common = min(types | ({"float32"} if halves else set()), key=DTYPES.index)
     return tuple(
         item.astype(common) if isinstance(item, Tensor) and item.dtype != common else item
         for item in operands
