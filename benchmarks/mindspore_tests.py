@@ -4,8 +4,9 @@
 
 CHECKOUT is a copy of MindSpore's repository, with ``tests/ut/python/parallel``. The tests are
 copied with ``shardwright.`` before ``mindspore`` in their imports, and run as they are otherwise; a
-file that two of them import from other tests is reduced to what they need of it. Nothing is
-simulated: a test that trains on a mocked device, or wants kernels of a device, fails here.
+file that two of them import from other tests is reduced to what they need of it. With
+``MS_SIMULATION_LEVEL=0`` models are compiled and no step is computed: a test that wants kernels of
+a device, or their values, fails here.
 """
 
 import argparse
