@@ -246,9 +246,11 @@ def _rows(endings: Sequence[tuple[Case, Ending]]) -> str:
     for case, ending in endings:
         if case.group != group:
             group = case.group
+            commands = {other.command for other, _ in endings if other.group == group}
+            others = ", or what reads such a file" if len(commands) > 1 else ""
             lines += ["", f"## {group[0].upper()}{group[1:]}", ""]
             lines += [
-                f"`shardwright {' '.join(case.command)}`",
+                f"`shardwright {' '.join(case.command)}`{others}",
                 "",
                 "| what | outcome | processor, s | memory, MB | what it says |",
                 "|---|---|---|---|---|",
