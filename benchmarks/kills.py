@@ -275,7 +275,7 @@ def _again(writer: Writer, trial: Path) -> int:
 def main() -> None:
     """Run all series, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--most", type=int, default=60, help="trials of a series, evenly sampled")
+    parser.add_argument("--most", type=int, default=100, help="trials of a series, evenly sampled")
     parser.add_argument("--only", default="", help="writers with this name; writes no page")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
     arguments = parser.parse_args()
