@@ -228,7 +228,8 @@ def test_a_full_disk(plans, tmp_path):
         "sys.exit(codes.pop() if len(codes) == 1 else 1)\n"
     )
     folders = [str(tmp_path / name) for name in ("plan", "other")]
-    command = [sys.executable, "-c", code, *folders]
+    # -B: bytecode of the modules that it imports would be cut off, for all later processes.
+    command = [sys.executable, "-B", "-c", code, *folders]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     said = "shardwright: the plan cannot be written: file too large"
