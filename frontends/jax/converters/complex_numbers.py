@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.fourier import waves, waves_to_real
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.jax.importer import bound, is_complex
 from shardwright.frontends.jax.table import converts
@@ -136,8 +137,7 @@ def _abs(_: Any, x: Pair) -> Any:
 
 
 def _exp(_: Any, x: Pair) -> Pair:
-    size = jnp.exp(x[0])
-    return size * jnp.cos(x[1]), size * jnp.sin(x[1])
+    return _polar(jnp.exp(x[0]), x[1])
 
 
 def _log(_: Any, x: Pair) -> Pair:
@@ -230,16 +230,10 @@ def _along(x: Any, matrix: Any, axis: int) -> Any:
     return jnp.moveaxis(moved @ matrix.astype(x.dtype), -1, axis)
 
 
-def _waves(before: int, after: int, length: int) -> tuple[Any, Any]:
-    places = np.outer(np.arange(before), np.arange(after)) % length
-    angle = 2 * np.pi * places / length
-    return np.cos(angle), np.sin(angle)
-
-
 def _turned(x: tuple[Any, Any], axis: int, after: int, sign: float) -> Pair:
     """Return the transform along one dimension; `sign` is that of the exponent."""
     length = x[0].shape[axis]
-    cos, sin = _waves(length, after, length)
+    cos, sin = waves(length, after, length)
     real, imaginary = _along(x[0], cos, axis), _along(x[0], sign * sin, axis)
     if x[1] is None:
         return real, imaginary
@@ -269,13 +263,9 @@ def _fourier(equation: Any, x: tuple[Any, Any]) -> Any:
 def _to_real(x: tuple[Any, Any], axis: int, length: int) -> Any:
     """Return the real numbers whose transform is given by its first half."""
     count = length // 2 + 1
-    cos, sin = _waves(count, length, length)
-    twice = np.full((count, 1), 2.0)  # the other half is conjugate
-    twice[0] = 1.0
-    if length % 2 == 0:
-        twice[-1] = 1.0
+    cos, sin = waves_to_real(length)
     real, imaginary = (lax.slice_in_dim(part, 0, count, axis=axis) for part in x)
-    return _along(real, twice * cos, axis) - _along(imaginary, twice * sin, axis)
+    return _along(real, cos, axis) - _along(imaginary, sin, axis)
 
 
 _RULES: dict[str, Callable[..., Any]] = {

@@ -3,6 +3,7 @@
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.fourier import waves, waves_to_real
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, padded
 from shardwright.frontends.onnx.table import converts
@@ -11,12 +12,6 @@ from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 from shardwright.operators.rule import dimension
-
-
-def _waves(before: int, after: int, length: int) -> tuple[Array, Array]:
-    """Return cosines and sines ``[before, after]`` of a transform of a length."""
-    angle = 2 * np.pi * np.outer(np.arange(before), np.arange(after)) / length
-    return np.cos(angle), np.sin(angle)
 
 
 def _parts(call: Call, x: Value) -> tuple[Value, Value | None]:
@@ -31,10 +26,10 @@ def _parts(call: Call, x: Value) -> tuple[Value, Value | None]:
 
 
 def _transformed(
-    call: Call, real: Value, imaginary: Value | None, waves: tuple[Array, Array], sign: float
+    call: Call, real: Value, imaginary: Value | None, matrices: tuple[Array, Array], sign: float
 ) -> tuple[Value, Value]:
     """Return real and imaginary part of sums along the last dimension; `sign` is the exponent's."""
-    cos, sin = (call.like(wave, real) for wave in waves)
+    cos, sin = (call.like(wave, real) for wave in matrices)
     re = call.emit("matmul", real, cos)
     im = call.emit("scale", call.emit("matmul", real, sin), factor=sign)
     if imaginary is None:
@@ -67,7 +62,7 @@ def _dft(call: Call) -> Value:
     imaginary = None if imaginary is None else _of_length(call, imaginary, length)
     after = length // 2 + 1 if onesided else length
     found = _transformed(
-        call, real, imaginary, _waves(length, after, length), 1.0 if inverse else -1.0
+        call, real, imaginary, waves(length, after, length), 1.0 if inverse else -1.0
     )
     if inverse:
         found = tuple(call.emit("scale", part, factor=1 / length) for part in found)  # type: ignore[assignment]
@@ -86,15 +81,11 @@ def _real_inverse(
     """Return the real signal of a one-sided spectrum."""
     count = length // 2 + 1
     real = _of_length(call, real, count)
-    cos, sin = _waves(count, length, length)
-    twice = np.full((count, 1), 2.0)
-    twice[0] = 1.0
-    if length % 2 == 0:
-        twice[-1] = 1.0
-    found = call.emit("matmul", real, call.like(cos * twice / length, real))
+    cos, sin = waves_to_real(length)
+    found = call.emit("matmul", real, call.like(cos / length, real))
     if imaginary is not None:
         imaginary = _of_length(call, imaginary, count)
-        other = call.emit("matmul", imaginary, call.like(sin * twice / length, real))
+        other = call.emit("matmul", imaginary, call.like(sin / length, real))
         found = call.emit("sub", found, other)
     found = call.transpose(found, back)
     return call.reshape(found, (*found.type.shape, 1))
@@ -120,7 +111,7 @@ def _stft(call: Call) -> Value:
     )
     assert real is not None
     after = length // 2 + 1 if call.attribute("onesided", 1) else length
-    found = _transformed(call, real, imaginary, _waves(length, after, length), -1.0)
+    found = _transformed(call, real, imaginary, waves(length, after, length), -1.0)
     return call.emit("stack", *found, axis=-1)
 
 

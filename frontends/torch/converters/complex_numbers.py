@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.common.fourier import waves, waves_to_real
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.reduction import root
 from shardwright.frontends.torch.converters.shape import permute
 from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, Function, converts
 from shardwright.ir.graph import Value
-from shardwright.operators.info import Array
 
 Parts = tuple[Value, Value | None]  # the real part, and the imaginary part if it is not zero
 
@@ -208,17 +208,10 @@ def _pad(call: Call, x: Value, pad: list[int], value: Operand = 0) -> Value:
 # Fourier transforms: products with matrices of cosines and sines
 
 
-def _waves(before: int, after: int, length: int) -> tuple[Array, Array]:
-    """Return cosines and sines ``[before, after]`` of a transform of a length."""
-    places = np.outer(np.arange(before), np.arange(after)) % length
-    angle = 2 * np.pi * places / length
-    return np.cos(angle), np.sin(angle)
-
-
 def _transformed(call: Call, parts: Parts, axis: int, after: int, sign: float) -> Parts:
     """Return the parts of the transform of one dimension; `sign` is that of the exponent."""
     length = parts[0].type.shape[axis]
-    cos, sin = _waves(length, after, length)
+    cos, sin = waves(length, after, length)
     real, imaginary = (
         (None, None)
         if part is None
@@ -266,14 +259,10 @@ def _fft_to_real(
     for axis in dim[:-1]:
         parts = _transformed(call, parts, axis, sizes[axis], 1.0)
     last, count = dim[-1], last_dim_size // 2 + 1
-    cos, sin = _waves(count, last_dim_size, last_dim_size)
-    twice = np.full((count, 1), 2.0)  # the other half is conjugate
-    twice[0] = 1.0
-    if last_dim_size % 2 == 0:
-        twice[-1] = 1.0
+    cos, sin = waves_to_real(last_dim_size)
     real, imaginary = (None if p is None else call.part(p, last, 0, count) for p in parts)
     assert real is not None
-    real = call.mixed(real, twice * cos, last)
+    real = call.mixed(real, cos, last)
     if imaginary is not None:
-        real = call.emit("sub", real, call.mixed(imaginary, twice * sin, last))
+        real = call.emit("sub", real, call.mixed(imaginary, sin, last))
     return _scaled(call, (real, None), normalization, prod(sizes[d] for d in dim))[0]
