@@ -55,23 +55,27 @@ class Decomposition(OperatorInfo):
         return 2.0 * self.products * first.elements * min(first.shape[-2:])
 
 
+class SquareDecomposition(Decomposition):
+    """The base of functions of matrices with as many rows as columns."""
+
+    def make_rule(self) -> Rule:
+        """Keep the matrices whole."""
+        check_square(self)
+        return super().make_rule()
+
+
 def _narrowed(found: tuple[Array, ...], dtype: np.dtype) -> tuple[Array, ...]:
     return tuple(np.asarray(array, dtype) for array in found)
 
 
 @register
-class Determinant(Decomposition):
+class Determinant(SquareDecomposition):
     """The determinants of matrices."""
 
     name = "determinant"
     results_notation = "..."
     products = 1 / 3
     examples = (Example(("f64[3, 3]",)), Example(("f64[4, 3, 3]",)))
-
-    def make_rule(self) -> Rule:
-        """Keep the matrices whole."""
-        check_square(self)
-        return super().make_rule()
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Factor."""
@@ -124,7 +128,7 @@ class OrthogonalFactors(Decomposition):
 
 
 @register
-class SymmetricEigenvectors(Decomposition):
+class SymmetricEigenvectors(SquareDecomposition):
     """The eigenvalues of symmetric matrices in ascending order, and their vectors as columns.
 
     The lower triangle is read, or the ``upper`` one; the gradient is that of the whole matrix.
@@ -137,11 +141,6 @@ class SymmetricEigenvectors(Decomposition):
     # Gradients of random matrices, which are not symmetric, are not those of differences.
     examples = (Example(("f64[1, 1]",)), Example(("f64[3, 1, 1]",)))
 
-    def make_rule(self) -> Rule:
-        """Keep the matrices whole."""
-        check_square(self)
-        return super().make_rule()
-
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
         """Decompose."""
         (a,) = working(*operands)
@@ -152,7 +151,7 @@ class SymmetricEigenvectors(Decomposition):
         """Divide what turns vectors by the distances of their values."""
         (dw, dv), (w, v), emit = at.cotangents, at.results, build.emit
         turn = emit("scale", _skew(build, emit("matmul", v, dv, transpose_a=True)), factor=0.5)
-        total = emit("matmul", v, _over(build, turn, _distances(build, w)))
+        total = emit("matmul", v, _over(build, turn, distances(build, w)))
         total = emit("add", total, emit("mul", v, _row(build, dw)))
         return [emit("matmul", total, v, transpose_b=True)]
 
@@ -180,7 +179,7 @@ class SingularVectors(Decomposition):
         """
         (du, ds, dvh), (u, s, vh), emit = at.cotangents, at.results, build.emit
         row, column = _row(build, s), emit("expand_dims", s, axis=-1)
-        apart = _distances(build, emit("square", s))
+        apart = distances(build, emit("square", s))
         along_u = emit("matmul", u, du, transpose_a=True)
         along_v = emit("matmul", vh, dvh, transpose_b=True)
         left = emit("mul", _over(build, _skew(build, along_u), apart), row)
@@ -242,7 +241,7 @@ def _row(build: Emitter, x: Value) -> Value:
     return build.emit("expand_dims", x, axis=-2)
 
 
-def _distances(build: Emitter, values: Value) -> Value:
+def distances(build: Emitter, values: Value) -> Value:
     """Emit how much a value is over another, in the column of the one and the row of the other."""
     return build.emit("sub", _row(build, values), build.emit("expand_dims", values, axis=-1))
 

@@ -3,8 +3,6 @@
 Complex numbers are pairs of real ones in a last dimension of two.
 """
 
-from typing import ClassVar
-
 import numpy as np
 
 from shardwright.ir.graph import Value
@@ -16,15 +14,15 @@ from shardwright.operators.info import (
     Linearization,
     register,
 )
-from shardwright.operators.linear.decompositions import Decomposition
-from shardwright.operators.linear.square import check_square, turned, working
-from shardwright.operators.rule import Rule, ShardView
+from shardwright.operators.linear.decompositions import SquareDecomposition, distances
+from shardwright.operators.linear.square import turned, working
+from shardwright.operators.rule import ShardView
 
 Pair = tuple[Value, Value]  # matrices of real and of imaginary parts
 
 
 @register
-class Eigenvectors(Decomposition):
+class Eigenvectors(SquareDecomposition):
     """The eigenvalues of matrices in LAPACK's order, and their vectors of length one as columns.
 
     The largest element of a complex vector is real; a loss that depends on this choice has the
@@ -32,16 +30,10 @@ class Eigenvectors(Decomposition):
     """
 
     name = "eig"
-    defaults: ClassVar = {}
     results_notation = "... n^ p^, ... m^ n^ p^"
     products = 25.0
     # Vectors of random matrices change their phases: central differences are of these, too.
     examples = (Example(("f64[1, 1]",)), Example(("f64[3, 1, 1]",)))
-
-    def make_rule(self) -> Rule:
-        """Keep the matrices whole."""
-        check_square(self)
-        return super().make_rule()
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
         """Decompose."""
@@ -61,31 +53,26 @@ class Eigenvectors(Decomposition):
         values, vectors = _parts(build, w), _parts(build, v)
         of_values, of_vectors = (_parts(build, g) for g in at.cotangents)
         adjoint = turned(build, vectors[0]), emit("neg", turned(build, vectors[1]))
-        along = _product(build, adjoint, of_vectors)
+        along = _product(build, "matmul", adjoint, of_vectors)
         n = w.type.shape[-2]
         one = emit("fill", shape=(n, n), dtype=w.type.dtype, value=1.0)
         is_diagonal = emit("greater", emit("tril", emit("triu", one)), emit("zeros_like", one))
         none = emit("zeros_like", along[0])
         size = emit("reduce_sum", emit("where", is_diagonal, along[0], none), axis=(-1,))
         size = emit("expand_dims", size, axis=-2)  # what changes the lengths of vectors
-        kept = _product(
-            build, adjoint, (emit("mul", vectors[0], size), emit("mul", vectors[1], size))
-        )
+        sized = emit("mul", vectors[0], size), emit("mul", vectors[1], size)
+        kept = _product(build, "matmul", adjoint, sized)
         along = emit("sub", along[0], kept[0]), emit("sub", along[1], kept[1])
-        apart = [
-            emit("sub", emit("expand_dims", x, axis=-2), emit("expand_dims", x, axis=-1))
-            for x in values
-        ]
+        apart = distances(build, values[0]), distances(build, values[1])
         squares = emit("add", *(emit("square", x) for x in apart))
         squares = emit("where", is_diagonal, emit("ones_like", squares), squares)
         # A quotient by the conjugate of the distances is a product with these.
-        real = emit("sub", emit("mul", along[0], apart[0]), emit("mul", along[1], apart[1]))
-        imaginary = emit("add", emit("mul", along[0], apart[1]), emit("mul", along[1], apart[0]))
+        quotient = _product(build, "mul", along, apart)
         inner = [
             emit("where", is_diagonal, emit("expand_dims", g, axis=-2), emit("div", x, squares))
-            for g, x in zip(of_values, (real, imaginary), strict=True)
+            for g, x in zip(of_values, quotient, strict=True)
         ]
-        right = _product(build, (inner[0], inner[1]), adjoint)
+        right = _product(build, "matmul", (inner[0], inner[1]), adjoint)
         whole = emit(
             "concat",
             emit("concat", adjoint[0], emit("neg", adjoint[1]), axis=-1),
@@ -112,8 +99,8 @@ def _parts(build: Emitter, x: Value) -> Pair:
     return real, imaginary
 
 
-def _product(build: Emitter, x: Pair, y: Pair) -> Pair:
-    """Emit a product of complex matrices."""
+def _product(build: Emitter, operator: str, x: Pair, y: Pair) -> Pair:
+    """Emit a product of complex numbers, by the operator that multiplies real ones."""
     (a, b), (c, d), emit = x, y, build.emit
-    real = emit("sub", emit("matmul", a, c), emit("matmul", b, d))
-    return real, emit("add", emit("matmul", a, d), emit("matmul", b, c))
+    real = emit("sub", emit(operator, a, c), emit(operator, b, d))
+    return real, emit("add", emit(operator, a, d), emit(operator, b, c))
