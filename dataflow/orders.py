@@ -141,8 +141,8 @@ class Interleaved(Order):
     @staticmethod
     def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
         """Return the passes of all chunks."""
-        warm_up = 2 * (groups - 1 - group) + (chunks - 1) * groups
-        return in_turn(*_of_chunks(group, groups, chunks, micro_batches), warm_up)
+        passes = _of_chunks(group, groups, chunks, micro_batches)
+        return in_turn(*passes, _ahead(group, groups, chunks))
 
 
 class Pairs(Order):
@@ -158,17 +158,17 @@ class Pairs(Order):
 
     @staticmethod
     def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
-        """Return the passes."""
-        warm_up = Pairs.paired_after(group, groups, chunks)
-        return in_turn(*_of_chunks(group, groups, 1, micro_batches), warm_up)
+        """Return the passes of all chunks."""
+        passes = _of_chunks(group, groups, chunks, micro_batches)
+        return in_turn(*passes, Pairs.paired_after(group, groups, chunks))
 
     @staticmethod
     def paired_after(group: int, groups: int, chunks: int) -> int:
         """Return the passes of the warm-up."""
-        return 2 * (groups - 1 - group) + 1
+        return _ahead(group, groups, chunks) + 1
 
 
-class InterleavedPairs(Order):
+class InterleavedPairs(Pairs):
     """The same with V > 1 chunks: ``interleaved`` with one more forward pass ahead.
 
     Megatron-Core runs ``--overlap-moe-expert-parallel-comm`` so.
@@ -176,17 +176,6 @@ class InterleavedPairs(Order):
 
     name = "interleaved_pairs"
     has_chunks = in_rounds = True
-
-    @staticmethod
-    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
-        """Return the passes of all chunks."""
-        warm_up = InterleavedPairs.paired_after(group, groups, chunks)
-        return in_turn(*_of_chunks(group, groups, chunks, micro_batches), warm_up)
-
-    @staticmethod
-    def paired_after(group: int, groups: int, chunks: int) -> int:
-        """Return the passes of the warm-up."""
-        return 2 * (groups - 1 - group) + (chunks - 1) * groups + 1
 
 
 class ZeroBubble(Order):
@@ -222,6 +211,11 @@ class ZeroBubble(Order):
 
 for _order in (GPipe, OneForwardOneBackward, Interleaved, ZeroBubble, Pairs, InterleavedPairs):
     SCHEDULES.add(_order.name, _order)
+
+
+def _ahead(group: int, groups: int, chunks: int) -> int:
+    """Return the forward passes of a group before its first backward pass, of chunks in turn."""
+    return 2 * (groups - 1 - group) + (chunks - 1) * groups
 
 
 def _of_chunks(

@@ -106,11 +106,6 @@ class Curve(Description):
             share *= size / (size + half) if size else 1.0  # of no size there is no work
         return share * share_at(self.widths, width) if self.widths and width else share
 
-    def times(self, ratio: float, source: str) -> Self:
-        """Return the curve of another device, which attains another share."""
-        own = {"share": min(ratio * self.share, 1.0), "tag": "scaled", "source": source}
-        return self.model_copy(update=own)
-
 
 class GroupedCurves(Description):
     """What products of experts attain.
