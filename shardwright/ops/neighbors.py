@@ -132,7 +132,11 @@ def own_rank(number: Any, rank: int) -> int:
         If there is no such rank.
     """
     world = current_tracer().world
-    other = values_of(number, world)[rank]
+    return _checked(values_of(number, world)[rank], world)
+
+
+def _checked(other: int, world: int) -> int:
+    """Return the rank of a neighbor, -1 for none; refuse one that there is not."""
     if not -1 <= other < world:
         raise ModelError(f"a neighbor is rank {other}, there are {world} ranks")
     return other
@@ -178,9 +182,7 @@ def _queues(ranks: Sequence[Any], world: int) -> dict[tuple[int, int], list[int]
     found: dict[tuple[int, int], list[int]] = {}
     for position, rank in enumerate(ranks):
         for own, other in enumerate(values_of(rank, world)):
-            if not -1 <= other < world:
-                raise ModelError(f"a neighbor is rank {other}, there are {world} ranks")
-            if other >= 0:
+            if _checked(other, world) >= 0:
                 found.setdefault((own, other), []).append(position)
     return found
 
@@ -257,14 +259,19 @@ class NeighborExchangeV2(OverGroups):
 
     def _of_one_rank(self, x: Tensor, direction: int, rank: int) -> Tensor:
         """Return what one rank receives from a direction: zeros, since others are not known."""
+        source = own_rank(self._receive[direction], rank)
+        return moved(
+            self._zeros(x, direction), ((source, rank),) if source not in (-1, rank) else ()
+        )
+
+    def _zeros(self, x: Tensor, direction: int) -> Tensor:
+        """Return zeros in the place of what comes from a direction."""
         name, sizes = _DIRECTIONS[direction], [*x.shape[2:]]
         for d, sides in enumerate((("top", "bottom"), ("left", "right"))):
             for side in sides:
                 if side in name:
                     sizes[d] = self._lengths[2 * d + sides.index(side)]
-        zeros = apply("fill", shape=(*x.shape[:2], *sizes), value=0.0, dtype=x.dtype)
-        source = own_rank(self._receive[direction], rank)
-        return moved(zeros, ((source, rank),) if source not in (-1, rank) else ())
+        return apply("fill", shape=(*x.shape[:2], *sizes), value=0.0, dtype=x.dtype)
 
     def _received(self, x: Tensor, direction: int, opposite: Sequence[Any]) -> Tensor:
         """Return what all ranks send in a direction, at the ranks that receive it."""
@@ -304,21 +311,13 @@ class NeighborExchangeV2(OverGroups):
             for side, cell in zip((6, None, 2), cells, strict=True):
                 if side is not None and parts[side] is None:
                     continue
-                row.append(x if cell is None else self._part(x, parts, cell, cells))
+                if cell is None:
+                    row.append(x)
+                else:
+                    found = parts[cell]
+                    row.append(self._zeros(x, cell) if found is None else found)
             rows.append(row[0] if len(row) == 1 else _concat(row, 3))
         return rows[0] if len(rows) == 1 else _concat(rows, 2)
-
-    def _part(
-        self, x: Tensor, parts: dict[int, Tensor | None], cell: int, cells: Sequence[int | None]
-    ) -> Tensor:
-        found = parts[cell]
-        if found is not None:
-            return found
-        top, bottom, left, right = self._lengths
-        height = top if cells[1] == 0 else bottom
-        width = left if cell in (5, 7) else right
-        shape = (*x.shape[:2], height, width)
-        return apply("fill", shape=shape, value=0.0, dtype=x.dtype)
 
 
 def _concat(tensors: Sequence[Tensor], axis: int) -> Tensor:

@@ -38,15 +38,8 @@ class NeighborExchange(own.NeighborExchange):
         shapes = (recv_shapes, send_shapes)
         self._arguments = (send_rank_ids, recv_rank_ids, *shapes, recv_type, group)
 
-    def _begin(
-        self,
-        send_rank_ids: list[Any],
-        recv_rank_ids: list[Any],
-        recv_shapes: tuple[list[int], ...],
-        send_shapes: tuple[list[int], ...],
-        recv_type: str,
-        group: str,
-    ) -> None:
+    def _begin(self) -> None:
+        send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, group = self._arguments
         _check_ranks("send_rank_ids", send_rank_ids)
         _check_ranks("recv_rank_ids", recv_rank_ids)
         for name, shapes in (("recv_shapes", recv_shapes), ("send_shapes", send_shapes)):
@@ -55,11 +48,11 @@ class NeighborExchange(own.NeighborExchange):
         if recv_type not in DTYPES:
             raise of_type(wrong_value("recv_type", recv_type, "an element type of MindSpore"))
         check_type("group", group, str)
-        super().__init__(send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, group)
+        super().__init__(*self._arguments)
 
     def __call__(self, x: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """Exchange the tensors; none are given where none are sent."""
-        self._begin(*self._arguments)
+        self._begin()
         return super().__call__(x)
 
 
@@ -91,15 +84,8 @@ class NeighborExchangeV2(own.NeighborExchangeV2):
         lengths = (recv_rank_ids, recv_lens)
         self._arguments = (send_rank_ids, send_lens, *lengths, data_format, group)
 
-    def _begin(
-        self,
-        send_rank_ids: list[Any],
-        send_lens: list[int],
-        recv_rank_ids: list[Any],
-        recv_lens: list[int],
-        data_format: str,
-        group: str,
-    ) -> None:
+    def _begin(self) -> None:
+        send_rank_ids, send_lens, recv_rank_ids, recv_lens, _, group = self._arguments
         for name, ranks in (("send_rank_ids", send_rank_ids), ("recv_rank_ids", recv_rank_ids)):
             _check_ranks(name, ranks)
             known = [rank for rank in ranks if isinstance(rank, int) and rank != -1]
@@ -112,11 +98,11 @@ class NeighborExchangeV2(own.NeighborExchangeV2):
             if any(length < 0 for length in lengths):
                 raise wrong_value(name, lengths, "numbers of rows and columns, none below 0")
         check_type("group", group, str)
-        super().__init__(send_rank_ids, send_lens, recv_rank_ids, recv_lens, data_format, group)
+        super().__init__(*self._arguments)
 
     def __call__(self, x: Tensor, *others: Tensor) -> Tensor:
         """Return the image with what the neighbors send round it."""
-        self._begin(*self._arguments)
+        self._begin()
         if others:
             raise OptionError(f"`NeighborExchangeV2` takes one image, {1 + len(others)} are given")
         return super().__call__(x)

@@ -19,6 +19,7 @@ from shardwright.cost_model.mindspore.redistribution import (
     common_pieces,
     infer_operators,
 )
+from shardwright.frontends.configs.strategy_map import MatrixLayout
 from shardwright.ir.errors import ModelError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -31,7 +32,7 @@ Step = tuple[int, int, Operator]
 
 def _get_tensor_strategy(dev_mat: Sequence[int], tensor_map: Sequence[int]) -> list[int]:
     """Return into how many slices each dimension is split."""
-    return [dev_mat[len(dev_mat) - 1 - axis] if axis >= 0 else 1 for axis in tensor_map]
+    return [*MatrixLayout(tuple(dev_mat), tuple(tensor_map)).counts]
 
 
 def _transform_tensor_by_layout(
@@ -122,7 +123,7 @@ def _direct(source: TensorLayout, target: TensorLayout, place: int) -> list[Oper
     if sizes is None or shape is None:
         return None
     finest = [factor for size in sizes for factor in prime_factors(size)] or [1]
-    mesh = Mesh(tuple(MeshAxis(f"a{i}", size) for i, size in enumerate(finest)))
+    mesh = mesh_of(finest)
     layouts = [_refined(layout, mesh, shape) for layout in (source, target)]
     if layouts[0] is None or layouts[1] is None:
         return None
@@ -405,13 +406,9 @@ def _load_tensor(tensor: Tensor, dev_mat: Sequence[int], tensor_map: Sequence[in
     ModelError
         If the layout does not fit.
     """
-    places, counts = _places(tensor.shape, dev_mat, tensor_map)
-    rank = get_rank() % len(places)
-    parts = [
-        slice(i * (size // n), (i + 1) * (size // n))
-        for i, n, size in zip(places[rank], counts, tensor.shape, strict=True)
-    ]
-    return Tensor(tensor.asnumpy()[tuple(parts)])
+    layout, mesh = _on_mesh(tensor.shape, dev_mat, tensor_map)
+    part = layout.slices(tensor.shape, mesh, int(get_rank()) % mesh.size)
+    return Tensor(tensor.asnumpy()[part])
 
 
 def _reshape_param_data(
@@ -427,21 +424,22 @@ def _reshape_param_data(
     shape = (param_data.shape[0] // prod(dev_mat), *param_data.shape[1:])
     counts = _get_tensor_strategy(dev_mat, tensor_map)
     whole = tuple(size * count for size, count in zip(shape, counts, strict=True))
-    places, _ = _places(whole, dev_mat, tensor_map)
+    layout, mesh = _on_mesh(whole, dev_mat, tensor_map)
     made = np.empty(whole, param_data.asnumpy().dtype)
-    for place, part in zip(places, np.split(param_data.asnumpy(), prod(dev_mat)), strict=True):
-        made[tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, shape, strict=True))] = part
+    for rank, part in enumerate(np.split(param_data.asnumpy(), mesh.size)):
+        made[layout.slices(whole, mesh, rank)] = part
     return Tensor(made)
 
 
-def _places(
+def _on_mesh(
     shape: Sequence[int], dev_mat: Sequence[int], tensor_map: Sequence[int]
-) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return which slice of each dimension each device has, and how many there are."""
+) -> tuple[Layout, Mesh]:
+    """Return a layout on the mesh of an arrangement of devices."""
     _check("layout", (dev_mat, tensor_map, shape), prod(dev_mat))
-    coordinates = [np.unravel_index(rank, tuple(dev_mat)) for rank in range(prod(dev_mat))]
-    places = [
-        tuple(int(place[-1 - axis]) if axis >= 0 else 0 for axis in tensor_map)
-        for place in coordinates
-    ]
-    return places, _get_tensor_strategy(dev_mat, tensor_map)
+    mesh = mesh_of(dev_mat)
+    return Layout(tuple((mesh.names[-1 - at],) if at >= 0 else () for at in tensor_map)), mesh
+
+
+def mesh_of(sizes: Sequence[int]) -> Mesh:
+    """Return the mesh of an arrangement of devices."""
+    return Mesh(tuple(MeshAxis(f"a{i}", size) for i, size in enumerate(sizes)))

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from shardwright.mindspore.context import get_auto_parallel_context
+from shardwright.mindspore.parallel._tensor import mesh_of
 
 ParameterLayouts = Mapping[str, Sequence[Any]]
 
@@ -61,12 +60,9 @@ def _used(sizes: Sequence[int], tensor_map: Sequence[int]) -> tuple[list[int], l
 
 def _slice_of(rank: int, sizes: Sequence[int], tensor_map: Sequence[int]) -> int:
     """Return which of the slices a rank has, in the order of the axes that split."""
-    place = np.unravel_index(rank % prod(sizes), tuple(sizes))
+    mesh = mesh_of(sizes)
     axes = sorted((axis for axis in tensor_map if axis >= 0), reverse=True)
-    number = 0
-    for axis in axes:
-        number = number * sizes[len(sizes) - 1 - axis] + int(place[len(sizes) - 1 - axis])
-    return number
+    return mesh.index(rank % mesh.size, [mesh.names[-1 - axis] for axis in axes])
 
 
 def _holders(sizes: Sequence[int], tensor_map: Sequence[int]) -> list[int]:

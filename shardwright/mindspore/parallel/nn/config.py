@@ -30,7 +30,7 @@ class _Config:
 
     def _check(self, name: str, value: Any) -> None:
         if name in _FLAGS:
-            flag(name, value)
+            check_flag(name, value)
         else:
             integer(name, value)
 
@@ -46,19 +46,6 @@ def integer(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise of_type(wrong_value(name, value, "a positive integer"))
     POSITIVE_INTEGER.check(name, value)
-
-
-def flag(name: str, value: Any) -> None:
-    """Check a truth value.
-
-    Raises
-    ------
-    OptionError
-        If it is none.
-    """
-    if not isinstance(value, bool):
-        raise of_type(wrong_value(name, value, "True or False"))
-    check_flag(name, value)
 
 
 class OpParallelConfig(_Config):
@@ -125,7 +112,7 @@ class TransformerRecomputeConfig(_Config):
         self.recompute_slice_activation = recompute_slice_activation
 
     def _check(self, name: str, value: Any) -> None:
-        flag(name, value)
+        check_flag(name, value)
 
 
 class MoEConfig:

@@ -1,6 +1,6 @@
 """Transformers of MindSpore's arguments: encoders, decoders, and both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -214,6 +214,16 @@ def _configured(
     return layer
 
 
+def _stack(
+    layers: Sequence[Cell], offset: int, config: OpParallelConfig, given: Configure | None
+) -> CellList:
+    """Return layers that are set to what a configuration says of them."""
+    count = len(layers)
+    return CellList(
+        [_configured(one, i, offset, config, count, given) for i, one in enumerate(layers)]
+    )
+
+
 class TransformerEncoder(Cell):
     """Layers of an encoder.
 
@@ -241,17 +251,11 @@ class TransformerEncoder(Cell):
     ) -> None:
         with as_mindspore():
             check_sizes(num_layers=num_layers, seq_length=seq_length)
-        own = _options(options)
+        config = _options(options).parallel_config
         made = [
             TransformerEncoderLayer(seq_length=seq_length, **options) for _ in range(num_layers)
         ]
-        config = own.parallel_config
-        self.blocks = CellList(
-            [
-                _configured(one, i, offset, config, num_layers, lambda_func)
-                for i, one in enumerate(made)
-            ]
-        )
+        self.blocks = _stack(made, offset, config, lambda_func)
 
     def construct(
         self, hidden_states: Tensor, attention_mask: Tensor | None
@@ -286,15 +290,9 @@ class TransformerDecoder(Cell):
         lengths = {"src_seq_length": src_seq_length, "tgt_seq_length": tgt_seq_length}
         with as_mindspore():
             check_sizes(num_layers=num_layers, **lengths)
-        own = _options(options)
+        config = _options(options).parallel_config
         made = [TransformerDecoderLayer(**lengths, **options) for _ in range(num_layers)]
-        config = own.parallel_config
-        self.blocks = CellList(
-            [
-                _configured(one, i, offset, config, num_layers, lambda_func)
-                for i, one in enumerate(made)
-            ]
-        )
+        self.blocks = _stack(made, offset, config, lambda_func)
 
     def construct(
         self,
