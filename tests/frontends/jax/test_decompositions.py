@@ -1,6 +1,6 @@
 """Decompositions of matrices and solutions of equations: results and gradients are JAX's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,6 @@ from shardwright.frontends.jax import import_function  # noqa: E402
 from shardwright.ir.errors import ModelError  # noqa: E402
 
 Function = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _wide() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def _weighted(function: Function) -> Function:

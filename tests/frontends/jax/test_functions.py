@@ -1,7 +1,6 @@
 """Functions of JAX: values, losses and gradients are those of JAX, and what is trained is."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from shardwright.ir.errors import ModelError, OptionError, ShardwrightWarning  #
 from shardwright.tools.main import main  # noqa: E402
 
 Function = Any
-
-
-@pytest.fixture(autouse=True)
-def _wide() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def draw(*shape: int, seed: int = 0) -> Any:

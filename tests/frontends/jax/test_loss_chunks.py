@@ -13,14 +13,6 @@ import numpy as np  # noqa: E402
 from shardwright.frontends.jax import import_function  # noqa: E402
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _wide_types() -> Any:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
 def arguments() -> tuple[Any, Any, Any]:
     random = np.random.default_rng(0)
     shapes = {"table": (24, 16), "bias": (24,)}

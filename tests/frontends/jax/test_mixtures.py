@@ -22,14 +22,6 @@ from shardwright.passes.differentiate import Differentiate  # noqa: E402
 HIDDEN, INNER, EXPERTS, TOP = 8, 12, 4, 2
 
 
-@pytest.fixture(autouse=True)
-def _wide() -> Any:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
 def _parameters() -> dict[str, Any]:
     random = np.random.default_rng(0)
     shapes = {

@@ -13,14 +13,6 @@ import numpy as np  # noqa: E402
 from shardwright.frontends.jax import import_function  # noqa: E402
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _wide_types() -> Any:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
 def arguments(steps: int = 6) -> tuple[Any, Any]:
     """Return parameters and an input ``[sample, step, feature]``."""
     random = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Functions of shards, branches and factors at positions, against JAX on whole arrays."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,6 @@ from shardwright.ir.errors import ModelError  # noqa: E402
 TOLERANCE = 1e-12
 MESH = AbstractMesh((4, 2), ("x", "y"))
 shards = partial(jax.shard_map, mesh=MESH)
-
-
-@pytest.fixture(autouse=True)
-def _wide() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def arguments() -> tuple[Any, ...]:

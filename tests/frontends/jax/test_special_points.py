@@ -1,6 +1,6 @@
 """JAX at ties, zeros, bounds, infinities and NaN: results and gradients are those of JAX."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf, nan
 from typing import Any
 
@@ -21,14 +21,6 @@ from shardwright.passes.differentiate import Differentiate  # noqa: E402
 
 Function = Callable[..., Any]
 Array = np.ndarray
-
-
-@pytest.fixture(autouse=True)
-def _wide() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def weighted(function: Function) -> Function:
