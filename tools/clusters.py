@@ -74,21 +74,23 @@ def _figure_rows(place: str, part: Description) -> list[tuple[str, str, str, str
     rows: list[tuple[str, str, str, str]] = []
     for name in type(part).model_fields:
         value = getattr(part, name)
-        if isinstance(value, Curve):
-            text = f"{value.share:g}{_halves(value)}"
-            rows.append((f"{place}{name}", text, _origin(value.tag), value.source))
-        elif isinstance(value, Figure):
-            rows.append((f"{place}{name}", f"{value.value:g}", _origin(value.tag), value.source))
-        elif isinstance(value, Description):
-            rows += _figure_rows(f"{place}{name} ", value)
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             for key, inner in value.items():
-                if isinstance(inner, Curve):
-                    text = f"{inner.share:g}{_halves(inner)}"
-                    rows.append((f"{place}{name} {key}", text, _origin(inner.tag), inner.source))
-                else:
-                    rows += _figure_rows(f"{place}{key} ", inner)
+                own = f"{name} {key}" if isinstance(inner, Curve) else key
+                rows += _rows_of(f"{place}{own}", inner)
+        else:
+            rows += _rows_of(f"{place}{name}", value)
     return rows
+
+
+def _rows_of(name: str, value: object) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a figure, a curve, or of a description that has some."""
+    if isinstance(value, Curve):
+        text = f"{value.share:g}{_halves(value)}"
+        return [(name, text, _origin(value.tag), value.source)]
+    if isinstance(value, Figure):
+        return [(name, f"{value.value:g}", _origin(value.tag), value.source)]
+    return _figure_rows(f"{name} ", value) if isinstance(value, Description) else []
 
 
 def _halves(curve: Curve) -> str:
