@@ -1,12 +1,12 @@
 """The degrees of the plans of Megatron's family."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.errors import ShardwrightError
-from shardwright.planner.choice.configuration import Form, searched_forms
+from shardwright.planner.choice.configuration import Form
 from shardwright.search.named_plan import NamedPlan, divisors
 
 
@@ -35,8 +35,8 @@ class Degrees:
     samples: int
     micro_batches: Sequence[int]
     zero: Sequence[int]
-    forms: Sequence[Form] = field(default_factory=searched_forms)
-    of_experts: Sequence[Form] = ()
+    forms: Sequence[Form]
+    of_experts: Sequence[Form]
 
     def plans(self, base: NamedPlan, layers: int) -> Iterator[NamedPlan]:
         """Yield the plans of some tensor and expert ranks, of so many repeated layers.

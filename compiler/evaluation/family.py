@@ -7,15 +7,14 @@ from math import gcd, inf
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
 from shardwright.compiler.evaluation.model import EvaluatedModel
-from shardwright.dataflow.orders import Interleaved, InterleavedPairs, Pairs
+from shardwright.cost_model.efficiency.software import Software
+from shardwright.dataflow.orders import Interleaved, InterleavedPairs
+from shardwright.planner.choice.configuration import Form, searched_forms
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors, with_words
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
-_OF_EXPERTS = (
-    (1, Pairs.name),
-    *((chunks, InterleavedPairs.name) for chunks in Interleaved.searched_chunks),
-)
+_OF_EXPERTS = tuple((chunks, InterleavedPairs.name) for chunks in Interleaved.searched_chunks)
 
 
 def family(
@@ -32,8 +31,9 @@ def family(
     values of further dimensions that are tried. The
     experts of a mixture are whole, and divided over no ranks, over as many of the innermost level
     as divide them, and over twice as many as long as the least bound of those that may fit falls.
-    Where the software runs pairs of passes beside each other, divided experts have pipelines of
-    such pairs too: interleaved ones without recomputing whole layers, which Megatron-Core refuses.
+    Pipelines have the schedules that the software has. Where it runs pairs of passes beside each
+    other, divided experts have pipelines of such pairs too, as Megatron-Core has them: of several
+    chunks, and without recomputing whole layers.
 
     Parameters
     ----------
@@ -54,9 +54,8 @@ def family(
         If the cluster has no such number of devices.
     """
     inner = model.cluster.for_devices(devices)[0]
-    has_pairs = model.software is not None and model.software.pairs == "beside"
     divided = model.cluster, devices, model.samples, micro_batches, ZERO
-    degrees = Degrees(*divided, of_experts=_OF_EXPERTS if has_pairs else ())
+    degrees = Degrees(*divided, *_forms(model.software))
 
     def on(ranks: NamedPlan) -> list[Bound]:
         plans = filter(among, degrees.plans(ranks, model.layers))
@@ -86,6 +85,17 @@ def family(
                 break
         found += own
     return found
+
+
+def _forms(software: Software | None) -> tuple[list[Form], list[Form]]:
+    """Return the chunks and schedules that software has, and those of divided experts alone."""
+    pairs = _OF_EXPERTS if software is not None and software.pairs == "beside" else ()
+
+    def had(forms: Sequence[Form]) -> list[Form]:
+        has = None if software is None else software.schedules
+        return [form for form in forms if has is None or form[1] in has]
+
+    return had(searched_forms()), had(pairs)
 
 
 def _of_experts(tensor: int, inner: int, experts: int) -> Iterator[NamedPlan]:

@@ -27,6 +27,7 @@ from shardwright.cost_model.efficiency.figures import (
     Rate,
     Tag,
 )
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ClusterError
 
 IDEAL, FLOAT8 = "ideal", "float8"
@@ -173,6 +174,9 @@ class Software(Description):
     clamps : Figure, optional
         Where rows of experts are clamped apart from their activation, the memory traffic of that
         over reading and writing them once, of either direction; without it nothing.
+    schedules : tuple of str, optional
+        Orders of the passes of a pipeline that it has, by their names in `SCHEDULES`; without it
+        all. A plan of another one can be priced, as if it had it.
     pairs : str
         Where a schedule has pairs of a forward and a backward pass (`Order.paired_after`), one runs
         ``beside`` the other, or they run ``apart``, one after the other.
@@ -211,6 +215,7 @@ class Software(Description):
     bias_gradients: Figure | None = None
     clamps: Figure | None = None
     stages: Literal["apart", "in_step"] = "apart"
+    schedules: tuple[str, ...] | None = None
     pairs: Literal["apart", "beside"] = "apart"
     exchange: Sent = "choices"
     gate: Gate = "alike"
@@ -221,6 +226,14 @@ class Software(Description):
         if self.pairs == "beside" and self.stages == "in_step":
             raise ValueError("`pairs: beside` has no effect with `stages: in_step`")
         return self
+
+    @field_validator("schedules")
+    @classmethod
+    def _schedules_are_known(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in names or ():
+            if name not in SCHEDULES:
+                raise ValueError(f"`{name}` is no schedule; there are {', '.join(SCHEDULES)}")
+        return names
 
     def attention_of(self, width: float) -> float:
         """Return the rate of fused attention over that of the cluster file, by a head's width."""

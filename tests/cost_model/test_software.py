@@ -1,11 +1,17 @@
 """Profiles of training software: their options, float8, what they hide."""
 
 import pytest
+from pydantic import ValidationError
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.as_run import is_linear
 from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
-from shardwright.cost_model.efficiency.software import HeadWidths, software, software_options
+from shardwright.cost_model.efficiency.software import (
+    HeadWidths,
+    Software,
+    software,
+    software_options,
+)
 from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import ClusterError
@@ -51,6 +57,14 @@ def test_wrong_options_are_told(text: str, sentence: str) -> None:
     with pytest.raises(ClusterError) as caught:
         software(text)
     assert str(caught.value) == sentence
+
+
+def test_schedules_of_software_are_known() -> None:
+    core = software("megatron-core")
+    assert core is not None
+    assert core.schedules == ("1f1b", "interleaved", "interleaved_pairs")
+    with pytest.raises(ValidationError, match="`dualpipe` is no schedule; there are gpipe, 1f1b"):
+        Software.model_validate({**core.model_dump(), "schedules": ["1f1b", "dualpipe"]})
 
 
 def test_float8_computes_products_of_blocks_alone_and_needs_a_rate() -> None:
