@@ -8,6 +8,7 @@ against autograd, of one device and of a plan for four ranks. Writes `architectu
 page `architectures.md`. Needs `torch` and `transformers`.
 """
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -17,6 +18,7 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -156,6 +158,8 @@ def compared(row: Row, ranks: int) -> None:
             raise ValueError(f"the loss is {loss.item():.1e}, with gradients: {loss.requires_grad}")
         if not torch.equal(loss, wide(**doubled)):
             raise ValueError("the module draws random numbers: two losses differ")
+    except MemoryError:
+        raise
     except Exception as error:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
@@ -180,6 +184,8 @@ def compared(row: Row, ranks: int) -> None:
         row.status, row.said = "refused", _refusal(module, inputs, error)
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
+    except MemoryError:
+        raise
     except Exception as error:
         if os.environ.get("SWEEP_TRACE"):
             traceback.print_exc()
@@ -246,31 +252,51 @@ def _sentence(error: BaseException) -> str:
 def alone(row: Row, ranks: int) -> Row:
     """Compare an architecture in a process of its own, with limits of time and memory."""
     reading, writing = os.pipe()
-    process = os.fork()
-    if not process:
+    with tempfile.TemporaryFile() as errors:
+        process = os.fork()
+        if not process:
+            os.close(reading)
+            if not os.environ.get("SWEEP_TRACE"):
+                os.dup2(errors.fileno(), 2)
+            os.write(writing, json.dumps(asdict(limited(row, ranks))).encode()[:60000])
+            os._exit(0)
+        os.close(writing)
+        text = b"".join(iter(lambda: os.read(reading, 65536), b""))
+        _, status = os.waitpid(process, 0)
         os.close(reading)
-        most = GIGABYTES * 2**30
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        if not os.environ.get("SWEEP_TRACE"):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        try:
-            compared(row, ranks)
-        except BaseException as error:
-            row.status, row.said = "wrong", f"error: {_sentence(error)}"
-        os.write(writing, json.dumps(asdict(row)).encode()[:60000])
-        os._exit(0)
-    os.close(writing)
-    text = b"".join(iter(lambda: os.read(reading, 65536), b""))
-    _, status = os.waitpid(process, 0)
-    os.close(reading)
-    if text:
-        return Row(**json.loads(text))
-    row.status = "not finished"
-    signalled = os.WIFSIGNALED(status) and os.WTERMSIG(status)
-    is_late = signalled in (signal.SIGXCPU, signal.SIGKILL)
-    row.said = f"more than {SECONDS} s of processor time" if is_late else "the process ended"
+        if text:
+            return Row(**json.loads(text))
+        errors.seek(0)
+        row.status, row.said = "not finished", _end(status, errors.read().decode(errors="replace"))
     return row
+
+
+def limited(row: Row, ranks: int) -> Row:
+    """Compare an architecture within the limits of this process; what it raises is noted."""
+    most = GIGABYTES * 2**30
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    faulthandler.enable()
+    try:
+        compared(row, ranks)
+    except MemoryError:
+        row.status, row.said = "not finished", f"more than {GIGABYTES} GiB"
+    except BaseException as error:
+        row.status, row.said = "wrong", f"error: {_sentence(error)}"
+    return row
+
+
+def _end(status: int, errors: str) -> str:
+    """Return how a process ended that left no result: by which signal, and its last words."""
+    if not os.WIFSIGNALED(status):
+        return f"the process ended with code {os.WEXITSTATUS(status)}"
+    name = signal.Signals(os.WTERMSIG(status)).name
+    if name in ("SIGXCPU", "SIGKILL"):
+        return f"more than {SECONDS} s of processor time"
+    if "bad_alloc" in errors or "memory" in errors.lower():
+        return f"more than {GIGABYTES} GiB ({name})"
+    said = [line.strip() for line in errors.splitlines() if line.strip()]
+    return f"the process ended by {name}: {' '.join(said[-3:])[:200]}"
 
 
 def warm() -> None:

@@ -20,7 +20,9 @@ from typing import Final
 
 MODULES: Final = (
     "pointwise",
+    "functions",
     "tensors",
+    "scans",
     "layers",
     "attention",
     "losses",

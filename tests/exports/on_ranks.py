@@ -51,6 +51,14 @@ def difference(found, right):
     return np.abs(found - right).max(initial=0) / max(np.abs(right).max(initial=0), 1)
 
 
+def without_signs(name, results):
+    """Return results whose signs are no choice: of a `svd` the terms that it is the sum of."""
+    if name != "svd":
+        return results
+    u, s, vh = (np.asarray(one) for one in results)
+    return np.einsum("...mk,...kn->...kmn", u, vh), s
+
+
 def cases(name, vocabulary, most=MOST):
     """Yield an expression, its operands, and what the kernel gives, on ranks of many strategies."""
     rng = np.random.default_rng(0)

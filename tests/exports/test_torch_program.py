@@ -44,9 +44,11 @@ def test_the_program_has_a_line_for_each_operator_and_no_other_collective(option
 def test_an_operator_without_a_translation_is_named_with_its_module():
     kind, layout = TensorType("float32", (4,)), Layout((("x",),))
     x, y = Value("x", kind, layout), Value("y", kind, layout)
-    node = Node("erfinv", ("x",), (y,), scope="layer/noise")
+    node = Node("l2_normalize", ("x",), (y,), scope="layer/noise")
     graph = Graph("one", (x,), (), (node,), ("y",), mesh=MESH)
-    with pytest.raises(PlanError, match="`erfinv` of `y` in `layer/noise` has no translation"):
+    with pytest.raises(
+        PlanError, match="`l2_normalize` of `y` in `layer/noise` has no translation"
+    ):
         Expressions(graph, MESH, VOCABULARY).of(node)
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import widened
+from .pointwise import dtype_of, widened
 
 
 @widened
@@ -93,3 +93,44 @@ def pseudo_inverse(a: Array, *, relative: float = 0.0, absolute: float = 0.0) ->
     kept = s > jnp.maximum(relative * s.max(-1, keepdims=True), absolute)
     inverse = jnp.where(kept, 1 / jnp.where(kept, s, 1), 0)
     return vh.mT @ (inverse[..., None] * u.mT)
+
+
+@widened
+def eig(a: Array) -> tuple[Array, ...]:
+    # On CPUs alone, and on the GPUs that JAX has it for.
+    return tuple(jnp.stack([x.real, x.imag], -1) for x in jnp.linalg.eig(a))
+
+
+@widened
+def eigh(a: Array, *, upper: bool = False) -> tuple[Array, ...]:
+    return tuple(jnp.linalg.eigh(a, "U" if upper else "L", symmetrize_input=False))
+
+
+@widened
+def svd(a: Array) -> tuple[Array, ...]:
+    return tuple(jnp.linalg.svd(a, full_matrices=False))
+
+
+def lu_pivots(a: Array) -> Array:
+    wide = a.astype(jnp.float32) if a.dtype.itemsize < 4 else a
+    return lax.linalg.lu(wide)[1].astype(dtype_of("int64"))
+
+
+def pivots_to_permutation(pivots: Array, *, rows: int = 1) -> Array:
+    order = lax.linalg.lu_pivots_to_permutation(pivots.astype(jnp.int32), rows)
+    return order.astype(dtype_of("int64"))
+
+
+@widened
+def lu(a: Array) -> Array:
+    rows, columns = (jnp.arange(n) for n in a.shape[-2:])
+
+    def step(k: Array, a: Array) -> Array:
+        row = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2)
+        column, head = (lax.dynamic_slice_in_dim(x, k, 1, a.ndim - 1) for x in (a, row))
+        factor = jnp.where(head == 0, column, column / jnp.where(head == 0, 1, head))
+        below = rows[:, None] > k
+        rest = jnp.where(below & (columns > k), a - factor * row, a)
+        return jnp.where(below & (columns == k), factor, rest)
+
+    return lax.fori_loop(0, min(a.shape[-2:]), step, a)

@@ -6,7 +6,7 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import factorial, inf, pi
+from math import inf, pi
 from typing import Any
 
 import jax
@@ -125,13 +125,7 @@ def fill(*, shape: Sequence[int], dtype: str = "float32", value: float = 0.0) ->
 # Functions of one variable, and their gradients
 
 exp, expm1, log, log1p = jnp.exp, jnp.expm1, jnp.log, jnp.log1p
-sin, cos, tan, sinh, cosh, tanh = (
-    *(jnp.sin, jnp.cos, jnp.tan),
-    *(jnp.sinh, jnp.cosh, jnp.tanh),
-)
-asin, acos, atan = jnp.arcsin, jnp.arccos, jnp.arctan
-asinh, acosh, atanh = jnp.arcsinh, jnp.arccosh, jnp.arctanh
-erf, erfc, lgamma = lax.erf, lax.erfc, lax.lgamma
+sin, cos, tanh = jnp.sin, jnp.cos, jnp.tanh
 abs, square, rsqrt = jnp.abs, jnp.square, lax.rsqrt
 sqrt, reciprocal = jnp.sqrt, jnp.reciprocal
 exp_gradient = jnp.multiply
@@ -217,7 +211,7 @@ def hard_swish(x: Array) -> Array:
     return x * jnp.clip(x / 6 + 0.5, 0, 1)
 
 
-def _of_operand(function: Callable[..., Array]) -> Callable[..., Array]:
+def by_operand(function: Callable[..., Array]) -> Callable[..., Array]:
     """Return the gradient of a smooth function, by JAX, from its operand."""
 
     @widened
@@ -228,34 +222,16 @@ def _of_operand(function: Callable[..., Array]) -> Callable[..., Array]:
     return gradient
 
 
-log_gradient, log1p_gradient = _of_operand(log), _of_operand(log1p)
-sin_gradient, cos_gradient = _of_operand(sin), _of_operand(cos)
-sinh_gradient, cosh_gradient = _of_operand(sinh), _of_operand(cosh)
-asin_gradient, acos_gradient, atan_gradient = map(_of_operand, (asin, acos, atan))
-asinh_gradient, acosh_gradient, atanh_gradient = map(_of_operand, (asinh, acosh, atanh))
-erf_gradient, erfc_gradient = _of_operand(erf), _of_operand(erfc)
-lgamma_gradient = _of_operand(lgamma)
-square_gradient = _of_operand(square)
-softplus_gradient, silu_gradient = _of_operand(softplus), _of_operand(silu)
-fast_gelu_gradient, mish_gradient = _of_operand(fast_gelu), _of_operand(mish)
-
-
-@widened
-def polygamma(x: Array, *, order: int = 0) -> Array:
-    if order == 0:
-        return lax.digamma(x)
-    size = factorial(order) * lax.zeta(jnp.full_like(x, order + 1), x)
-    return size if order % 2 else -size
-
-
-@widened
-def polygamma_gradient(dy: Array, x: Array, *, order: int = 0) -> Array:
-    return dy * polygamma(x, order=order + 1)
+log_gradient, log1p_gradient = by_operand(log), by_operand(log1p)
+sin_gradient, cos_gradient = by_operand(sin), by_operand(cos)
+square_gradient = by_operand(square)
+softplus_gradient, silu_gradient = by_operand(softplus), by_operand(silu)
+fast_gelu_gradient, mish_gradient = by_operand(fast_gelu), by_operand(mish)
 
 
 @widened
 def gelu_gradient(dy: Array, x: Array, *, approximate: bool = True) -> Array:
-    return _of_operand(gelu)(dy, x, approximate=approximate)
+    return by_operand(gelu)(dy, x, approximate=approximate)
 
 
 @widened
@@ -266,11 +242,6 @@ def pow_gradient(dy: Array, x: Array, *, exponent: float = 1.0) -> Array:
 @widened
 def expm1_gradient(dy: Array, y: Array) -> Array:
     return dy * (y + 1)
-
-
-@widened
-def tan_gradient(dy: Array, y: Array) -> Array:
-    return dy * (1 + y * y)
 
 
 @widened

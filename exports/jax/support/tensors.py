@@ -198,6 +198,15 @@ def gather_elements_gradient(
     return jnp.zeros(shape, dy.dtype).at[tuple(place)].add(_kept(dy, inside))
 
 
+def scatter_elements(
+    x: Array, indices: Array, updates: Array, *, axis: int = 0, start_v: Any = 0
+) -> Array:
+    local, inside = _local(indices, start_v, x.shape[axis])
+    place: list[Array] = [*jnp.indices(indices.shape, sparse=True)]
+    place[axis] = jnp.where(inside, local, x.shape[axis])  # what other ranks write is dropped
+    return x.at[tuple(place)].set(updates, mode="drop")
+
+
 def gather_nd(
     x: Array, indices: Array, *, start_v0: Any = 0, start_v1: Any = 0, start_v2: Any = 0
 ) -> Array:
@@ -284,13 +293,8 @@ def argmax(x: Array, *, axis: int = -1, keep_dims: bool = False) -> Array:
     return jnp.argmax(x, axis, keepdims=keep_dims)
 
 
-def cumsum(x: Array, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> Array:
-    if reverse:
-        x = jnp.flip(x, axis)
-    total = jnp.cumsum(x, axis, dtype=x.dtype)
-    if exclusive:
-        total = total - x
-    return jnp.flip(total, axis) if reverse else total
+def argmin(x: Array, *, axis: int = -1, keep_dims: bool = False) -> Array:
+    return jnp.argmin(x, axis, keepdims=keep_dims)
 
 
 def _ordered(x: Array, axis: int, descending: bool, count: int) -> tuple[Array, Array]:

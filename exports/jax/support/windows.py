@@ -1,4 +1,4 @@
-"""Poolings of a plan, over windows of ``[n, channel, *space]``; padding is before and after."""
+"""Operators of a plan on the space of ``[n, channel, *space]``: poolings, changes of its size."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 Sizes = Sequence[int]
@@ -107,3 +108,88 @@ def average_pool_gradient(
     operand = jax.ShapeDtypeStruct(tuple(shape), dy.dtype)
     found: Array = jax.linear_transpose(forward, operand)(dy)[0]
     return found
+
+
+# Changes of the size
+
+
+def resize(
+    x: Array,
+    *,
+    size: Sizes,
+    shape: Sizes,
+    starts: Sequence[Any],
+    whole_shape: Sizes,
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "floor",
+) -> Array:
+    how = (mode, coordinates, rounding)
+    for d, (before, after) in enumerate(zip(whole_shape[2:], size, strict=True), 2):
+        row = starts[d] * after // before  # a space that is split has parts of whole windows
+        matrix = jnp.asarray(_matrix(before, after, how), x.dtype)
+        own = lax.dynamic_slice(matrix, (row, starts[d]), (shape[d], x.shape[d]))
+        x = jnp.moveaxis(jnp.moveaxis(x, d, -1) @ own.T, -1, d)
+    return x
+
+
+def resize_gradient(
+    dy: Array,
+    *,
+    size: Sizes,
+    shape: Sizes,
+    starts: Sequence[Any],
+    whole_shape: Sizes,
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "floor",
+) -> Array:
+    how = (mode, coordinates, rounding)
+    for d, (after, before) in enumerate(zip(whole_shape[2:], size, strict=True), 2):
+        column = starts[d] * before // after
+        matrix = jnp.asarray(_matrix(before, after, how), dy.dtype)
+        own = lax.dynamic_slice(matrix, (starts[d], column), (dy.shape[d], shape[d]))
+        dy = jnp.moveaxis(jnp.moveaxis(dy, d, -1) @ own, -1, d)
+    return dy
+
+
+def _matrix(before: int, after: int, how: Sequence[str]) -> np.ndarray:
+    """Return the matrix ``[after, before]`` that changes the size of a dimension."""
+    mode, coordinates, rounding = how
+    index = np.arange(after)
+    if coordinates == "align_corners":
+        place = index * ((before - 1) / max(after - 1, 1))
+    elif coordinates == "asymmetric":
+        place = index * (before / after)
+    else:
+        place = (index + 0.5) * (before / after) - 0.5
+    place, columns = np.clip(place, 0, before - 1), np.arange(before)
+    if mode == "nearest":
+        return (_nearest(place, rounding)[:, None] == columns).astype(np.float64)
+    return np.maximum(0, 1 - np.abs(place[:, None] - columns))
+
+
+def _nearest(place: np.ndarray, rounding: str) -> np.ndarray:
+    if rounding == "round_prefer_floor":
+        return np.ceil(place - 0.5)
+    return np.floor(place + 0.5 if rounding == "round_prefer_ceil" else place)
+
+
+def depth_to_space(
+    x: Array, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
+) -> Array:
+    n, _, h, w = x.shape
+    if mode == "DCR":
+        apart, order = x.reshape(n, size_p, size_q, -1, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        apart, order = x.reshape(n, -1, size_p, size_q, h, w), (0, 1, 4, 2, 5, 3)
+    return apart.transpose(order).reshape(tuple(shape))
+
+
+def space_to_depth(
+    x: Array, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
+) -> Array:
+    n, c, h, w = x.shape
+    apart = x.reshape(n, c, h // size_p, size_p, w // size_q, size_q)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return apart.transpose(order).reshape(tuple(shape))

@@ -80,6 +80,46 @@ def pseudo_inverse(a: Tensor, *, relative: float = 0.0, absolute: float = 0.0) -
     return torch.linalg.pinv(a, atol=absolute, rtol=relative)
 
 
+@widened
+def eig(a: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.view_as_real(found) for found in torch.linalg.eig(a))
+
+
+@widened
+def eigh(a: Tensor, *, upper: bool = False) -> tuple[Tensor, ...]:
+    return tuple(torch.linalg.eigh(a, "U" if upper else "L"))
+
+
+@widened
+def svd(a: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.linalg.svd(a, full_matrices=False))
+
+
+def lu_pivots(a: Tensor) -> Tensor:
+    return torch.linalg.lu_factor_ex(a.float() if a.element_size() < 4 else a)[1].long() - 1
+
+
+def pivots_to_permutation(pivots: Tensor, *, rows: int = 1) -> Tensor:
+    order = torch.arange(rows, device=pivots.device).repeat(*pivots.shape[:-1], 1)
+    for k in range(pivots.shape[-1]):
+        pair = torch.stack([torch.full_like(pivots[..., k], k), pivots[..., k]], -1)
+        order = order.scatter(-1, pair.flip(-1), order.gather(-1, pair))
+    return order
+
+
+@widened
+def lu(a: Tensor) -> Tensor:
+    # PyTorch has the elimination without exchanges on GPUs alone.
+    rows, columns = (torch.arange(n, device=a.device) for n in a.shape[-2:])
+    for k in range(min(a.shape[-2:])):
+        head, column = a[..., k : k + 1, k : k + 1], a[..., k : k + 1]
+        factor = torch.where(head == 0, column, column / torch.where(head == 0, 1, head))
+        below = rows[:, None] > k
+        rest = torch.where(below & (columns > k), a - factor * a[..., k : k + 1, :], a)
+        a = torch.where(below & (columns == k), factor, rest)
+    return a
+
+
 # Weights of 4 bits
 
 _NORMAL = (

@@ -6,7 +6,7 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import factorial, inf, pi
+from math import inf
 from typing import Any
 
 import torch
@@ -125,12 +125,7 @@ def fill(*, shape: Sequence[int], dtype: str = "float32", value: float = 0.0) ->
 # Functions of one variable, and their gradients
 
 exp, expm1, log, log1p = torch.exp, torch.expm1, torch.log, torch.log1p
-sin, cos, tan, sinh, cosh, tanh = (
-    *(torch.sin, torch.cos, torch.tan),
-    *(torch.sinh, torch.cosh, torch.tanh),
-)
-asin, acos, atan = torch.asin, torch.acos, torch.atan
-erf, erfc, lgamma = torch.erf, torch.erfc, torch.lgamma
+sin, cos, tanh = torch.sin, torch.cos, torch.tanh
 abs, square, rsqrt = torch.abs, torch.square, torch.rsqrt
 sqrt = torch.sqrt
 reciprocal, sigmoid = torch.reciprocal, torch.sigmoid
@@ -214,35 +209,6 @@ def cos_gradient(dy: Tensor, x: Tensor) -> Tensor:
 
 def tanh_gradient(dy: Tensor, y: Tensor) -> Tensor:
     return _backward.tanh_backward(dy, y)
-
-
-@widened
-def erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return dy * (2 / pi**0.5) * torch.exp(-x * x)
-
-
-@widened
-def erfc_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return -erf_gradient(dy, x)
-
-
-@widened
-def lgamma_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return dy * torch.digamma(x)
-
-
-@widened
-def polygamma(x: Tensor, *, order: int = 0) -> Tensor:
-    # PyTorch's own function of order 1 has nine digits.
-    if order == 0:
-        return torch.digamma(x)
-    size = factorial(order) * torch.special.zeta(torch.full_like(x, order + 1), x)
-    return size if order % 2 else -size
-
-
-@widened
-def polygamma_gradient(dy: Tensor, x: Tensor, *, order: int = 0) -> Tensor:
-    return dy * polygamma(x, order=order + 1)
 
 
 @widened

@@ -202,6 +202,15 @@ def gather_elements_gradient(
     return dy.new_zeros(shape).scatter_add_(axis, local, _kept(dy, inside))
 
 
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, start_v: int = 0
+) -> Tensor:
+    local, inside = _local(indices, start_v, x.shape[axis])
+    spare = torch.cat([x, x.narrow(axis, 0, 1)], axis)  # takes what other ranks write
+    places = torch.where(inside, local, x.shape[axis])
+    return spare.scatter(axis, places, updates).narrow(axis, 0, x.shape[axis])
+
+
 def gather_nd(
     x: Tensor, indices: Tensor, *, start_v0: int = 0, start_v1: int = 0, start_v2: int = 0
 ) -> Tensor:
@@ -294,13 +303,8 @@ def argmax(x: Tensor, *, axis: int = -1, keep_dims: bool = False) -> Tensor:
     return torch.argmax(x, axis, keepdim=keep_dims)
 
 
-def cumsum(x: Tensor, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    if reverse:
-        x = x.flip(axis)
-    total = x.cumsum(axis, dtype=x.dtype)
-    if exclusive:
-        total = total - x
-    return total.flip(axis) if reverse else total
+def argmin(x: Tensor, *, axis: int = -1, keep_dims: bool = False) -> Tensor:
+    return torch.argmin(x, axis, keepdim=keep_dims)
 
 
 def _ordered(x: Tensor, axis: int, descending: bool, count: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Poolings of a plan, over windows of ``[n, channel, *space]``; padding is before and after."""
+"""Operators of a plan on the space of ``[n, channel, *space]``: poolings, changes of its size."""
 
 from collections.abc import Sequence
 from math import prod
@@ -114,3 +114,91 @@ def average_pool_gradient(
         windows: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": padding}
         y = average_pool(own, shape=dy.shape, count_include_pad=count_include_pad, **windows)
     return torch.autograd.grad(y, own, dy)[0]
+
+
+# Changes of the size
+
+
+def resize(
+    x: Tensor,
+    *,
+    size: Sizes,
+    shape: Sizes,
+    starts: Sizes,
+    whole_shape: Sizes,
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "floor",
+) -> Tensor:
+    how = (mode, coordinates, rounding)
+    for d, (before, after) in enumerate(zip(whole_shape[2:], size, strict=True), 2):
+        row = starts[d] * after // before  # a space that is split has parts of whole windows
+        matrix = _matrix(before, after, how, x.device)
+        own = matrix[row : row + shape[d], starts[d] : starts[d] + x.shape[d]].to(x.dtype)
+        x = (x.movedim(d, -1) @ own.T).movedim(-1, d)
+    return x
+
+
+def resize_gradient(
+    dy: Tensor,
+    *,
+    size: Sizes,
+    shape: Sizes,
+    starts: Sizes,
+    whole_shape: Sizes,
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "floor",
+) -> Tensor:
+    how = (mode, coordinates, rounding)
+    for d, (after, before) in enumerate(zip(whole_shape[2:], size, strict=True), 2):
+        column = starts[d] * before // after
+        matrix = _matrix(before, after, how, dy.device)
+        own = matrix[starts[d] : starts[d] + dy.shape[d], column : column + shape[d]].to(dy.dtype)
+        dy = (dy.movedim(d, -1) @ own).movedim(-1, d)
+    return dy
+
+
+def _matrix(
+    before: int, after: int, how: Sequence[str], device: torch.device | None = None
+) -> Tensor:
+    """Return the matrix ``[after, before]`` that changes the size of a dimension."""
+    mode, coordinates, rounding = how
+    index = torch.arange(after, dtype=torch.float64, device=device)
+    if coordinates == "align_corners":
+        place = index * ((before - 1) / max(after - 1, 1))
+    elif coordinates == "asymmetric":
+        place = index * (before / after)
+    else:
+        place = (index + 0.5) * (before / after) - 0.5
+    place = place.clamp(0, before - 1)
+    columns = torch.arange(before, dtype=torch.float64, device=device)
+    if mode == "nearest":
+        return (_nearest(place, rounding)[:, None] == columns).double()
+    return (1 - (place[:, None] - columns).abs()).clamp(min=0)
+
+
+def _nearest(place: Tensor, rounding: str) -> Tensor:
+    if rounding == "round_prefer_floor":
+        return torch.ceil(place - 0.5)
+    return torch.floor(place + 0.5 if rounding == "round_prefer_ceil" else place)
+
+
+def depth_to_space(
+    x: Tensor, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
+) -> Tensor:
+    n, _, h, w = x.shape
+    if mode == "DCR":
+        apart, order = x.reshape(n, size_p, size_q, -1, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        apart, order = x.reshape(n, -1, size_p, size_q, h, w), (0, 1, 4, 2, 5, 3)
+    return apart.permute(order).reshape(tuple(shape))
+
+
+def space_to_depth(
+    x: Tensor, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
+) -> Tensor:
+    n, c, h, w = x.shape
+    apart = x.reshape(n, c, h // size_p, size_p, w // size_q, size_q)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return apart.permute(order).reshape(tuple(shape))
