@@ -178,12 +178,12 @@ def path_mixture(jobs: Sequence[Job], count: int, sums: Sequence[Mapping[int, fl
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of options of the least greatest load.
+    """A mixture of options of the least sum over intervals of the greatest load.
 
     Parameters
     ----------
     load : float
-        That load; infinite where no mixture is within the limits.
+        That sum; infinite where no mixture is within the limits.
     taken : list of array of shape (options,)
         How often each option of each group is taken.
     bound : float
@@ -201,18 +201,18 @@ class Mixture:
 def least_mixture(
     counts: Sequence[int], loads: Sequence[Array], held: Sequence[Array], limits: Array
 ) -> Mixture:
-    """Return the mixture of options of the least greatest load.
+    """Return the mixture of options of the least sum over intervals of the greatest load.
 
-    The bound is that of prices: for weights w of the resources that are not negative and sum to 1,
-    and prices p >= 0 of the limits, no mixture has less than the sum over the groups of the least
-    ``w . load + p . held`` of an option, times its count, less ``p . limits``.
+    The bound is that of prices: for weights w of the resources that are not negative and sum to 1
+    in each interval, and prices p >= 0 of the limits, no mixture has less than the sum over the
+    groups of the least ``w . load + p . held`` of an option, times its count, less ``p . limits``.
 
     Parameters
     ----------
     counts : sequence of int
         How many options of each group are taken.
-    loads : sequence of array of shape (options, resources)
-        The load of each option of a group on each resource.
+    loads : sequence of array of shape (options, intervals, resources)
+        The load of each option of a group on each resource in each interval.
     held : sequence of array of shape (options, rows)
         What each option of a group takes of some limits.
     limits : array of shape (rows,)
@@ -223,7 +223,7 @@ def least_mixture(
     Four of two options, of a second and 8 bytes and of two seconds and 2 bytes, within 20 bytes.
 
     >>> found = least_mixture(
-    ...     [4], [np.array([[1.0], [2.0]])], [np.array([[8.0], [2.0]])], np.array([20.0])
+    ...     [4], [np.array([[[1.0]], [[2.0]]])], [np.array([[8.0], [2.0]])], np.array([20.0])
     ... )
     >>> round(found.load, 6), found.taken[0].round(6).tolist()
     (6.0, [2.0, 2.0])
@@ -234,10 +234,12 @@ def least_mixture(
     binds = limits < np.inf
     held, limits = [sizes[:, binds] for sizes in held], limits[binds]
     scale = np.where(limits > 0, limits, 1.0)
-    height = solver.NumVar(0.0, most, "height")
-    resources = [solver.Constraint(0.0, most) for _ in range(loads[0].shape[1])]
-    for resource in resources:
-        resource.SetCoefficient(height, 1.0)
+    _, intervals, width = loads[0].shape
+    loads = [load.reshape(len(load), -1) for load in loads]
+    heights = [solver.NumVar(0.0, most, "height") for _ in range(intervals)]
+    resources = [solver.Constraint(0.0, most) for _ in range(intervals * width)]
+    for number, resource in enumerate(resources):
+        resource.SetCoefficient(heights[number // width], 1.0)
     rows = [solver.Constraint(-most, limit / s) for limit, s in zip(limits, scale, strict=True)]
     taken = []
     for count, load, bytes_held in zip(counts, loads, held, strict=True):
@@ -250,16 +252,17 @@ def least_mixture(
                 resource.SetCoefficient(variable, -float(each))
             for row, each in zip(rows, sizes, strict=True):
                 row.SetCoefficient(variable, float(each))
-    solver.Minimize(height)
+    solver.Minimize(sum(heights))
     if solver.Solve() != pywraplp.Solver.OPTIMAL:
         nothing = [np.zeros(len(load)) for load in loads]
         return Mixture(np.inf, nothing, 0.0, nothing)
     numbers = [np.array([one.solution_value() for one in group]) for group in taken]
-    weights = np.array([max(row.dual_value(), 0.0) for row in resources])
-    weights /= weights.sum() or 1.0
+    duals = np.array([max(row.dual_value(), 0.0) for row in resources]).reshape(intervals, width)
+    each_sum = duals.sum(axis=1, keepdims=True)
+    weights = (duals / np.where(each_sum > 0, each_sum, 1.0)).ravel()
     prices = np.array([max(-row.dual_value(), 0.0) for row in rows]) * top / scale
     sums = [load @ weights + sizes @ prices for load, sizes in zip(loads, held, strict=True)]
     pairs = [*zip(counts, sums, strict=True)]
     bound = sum(count * float(each.min()) for count, each in pairs) - float(prices @ limits)
     dearer = [count * (each - each.min()) for count, each in pairs]
-    return Mixture(top * height.solution_value(), numbers, bound, dearer)
+    return Mixture(top * sum(h.solution_value() for h in heights), numbers, bound, dearer)

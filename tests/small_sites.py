@@ -47,3 +47,17 @@ def planned(model: str, passes: int, share: float = 1.0) -> StepSearch:
     )
     found.best()
     return found
+
+
+@cache
+def planned_on_slow_links() -> StepSearch:
+    """Return the plans of a model whose parameters take longer to gather than to be used."""
+    levels = [level.model_copy(update={"bandwidth": level.bandwidth / 30}) for level in POD.levels]
+    slow = POD.model_copy(update={"levels": tuple(levels)})
+    sizes = "layers=4,hidden=1024,heads=8,batch=16,sequence=1024,vocabulary=64,dtype=float32"
+    options = CompileOptions(optimizer=Optimizer("adam"))
+    source = Canonicalize().run(load_model(f"gpt:{sizes}").graph)
+    where = Site.of(source, slow, MESH, options, Budget())
+    found = StepSearch(StagedBlocks(where, make_schedule("1f1b", 1, 1, 1)))
+    found.best()
+    return found

@@ -1,11 +1,12 @@
 """Counts: how many of the equal blocks have which plan, so that the step is short and fits.
 
 Let n blocks of a kind have plans, each with its seconds by resource and its bytes. A linear program
-takes shares of all plans: no resource is busy for longer than the step, and the memory limit holds
-in the backward pass of the last block of each kind. Blocks before it then hold what they hold at
-their own turns from forward to backward, it its own backward pass too, and blocks after it what is
-held at the end of the step: gradients, and no saved tensors. All do at the end. What is left of
-the memory is the room for parameters that are gathered ahead.
+takes shares of all plans: no resource is busy for longer than the step (or one of its halves, where
+the seconds of both are told), and the memory limit holds in the backward pass of the last block of
+each kind. Blocks before it then hold what they hold at their own turns from forward to backward, it
+its own backward pass too, and blocks after it what is held at the end of the step: gradients, and
+no saved tensors. All do at the end. What is left of the memory is the room for parameters that are
+gathered ahead.
 """
 
 from collections.abc import Sequence
@@ -51,9 +52,9 @@ class Choice:
     runs : tuple of tuple of Run
         For each kind, the plans and their counts; those that hold least first.
     seconds : float
-        The load of the busiest resource: no schedule takes less.
+        The load of the busiest resource, of each half where they are told: no schedule takes less.
     links_bind : bool
-        Whether that is a level of links.
+        Whether that is a level of links, in any of them.
     """
 
     runs: tuple[tuple[Run, ...], ...]
@@ -82,15 +83,18 @@ class Counts:
     spans: Sequence[tuple[int, int]]
     limit_bytes: float
 
-    def best(self, ahead: float) -> Choice | None:
+    def best(self, ahead: float, most_bytes: float = np.inf) -> Choice | None:
         """Return the choice of the least seconds; None where none fits.
 
         Parameters
         ----------
         ahead : float
             How often the largest parameter that is gathered must fit beside all that is held.
+        most_bytes : float
+            Bytes of that parameter at most.
         """
-        programs = [self._within(most, ahead) for most in self._gathers]
+        sizes = [size for size in self.gathers if size <= most_bytes]
+        programs = [self._within(size, ahead) for size in sizes]
         loads = [program.solved.load for program in programs]
         best: tuple[float, int, Choice] | None = None
         for number in sorted(range(len(programs)), key=loads.__getitem__):
@@ -109,7 +113,7 @@ class Counts:
         return _Program(self.counts, fronts, self.spans, self.limit_bytes).solved.load
 
     @property
-    def _gathers(self) -> list[float]:
+    def gathers(self) -> list[float]:
         """The sizes of gathers that plans can be restricted to."""
         least = max(min(plan.gathered_bytes for plan in front) for front in self.fronts)
         sizes = {plan.gathered_bytes for front in self.fronts for plan in front}
@@ -169,19 +173,26 @@ class _Program:
             taken = [Run(plan, int(n)) for plan, n in zip(front, number, strict=True) if n]
             runs.append(tuple(sorted(taken, key=lambda run: run.plan.held_bytes)))
         loads = self._loads(numbers)
-        return Choice(tuple(runs), float(loads.max()), bool(loads.argmax()))
+        links_bind = len(loads) > 1 or bool(loads.argmax())  # links bind one of the halves
+        return Choice(tuple(runs), _length(loads), links_bind)
 
     def _loads(self, numbers: Sequence[Floats]) -> Floats:
-        """Return the load of each resource."""
+        """Return the load of each resource, a row for each interval."""
         pairs = zip(numbers, self.fronts, strict=True)
-        return np.sum([n @ np.array([p.seconds for p in front]) for n, front in pairs], axis=0)
+        each = [np.tensordot(n, [p.seconds for p in front], 1) for n, front in pairs]
+        return np.sum(each, axis=0)
 
     def _excess_and_seconds(self, numbers: Sequence[Floats]) -> tuple[float, float]:
         """Return by how much a choice exceeds the room, and its seconds."""
         held = np.sum([n @ self._held(group) for group, n in enumerate(numbers)], axis=0)
         excess = float(held.max()) - self.room
         small = excess <= _SHARE * self.room
-        return 0.0 if small else excess, float(self._loads(numbers).max())
+        return 0.0 if small else excess, _length(self._loads(numbers))
+
+
+def _length(loads: Floats) -> float:
+    """Return the sum over intervals of the load of the busiest resource."""
+    return float(loads.max(axis=1).sum())
 
 
 def _rounded(program: _Program, gain: float) -> Choice | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,12 @@ class StagedChoice:
         return tuple((id(run.plan), run.count) for run in every)
 
     @property
+    def gathered_bytes(self) -> float:
+        """Bytes of the largest parameter that is gathered."""
+        every = (run for group in self.groups for runs in group.runs for run in runs)
+        return max(run.plan.gathered_bytes for run in every)
+
+    @property
     def can_spread(self) -> bool:
         """Whether links bind one stage in which equal blocks have several plans."""
         if len(self.groups) > 1:
@@ -124,7 +131,9 @@ class StagedBlocks:
                     costs[stage, begin, end] = self._seconds(stage, begin, end)
         return least_sum(np.square(costs)).cut
 
-    def best(self, ahead: float, limits: Sequence[float]) -> StagedChoice | None:
+    def best(
+        self, ahead: float, limits: Sequence[float], most_bytes: float = np.inf
+    ) -> StagedChoice | None:
         """Return the choice of the least seconds; None where none fits.
 
         Parameters
@@ -133,6 +142,8 @@ class StagedBlocks:
             How often the largest parameter that is gathered must fit beside all that is held.
         limits : sequence of float
             Bytes that each device group may take.
+        most_bytes : float
+            Bytes of the largest parameter that is gathered, at most.
         """
         if self.cut is None:
             return None
@@ -141,12 +152,18 @@ class StagedBlocks:
         for parts, limit in zip(self._parts, limits, strict=True):
             key = *((p.kind, len(p.places), self.in_flight[p.stage]) for p in parts), limit
             if key not in found:
-                found[key] = self._counts(parts, limit).best(ahead)
+                found[key] = self._counts(parts, limit).best(ahead, most_bytes)
             choice = found[key]
             if choice is None:
                 return None
             groups.append(choice)
         return StagedChoice(self._parts, tuple(groups), self._step(groups))
+
+    @property
+    def gathers(self) -> list[float]:
+        """The sizes of gathers that plans in one stage can be restricted to."""
+        (parts,) = self._parts
+        return self._counts(parts, inf).gathers
 
     @cached_property
     def _parts(self) -> tuple[tuple[Part, ...], ...]:
@@ -193,7 +210,8 @@ class StagedBlocks:
         if self.schedule.stages == 1:
             return seconds
         blocks = len(self.site.blocks) / self.schedule.stages
-        return np.append(seconds, seconds[0] + seconds[1:].sum() / blocks)
+        (whole,) = seconds  # of no halves
+        return np.append(whole, whole[0] + whole[1:].sum() / blocks)[None]
 
     @cached_property
     def _fronts(self) -> list[tuple[BlockPlan, ...]]:
@@ -220,7 +238,9 @@ class StagedBlocks:
         loads = np.zeros((self.schedule.stages, resources + 1))
         for parts, choice in zip(self._parts, groups, strict=True):
             for part, runs in zip(parts, choice.runs, strict=True):
-                loads[part.stage] += np.sum([run.count * run.plan.seconds for run in runs], axis=0)
+                loads[part.stage] += np.sum(
+                    [run.count * run.plan.seconds[0] for run in runs], axis=0
+                )
         passes = loads[:, :-1].max(axis=1) / self.schedule.micro_batches
         durations = segment_seconds(self.schedule, passes.tolist())
         return simulate_schedule(self.schedule, durations).step_seconds

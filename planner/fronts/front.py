@@ -37,8 +37,8 @@ class BlockPlan:
     ----------
     decisions : Decisions
         What it decides, in the first block of its kind.
-    seconds : array of shape (resources,)
-        Of a step: in line, and those for which each level of links is busy.
+    seconds : array of shape (intervals, resources)
+        Of a step, or of each half of it: in line, and those for which each level of links is busy.
     held_bytes : float
         From the last moment forward to the first backward.
     own_bytes : float
@@ -88,7 +88,7 @@ class BlockFront:
     def plans(self) -> tuple[BlockPlan, ...]:
         """Its plans, by ever less memory for each of the weights."""
         assignments: dict[tuple[int, ...], None] = {}
-        for weights, space in zip(self.site.weights, self.spaces, strict=True):
+        for weights, space in zip(self.site.weights, self.spaces, strict=False):
             request = self.site.request(self.kind, weights)
             narrow = self.site.narrow(request, space)
             block = PricedBlock(narrow.problem, at_turn(narrow), lambda: self._others)
@@ -99,9 +99,9 @@ class BlockFront:
 
     @cached_property
     def spaces(self) -> list[SearchSpace]:
-        """Its problem by each of the weights; the options are the same."""
+        """Its problem by each of the weights that tell its loads; the options are the same."""
         found = []
-        for weights in self.site.weights:
+        for weights in self.site.measures:
             request = self.site.request(self.kind, weights)
             found.append(request.recompute_space if request.recomputes else request.space)
         return found
@@ -127,7 +127,7 @@ class BlockFront:
         held = _at(usage, turn)
         return BlockPlan(
             align(space, assignment).decisions,
-            np.maximum(seconds, 0.0),
+            np.maximum(seconds, 0.0).reshape(self.site.intervals, -1),
             held,
             max(_at(usage, moment) for moment in range(turn, 2 * turn)) - held,
             _at(usage, 2 * turn),

@@ -29,7 +29,7 @@ class _Plan:
     """A plan of a block whose values have numbers instead of names."""
 
     decisions: Decisions
-    seconds: tuple[float, ...]
+    seconds: tuple[tuple[float, ...], ...]
     held_bytes: float
     own_bytes: float
     after_bytes: float
@@ -82,7 +82,8 @@ def _key(site: Site, in_flight: int) -> str | None:
     told = [(site.blocks.told(one.first), *site.shapes(one).values()) for one in kinds]
     frequent = sorted(range(len(kinds)), key=lambda number: -len(kinds[number].places))
     try:
-        text = text_of((site.cluster, site.mesh, chosen, told, frequent, in_flight))
+        is_staged = site.options.stages != 1
+        text = text_of((site.cluster, site.mesh, chosen, told, frequent, in_flight, is_staged))
     except TypeError:
         return None
     return sha256(text.encode()).hexdigest()
@@ -91,7 +92,7 @@ def _key(site: Site, in_flight: int) -> str | None:
 def _numbered(site: Site, kind: Kind, plan: BlockPlan) -> _Plan:
     values = site.blocks.values(kind.first)
     names = {name: str(number) for number, name in enumerate(values)}
-    decisions, seconds = renamed(plan.decisions, names), tuple(plan.seconds.tolist())
+    decisions, seconds = renamed(plan.decisions, names), tuple(map(tuple, plan.seconds.tolist()))
     sizes = plan.held_bytes, plan.own_bytes, plan.after_bytes, plan.gathered_bytes, plan.each_bytes
     return _Plan(decisions, seconds, *sizes)
 

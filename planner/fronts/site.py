@@ -5,7 +5,7 @@ of neighbours fit together whatever else they decide. These layouts are those th
 kind of block chooses where memory costs nothing: one for each shape that passes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import micro_batches, one_pass
 from shardwright.dataflow.stretches import Line
 from shardwright.ir.graph import Graph
@@ -29,6 +30,7 @@ from shardwright.planner.plan.blocks import Blocks, cut_points
 from shardwright.planner.search_request import SearchRequest, decided
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
+from shardwright.solver.evaluate import cost_of
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
@@ -43,6 +45,8 @@ _BOUND = 0.15
 
 The best counts of Mixtral 8x7B on 64 H100, whose links bind, take 0.6 % more seconds by half of it,
 by twice as much 0.3 %."""
+_FORWARD = 0.4
+"""Weight of one link level in the forward half alone."""
 _PATIENCE = 60.0  # seconds of work that one search may take: that of a layer takes less than one
 
 
@@ -150,12 +154,61 @@ class Site:
         return tuple(sorted({axis.level for axis in self.mesh.axes if axis.size > 1}))
 
     @cached_property
+    def intervals(self) -> int:
+        """Number of intervals of a step whose loads are told: its halves, where links bind one.
+
+        Where computation binds both, its seconds are those of the step, whatever the halves.
+        """
+        is_one = self.blocks.loop.passes == 1 and self.options.stages == 1
+        if not is_one or not self.levels or not can_divide(self.source):
+            return 1
+        request = self._request(self.most_frequent, self._of_halves[0], self.boundary)
+        free = request.solve(request.space, replace(self.limits, memory_limit=None)).assignment
+        requests = (self.request(self.most_frequent, one) for one in self._of_halves)
+        costs = [float(cost_of(one.space.problem, free)) for one in requests]
+        seconds = np.linalg.solve(self._rows(self._of_halves), np.array(costs)).reshape(2, -1)
+        return 2 if seconds.argmax(axis=1).any() else 1
+
+    @cached_property
     def weights(self) -> tuple[ResourceWeights, ...]:
-        """As many weights as there are resources: of all links, then more of each level but one."""
+        """The weights by which plans are found: of all links, then more of each level, by halves.
+
+        Of one interval they are as many as there are resources.
+        """
+        return self.measures if self.intervals == 1 else self.measures[:-1]
+
+    @cached_property
+    def measures(self) -> tuple[ResourceWeights, ...]:
+        """The weights by whose costs the seconds of a plan are told, as many as these are."""
+        if self.intervals == 2:
+            return self._of_halves
+        return tuple(self._weights_of(row) for row in self._shares)
+
+    @cached_property
+    def _shares(self) -> list[dict[int, float]]:
+        """The weights of the links: of all, then more of each level."""
         count = max(len(self.levels), 1)
-        rows = [dict.fromkeys(self.levels, _LINKS / count)]
-        rows += [{**rows[0], level: _BOUND} for level in self.levels]
-        return tuple(self._weights_of(row) for row in rows)
+        first = dict.fromkeys(self.levels, _LINKS / count)
+        return [first, *({**first, level: _BOUND} for level in self.levels)]
+
+    @cached_property
+    def _of_halves(self) -> tuple[ResourceWeights, ...]:
+        """Weights of both halves, by which the seconds of each resource in each of them are told.
+
+        Links weigh no less in the first half. What may run in either counts in the second: it is
+        gathered again to save memory, so not long before.
+        """
+        every = dict.fromkeys(self.levels, _BOUND)
+        pairs = [(row, row) for row in self._shares]
+        for level in self.levels:
+            others = {other: share for other, share in every.items() if other != level}
+            pairs.append(({**others, level: _FORWARD}, others))
+        found = [
+            replace(self._weights_of(one), later=(self._weights_of(two),)) for one, two in pairs
+        ]
+        half = replace(found[0].later[0], compute=found[0].compute / 2)
+        half = replace(half, levels=tuple(share / 2 for share in half.levels))
+        return (*found, replace(found[0], later=(half,)))
 
     def _weights_of(self, links: Mapping[int, float]) -> ResourceWeights:
         every = tuple(links.get(level, LEAST_WEIGHT) for level in range(len(self.cluster.links)))
@@ -163,8 +216,13 @@ class Site:
 
     @cached_property
     def matrix(self) -> Floats:
-        """For each of the weights, that of the compute stream and of each level that is used."""
-        return np.array([[w.compute, *(w.levels[i] for i in self.levels)] for w in self.weights])
+        """For each of the weights, those of the compute stream and of each level that is used."""
+        return self._rows(self.measures)
+
+    def _rows(self, weights: Sequence[ResourceWeights]) -> Floats:
+        used = [0, *(1 + level for level in self.levels)]
+        rows = [[interval[i] for interval in one.intervals for i in used] for one in weights]
+        return np.array(rows)
 
     # Problems
 
@@ -225,7 +283,7 @@ class Site:
             shapes = self.shapes(kind)
             if all(shape in found for shape in shapes.values()):
                 continue
-            request = self._request(kind, self.weights[0], {})
+            request = self._request(kind, self._weights_of(self._shares[0]), {})
             free = request.solve(request.space, replace(self.limits, memory_limit=None))
             for name in reversed(shapes):
                 if name in free.decisions.stored:

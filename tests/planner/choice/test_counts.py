@@ -24,7 +24,8 @@ def drawn(seed: int) -> Counts:
     draw = np.random.default_rng(seed)
 
     def plan() -> BlockPlan:
-        seconds, held = draw.uniform(1, 2, size=2), float(draw.uniform(1, 4))
+        seconds = draw.uniform(1, 2, size=(1 + seed % 2, 2))  # of a step, or of both halves
+        held = float(draw.uniform(1, 4))
         own, after, gathered = (float(draw.uniform(0, each)) for each in (1, 4, 1))
         return BlockPlan(NOTHING, seconds, held, own, after, gathered)
 
@@ -50,7 +51,8 @@ def figures(kinds: Sequence[Sequence[tuple[BlockPlan, int]]]) -> tuple[float, fl
         before = sum(n * plan.held_bytes for one in kinds[: place + 1] for plan, n in one)
         after = sum(n * plan.after_bytes for one in kinds[place + 1 :] for plan, n in one)
         moments.append(own + before + after)
-    return float(np.max(loads)), max(moments) + AHEAD * max(p.gathered_bytes for p, _ in taken)
+    length = float(np.max(loads, axis=1).sum())
+    return length, max(moments) + AHEAD * max(p.gathered_bytes for p, _ in taken)
 
 
 def least_of_all(counts: Counts, sizes: int) -> float:
@@ -98,7 +100,7 @@ def test_with_plenty_of_memory_the_fastest_plans_are_taken() -> None:
     fronts = [[replace(plan, seconds=plan.seconds * tiny) for plan in f] for f in counts.fronts]
     choice = Counts(counts.counts, fronts, SPANS, inf).best(AHEAD)
     assert choice is not None
-    least = [min(plan.seconds[0] for plan in front) for front in fronts]
+    least = [min(plan.seconds[0, 0] for plan in front) for front in fronts]
     assert choice.seconds == pytest.approx(np.dot(least, counts.counts))
     assert not choice.links_bind
 
@@ -114,7 +116,8 @@ def test_bounds_by_prices_hold_for_single_options(seed: int) -> None:
     groups = int(draw.integers(1, 4))
     counts = draw.integers(1, 6, groups).tolist()
     sizes = draw.integers(1, 6, groups).tolist()
-    loads = [draw.uniform(0, 1, (size, 2)) for size in sizes]
+    intervals = 1 + seed % 2
+    loads = [draw.uniform(0, 1, (size, intervals, 2)) for size in sizes]
     held = [draw.uniform(0, 1, (size, 3)) for size in sizes]
     limits = draw.uniform(0.3, 0.8, 3) * sum(counts)
     limits[int(draw.integers(3))] = np.inf
