@@ -29,7 +29,7 @@ little more than the bound within the memory limit. It is no bound: it only deci
 first.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, repeat
@@ -40,11 +40,13 @@ from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.samples import samples_of
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.floors import first_of_groups, has_two_parts
+from shardwright.planner.bounds.half_weights import HalfWeights
 from shardwright.planner.bounds.priced_blocks import (
     BlockBounds,
     BlockKind,
@@ -318,8 +320,10 @@ class BlockPricing:
         """
         if not self._is_fine(pipeline.mesh):
             found = self._bounds(part, problems_by, pipeline.mesh, part.is_enough)
+            by_halves = self._by_halves(part, pipeline, found, problems_by)
             # Links weigh next to nothing in the first ones.
-            found = [replace(one, is_short=_is_slower(found[0])) for one in found]
+            is_short = _is_slower(found[0]) or any(one.price for one in by_halves)
+            found = [replace(one, is_short=is_short) for one in (*found, *by_halves)]
             return found, {self._key(pipeline): max(found, key=lambda one: one.limited_seconds)}
         coarse, told = self._on_merged_axes(part, pipeline, blocks, known)
         if coarse is None:
@@ -327,9 +331,7 @@ class BlockPricing:
         problems = problems_by(coarse.weights)
         if part.groups == 1 and coarse.is_short:
             bounds = part.priced(problems, coarse.price, free=not _is_slower(coarse))
-        elif part.groups == 1:
-            # Memory is worth little there, and what is recomputed takes long to search: of a layer
-            # of Mixtral 8x7B on 8 x 2 x 4 for 10 s, and 2 GB, to raise the bound by 5 %.
+        elif part.groups == 1:  # memory is worth little there
             bounds = replace(part, limit_bytes=inf, recomputes=False).bounded(problems)
         else:
             bounds = part.bounded(problems)
@@ -410,6 +412,37 @@ class BlockPricing:
 
         best, _ = SegmentWeights(self.levels, used, seconds, seconds, 1, False, is_done).best()
         return found or [part.bounded(problems_by(best))]
+
+    def _by_halves(
+        self,
+        part: BlockPart,
+        pipeline: PipelinePartitioning,
+        found: Sequence[BlockBounds],
+        problems_by: Callable[[ResourceWeights | None], StageProblems],
+    ) -> list[BlockBounds]:
+        """Return the bounds by the best weights of both halves of a step, where links bind.
+
+        Within any memory they are 0: those hold for more micro-batches, too, and these do not.
+        """
+        best = max(found, key=lambda one: one.limited_seconds)
+        binds = best.limited_seconds > _SLOWER * found[0].limited_seconds
+        tells = binds and best.weights is not None and not part.is_enough(best)
+        if part.groups > 1 or part.passes > 1 or not tells or not can_divide(pipeline.source):
+            return []
+        assert best.weights is not None
+        tried = part.budget.share(_SHARE_OF_WEIGHTS)
+
+        def seconds(weights: ResourceWeights) -> float:
+            problems, price = problems_by(weights), best.price
+            at = part.priced(problems, price, free=False) if price else part.bounded(problems)
+            return at.limited_seconds
+
+        used = sorted({axis.level for axis in pipeline.mesh.axes if axis.size > 1})
+        where = best.weights, best.limited_seconds, used, seconds
+        weights = HalfWeights(*where, lambda: tried.is_spent).best()
+        if weights == best.weights:
+            return []
+        return [replace(part.bounded(problems_by(weights)), seconds=0.0, kinds=())]
 
     @property
     def _free(self) -> ResourceWeights:
