@@ -28,7 +28,8 @@ class ShardwrightError(Exception):
 
     def __init__(self, what: str, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
-        self.is_of_type = False  # whether a value has another type than it may
+        # What Python raises of such a value: of one of another type, of a position that is none.
+        self.as_python: type[Exception] | None = None
         self.what = what
         self.where = where
         self.hint = hint

@@ -114,7 +114,7 @@ def wrong_value(
 
 def of_type(error: OptionError) -> OptionError:
     """Return an error, marked as that of a value of another type."""
-    error.is_of_type = True
+    error.as_python = TypeError
     return error
 
 

@@ -68,6 +68,7 @@ class Tracer(Builder):
         self.messages: list[tuple[int, tuple[tuple[int, int], ...], Value]] = []  # not received yet
         self.lines: dict[str, str] = {}  # of the model's own code, by node
         self.gradients_mean = False
+        self.loss_scale = 1.0  # of the optimizer
         self._gradient_factor = 1.0
         self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
@@ -175,7 +176,10 @@ class Tracer(Builder):
         return self._declared[id(tensor)]
 
     def train(
-        self, optimizer: Optimizer, updates: Sequence[tuple[object, dict[str, Attribute]]]
+        self,
+        optimizer: Optimizer,
+        updates: Sequence[tuple[object, dict[str, Attribute]]],
+        loss_scale: float = 1.0,
     ) -> None:
         """Let an optimizer update parameters; all others are frozen.
 
@@ -185,6 +189,8 @@ class Tracer(Builder):
             The rule.
         updates : sequence of (object, dict)
             The parameters, each with the settings that differ from those of the rule.
+        loss_scale : float
+            What the optimizer divides gradients by.
 
         Raises
         ------
@@ -199,6 +205,7 @@ class Tracer(Builder):
         own = ((names[id(parameter)], settings) for parameter, settings in updates)
         self.optimizer = replace(optimizer, overrides={n: s for n, s in own if n and s})
         self._updated = names
+        self.loss_scale = loss_scale
 
     def differentiate(self, loss: str) -> None:
         """Set the loss whose gradients are asked for.
@@ -272,14 +279,21 @@ class Tracer(Builder):
                 "the gradients are reduced twice, expected one `DistributedGradReducer`"
             )
         self.gradients_mean = True
-        self._gradient_factor = 1.0 if mean else float(self.world)
+        self.scale_gradients(1.0 if mean else float(self.world))
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients by a number."""
+        self._gradient_factor *= factor
 
     def objective(self, loss: Value) -> Value:
         """Return the loss, marked with the factor of its gradient where it has one."""
         if self._gradient_factor == 1:
             return loss
-        name, factor = f"{loss.name}.sum", self._gradient_factor
-        return self.emit("own_gradient", loss, name=name, axes=("world",), factor=factor)
+        name, factor = f"{loss.name}.scaled", self._gradient_factor
+        if self.world > 1:
+            return self.emit("own_gradient", loss, name=name, axes=("world",), factor=factor)
+        scaled = self.emit("scale", loss, factor=factor)
+        return self.emit("with_gradient_of", loss, scaled, name=name)
 
     def check_messages(self) -> None:
         """Refuse a program that sends what it does not receive.

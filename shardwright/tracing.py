@@ -180,11 +180,12 @@ def trace(
     with tracer.tracing():
         outputs = _values(_run(whole, symbols, tracer), tracer)
     if isinstance(optimizer, nn_optimizers.Optimizer):
-        tracer.train(optimizer.rule, optimizer.updates)
+        tracer.train(optimizer.rule, optimizer.updates, optimizer.loss_scale)
         optimizer = None
     tracer.check_loss(outputs[0].name)
     tracer.check_updates()
     tracer.check_messages()
+    loss_scale = _scale(tracer, loss_scale)
     outputs[0] = tracer.objective(outputs[0])
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
     hosted = tracer.offloaded.keys() - tracer.recomputed.keys()
@@ -211,6 +212,29 @@ def trace(
         tracer.gradients_mean,
         tracer.lines,
     )
+
+
+def _scale(tracer: Tracer, scale: LossScale) -> LossScale:
+    """Return the factor on the loss in backward, which the optimizer divides by.
+
+    An optimizer that has one alone divides gradients that nobody multiplied by it.
+
+    Raises
+    ------
+    ModelError
+        If a loss scale manager has another one than the optimizer.
+    """
+    own = tracer.loss_scale
+    if own == 1:
+        return scale
+    if scale not in (1, own):
+        raise ModelError(
+            f"the optimizer has the loss scale {own:g}, and the loss scale manager `{scale}`",
+            hint="leave out that of the optimizer: the manager multiplies and divides",
+        )
+    if scale == 1:
+        tracer.scale_gradients(1 / own)
+    return own
 
 
 def _dense_where_read_whole(rule: Optimizer | None, graph: Graph) -> Optimizer | None:

@@ -32,7 +32,19 @@ from shardwright.operators.models.schedule import check_rate, is_schedule
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 
-Kind = Literal["sgd", "momentum", "adam", "adam8bit", "muon", "ftrl", "adagrad", "rmsprop", "lamb"]
+Kind = Literal[
+    "sgd",
+    "momentum",
+    "adam",
+    "adam8bit",
+    "muon",
+    "ftrl",
+    "adagrad",
+    "rmsprop",
+    "lamb",
+    "lars",
+    "gradient",
+]
 STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "sgd": {},
     "momentum": {"momentum": None},
@@ -43,6 +55,8 @@ STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "adagrad": {"accumulator": "initial_accumulator"},
     "rmsprop": {"mean_square": None, "momentum": None},
     "lamb": {"m": None, "v": None},
+    "lars": {"momentum": None},
+    "gradient": {"gradient": None},
 }
 """The states of each rule, with the setting that they begin with; None: with zeros."""
 STEP = "optimizer.step"
@@ -74,7 +88,7 @@ _RANGES = {
     "epsilon": POSITIVE,
     "iterations": POSITIVE_INTEGER,
 }
-_FLAGS = ("nesterov", "lazy")
+_FLAGS = ("nesterov", "lazy", "clip", "adapts")
 _CHOICES = {
     "bias_correction": BIAS_CORRECTIONS,
     "adjustment": ADJUSTMENTS,

@@ -211,8 +211,26 @@ class AdamUpdate(Update):
         return scaled / (root + self.attributes["epsilon"])
 
 
+class _OfWholeTensors(Update):
+    """An update that reads norms of a tensor, so it runs where the tensor is whole."""
+
+    by_rows = False
+
+    @classmethod
+    def fitted(cls, layout: Layout, parameter: TensorType, mesh: Mesh) -> Layout:
+        """Return the layout in which the tensor is whole."""
+        return Layout(((),) * parameter.rank, stage=layout.stage)
+
+    def make_notation(self) -> str:
+        """Return the notation of whole tensors."""
+        whole = " ".join(f"d{i}^" for i in range(self.operand_types[0].rank))
+        step = ", " if self.counts_steps else ""
+        tensors = ", ".join([whole] * (2 + self.states))
+        return f"{tensors}{step} -> {', '.join([whole] * (1 + self.states))}"
+
+
 @register
-class LambUpdate(Update):
+class LambUpdate(_OfWholeTensors):
     """One step of LAMB (You et al., 2020); the operand after the states is the step, from 1.
 
     The direction is r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + ``epsilon``) +
@@ -232,7 +250,6 @@ class LambUpdate(Update):
     flops_per_point = 22.0
     states = 2
     counts_steps = True
-    by_rows = False
     examples: ClassVar[tuple[Example, ...]] = (
         Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
         Example(
@@ -241,17 +258,6 @@ class LambUpdate(Update):
             {3: _POSITIVE, 4: _STEP, 5: (1, 9), 6: (0, 1)},
         ),
     )
-
-    @classmethod
-    def fitted(cls, layout: Layout, parameter: TensorType, mesh: Mesh) -> Layout:
-        """Return the layout in which the tensor is whole."""
-        return Layout(((),) * parameter.rank, stage=layout.stage)
-
-    def make_notation(self) -> str:
-        """Return the notation of whole tensors."""
-        whole = " ".join(f"d{i}^" for i in range(self.operand_types[0].rank))
-        tensors = ", ".join([whole] * 4)
-        return f"{tensors}, -> {', '.join([whole] * 3)}"
 
     def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
         """Step as far as the norm of the parameter says."""
@@ -266,6 +272,70 @@ class LambUpdate(Update):
         norms = np.sqrt(np.square(p).sum()), np.sqrt(np.square(direction).sum())
         ratio = norms[0] / norms[1] if norms[0] > 0 and norms[1] > 0 else 1.0
         return p - rate * ratio * direction, mean, square
+
+
+@register
+class LarsUpdate(_OfWholeTensors):
+    """One step of LARS (You et al., 2017) with momentum.
+
+    The gradient with its decay, g + ``weight_decay`` p, is multiplied by ``coefficient`` norm(p) /
+    (norm(g) + ``weight_decay`` norm(p) + ``epsilon``); with ``clip`` the factor is divided by the
+    learning rate, and at most 1. Without ``adapts`` the gradient is taken as it is, without decay.
+    The rest is `momentum_update`. Norms are of the whole tensor, so it is updated where it is
+    whole.
+    """
+
+    name = "lars_update"
+    defaults: ClassVar = {
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "coefficient": 0.001,
+        "epsilon": 1e-5,
+        "clip": False,
+        "adapts": True,
+    }
+    flops_per_point = 14.0
+    states = 1
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example((_TENSOR,) * 3, {"weight_decay": 0.1, "coefficient": 0.1}),
+        Example((_TENSOR,) * 3, {"nesterov": True, "clip": True}),
+        Example((*(_TENSOR,) * 3, "f64[]"), {"adapts": False}, {3: (0, 1)}),
+    )
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Step with the gradient as long as the norm of the parameter says."""
+        p, g, m = operands
+        own = self.attributes
+        if own["adapts"]:
+            g = self._ratio(rate, p, g) * (g + own["weight_decay"] * p)
+        m = own["momentum"] * m + g
+        return p - rate * (g + own["momentum"] * m if own["nesterov"] else m), m
+
+    def _ratio(self, rate: float, p: Array, g: Array) -> float:
+        own = self.attributes
+        norms = [float(np.sqrt(np.square(tensor).sum())) for tensor in (p, g)]
+        ratio = own["coefficient"] * norms[0]
+        ratio /= norms[1] + own["weight_decay"] * norms[0] + own["epsilon"]
+        return min(ratio / rate, 1.0) if own["clip"] and rate else float(ratio)
+
+
+@register
+class GradientUpdate(Update):
+    """No step: the parameter stays, and its gradient is kept as a state, to be read."""
+
+    name = "gradient_update"
+    notation = "..., ..., ... -> ..., ..."
+    defaults: ClassVar = {"learning_rate": 0.0}
+    flops_per_point = 0.0
+    states = 1
+    examples = (Example((_TENSOR,) * 3),)
+
+    def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
+        """Keep the gradient."""
+        p, g, _ = operands
+        return p, g
 
 
 @register

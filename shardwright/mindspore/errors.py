@@ -11,7 +11,7 @@ def as_mindspore() -> Iterator[None]:
     """Let an error be one of MindSpore's, too.
 
     It is a `RuntimeError`, as those of MindSpore's compiler; that of an argument a `ValueError`,
-    and of an argument of another type a `TypeError`.
+    of an argument of another type a `TypeError`, and of a position that is none an `IndexError`.
     """
     try:
         yield
@@ -21,8 +21,9 @@ def as_mindspore() -> Iterator[None]:
         kinds: tuple[type[Exception], ...] = (type(error), RuntimeError)
         if isinstance(error, ModelError | OptionError):
             kinds = (*kinds, ValueError)
-        if any(isinstance(e, ShardwrightError) and e.is_of_type for e in _causes(error)):
-            kinds = (*kinds, TypeError)
+        for cause in _causes(error):
+            if isinstance(cause, ShardwrightError) and cause.as_python not in (None, *kinds):
+                kinds = (*kinds, cause.as_python)  # type: ignore[arg-type]
         both = type(type(error).__name__, kinds, {"__module__": __name__})
         raise both(error.what, error.where, error.hint) from error
 

@@ -39,6 +39,7 @@ from shardwright.nn.layers import (
     get_activation,
 )
 from shardwright.nn.linear_attention import GatedDeltaNet, Mamba2
+from shardwright.nn.lars import LARS
 from shardwright.nn.losses import (
     BCEWithLogitsLoss,
     CrossEntropyLoss,
@@ -93,6 +94,7 @@ __all__ = [
     "ELU",
     "FTRL",
     "GELU",
+    "LARS",
     "SGD",
     "Adagrad",
     "Adam",

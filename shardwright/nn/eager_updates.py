@@ -30,6 +30,8 @@ class EagerUpdates:
         The rule.
     updates : sequence of (Parameter, dict)
         The parameters with the settings of their groups.
+    loss_scale : float
+        What gradients are divided by.
 
     Raises
     ------
@@ -37,7 +39,7 @@ class EagerUpdates:
         If the rule depends on how a network reads its parameters.
     """
 
-    def __init__(self, rule: Rule, updates: Sequence[Update]) -> None:
+    def __init__(self, rule: Rule, updates: Sequence[Update], loss_scale: float = 1.0) -> None:
         if rule.settings.get("lazy"):
             raise ModelError(
                 "an optimizer that updates touched rows alone is applied outside of a training "
@@ -59,7 +61,7 @@ class EagerUpdates:
         own = {name: own for name, (_, own) in zip(self._names, updates, strict=True) if own}
         program = build.graph("updates", ())
         rules = with_rules(replace(rule, overrides=own), program)
-        graph = AppendOptimizer.of(rules).run(program)
+        graph = AppendOptimizer.of(rules, loss_scale).run(program)
         self._executor = Executor(graph, LocalCommunicator())
         known = {name: _value(p) for name, p in zip(self._names, self._parameters, strict=True)}
         self._state = initialize(graph, 0, LocalCommunicator(), known)

@@ -46,6 +46,8 @@ class Optimizer:
     ----------
     group_settings : mapping of str to str
         The settings that a group may have of its own: MindSpore's name, and ours.
+    loss_scale : float
+        What gradients are divided by.
 
     Raises
     ------
@@ -59,6 +61,7 @@ class Optimizer:
         "lr": "learning_rate",
         "weight_decay": "weight_decay",
     }
+    loss_scale = 1.0
 
     def __init__(
         self, params: Parameters, kind: Kind, learning_rate: Rate, **settings: Attribute
@@ -156,7 +159,7 @@ class Optimizer:
         """
         if not is_tracing() and _are_values(gradients):
             if self._eager is None:
-                self._eager = EagerUpdates(self.rule, self.updates)
+                self._eager = EagerUpdates(self.rule, self.updates, self.loss_scale)
             self._eager(list(cast(Iterable[Tensor], gradients)))
             return
         if not isinstance(gradients, Gradients):
@@ -174,7 +177,7 @@ class Optimizer:
                     f"of `value_and_grad`",
                     hint="give both the same parameters",
                 )
-        current_tracer().train(self.rule, updates)
+        current_tracer().train(self.rule, updates, self.loss_scale)
 
 
 def _are_values(gradients: object) -> bool:

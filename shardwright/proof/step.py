@@ -30,6 +30,8 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
     "adagrad": {"accumulator": "initial_accumulator"},
     "rmsprop": {"mean_square": None, "momentum": None},
     "lamb": {"m": None, "v": None},
+    "lars": {"momentum": None},
+    "gradient": {"gradient": None},
 }
 _COUNTING = frozenset({"adam", "adam8bit", "lamb"})
 _COUNTED = _COUNTING | {"muon"}  # whose other parameters `adam` updates
@@ -71,8 +73,8 @@ class UpdateRule:
     Parameters
     ----------
     kind : str
-        ``sgd``, ``momentum``, ``adam``, ``adam8bit``, ``muon``, ``ftrl``, ``adagrad``, ``lamb`` or
-        ``rmsprop``.
+        ``sgd``, ``momentum``, ``adam``, ``adam8bit``, ``muon``, ``ftrl``, ``adagrad``, ``lamb``,
+        ``lars``, ``rmsprop`` or ``gradient``.
     settings : mapping
         Attributes of the update operator; a learning rate that is a text or a tuple is computed
         from the number of the step.

@@ -10,6 +10,7 @@ from shardwright.mindspore.nn.normalization import (
 )
 from shardwright.mindspore.nn.optimizers import (
     FTRL,
+    LARS,
     SGD,
     Adagrad,
     Adam,
@@ -115,6 +116,7 @@ __all__ = [
     "ELU",
     "FTRL",
     "GELU",
+    "LARS",
     "MAE",
     "MSE",
     "SGD",

@@ -1,7 +1,7 @@
 """Optimizers with MindSpore's arguments, defaults and rules.
 
 As in MindSpore, the weight decay of parameters that are not in groups leaves out those with
-``beta`` or ``gamma`` in their names, but for `SGD`.
+``beta`` or ``gamma`` in their names, but for `SGD`. Gradients are divided by ``loss_scale``.
 """
 
 from typing import Any, ClassVar
@@ -9,12 +9,22 @@ from typing import Any, ClassVar
 from shardwright import nn
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.values import wrong_value
+from shardwright.nn.lars import LARS
 from shardwright.nn.optimizers import Optimizer, Parameters, Rate
+from shardwright.operators.models.loss_scale import SCALES
 
 _UNDECAYED = ("beta", "gamma")
 
 
-class _Filtered(Optimizer):
+class _Scaled(Optimizer):
+    """An optimizer that divides gradients by a loss scale."""
+
+    def _set_loss_scale(self, loss_scale: float) -> None:
+        SCALES.check("loss_scale", loss_scale)
+        self.loss_scale = float(loss_scale)
+
+
+class _Filtered(_Scaled):
     """An optimizer that leaves the scales and shifts of normalizations without weight decay."""
 
     def _add(self, parameters: Any, own: dict[str, Attribute]) -> None:
@@ -42,10 +52,10 @@ def _refuse(name: str, expected: object, **arguments: object) -> None:
             raise wrong_value(argument, value, str(expected), hint)
 
 
-class SGD(nn.SGD):
+class SGD(_Scaled, nn.SGD):
     """Stochastic gradient descent; see `shardwright.nn.SGD`.
 
-    ``dampening`` must be 0 and ``loss_scale`` 1: a loss scale manager of the model divides.
+    ``dampening`` must be 0.
     """
 
     def __init__(
@@ -59,12 +69,12 @@ class SGD(nn.SGD):
         loss_scale: float = 1.0,
     ) -> None:
         _refuse("SGD", 0.0, dampening=dampening)
-        _refuse("SGD", 1.0, loss_scale=loss_scale)
+        self._set_loss_scale(loss_scale)
         super().__init__(params, learning_rate, momentum, weight_decay, nesterov)
 
 
 class Momentum(_Filtered, nn.Momentum):
-    """Gradient descent with momentum; see `shardwright.nn.Momentum`; ``loss_scale`` must be 1."""
+    """Gradient descent with momentum; see `shardwright.nn.Momentum`."""
 
     def __init__(
         self,
@@ -75,7 +85,7 @@ class Momentum(_Filtered, nn.Momentum):
         loss_scale: float = 1.0,
         use_nesterov: bool = False,
     ) -> None:
-        _refuse("Momentum", 1.0, loss_scale=loss_scale)
+        self._set_loss_scale(loss_scale)
         super().__init__(params, learning_rate, momentum, weight_decay, use_nesterov)
 
 
@@ -101,7 +111,7 @@ class Adam(_Filtered, nn.Adam):
     """Adam; ``weight_decay`` times a parameter is added to its gradient.
 
     The bias of the moments is corrected in the learning rate, so ``eps`` is added as it is. The
-    flags must be False and ``loss_scale`` 1, but for ``use_lazy``: see `LazyAdam`.
+    flags must be False, but for ``use_lazy``: see `LazyAdam`.
     """
 
     group_settings: ClassVar = nn.Adam.group_settings
@@ -125,7 +135,7 @@ class Adam(_Filtered, nn.Adam):
         name = type(self).__name__
         _refuse(name, False, use_locking=use_locking, use_nesterov=use_nesterov)
         _refuse(name, False, use_amsgrad=use_amsgrad, use_offload=use_offload)
-        _refuse(name, 1.0, loss_scale=loss_scale)
+        self._set_loss_scale(loss_scale)
         self._lazy = self._lazy or use_lazy
         super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
 
@@ -180,7 +190,7 @@ class FTRL(_Filtered, nn.FTRL):
         weight_decay: float = 0.0,
     ) -> None:
         _refuse("FTRL", False, use_locking=use_locking)
-        _refuse("FTRL", 1.0, loss_scale=loss_scale)
+        self._set_loss_scale(loss_scale)
         super().__init__(params, initial_accum, learning_rate, lr_power, l1, l2, weight_decay)
 
 
@@ -197,7 +207,7 @@ class Adagrad(_Filtered, nn.Adagrad):
         weight_decay: float = 0.0,
     ) -> None:
         _refuse("Adagrad", True, update_slots=update_slots)
-        _refuse("Adagrad", 1.0, loss_scale=loss_scale)
+        self._set_loss_scale(loss_scale)
         super().__init__(params, accum, learning_rate, weight_decay)
 
 
@@ -221,5 +231,19 @@ class RMSProp(_Filtered, nn.RMSProp):
         weight_decay: float = 0.0,
     ) -> None:
         _refuse("RMSProp", False, use_locking=use_locking, centered=centered)
-        _refuse("RMSProp", 1.0, loss_scale=loss_scale)
+        self._set_loss_scale(loss_scale)
         super().__init__(params, learning_rate, decay, momentum, epsilon, weight_decay)
+
+
+__all__ = [
+    "FTRL",
+    "LARS",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamWeightDecay",
+    "Lamb",
+    "LazyAdam",
+    "Momentum",
+    "RMSProp",
+]

@@ -7,8 +7,9 @@ from shardwright.mindspore.gradients import value_and_grad
 from shardwright.mindspore.steps import Step
 from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
+from shardwright.operators.models.loss_scale import SCALES
 from shardwright.tensor import Tensor
-from shardwright.tracer import is_tracing
+from shardwright.tracer import current_tracer, is_tracing
 from shardwright.tracing import Network
 from shardwright.tracing import WithLossCell as OwnWithLossCell
 from shardwright.train import DynamicLossScaleManager
@@ -46,7 +47,7 @@ class TrainOneStepCell(Cell):
     optimizer : Optimizer
         Updates the parameters.
     sens : float, optional
-        Must be 1: a loss scale manager of the model scales the loss.
+        What gradients are multiplied by; an optimizer with the same ``loss_scale`` divides them.
     return_grad : bool
         Must be False.
     """
@@ -61,8 +62,8 @@ class TrainOneStepCell(Cell):
         sens: float | None = None,
         return_grad: bool = False,
     ) -> None:
-        if sens not in (None, 1):
-            raise wrong_value("sens", sens, "1", "use a `FixedLossScaleManager`")
+        if sens is not None:
+            SCALES.check("sens", sens)
         if return_grad is not False:
             raise wrong_value("return_grad", return_grad, "False", "use `value_and_grad`")
         if not isinstance(optimizer, Optimizer):
@@ -70,11 +71,13 @@ class TrainOneStepCell(Cell):
         self.network = network
         self.optimizer = optimizer
         self.weights = optimizer.parameters
+        self.sens = 1.0 if sens is None else float(sens)
         self._step = Step(self)
 
     def construct(self, *inputs: Tensor) -> Tensor:
         """Return the loss, and let the optimizer update the parameters."""
         loss, gradients = value_and_grad(self.network, None, self.weights)(*inputs)
+        current_tracer().scale_gradients(self.sens)
         self.optimizer(gradients)
         return loss
 

@@ -135,7 +135,23 @@ class AlltoAll(own.AlltoAll):
         ):
             check_type(name, value, int)
         check_type("group", group, str)
+        self._dimensions = {"split_dim": split_dim, "concat_dim": concat_dim}
         super().__init__(split_count, split_dim, concat_dim, group)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Exchange the pieces of a tensor.
+
+        Raises
+        ------
+        OptionError
+            If it has no such dimension; the error is an `IndexError` where MindSpore's is.
+        """
+        for name, dimension in self._dimensions.items():
+            if not -x.ndim <= dimension < x.ndim:
+                error = wrong_value(name, dimension, f"a dimension of the shape {x.shape}")
+                error.as_python = IndexError
+                raise error
+        return super().__call__(x)
 
 
 def _check_ranks(name: str, ranks: object) -> None:

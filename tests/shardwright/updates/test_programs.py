@@ -21,6 +21,7 @@ RULES = (
     "muon:learning_rate=0.02,adamw_learning_rate=0.003",
     "adamw8bit:learning_rate=0.01",
     "lamb:learning_rate=0.01",
+    "lars:learning_rate=0.5,weight_decay=0.01",
 )
 TEN = {"plan": "tensor=2,zero=3,micro_batch=2", "precision": "bfloat16"}
 PLANS = {
