@@ -1,10 +1,11 @@
 """What the ranks of a session get of every batch.
 
 A batch is whole, and every rank takes its slice by the layout of the input; or every rank has a
-batch of its own, and the whole is all of them in the order of the ranks.
+batch of its own, and the whole is all of them in the order of the ranks, or as a strategy says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -66,10 +67,20 @@ class Feed:
     kind : str
         ``whole``: a batch is the whole batch; ``own``: it is that of this process's rank;
         ``stacked``: those of all ranks one behind the other, of which each gets its own.
+    counts : mapping of str to tuple of int, optional
+        Of own batches, by input: how many parts along each dimension the ranks have. Rank i has
+        part i, in rows; where there are fewer parts than ranks, the next ranks have them again.
     """
 
-    def __init__(self, graph: Graph, communicator: Communicator, kind: Kind) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        communicator: Communicator,
+        kind: Kind,
+        counts: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
         self.graph, self.communicator, self.kind = graph, communicator, kind
+        self._counts = counts or {}
         together = kind == "whole" and processes() is not None
         self._agreement = Agreement() if together else None
         mesh = communicator.mesh
@@ -96,6 +107,9 @@ class Feed:
             ranks = self.communicator.ranks
             return dict(zip(ranks, np.split(array, len(ranks)), strict=True))
         rank = self.communicator.ranks[0]
+        if value.name in self._counts:
+            parts = self.communicator.collect({rank: array})
+            return _joined(value.name, parts, self._counts[value.name])
         if value.name in self._own:
             return {rank: array}
         parts = self.communicator.collect({rank: array})
@@ -106,6 +120,30 @@ class Feed:
                 hint="drop the remainder of the samples: `batch(size, drop_remainder=True)`",
             )
         return np.concatenate([parts[i] for i in sorted(parts)])
+
+
+def _joined(name: str, parts: Parts, counts: tuple[int, ...]) -> Array:
+    """Return the whole input that ranks have parts of.
+
+    Raises
+    ------
+    ExecutionError
+        If ranks that are to have one part have different ones.
+    """
+    number = prod(counts)
+    for rank, part in parts.items():
+        first = parts[rank % number]
+        if part.shape != first.shape or not np.array_equal(part, first, equal_nan=True):
+            raise ExecutionError(
+                f"the input `{name}` has {number} parts, and the ranks {rank % number} and {rank} "
+                f"have different ones, expected one",
+                hint="let both read the same samples",
+            )
+    whole = np.empty(counts, object)
+    for place in range(number):
+        whole[np.unravel_index(place, counts)] = parts[place]
+    joined: Array = np.block(whole.tolist())
+    return joined
 
 
 def _is_by_rank(value: Value, mesh: Mesh) -> bool:

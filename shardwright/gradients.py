@@ -8,10 +8,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from shardwright.communication import WORLD_GROUPS, get_group_size, groups_of
+from shardwright.communication import (
+    WORLD_AXIS,
+    WORLD_GROUPS,
+    get_group_size,
+    groups_of,
+    processes,
+)
 from shardwright.ir.errors import ModelError
+from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.values import check_flag, check_type
 from shardwright.parameter import Parameter
+from shardwright.runtime import MpiCommunicator
 from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer, is_tracing
 
@@ -160,14 +168,16 @@ class DistributedGradReducer:
                 hint="leave `group` out; parameters of each rank alone are `layerwise_parallel`",
             )
 
-    def __call__(self, gradients: Gradients) -> Gradients:
-        """Reduce the gradients of `value_and_grad`.
+    def __call__(self, gradients: Any) -> Any:
+        """Reduce the gradients of `value_and_grad`; those of processes that have values at once.
 
         Raises
         ------
         ModelError
             If they are no gradients.
         """
+        if not is_tracing() and are_values(gradients):
+            return self._of_processes(gradients)
         if not isinstance(gradients, Gradients):
             raise ModelError(
                 f"`DistributedGradReducer` is given {type(gradients).__name__}, it takes what "
@@ -175,6 +185,26 @@ class DistributedGradReducer:
             )
         current_tracer().reduce_gradients(mean=self._mean)
         return gradients
+
+    def _of_processes(self, gradients: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """Return the sums or means over the processes, added in their order."""
+        started = processes()
+        if started is None:
+            return tuple(gradients)
+        communicator = MpiCommunicator(Mesh((MeshAxis(WORLD_AXIS, started.size),)))
+        reduced = []
+        for gradient in gradients:
+            parts = communicator.collect({started.rank: gradient.asnumpy()})
+            total = sum(parts[rank] for rank in sorted(parts))
+            reduced.append(Tensor(total / started.size if self._mean else total, gradient.dtype))
+        return tuple(reduced)
+
+
+def are_values(gradients: object) -> bool:
+    """Return whether gradients are tensors with data."""
+    return isinstance(gradients, tuple | list) and all(
+        isinstance(item, Tensor) and item.data is not None for item in gradients
+    )
 
 
 def jit(function: Function) -> Function:

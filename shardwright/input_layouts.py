@@ -1,11 +1,15 @@
-"""Layouts of the inputs of a step: split over all devices, whole, or as the user says."""
+"""Types and layouts of the inputs of a step: split over all devices, whole, or as the user says."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.info import SplitCounts
+from shardwright.ir.types import DTYPES, TensorType
+from shardwright.operators.info import Array, SplitCounts
 from shardwright.tracing import InputSpec
 
 
@@ -53,3 +57,53 @@ def _layout(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
             )
         splits.append(tuple(names))
     return Layout(tuple(splits))
+
+
+def parts_of_ranks(
+    strategy: str | SplitCounts | None, batch: Mapping[str, Array]
+) -> dict[str, tuple[int, ...]]:
+    """Return how many parts of each input the ranks have, where a strategy says it."""
+    if strategy is None or isinstance(strategy, str) or len(strategy) != len(batch):
+        return {}
+    if any(
+        len(counts) != array.ndim for counts, array in zip(strategy, batch.values(), strict=True)
+    ):
+        return {}  # which is refused where layouts are made
+    return {name: tuple(counts) for name, counts in zip(batch, strategy, strict=True)}
+
+
+def whole_type(part: Array, counts: Sequence[int]) -> TensorType:
+    """Return the type of an input that ranks have parts of."""
+    shape = tuple(n * count for n, count in zip(part.shape, counts, strict=True))
+    return TensorType(part.dtype.name, shape)
+
+
+def specify(name: str, array: Any, before: int = 1, after: int = 1) -> InputSpec:
+    """Return the specification of an input that fits an array.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input.
+    array : array
+        Its first value.
+    before, after : int
+        Into how many parts it is cut, and of how many such parts the input is, along its first
+        dimension.
+
+    Raises
+    ------
+    ModelError
+        If its element type is not supported.
+    """
+    array = np.asarray(array)
+    dtype = array.dtype.name
+    if dtype not in DTYPES:
+        raise ModelError(
+            f"the input `{name}` has the element type `{dtype}`, expected one of {DTYPES}",
+            hint="put `transforms.TypeCast` into the pipeline of the data set",
+        )
+    whole = np.issubdtype(array.dtype, np.integer)
+    high = int(array.max()) + 1 if whole and array.size else None
+    rows = tuple(size // before * after for size in array.shape[:1])
+    return InputSpec(name, TensorType(dtype, rows + array.shape[1:]), high)

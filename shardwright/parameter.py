@@ -1,7 +1,7 @@
 """Parameters of a model definition: how they begin, such as ``normal(0.02)``; who keeps them."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,8 +13,8 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.values import check_flag, checked
 from shardwright.operators.info import Array
 from shardwright.operators.models.random import initial_value
-from shardwright.tensor import Tensor
-from shardwright.tracer import Tracer
+from shardwright.tensor import Tensor, TracedTensor
+from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,9 @@ class Keeper(Protocol):
     def write(self, name: str, whole: Array) -> None:
         """Give a parameter another value."""
 
+    def write_part(self, name: str, part: Array) -> bool:
+        """Give this process another part of a parameter, if it is one of its shape."""
+
 
 # How a parameter of a layer begins: by an initializer, or as given data.
 Start = Init | Tensor
@@ -174,6 +177,22 @@ class Parameter(Tensor):
         self.comm_fusion: int | None = None
         self.is_served = False  # whether it is on parameter servers
         self.kept: tuple[Keeper, str] | None = None
+        self._strategy: tuple[int, ...] | None = None
+
+    def set_strategy(self, counts: tuple[int, ...]) -> None:
+        """Let operators read the parameter with so many slices of each dimension.
+
+        Raises
+        ------
+        ModelError
+            If there is not one number for each dimension.
+        """
+        if len(counts) != self.ndim:
+            raise ModelError(
+                f"the strategy {counts} does not fit a parameter of the shape {self.shape}",
+                hint="give one number of slices for each dimension",
+            )
+        self._strategy = counts
 
     def set_param_ps(self, init_in_server: bool = False) -> None:
         """Put the parameter on parameter servers, which draw its initial value either way."""
@@ -225,7 +244,7 @@ class Parameter(Tensor):
         return self.data
 
     def set_data(self, data: "Tensor | ArrayLike") -> None:
-        """Give the parameter another value, of the same type.
+        """Give the parameter another value, of the same type; or this process another part of it.
 
         Raises
         ------
@@ -234,6 +253,8 @@ class Parameter(Tensor):
         """
         array = np.asarray(data.asnumpy() if isinstance(data, Tensor) else data)
         if array.shape != self.shape:
+            if self.kept is not None and self.kept[0].write_part(self.kept[1], array):
+                return
             what = f"a parameter of type {self.type} is given data of shape {array.shape}"
             raise ModelError(what)
         self.data, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
@@ -241,8 +262,11 @@ class Parameter(Tensor):
             keeper, name = self.kept
             keeper.write(name, self.data)
 
-    def value(self, tracer: Tracer) -> Value:
-        """Return the parameter in the graph being traced."""
+    def value(self, tracer: Tracer | None = None) -> Any:
+        """Return the parameter in the graph being traced; without a graph, it as a tensor."""
+        if tracer is None:
+            here = is_tracing()
+            return TracedTensor(self.read(current_tracer())) if here else Tensor(self.asnumpy())
         attributes: dict[str, Attribute] = {
             "initializer": self.initializer,
             "trainable": self.requires_grad,
@@ -258,6 +282,13 @@ class Parameter(Tensor):
         if self.data is not None:
             tracer.initial[value.name] = self.data
         return value
+
+    def read(self, tracer: Tracer) -> Value:
+        """Return the parameter as operators read it, split as it was told."""
+        value: Value = self.value(tracer)
+        if self._strategy is None:
+            return value
+        return tracer.pinned(value, self._strategy)
 
     def __repr__(self) -> str:
         return f"Parameter({self.name}: {self.type})"

@@ -4,14 +4,12 @@ All ranks are in this process; or, where a launcher started one for each, this p
 `AutoParallel` and `Model` train so; `shardwright.compile` makes plans instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any
 
-import numpy as np
-
+from shardwright.arguments import one_precision
 from shardwright.communication import (
     batch_parts,
     get_group_size,
@@ -28,13 +26,12 @@ from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.dataflow.trained import check_trained
 from shardwright.eager import get_seed
 from shardwright.feeding import Feed, Kind
-from shardwright.input_layouts import input_layouts
+from shardwright.input_layouts import input_layouts, parts_of_ranks, specify, whole_type
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.files.writing import begins, failing_as, write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
-from shardwright.ir.types import DTYPES, TensorType
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.communication.collectives import Communication
@@ -73,8 +70,9 @@ from shardwright.runtime.agreement import (
     end_together,
     from_first,
 )
+from shardwright.runtime.communicator import Parts
 from shardwright.runtime.faults import STANDING
-from shardwright.tracing import Definition, InputSpec, Network, trace
+from shardwright.tracing import Definition, Network, trace
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ class Session:
         Devices and options.
     seed : int
         Seed of the initial values.
-    kind : str
+    kind, counts
         What a batch is; see `Feed`.
 
     Raises
@@ -160,6 +158,7 @@ class Session:
         options: ParallelOptions,
         seed: int = 0,
         kind: Kind = "whole",
+        counts: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         if definition.loss is None:
             raise ModelError(
@@ -175,7 +174,7 @@ class Session:
             warn_of_repeated_work(options.how.mode, program)
         write_programs(program, communicator.ranks)
         self.executor = Executor(program, communicator, in_place=True)
-        self.feed = Feed(program, communicator, kind)
+        self.feed = Feed(program, communicator, kind, counts)
         initial = same_everywhere(definition)
         self.state = initialize(program, seed, communicator, initial)
         self._keep()
@@ -207,19 +206,60 @@ class Session:
             loss = result.outputs[self.executor.graph.outputs[0]]
             return losses_of(self.executor, loss)[self.executor.communicator.ranks[0]]
 
+    def outputs(self, batch: Sequence[Array]) -> list[Array]:
+        """Run a step, and return its whole outputs; of a program written by hand, the own ones.
+
+        Parameters
+        ----------
+        batch : sequence of array
+            The inputs, in order.
+        """
+        graph = self.executor.graph
+        with STANDING.step():
+            found = self.executor.step(self.feed.inputs(batch), self.state).outputs
+            return [self._whole(name, found.get(name, {})) for name in graph.outputs]
+
     def read(self, name: str) -> Array:
         """Return the whole value of a parameter; where it is split, every process takes part."""
+        return self._whole(name, self.state[name])
+
+    def _whole(self, name: str, held: Parts) -> Array:
         program, communicator = self.executor.graph, self.executor.communicator
         layout = program.value(name).layout
         alone = layout is None and len(communicator.ranks) == 1  # a program written by hand
         if alone or (layout is not None and not layout.split_axes and layout.stage is None):
-            return next(iter(self.state[name].values())).copy()
-        parts = communicator.collect(self.state[name])
+            return next(iter(held.values())).copy()
+        parts = communicator.collect(held)
         return assemble(program, name, parts, communicator.mesh)
 
     def values(self) -> dict[str, Array]:
         """Return the whole state: parameters, buffers, and states of the optimizer."""
         return {name: self.read(name) for name in self.state}
+
+    def parts(self) -> dict[str, Array]:
+        """Return the part of the state that the rank of this process has.
+
+        Raises
+        ------
+        ModelError
+            If this process has several ranks.
+        """
+        ranks = self.executor.communicator.ranks
+        if len(ranks) > 1:
+            raise ModelError(
+                f"the part of one rank is wanted, this process has {len(ranks)} ranks",
+                hint="save whole tensors: `integrated_save=True`",
+            )
+        held = {name: parts.get(ranks[0]) for name, parts in self.state.items()}
+        return {name: part.copy() for name, part in held.items() if part is not None}
+
+    def write_part(self, name: str, part: Array) -> bool:
+        """Give the rank of this process another part of a parameter, if it is one of its shape."""
+        held, ranks = self.state[name], self.executor.communicator.ranks
+        if len(ranks) > 1 or ranks[0] not in held or held[ranks[0]].shape != part.shape:
+            return False
+        held[ranks[0]] = part.astype(held[ranks[0]].dtype)
+        return True
 
     def write(self, name: str, whole: Array) -> None:
         """Give a parameter another value."""
@@ -288,7 +328,8 @@ def check_same_options(options: ParallelOptions, seed: int) -> None:
     if processes() is None:
         return
     check_together(options)
-    facts = {**vars(options.how), **vars(options), "seed": seed}
+    given = tuple(sorted(options.given))  # a set has another order in each process
+    facts = {**vars(options.how), **vars(options), "given": given, "seed": seed}
     del facts["how"]
     if options.how.mode != "hybrid_parallel":
         facts["set_seed"] = get_seed()
@@ -391,22 +432,6 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
     return program
 
 
-def one_precision(own: str, asked: str) -> str:
-    """Return the precision of a network that has one of its own.
-
-    Raises
-    ------
-    OptionError
-        If the options of the compilation say another one.
-    """
-    if asked not in (own, DEFAULTS["precision"]):
-        raise OptionError(
-            f"the network has the precision `{own}`, and the options say `{asked}`",
-            hint="leave out one of them",
-        )
-    return own
-
-
 def begin(
     network: Network,
     batch: Mapping[str, Array],
@@ -418,6 +443,7 @@ def begin(
     seed: int = 0,
     ranks: int = 1,
     apart: bool = False,
+    change: Callable[[Definition], Definition] = lambda definition: definition,
 ) -> Session:
     """Trace a network for the inputs of its first batch, and compile it.
 
@@ -436,6 +462,8 @@ def begin(
     apart : bool
         Whether the batch is that of this process's rank; where it is not said, it is if the
         processes have different batches.
+    change : callable
+        Returns the definition that is compiled, of the one that was traced.
 
     Raises
     ------
@@ -450,12 +478,17 @@ def begin(
     if manual and kind == "own":
         after = 1
     specs = [specify(name, array, before, after) for name, array in batch.items()]
+    counts = parts_of_ranks(options.dataset_strategy, batch) if kind == "own" and not manual else {}
+    specs = [
+        replace(spec, type=whole_type(batch[spec.name], counts[spec.name])) if counts else spec
+        for spec in specs
+    ]
     parts = size if options.how.mode == "data_parallel" else 1
     with world(size if manual else 1, numbered=True), batch_parts(parts):
         definition = trace(
             network, specs, loss_fn=loss_fn, optimizer=optimizer, loss_scale=loss_scale
         )
-    return Session(definition, options, seed, kind)
+    return Session(change(definition), options, seed, kind, counts)
 
 
 def _kind(batch: Mapping[str, Array], options: ParallelOptions, ranks: int, apart: bool) -> Kind:
@@ -464,34 +497,3 @@ def _kind(batch: Mapping[str, Array], options: ParallelOptions, ranks: int, apar
         return "stacked" if manual and ranks == options.devices > 1 else "whole"
     check_together(options)
     return "own" if manual or apart or not all_equal(list(batch.values())) else "whole"
-
-
-def specify(name: str, array: Any, before: int = 1, after: int = 1) -> InputSpec:
-    """Return the specification of an input that fits an array.
-
-    Parameters
-    ----------
-    name : str
-        Name of the input.
-    array : array
-        Its first value.
-    before, after : int
-        Into how many parts it is cut, and of how many such parts the input is, along its first
-        dimension.
-
-    Raises
-    ------
-    ModelError
-        If its element type is not supported.
-    """
-    array = np.asarray(array)
-    dtype = array.dtype.name
-    if dtype not in DTYPES:
-        raise ModelError(
-            f"the input `{name}` has the element type `{dtype}`, expected one of {DTYPES}",
-            hint="put `transforms.TypeCast` into the pipeline of the data set",
-        )
-    whole = np.issubdtype(array.dtype, np.integer)
-    high = int(array.max()) + 1 if whole and array.size else None
-    rows = tuple(size // before * after for size in array.shape[:1])
-    return InputSpec(name, TensorType(dtype, rows + array.shape[1:]), high)

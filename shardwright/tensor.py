@@ -32,7 +32,7 @@ class Tensor:
     data : array_like
         The elements.
     dtype : str, optional
-        Element type; that of the data unless given.
+        Element type; that of the data unless given. Numbers of Python are float32 or int64.
 
     Examples
     --------
@@ -41,15 +41,65 @@ class Tensor:
     """
 
     is_parameter: ClassVar[bool] = False
+    sizes: "tuple[Any, ...] | None" = None  # of a type that describes an input
 
-    def __init__(self, data: "ArrayLike | Tensor", dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        data: "ArrayLike | Tensor | None" = None,
+        dtype: str | None = None,
+        *,
+        shape: "tuple[Any, ...] | list[Any] | None" = None,
+    ) -> None:
+        self.sizes = None if shape is None else tuple(shape)
+        if data is None or self.sizes is not None:
+            self._describe(data, dtype)
+            return
         array = data.asnumpy() if isinstance(data, Tensor) else np.asarray(data)
         if dtype is None:
-            dtype = array.dtype.name
+            numbers = not hasattr(data, "dtype") and array.dtype == np.float64
+            dtype = "float32" if numbers else array.dtype.name
         if dtype not in DTYPES:
             raise ModelError(f"a tensor has the element type `{dtype}`, expected one of {DTYPES}")
         self.type = TensorType(dtype, array.shape)
         self.data: Array | None = array.astype(numpy_dtype(dtype))
+
+    def _describe(self, data: object, dtype: str | None) -> None:
+        """Be a type without data.
+
+        Raises
+        ------
+        ModelError
+            If there are data and a shape, neither, or no element type.
+        """
+        if data is not None or self.sizes is None or dtype is None:
+            raise ModelError(
+                "a tensor has data; or a shape and an element type, to describe an input",
+                hint="write `Tensor(data)`, or `Tensor(shape=[None, 8], dtype=float32)`",
+            )
+        self.type, self.data = TensorType(dtype, (1,) * len(self.sizes)), None
+
+    def check(self, found: Any) -> None:
+        """Refuse a tensor of other sizes or of another type than this one describes.
+
+        Raises
+        ------
+        ModelError
+            If it is one.
+        """
+        sizes = self.shape if self.sizes is None else self.sizes
+        fits = isinstance(found, Tensor) and found.dtype == self.dtype
+        known: dict[int, int] = {}
+        for size, n in zip(sizes, found.shape, strict=False) if fits else ():
+            fits = fits and (size is None or size == n)
+            fits = fits and (isinstance(size, int) or known.setdefault(id(size), n) == n)
+        if not fits or len(sizes) != found.ndim:
+            raise ModelError(
+                f"an input is {found!r}, `set_inputs` said {self.dtype} of the shape {list(sizes)}"
+            )
+
+    def read(self, tracer: Tracer) -> Value:
+        """Return the tensor in the graph being traced, as operators read it."""
+        return self.value(tracer)
 
     @property
     def has_value(self) -> bool:
@@ -166,6 +216,16 @@ class Tensor:
     def __bool__(self) -> bool:
         return bool(self.asnumpy())
 
+    def item(self) -> Any:
+        """Return the element of a tensor of one element, as a number of Python."""
+        return self.asnumpy().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
     # Shape
 
     def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
@@ -186,6 +246,10 @@ class Tensor:
         return apply("transpose", self, permutation=wanted or tuple(reversed(range(self.ndim))))
 
     permute = transpose
+
+    def squeeze(self, axis: "int | tuple[int, ...] | None" = None) -> "Tensor":
+        """Return the tensor without dimensions of size one: those that are named, or all."""
+        return apply("squeeze", self, axis=axis)
 
     def swapaxes(self, first: int, second: int) -> "Tensor":
         """Return the tensor with two dimensions exchanged."""
@@ -394,8 +458,9 @@ def with_arrays(made: Any, arrays: Iterator[Array]) -> Any:
 
 def _value(operand: Operand, tracer: Tracer, dtype: str) -> Value:
     if isinstance(operand, Tensor):
-        value = operand.value(tracer)
-        return tracer.as_read(value) if operand.is_parameter else value
+        return (
+            tracer.as_read(operand.read(tracer)) if operand.is_parameter else operand.read(tracer)
+        )
     if isinstance(operand, (int, float)):
         return tracer.emit("fill", shape=(), value=float(operand), dtype=dtype)
     return Tensor(operand).value(tracer)

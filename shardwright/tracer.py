@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.communication import get_batch_parts
 from shardwright.dataflow.trained import warn_of_idle
 from shardwright.ir.attributes import Attribute, Attributes, check_constants
 from shardwright.ir.errors import ModelError
@@ -68,12 +69,14 @@ class Tracer(Builder):
         self.messages: list[tuple[int, tuple[tuple[int, int], ...], Value]] = []  # not received yet
         self.lines: dict[str, str] = {}  # of the model's own code, by node
         self.gradients_mean = False
+        self.micro_batches = 1  # of the cell that is traced
         self.loss_scale = 1.0  # of the optimizer
         self._gradient_factor = 1.0
         self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
         self._parameter_names = parameter_names
         self._declared: dict[int, Value] = {}
+        self._pinned_reads: dict[str, Value] = {}
         self._constants: list[object] = []  # kept alive, so that their identities stay unique
         self._step: Value | None = None
         self._read_as: str | None = None
@@ -105,6 +108,15 @@ class Tracer(Builder):
             yield
         finally:
             self._read_as = outer
+
+    @contextmanager
+    def in_micro_batches(self, count: int) -> Iterator[None]:
+        """Note that what is traced runs in micro-batches."""
+        outer, self.micro_batches = self.micro_batches, count
+        try:
+            yield
+        finally:
+            self.micro_batches = outer
 
     def as_read(self, parameter: Value) -> Value:
         """Return a parameter in the element type in which operators read it here."""
@@ -163,6 +175,14 @@ class Tracer(Builder):
         role: ParameterRole = "weight" if attributes.get("trainable", True) else "buffer"
         self._declared[id(tensor)] = self.parameter(Value(name, value.type), attributes, role)
         return self._declared[id(tensor)]
+
+    def pinned(self, value: Value, counts: tuple[int, ...]) -> Value:
+        """Return a value with so many slices of each dimension; made once."""
+        if value.name not in self._pinned_reads:
+            same = self.emit("identity", value)
+            self.pins[same.name] = (counts,)
+            self._pinned_reads[value.name] = same
+        return self._pinned_reads[value.name]
 
     def constant(self, tensor: object, data: Array, value: Value) -> Value:
         """Return the untrained parameter that holds the data of the object `tensor`."""
@@ -223,6 +243,12 @@ class Tracer(Builder):
             )
         self._loss = loss
 
+    def check(self, output: str) -> None:
+        """Refuse what is no program: by its loss, its optimizer or its messages."""
+        self.check_loss(output)
+        self.check_updates()
+        self.check_messages()
+
     def check_loss(self, output: str) -> None:
         """Refuse a training step whose first output is not its loss.
 
@@ -279,7 +305,7 @@ class Tracer(Builder):
                 "the gradients are reduced twice, expected one `DistributedGradReducer`"
             )
         self.gradients_mean = True
-        self.scale_gradients(1.0 if mean else float(self.world))
+        self.scale_gradients(1.0 if mean else float(self.world * get_batch_parts()))
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients by a number."""

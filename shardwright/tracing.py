@@ -182,12 +182,11 @@ def trace(
     if isinstance(optimizer, nn_optimizers.Optimizer):
         tracer.train(optimizer.rule, optimizer.updates, optimizer.loss_scale)
         optimizer = None
-    tracer.check_loss(outputs[0].name)
-    tracer.check_updates()
-    tracer.check_messages()
+    tracer.check(outputs[0].name)
     loss_scale = _scale(tracer, loss_scale)
     outputs[0] = tracer.objective(outputs[0])
     graph = tracer.graph(name or _name(network), tuple(value.name for value in outputs))
+    graph = _in_order(graph, tracer.stages)
     hosted = tracer.offloaded.keys() - tracer.recomputed.keys()
     graph = replace(
         without_training(graph, tracer.frozen()),
@@ -250,6 +249,27 @@ def _dense_where_read_whole(rule: Optimizer | None, graph: Graph) -> Optimizer |
     return replace(rule, overrides={**rule.overrides, **own})
 
 
+def _in_order(graph: Graph, placed: Mapping[str, int]) -> Graph:
+    """Return the graph in the order of stages, where cells of an early one come again later.
+
+    An operator in no cell of a stage is in the last stage of its operands then. What reads a later
+    stage stays where it is.
+    """
+    order = [placed[node.name] for node in graph.nodes if node.name in placed]
+    if order == sorted(order):
+        return graph
+    stages: dict[str, int] = {}
+    of_values: dict[str, int] = {}
+    for node in graph.nodes:
+        before = max((of_values.get(operand, 0) for operand in node.operands), default=0)
+        stages[node.name] = placed.get(node.name, before)
+        if stages[node.name] < before:
+            return graph
+        of_values.update({result.name: stages[node.name] for result in node.results})
+    nodes = sorted(graph.nodes, key=lambda node: stages[node.name])
+    return replace(graph, nodes=tuple(nodes))
+
+
 def _cuts(graph: Graph, placed: Mapping[str, int]) -> tuple[str, ...]:
     """Return the first operators of the pipeline stages that cells name.
 
@@ -270,16 +290,18 @@ def _micro_batches(network: Network, loss_fn: Network | None) -> int:
     ModelError
         If a part of it asks, or a loss.
     """
-    network = _outermost(network)
+    network, found = _outermost(network), 1
     for name, root in _roots(network, loss_fn):
         for path, cell in root.cells_and_names():
-            if cell.micro_batches != 1 and (cell is not network):
+            applied = cell is network or (cell is root and not isinstance(network, Cell))
+            found = max(found, cell.micro_batches)
+            if cell.micro_batches not in (1, found if applied else 1):
                 raise ModelError(
                     f"the cell `{path or name or type(cell).__name__}` accumulates gradients, "
                     f"expected the outermost cell of the network",
                     hint="pass `GradAccumulation(network, micro_size)` itself",
                 )
-    return int(getattr(network, "micro_batches", 1))
+    return found
 
 
 def _all_inputs(given: Sequence[InputSpec], inputs: Iterable[Value]) -> tuple[InputSpec, ...]:
@@ -368,7 +390,11 @@ def _roots(network: Network, loss_fn: Network | None) -> Iterator[tuple[str, Cel
 
 def _closed_over(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple[str, Cell]]:
     """Return the cells that a function, or one it calls, takes from its surroundings."""
-    function = getattr(function, "function", function)
+    while hasattr(function, "function"):
+        function = function.function
+    if isinstance(function, Cell) and id(function) not in seen:
+        seen.add(id(function))
+        yield "network", function
     if id(function) in seen or not inspect.isfunction(function):
         return
     seen.add(id(function))

@@ -304,6 +304,15 @@ class LarsUpdate(_OfWholeTensors):
         Example((*(_TENSOR,) * 3, "f64[]"), {"adapts": False}, {3: (0, 1)}),
     )
 
+    @property
+    def linear_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Those of `momentum_update` where it is one."""
+        return () if self.is_guarded or self.attributes["adapts"] else ((0, 1, 2),)
+
+    def make_notation(self) -> str:
+        """Return the notation of whole tensors, or of elements where no norm is read."""
+        return super().make_notation() if self.attributes["adapts"] else MomentumUpdate.notation
+
     def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
         """Step with the gradient as long as the norm of the parameter says."""
         p, g, m = operands
@@ -328,6 +337,7 @@ class GradientUpdate(Update):
     name = "gradient_update"
     notation = "..., ..., ... -> ..., ..."
     defaults: ClassVar = {"learning_rate": 0.0}
+    linear = ((0, 1, 2),)
     flops_per_point = 0.0
     states = 1
     examples = (Example((_TENSOR,) * 3),)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from shardwright.eager import get_seed
+
 
 @dataclass
 class Settings:
@@ -19,6 +21,9 @@ class Settings:
         Samples, or batches, from one measurement to the next.
     tuned_file : str, optional
         Begin of the name of the file to which the tuned numbers are written.
+    seed : int, optional
+        Seed of the order of samples and of what transformations draw; that of `set_seed` unless
+        given.
     """
 
     workers: int = 0
@@ -26,6 +31,11 @@ class Settings:
     autotune: bool = False
     interval: int = 8
     tuned_file: str | None = None
+    seed: int | None = None
+
+    def get_seed(self) -> int:
+        """Return the seed of datasets."""
+        return get_seed() if self.seed is None else self.seed
 
 
 SETTINGS = Settings()

@@ -18,7 +18,6 @@ from shardwright.dataset.profile import PROFILE
 from shardwright.dataset.transforms import RandomOperation
 from shardwright.dataset.tuning import Tuner
 from shardwright.dataset.workers import Workers
-from shardwright.eager import get_seed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER, SEED, check_flag
 from shardwright.operators.info import Array
@@ -99,10 +98,14 @@ class Dataset:
         self,
         operations: Operation | Sequence[Operation],
         input_columns: str | Sequence[str] | None = None,
+        output_columns: str | Sequence[str] | None = None,
         *,
         num_parallel_workers: int | None = None,
     ) -> "Dataset":
         """Apply functions in turn to some columns, by default to the first.
+
+        A function takes a column, and makes what replaces it; or, with other output columns, it
+        takes all of them, and makes as many as those in a tuple.
 
         Parameters
         ----------
@@ -110,6 +113,8 @@ class Dataset:
             The functions.
         input_columns : str or sequence of str, optional
             The columns.
+        output_columns : str or sequence of str, optional
+            What they become; they are replaced in place of the first.
         num_parallel_workers : int, optional
             Processes that make the samples of the whole pipeline, where no step asks for more;
             0: the process that trains.
@@ -127,7 +132,28 @@ class Dataset:
                 f"a dataset has no column `{missing[0]}`", hint=f"there are {self.column_names}"
             )
         functions = (operations,) if callable(operations) else tuple(operations)
-        return _with_workers(_Mapped(self, functions, columns), num_parallel_workers)
+        outputs = columns if output_columns is None else output_columns
+        outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        mapped = _Mapped(self, functions, columns)
+        if outputs != columns:
+            mapped = _Replaced(self, functions, columns, outputs)
+        return _with_workers(mapped, num_parallel_workers)
+
+    def project(self, columns: str | Sequence[str]) -> "Dataset":
+        """Keep some columns alone, in this order.
+
+        Raises
+        ------
+        ModelError
+            If there is no such column.
+        """
+        columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        for name in columns:
+            if name not in self.column_names:
+                raise ModelError(
+                    f"a dataset has no column `{name}`", hint=f"there are {self.column_names}"
+                )
+        return _Projected(self, columns)
 
     def shuffle(self, buffer_size: int | None = None, seed: int | None = 0) -> "Dataset":
         """Shuffle the samples; the order is a function of the seed and the epoch.
@@ -166,12 +192,12 @@ class Dataset:
         Raises
         ------
         ModelError
-            If there are fewer samples than one batch has.
+            If there are fewer samples than one batch has, and the last one is dropped.
         """
         POSITIVE_INTEGER.check("batch_size", batch_size)
         check_flag("drop_remainder", drop_remainder)
-        if batch_size > self.get_dataset_size():
-            count = self.get_dataset_size()
+        count = self.get_dataset_size()
+        if batch_size > count and (drop_remainder or not count):
             raise ModelError(f"a batch is to have {batch_size} of {count} samples")
         batched = _Batched(self, batch_size, drop_remainder)
         return _with_workers(batched, num_parallel_workers)
@@ -220,7 +246,7 @@ class ByKey(Dataset):
             count = self._tuner.count
         if count == 0:
             return map(self.make, keys)
-        return self._made_by(count, keys, (get_seed(), epoch, begin))
+        return self._made_by(count, keys, (SETTINGS.get_seed(), epoch, begin))
 
     def _made_by(self, count: int, keys: Iterator[Any], seed: tuple[int, ...]) -> Iterator[Sample]:
         prefetch = 1 if self.has_large_keys else SETTINGS.prefetch
@@ -267,7 +293,7 @@ class _Mapped(_Derived):
         self._step = f"map({self.depth})"
 
     def keys(self, epoch: int) -> Iterator[Any]:
-        seed = get_seed()
+        seed = SETTINGS.get_seed()
         for i, key in enumerate(self.source.keys(epoch)):
             # The samples of all ranks at one place draw the same numbers, in one process or many.
             yield (seed, epoch, i // self.shards), key
@@ -286,6 +312,63 @@ class _Mapped(_Derived):
         return sample
 
 
+class _Replaced(_Mapped):
+    """Makes columns of others: functions take all of them, and make several."""
+
+    def __init__(
+        self,
+        source: Dataset,
+        functions: Sequence[Operation],
+        columns: Sequence[str],
+        outputs: Sequence[str],
+    ) -> None:
+        super().__init__(source, functions, columns)
+        self._outputs = outputs
+        if self._draws and len(columns) > 1:
+            raise ModelError(
+                f"a random transformation is to take the columns {tuple(columns)} at once",
+                hint="leave `output_columns` out: each column is transformed",
+            )
+        first = source.column_names.index(columns[0])
+        before = [name for name in source.column_names[:first] if name not in columns]
+        after = [name for name in source.column_names[first:] if name not in columns]
+        self.column_names = (*before, *outputs, *after)
+        if len(set(self.column_names)) != len(self.column_names):
+            raise ModelError(f"a dataset would have the columns {self.column_names}, each once")
+
+    def make(self, key: Any) -> Sample:
+        place, inner = key
+        sample = self.source.make(inner)
+        random = np.random.default_rng(place) if self._draws else _NOT_DRAWN
+        made: tuple[Any, ...] = tuple(sample[name] for name in self._columns)
+        with PROFILE.step(self._step):
+            for function in self._functions:
+                if isinstance(function, RandomOperation):
+                    found: Any = function.draw(made[0], random)
+                else:
+                    found = function(*made)
+                made = found if isinstance(found, tuple) else (found,)
+        if len(made) != len(self._outputs):
+            raise ModelError(
+                f"`map` makes {len(made)} columns, and `output_columns` has {len(self._outputs)}"
+            )
+        arrays = map(np.asarray, made)
+        known = {**sample, **dict(zip(self._outputs, arrays, strict=True))}
+        return {name: known[name] for name in self.column_names}
+
+
+class _Projected(_Derived):
+    """Some columns of another dataset."""
+
+    def __init__(self, source: Dataset, columns: tuple[str, ...]) -> None:
+        super().__init__(source)
+        self.column_names = columns
+
+    def make(self, key: Any) -> Sample:
+        sample = self.source.make(key)
+        return {name: sample[name] for name in self.column_names}
+
+
 class _Shuffled(_Derived):
     """Shuffles the samples of a rank; where those of several are interleaved, all in one order."""
 
@@ -295,7 +378,9 @@ class _Shuffled(_Derived):
         self._seed = seed
 
     def keys(self, epoch: int) -> Iterator[Any]:
-        random = np.random.default_rng((get_seed() if self._seed is None else self._seed, epoch))
+        random = np.random.default_rng(
+            (SETTINGS.get_seed() if self._seed is None else self._seed, epoch)
+        )
         buffer: list[list[Any]] = []
         for together in _in_groups(self.source.keys(epoch), self.shards):
             buffer.append(together)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.communication import NumberedRank, Rank, symbol_of
+from shardwright.dataset.configuration import SETTINGS
 from shardwright.dataset.dataset import ByKey, Sample
 from shardwright.dataset.profile import PROFILE
-from shardwright.eager import get_seed
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, check_flag
 from shardwright.operators.info import Array
@@ -50,7 +50,7 @@ class NumberedSource(ByKey):
         """Return the numbers of the samples of one epoch."""
         order = np.arange(self._total)
         if self._shuffles:
-            order = np.random.default_rng((get_seed(), epoch)).permutation(self._total)
+            order = np.random.default_rng((SETTINGS.get_seed(), epoch)).permutation(self._total)
         chosen = self._chosen
         return [int(i) for i in order[chosen.start : chosen.stop : chosen.step]]
 

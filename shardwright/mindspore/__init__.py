@@ -47,14 +47,22 @@ from shardwright.mindspore.context import (
     set_auto_parallel_context,
     set_context,
     set_deterministic,
+    set_device,
     set_ps_context,
     set_seed,
 )
 from shardwright.mindspore.gradients import grad, value_and_grad
+
+from shardwright.mindspore import mint as mint  # isort: skip
+from shardwright.mindspore import runtime as runtime  # isort: skip
+from shardwright.mindspore.cells import SplitCells as SplitCells
 from shardwright.mindspore.parallel import AutoParallel, Layout
 from shardwright.mindspore.parallel import nn as _spread_nn  # noqa: F401
 from shardwright.mindspore.paths import make_known
+from shardwright.mindspore.pipelines import lazy_inline, sync_pipeline_shared_parameters
+from shardwright.mindspore.runtime import set_offload_context
 from shardwright.mindspore.steps import ParameterTuple, jit
+from shardwright.mindspore.symbols import Symbol
 from shardwright.mindspore.train import (
     Model,
     load_checkpoint,
@@ -76,6 +84,7 @@ __all__ = [
     "ParallelMode",
     "Parameter",
     "ParameterTuple",
+    "Symbol",
     "Tensor",
     "amp",
     "bfloat16",
@@ -98,20 +107,26 @@ __all__ = [
     "int32",
     "int64",
     "jit",
+    "lazy_inline",
     "load_checkpoint",
     "load_param_into_net",
+    "mint",
     "nn",
     "ops",
     "parallel",
     "reset_auto_parallel_context",
     "reset_ps_context",
     "restore_group_info_list",
+    "runtime",
     "save_checkpoint",
     "set_auto_parallel_context",
     "set_context",
     "set_deterministic",
+    "set_device",
+    "set_offload_context",
     "set_ps_context",
     "set_seed",
+    "sync_pipeline_shared_parameters",
     "train",
     "uint8",
     "value_and_grad",

@@ -55,6 +55,7 @@ _GENERAL: dict[str, Any] = {
     "save_graphs": False,
     "save_graphs_path": ".",
     "deterministic": "OFF",
+    "memory_offload": "OFF",
 }
 _PARALLEL: dict[str, Any] = {
     "parallel_mode": ParallelMode.STAND_ALONE,
@@ -69,6 +70,7 @@ _PARALLEL: dict[str, Any] = {
     "comm_fusion": {},
     "pipeline_stages": 1,
     "pipeline_config": {},
+    "pipeline_result_broadcast": False,
     "strategy_ckpt_load_file": "",
     "strategy_ckpt_save_file": "",
     "parameter_broadcast": False,
@@ -101,7 +103,8 @@ def set_context(**settings: Any) -> None:
         for each signature, and its program runs), ``device_target`` (``CPU``, ``GPU`` or
         ``Ascend``; programs run on this machine's processors), ``device_id``, ``save_graphs``
         (True, or 0 to 3), ``save_graphs_path``, ``deterministic`` (``ON``: reductions in the order
-        of the ranks).
+        of the ranks), ``memory_offload`` (``ON``: the memory of the host is taken, too; see
+        `runtime`).
 
     Raises
     ------
@@ -116,6 +119,13 @@ def set_context(**settings: Any) -> None:
         os.environ["MS_DEV_SAVE_GRAPHS"] = str(int(settings["save_graphs"]))
     if "save_graphs_path" in settings:
         os.environ["MS_DEV_SAVE_GRAPHS_PATH"] = settings["save_graphs_path"]
+
+
+def set_device(device_target: str, device_id: int | None = None) -> None:
+    """Set the device of this process; see `set_context`."""
+    set_context(device_target=device_target)
+    if device_id is not None:
+        set_context(device_id=device_id)
 
 
 def get_context(attr_key: str) -> Any:
@@ -139,6 +149,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
         ``parallel_mode`` (of `ParallelMode`), ``device_num``, ``global_rank``, ``gradients_mean``,
         ``search_mode``, ``full_batch``, ``dataset_strategy``, ``enable_parallel_optimizer``,
         ``parallel_optimizer_config``, ``comm_fusion``, ``pipeline_stages``, ``pipeline_config``,
+        ``pipeline_result_broadcast`` (outputs are on all ranks either way),
         ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``parameter_broadcast``,
         ``gradient_fp32_sync`` (gradients are reduced in the element type of their parameters:
         True is refused where one that is trained is float16), ``loss_repeated_mean`` and
@@ -261,6 +272,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "save_graphs": _graphs,
     "save_graphs_path": _text,
     "deterministic": _choice("ON", "OFF"),
+    "memory_offload": _choice("ON", "OFF"),
     "parallel_mode": _choice(*ParallelMode.MODE_LIST),
     "device_num": POSITIVE_INTEGER.check,
     "global_rank": NOT_NEGATIVE_INTEGER.check,
@@ -273,6 +285,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "comm_fusion": _mapping,
     "pipeline_stages": POSITIVE_INTEGER.check,
     "pipeline_config": _mapping,
+    "pipeline_result_broadcast": check_flag,
     "strategy_ckpt_load_file": _text,
     "strategy_ckpt_save_file": _text,
     "parameter_broadcast": check_flag,

@@ -4,15 +4,13 @@ Outside of a step a function is traced once for each signature of its inputs. It
 one device, with the present values of parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from shardwright.communication import get_group_size
+from shardwright.communication import get_group_size, world
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.eager import get_seed
 from shardwright.gradients import Gradients, ValueAndGrad
@@ -21,6 +19,15 @@ from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, wrong_value
+from shardwright.mindspore.differentiated import (
+    Differentiated,
+    InputGradient,
+    OneGradient,
+    being_differentiated,
+)
+from shardwright.mindspore.running import Running, as_arrays
+from shardwright.mindspore.runtime import check_memory
+from shardwright.mindspore.spread import running_on_ranks
 from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
 from shardwright.passes.differentiate import Differentiate
@@ -28,37 +35,6 @@ from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.tensor import Tensor, tensors_in, with_arrays
 from shardwright.tracer import current_tracer, is_tracing
 from shardwright.tracing import Definition, InputSpec, trace
-
-
-@dataclass
-class Differentiated:
-    """What a function is differentiated by that is traced alone, and what it returned.
-
-    Parameters
-    ----------
-    outputs : list
-        What the differentiated functions returned.
-    inputs : list of str
-        Names of the inputs to differentiate by.
-    """
-
-    outputs: list[Any] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-
-
-_ALONE: ContextVar[Differentiated | None] = ContextVar("differentiated alone", default=None)
-
-
-@contextmanager
-def differentiated_alone() -> Iterator[Differentiated]:
-    """Note what is differentiated in a trace, and by which inputs: no optimizer takes gradients."""
-    noted = Differentiated()
-    token = _ALONE.set(noted)
-    try:
-        yield noted
-    finally:
-        _ALONE.reset(token)
-
 
 Positions = int | tuple[int, ...] | None
 Weights = tuple[Parameter, ...] | None
@@ -89,6 +65,7 @@ class GradientFunction:
     with_value: bool
     one_weight: bool = False
     _programs: dict[object, "_Program"] = field(default_factory=dict)
+    _running: dict[object, Running | None] = field(default_factory=dict)
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the gradients, or the values of the function and the gradients.
@@ -101,10 +78,11 @@ class GradientFunction:
         if is_tracing():
             return self._traced(inputs)
         if get_group_size() > 1:
-            raise ModelError(
-                f"gradients are computed outside of a training step, on {get_group_size()} ranks",
-                hint="write `@jit` before the function that calls it and the optimizer",
-            )
+            return self._on_ranks(inputs)
+        return self._alone(inputs)
+
+    def _alone(self, inputs: Sequence[Any]) -> Any:
+        """Return what the function returns, and the gradients, computed by this process alone."""
         tensors = [item if isinstance(item, Tensor) else Tensor(item) for item in inputs]
         signature = tuple(tensor.type for tensor in tensors)
         if signature not in self._programs:
@@ -114,8 +92,20 @@ class GradientFunction:
             return outputs, gradients
         return (gradients, outputs[1:]) if self.has_aux else gradients
 
+    def _on_ranks(self, inputs: Sequence[Any]) -> Any:
+        """Compute as one of several ranks: alone, where nothing else is said."""
+        arrays = as_arrays(inputs)
+        key = tuple((array.shape, array.dtype.name) for array in arrays)
+        if key not in self._running:
+            self._running[key] = running_on_ranks(self, arrays)
+        running = self._running[key]
+        if running is not None:
+            return running(arrays)
+        with world(1):
+            return self._alone(inputs)
+
     def _traced(self, inputs: Sequence[Any]) -> Any:
-        noted = _ALONE.get()
+        noted = being_differentiated()
         if noted is not None:
             return self._noted(noted, inputs)
         if self.positions is not None:
@@ -133,12 +123,24 @@ class GradientFunction:
         """Return what has the types of the gradients, and note what they are gradients of."""
         tracer = current_tracer()
         outputs = self.function(*inputs)
+        if noted.runs:
+            _check_aux(outputs, self.has_aux)
+            _positions(self.positions, [item.type for item in inputs])
+        if noted.runs and noted.outputs:
+            raise ModelError(
+                "two functions are differentiated in one program",
+                hint="add what they return, and differentiate the sum",
+            )
         noted.outputs.append(outputs[0] if self.has_aux else outputs)
+        noted.weights += self.weights or ()
         positions = (self.positions,) if isinstance(self.positions, int) else self.positions or ()
-        wanted = tuple(inputs[i] for i in positions)
-        noted.inputs += [item.value(tracer).name for item in wanted if item.type.is_float]
+        wanted: tuple[Any, ...] = tuple(inputs[i] for i in positions)
+        names = [item.value(tracer).name for item in wanted]
+        noted.inputs += [n for n, item in zip(names, wanted, strict=True) if item.type.is_float]
+        if noted.runs:
+            wanted = tuple(map(InputGradient, names))
         by_input = wanted[0] if isinstance(self.positions, int) else wanted
-        by_weight = Gradients(self.weights)
+        by_weight = (OneGradient if self.one_weight else Gradients)(self.weights)
         found: Any = by_input if self.weights is None else by_weight
         if self.weights is not None and self.positions is not None:
             found = by_input, by_weight
@@ -169,12 +171,7 @@ class _Program:
 
         def forward(*symbols: Tensor) -> tuple[Tensor, ...]:
             made = function(*symbols)
-            if isinstance(made, tuple) != has_aux:
-                raise ModelError(
-                    f"`has_aux` is {has_aux}, and the function returns "
-                    f"{f'{len(made)} values' if isinstance(made, tuple) else 'one value'}",
-                    hint="use `has_aux=True` for a function that returns a tuple, its loss first",
-                )
+            _check_aux(made, has_aux)
             loss = made[0] if has_aux else made
             if not isinstance(loss, Tensor) or not loss.type.is_float:
                 raise ModelError(f"the function returns {loss!r} first, expected a real tensor")
@@ -221,7 +218,9 @@ class _Program:
         known = {n: p.asnumpy() for n, p in definition.holders.items() if p.has_value}
         initial = {**_constants(definition), **known, **self._kept, **given}
         state = initialize(graph, get_seed(), LocalCommunicator(), initial)
-        outputs = self._executor.step(fed, state).outputs
+        result = self._executor.step(fed, state)
+        check_memory(result.peak_bytes)
+        outputs = result.outputs
         for name, _ in graph.updates:
             if name in definition.holders:
                 definition.holders[name].set_data(state[name][0])
@@ -250,6 +249,22 @@ class _Program:
         if asked.one_weight:
             by_weight = by_weight[0]
         return by_weight if asked.positions is None else (by_input, by_weight)
+
+
+def _check_aux(made: Any, has_aux: bool) -> None:
+    """Refuse a function that returns several values where one is asked for, or one for several.
+
+    Raises
+    ------
+    ModelError
+        If it does.
+    """
+    if isinstance(made, tuple) != has_aux:
+        raise ModelError(
+            f"`has_aux` is {has_aux}, and the function returns "
+            f"{f'{len(made)} values' if isinstance(made, tuple) else 'one value'}",
+            hint="use `has_aux=True` for a function that returns a tuple, its loss first",
+        )
 
 
 def _constants(definition: Definition) -> dict[str, Array]:

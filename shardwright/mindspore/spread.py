@@ -1,19 +1,25 @@
 """How the context says that a network is spread over devices."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any
 
+from shardwright.communication import get_group_size, processes
 from shardwright.cost_model.cluster import prime_factors
+from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_choice, check_flag, wrong_value
 from shardwright.mindspore.context import (
     ParallelMode,
     get_auto_parallel_context,
+    get_context,
+    get_seed,
     has_parallel_setting,
 )
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.mindspore.running import Running, WithoutRanks
 from shardwright.nn.cell import Cell
+from shardwright.operators.info import Array
 from shardwright.planner.options import CompileOptions, Mode
 from shardwright.session import ParallelOptions
 from shardwright.tracing import Network
@@ -89,6 +95,42 @@ def _set_pipeline(spread: AutoParallel) -> None:
         interleave = config.get("pipeline_interleave", False)
         check_flag("pipeline_interleave", interleave)
         spread.pipeline(stages, False, interleave, config.get("pipeline_scheduler", "1f1b"))
+
+
+def options_of_context(network: Network) -> ParallelOptions:
+    """Return the options of the context, for the ranks of this script."""
+    mode = get_auto_parallel_context("parallel_mode")
+    if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
+        return ParallelOptions.of_this_world(deterministic=get_context("deterministic") == "ON")
+    return from_context(network, mode).options
+
+
+def running_on_ranks(function: Network, arrays: Sequence[Array]) -> Running | None:
+    """Return a function compiled for several processes; None where each runs it alone.
+
+    Where the context does not split it, a process has its own inputs and its own copy of the
+    parameters, and runs alone what does not communicate.
+
+    Raises
+    ------
+    ModelError
+        If all ranks are in this process, and each has its own inputs.
+    """
+    mode = get_auto_parallel_context("parallel_mode")
+    if mode in (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL):
+        return Running(function, arrays, from_context(function, mode).options, get_seed() or 0)
+    if processes() is None:
+        raise ModelError(
+            f"gradients are computed outside of a training step, on {get_group_size()} ranks in "
+            f"one process",
+            hint="start a process for each rank with `shardwright launch`, or write `@jit` before "
+            "the function that calls it and the optimizer",
+        )
+    try:
+        options = ParallelOptions.of_this_world()
+        return Running(function, arrays, options, get_seed() or 0, communicates=True)
+    except WithoutRanks:
+        return None
 
 
 def options_alone(network: Network) -> ParallelOptions:

@@ -9,13 +9,14 @@ from shardwright import server
 from shardwright.feeding import ByShape
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_names, wrong_value
-from shardwright.mindspore.context import check_ranks, get_context, get_seed
+from shardwright.mindspore.context import check_ranks, get_seed
+from shardwright.mindspore.running import Running, as_arrays
+from shardwright.mindspore.spread import options_of_context
 from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
-from shardwright.session import ParallelOptions, Session, begin
+from shardwright.session import ParallelOptions
 from shardwright.tensor import Tensor
 from shardwright.tracer import is_tracing
-from shardwright.tracing import Network
 
 _OPTIONS = ("jit_level", "backend", "fullgraph", "capture_mode")
 
@@ -45,38 +46,41 @@ class ParameterTuple(tuple[Parameter, ...]):
 class Step:
     """A function that is traced and compiled when it is called with data.
 
-    A call trains a step, on the ranks of this script, and returns its loss. `AutoParallel` takes
-    the function itself.
+    A call runs it on the ranks of this script, as the context says, and returns what it returns.
+    `AutoParallel` takes the function itself.
 
     Parameters
     ----------
     function : callable
-        A training step: returns its loss, and applies an optimizer.
+        A training step, which applies an optimizer; or any function of tensors.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
-        self._sessions: ByShape[Session] = ByShape()
+        self._sessions: ByShape[Running] = ByShape()
+        self._served: ByShape[server.WorkerSession] = ByShape()
 
     def __call__(self, *inputs: Any) -> Any:
         """Train a step; within a trace, apply the function."""
         if is_tracing():
             return self.function(*inputs)
-        items = [item.asnumpy() if isinstance(item, Tensor) else item for item in inputs]
-        arrays = [np.asarray(item) for item in items]
-        session = self._sessions.session(arrays, lambda: self._begin(arrays))
-        return Tensor(np.float32(session.step(arrays)))
-
-    def _begin(self, arrays: list[Array]) -> Session:
+        arrays = as_arrays(inputs)
         check_ranks()
-        batch = {f"input{i}": array for i, array in enumerate(arrays)}
-        network: Network = self.function
         if server.is_on():
-            return server.begin(network, batch, ParallelOptions(), seed=get_seed() or 0)
-        options = ParallelOptions.of_this_world(deterministic=get_context("deterministic") == "ON")
-        return begin(network, batch, options, seed=get_seed() or 0)
+            return Tensor(np.float32(self._served_by(arrays).step(arrays)))
+        return self._sessions.session(arrays, lambda: self._begin(arrays))(arrays)
+
+    def _begin(self, arrays: list[Array]) -> Running:
+        return Running(self.function, arrays, options_of_context(self.function), get_seed() or 0)
+
+    def _served_by(self, arrays: list[Array]) -> server.WorkerSession:
+        batch = {f"input{i}": array for i, array in enumerate(arrays)}
+        return self._served.session(
+            arrays,
+            lambda: server.begin(self.function, batch, ParallelOptions(), seed=get_seed() or 0),
+        )
 
 
 def jit(function: Callable[..., Any] | None = None, **options: object) -> Any:

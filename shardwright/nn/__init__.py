@@ -5,6 +5,7 @@ from shardwright.nn.accumulation import GradAccumulation, PipelineCell
 from shardwright.nn.attention import GroupedQueryAttention, LatentAttention, Reach, Rotation
 from shardwright.nn.cell import Cell, CellList, SequentialCell
 from shardwright.nn.convolution import (
+    AdaptiveAvgPool2d,
     AvgPool2d,
     Conv1d,
     Conv2d,
@@ -14,6 +15,7 @@ from shardwright.nn.convolution import (
     MaxPool2d,
 )
 from shardwright.nn.experts import GatedFeedForward, RoutedExperts
+from shardwright.nn.lars import LARS
 from shardwright.nn.layers import (
     ELU,
     GELU,
@@ -39,10 +41,10 @@ from shardwright.nn.layers import (
     get_activation,
 )
 from shardwright.nn.linear_attention import GatedDeltaNet, Mamba2
-from shardwright.nn.lars import LARS
 from shardwright.nn.losses import (
     BCEWithLogitsLoss,
     CrossEntropyLoss,
+    L1Loss,
     MSELoss,
     SoftmaxCrossEntropyWithLogits,
 )
@@ -101,6 +103,7 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "AdamWeightDecay",
+    "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
@@ -134,6 +137,7 @@ __all__ = [
     "InstanceNorm2d",
     "InstanceNorm3d",
     "InverseDecayLR",
+    "L1Loss",
     "Lamb",
     "LatentAttention",
     "LayerNorm",

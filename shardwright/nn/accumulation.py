@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.nn.cell import Cell
+from shardwright.tracer import current_tracer
 
 
 class GradAccumulation(Cell):
@@ -30,7 +31,8 @@ class GradAccumulation(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         """Apply the network."""
-        return self.network(*inputs)
+        with current_tracer().in_micro_batches(self.micro_batches):
+            return self.network(*inputs)
 
 
 class PipelineCell(GradAccumulation):

@@ -1,9 +1,10 @@
 """Cells: the building blocks of a network."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.units import shortened
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     check_choice,
@@ -11,6 +12,7 @@ from shardwright.ir.values import (
     check_names,
     wrong_value,
 )
+from shardwright.ops.sharding import shard
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, computed, tensors_in
 from shardwright.tracer import Tracer, current_tracer, is_tracing
@@ -22,6 +24,16 @@ _RECOMPUTE = (
     "parallel_optimizer_comm_recompute",
     "recompute_slice_activation",
 )
+
+
+class Runner(Protocol):
+    """Runs cells outside of a trace."""
+
+    def run(self, cell: "Cell", inputs: Sequence[Any]) -> Any:
+        """Return what a cell returns; None where this process computes it alone."""
+
+    def compile(self, cell: "Cell", inputs: Sequence[Any]) -> None:
+        """Compile a cell for some inputs, where it is not computed by this process alone."""
 
 
 class Cell:
@@ -46,6 +58,8 @@ class Cell:
     _offloaded = False
     _reads_as: str | None = None  # the element type that the cell computes in, if it has one
     _pipeline_stage: int | None = None
+    runner: ClassVar["Runner | None"] = None  # of cells outside of a trace, on several ranks
+    _inputs: tuple[Any, ...] = ()  # what `set_inputs` says
     wraps: str | None = None  # the attribute that has the network, of a cell that is round it
     precision = ""  # of a whole network, by `amp.auto_mixed_precision`
     training: bool | None = None  # None: where the program is a training step
@@ -79,9 +93,13 @@ class Cell:
     def __call__(self, *inputs: Any) -> Any:
         """Apply the cell, with its nodes in its own scope; outside of a trace, compute it."""
         if not is_tracing():
-            return self._computed(inputs)
+            found = None if Cell.runner is None else Cell.runner.run(self, inputs)
+            return self._computed(inputs) if found is None else found
         tracer = current_tracer()
         begin = len(tracer.nodes)
+        for described, item in zip(self._inputs, inputs, strict=False):
+            if described is not None:
+                described.check(item)
         with tracer.inside(self), tracer.reading_as(self._reads_as):
             results = self.construct(*map(self._as_read, inputs))
         if self._pipeline_stage is not None:
@@ -304,6 +322,58 @@ class Cell:
             raise wrong_value("backward_prefetch", backward_prefetch, "`Auto`", hint)
         self._offloaded = True
         return self
+
+    def compile(self, *inputs: Any) -> None:
+        """Compile the cell for some inputs, where it runs on several ranks."""
+        if Cell.runner is not None:
+            Cell.runner.compile(self, inputs)
+
+    def set_inputs(self, *inputs: Any) -> None:
+        """Say of what shapes the inputs are: a program is made for each that they have.
+
+        Parameters
+        ----------
+        *inputs : Tensor
+            Tensors without data, made with a ``shape``; sizes of None are any.
+        """
+        for item in inputs:
+            if not isinstance(item, Tensor):
+                raise wrong_value("inputs", item, "tensors")
+        self._inputs = inputs
+
+    def get_inputs(self) -> tuple[Any, ...]:
+        """Return what `set_inputs` said."""
+        return self._inputs
+
+    def shard(
+        self,
+        in_strategy: Any,
+        out_strategy: Any = None,
+        parameter_plan: Mapping[str, Sequence[int]] | None = None,
+    ) -> Callable[..., Any]:
+        """Return the cell as a function whose inputs are split in a way; see `ops.shard`.
+
+        Parameters
+        ----------
+        in_strategy, out_strategy
+            For each input, or result, the slices of each dimension.
+        parameter_plan : mapping of str to sequence of int, optional
+            The slices of each dimension of parameters, by name: ``self.dense.weight``.
+
+        Raises
+        ------
+        ModelError
+            If the cell has no such parameter.
+        """
+        own = dict(self.parameters_and_names())
+        for name, counts in (parameter_plan or {}).items():
+            found = [p for path, p in own.items() if f".{name}".endswith(f".{path}")]
+            if not found:
+                raise ModelError(
+                    f"`parameter_plan` names `{name}`, the cell has {shortened(', '.join(own))}"
+                )
+            found[0].set_strategy(tuple(counts))
+        return shard(self, in_strategy, out_strategy)
 
     def set_train(self, mode: bool = True) -> "Cell":
         """Set whether the cell and all below it train; return the cell.

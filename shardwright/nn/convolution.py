@@ -3,10 +3,13 @@
 from math import prod, sqrt
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.nn.cell import Cell
+from shardwright.operators.info import Array
 from shardwright.parameter import Parameter, Start
 from shardwright.tensor import Tensor
 
@@ -211,6 +214,47 @@ class AvgPool2d(Pool):
 
     operator = ops.AveragePool
     in_same: ClassVar = {"count_include_pad": False}
+
+
+class AdaptiveAvgPool2d(Cell):
+    """The means of windows over ``[n, channel, height, width]`` that make an output of some size.
+
+    Of an input of n and an output of m places, window i begins at floor(i n / m) and ends before
+    ceil((i + 1) n / m).
+
+    Parameters
+    ----------
+    output_size : int or tuple of int
+        The height and the width; None for that of the input.
+    """
+
+    def __init__(self, output_size: int | tuple[int | None, int | None] | None) -> None:
+        sizes = output_size if isinstance(output_size, tuple) else (output_size,) * 2
+        if len(sizes) != 2:
+            raise wrong_value("output_size", output_size, "one number, or two")
+        for size in sizes:
+            if size is not None:
+                POSITIVE_INTEGER.check("output_size", size)
+        self.output_size = sizes
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Average."""
+        if self.output_size == (1, 1):
+            return ops.ReduceMean(keep_dims=True)(x, (-2, -1))
+        for size, axis in zip(self.output_size, (-2, -1), strict=True):
+            if size not in (None, x.shape[axis]):
+                weights = Tensor(_window_means(x.shape[axis], size), x.dtype)
+                x = x @ weights if axis == -1 else (x.swapaxes(-1, -2) @ weights).swapaxes(-1, -2)
+        return x
+
+
+def _window_means(inputs: int, outputs: int) -> Array:
+    """Return a matrix whose columns are windows, each with the sum 1."""
+    weights = np.zeros((inputs, outputs))
+    for i in range(outputs):
+        begin, end = i * inputs // outputs, -(-(i + 1) * inputs // outputs)
+        weights[begin:end, i] = 1 / (end - begin)
+    return weights
 
 
 class GlobalAvgPool(Cell):

@@ -27,6 +27,11 @@ class Loss(Cell):
             raise ModelError(f"a loss is reduced by `{reduction}`, use `mean`, `sum` or `none`")
         self.reduction = reduction
 
+    def set_inputs(self, *inputs: Any) -> None:
+        """Say of what shapes the labels are; the first is the network's input, as in MindSpore."""
+        super().set_inputs(*inputs)
+        self._inputs = (None, *inputs[1:])
+
     def reduced(self, losses: Tensor) -> Tensor:
         """Return the losses as one, as asked for."""
         if self.reduction == "none":
@@ -107,7 +112,34 @@ class MSELoss(Loss):
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
-        return self.reduced(apply("squared_difference", logits, labels))
+        logits, labels = _by_micro_batch(logits, labels)
+        if logits.dtype == labels.dtype:
+            return self.reduced(apply("squared_difference", logits, labels))
+        return self.reduced(apply("square", logits - labels))
+
+
+class L1Loss(Loss):
+    """The absolute difference."""
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss."""
+        logits, labels = _by_micro_batch(logits, labels)
+        return self.reduced(apply("abs", logits - labels))
+
+
+def _by_micro_batch(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tensors of different shapes so that those of a micro-batch alone meet each other.
+
+    Labels ``[n]`` of scores ``[n, 1]`` meet all scores; in micro-batches those of their own.
+    """
+    count, samples = current_tracer().micro_batches, logits.shape[:1]
+    differ = logits.shape != labels.shape and labels.ndim and labels.ndim < logits.ndim
+    if count == 1 or not differ or labels.shape[:1] != samples or samples[0] % count:
+        return logits, labels
+    part = samples[0] // count
+    ones = (1,) * (logits.ndim - labels.ndim)
+    shape = (count, *ones, part, *labels.shape[1:])
+    return logits.reshape((count, part, *logits.shape[1:])), labels.reshape(shape)
 
 
 class _CrossEntropy(Composition):

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from shardwright.gradients import Gradients
+from shardwright.gradients import Gradients, are_values
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE, Range, check_names, wrong_value
@@ -157,7 +157,7 @@ class Optimizer:
         ModelError
             If the gradients are not those of `value_and_grad`, or not of all the parameters.
         """
-        if not is_tracing() and _are_values(gradients):
+        if not is_tracing() and are_values(gradients):
             if self._eager is None:
                 self._eager = EagerUpdates(self.rule, self.updates, self.loss_scale)
             self._eager(list(cast(Iterable[Tensor], gradients)))
@@ -178,13 +178,6 @@ class Optimizer:
                     hint="give both the same parameters",
                 )
         current_tracer().train(self.rule, updates, self.loss_scale)
-
-
-def _are_values(gradients: object) -> bool:
-    """Return whether gradients are tensors with data."""
-    return isinstance(gradients, tuple | list) and all(
-        isinstance(item, Tensor) and item.data is not None for item in gradients
-    )
 
 
 def _shown(setting: Attribute) -> str:

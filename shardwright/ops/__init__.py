@@ -87,6 +87,7 @@ from shardwright.ops.primitive import (
     primitive_class,
     primitive_function,
 )
+from shardwright.ops.printing import Print
 from shardwright.ops.quantization import (
     FakeQuantPerChannel,
     FakeQuantPerLayer,
@@ -94,6 +95,7 @@ from shardwright.ops.quantization import (
     MinMaxUpdatePerLayer,
 )
 from shardwright.ops.sampling import CropAndResize, GridSampler2D, ROIAlign
+from shardwright.ops.sharding import shard
 
 __all__ = [
     "DCT",
@@ -149,6 +151,7 @@ __all__ = [
     "NeighborShift",
     "OneHot",
     "Primitive",
+    "Print",
     "QuantBatchMatmul",
     "QuantV2",
     "ROIAlign",
@@ -177,6 +180,7 @@ __all__ = [
     "WeightQuantBatchMatmul",
     "Xdivy",
     "Xlogy",
+    "shard",
 ]
 
 

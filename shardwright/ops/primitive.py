@@ -387,4 +387,5 @@ def primitive_function(name: str, operator: str) -> Callable[..., Any]:
 
     function.__name__ = name
     function.__doc__ = operator_class(operator).__doc__
+    function.operator = operator  # type: ignore[attr-defined]  # for `shard`
     return function

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwright.communication import world
 from shardwright.feeding import Feed
+from shardwright.input_layouts import specify
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import numpy_dtype
@@ -23,7 +24,7 @@ from shardwright.server.programs import is_update, worker_program
 from shardwright.server.roles import client_for, take_part
 from shardwright.server.store import Task
 from shardwright.server.tables import Ids
-from shardwright.session import ParallelOptions, Session, compiled, specify
+from shardwright.session import ParallelOptions, Session, compiled
 from shardwright.tracing import Definition, Network, trace
 
 

@@ -195,7 +195,7 @@ class CheckpointConfig:
     keep_checkpoint_per_n_minutes : int
         Must be 0.
     integrated_save : bool
-        Must be True.
+        Whether files have whole tensors; else each process writes what its rank has of them.
     async_save : bool
         Must be False.
     saved_network : Cell, optional
@@ -227,8 +227,9 @@ class CheckpointConfig:
             hint = "use `keep_checkpoint_max`"
             value = self.keep_checkpoint_per_n_minutes
             raise wrong_value("keep_checkpoint_per_n_minutes", value, "0", hint)
-        if self.integrated_save is not True:
-            raise wrong_value("integrated_save", self.integrated_save, "True")
+        check_flag("integrated_save", self.integrated_save)
+        if self.saved_network is not None and not self.integrated_save:
+            raise wrong_value("integrated_save", False, "True, with `saved_network`")
         if self.async_save is not False:
             raise wrong_value("async_save", self.async_save, "False")
         if not (self.save_checkpoint_steps or self.save_checkpoint_seconds):
@@ -300,7 +301,9 @@ class ModelCheckpoint(Callback):
         arguments = run_context.arguments
         name = f"{self.prefix}-{run_context.epoch}_{run_context.step}{_ENDING}"
         network = self.config.saved_network
-        arrays = arguments.session.values() if network is None else _arrays_of(network)
+        session = arguments.session
+        state = session.values if self.config.integrated_save else session.parts
+        arrays = state() if network is None else _arrays_of(network)
         for info in self.config.append_info or ():
             known = {"epoch_num": run_context.epoch, "step_num": run_context.total_steps}
             more = info if isinstance(info, Mapping) else {info: known[info]}

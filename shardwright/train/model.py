@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwright import server
+from shardwright.arguments import one_precision
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
 from shardwright.feeding import ByShape
@@ -21,7 +22,7 @@ from shardwright.operators.models.precision import precision_of_amp
 from shardwright.parallel import AutoParallel
 from shardwright.planner.options import DEFAULTS
 from shardwright.runtime.checkpoints import Checkpoint
-from shardwright.session import ParallelOptions, Session, begin, one_precision
+from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tensor import Tensor
 from shardwright.tracing import Network
 from shardwright.train.callbacks import Callback, RunArguments, RunContext, as_callbacks, tell
@@ -300,6 +301,10 @@ class Model:
             options = replace(options, how=replace(options.how, precision=precision))
         return options
 
+    def _trained_loss(self) -> Network | None:
+        """Return the loss that is trained on."""
+        return self._loss_fn
+
     def _begin(self, batch: Mapping[str, Array], dataset: Dataset) -> Session:
         """Begin a session: of this model's devices, or one whose parameters are on servers."""
         start: Callable[..., Session] = server.begin
@@ -309,7 +314,7 @@ class Model:
             self.network,
             batch,
             self._options(),
-            loss_fn=self._loss_fn,
+            loss_fn=self._trained_loss(),
             optimizer=self._optimizer,
             loss_scale=self._loss_scale,
             seed=self._seed,

@@ -54,7 +54,10 @@ ARGUMENTS = [
     ({"dataset_strategy": "whole"}, "is `whole`, expected data_parallel or full_batch"),
     ({"mode": "stand"}, "`mode` is `stand`, expected auto_parallel, semi_auto_parallel, "),
     ({"search": "exat"}, "fully_sharded; did you mean `exact`?"),
-    ({"optimizer": "adm"}, "rmsprop, lamb, lars, gradient, adamw or adamw8bit; did you mean `adam`?"),
+    (
+        {"optimizer": "adm"},
+        "rmsprop, lamb, lars, gradient, adamw or adamw8bit; did you mean `adam`?",
+    ),
     ({"optimizer": nn.SGD}, 'expected the rule of an update; write `optimizer="adam"`'),
 ]
 UNUSED = [

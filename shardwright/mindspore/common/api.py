@@ -20,8 +20,8 @@ from shardwright.ir.graph import Graph, Parameter
 from shardwright.mindspore.common.group_info import save_group_info
 from shardwright.mindspore.common.listings import graph_info, parameter_layouts
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
 from shardwright.mindspore.errors import as_mindspore
-from shardwright.mindspore.gradients import Differentiated, differentiated_alone
 from shardwright.mindspore.nn.wrap import _VirtualDatasetCell
 from shardwright.mindspore.ops.primitives import _VirtualDataset
 from shardwright.mindspore.simulation import whole_inputs

@@ -17,7 +17,7 @@ from shardwright.communication import Rank
 from shardwright.dataset.configuration import SETTINGS
 from shardwright.dataset.sources import can_be_indexed
 from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.values import POSITIVE_INTEGER, check_flag, wrong_value
+from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag, wrong_value
 from shardwright.operators.info import Array
 from shardwright.tensor import Tensor
 
@@ -106,27 +106,22 @@ class Dataset(own.Dataset):
         num_parallel_workers: int | None = None,
         **others: object,
     ) -> "Dataset":
-        """Apply functions in turn to each of some columns, by default to the first.
+        """Apply functions in turn to each of some columns; see `shardwright.dataset.Dataset.map`.
 
         Raises
         ------
         ModelError
-            If there is no such column, or columns are to be renamed.
+            If there is no such column.
         """
         workers = _workers(num_parallel_workers)
         _nothing("map", others, ("python_multiprocessing", "cache", "callbacks"))
         columns = None if input_columns is None else self._columns(input_columns)
-        if output_columns is not None and self._names(output_columns) != columns:
-            raise ModelError(
-                f"columns are to be renamed to {output_columns}",
-                hint="leave `output_columns` out: they keep their names",
-            )
-        mapped = self.inner.map(operations, columns, num_parallel_workers=workers)
+        mapped = self.inner.map(operations, columns, output_columns, num_parallel_workers=workers)
         return Dataset(mapped, self._batch_size)
 
-    @staticmethod
-    def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-        return (names,) if isinstance(names, str) else tuple(names)
+    def project(self, columns: str | Sequence[str]) -> "Dataset":
+        """Keep some columns alone, in this order."""
+        return Dataset(self.inner.project(columns), self._batch_size)
 
     def shuffle(self, buffer_size: int | None = None, seed: int | None = None) -> "Dataset":
         """Shuffle the samples, `buffer_size` at a time; each epoch has another order."""
@@ -393,11 +388,13 @@ class Configuration:
     """The settings of all datasets."""
 
     def set_seed(self, seed: int) -> None:
-        """Refuse: datasets have the seed of `set_seed`."""
-        raise OptionError(
-            f"`set_seed({seed})` sets the seed of datasets alone",
-            hint="call `shardwright.mindspore.set_seed`, or give `shuffle` a seed",
-        )
+        """Set the seed of datasets alone: of their order, and of what transformations draw."""
+        SEED.check("seed", seed)
+        SETTINGS.seed = seed
+
+    def get_seed(self) -> int:
+        """Return the seed of datasets: that of `set_seed` of the script unless set."""
+        return SETTINGS.get_seed()
 
     def set_num_parallel_workers(self, num: int) -> None:
         """Set the number of processes of datasets whose steps do not ask for some."""

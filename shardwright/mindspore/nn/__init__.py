@@ -33,9 +33,11 @@ from shardwright.mindspore.nn.wrap import LossBase, MicroBatchInterleaved, Virtu
 from shardwright.mindspore.nn.wrap import _Loss as _Loss
 from shardwright.mindspore.nn.wrap import _MicroBatch as _MicroBatch
 from shardwright.mindspore.nn.wrap import _VirtualDatasetCell as _VirtualDatasetCell
+from shardwright.mindspore.pipelines import PipelineGradReducer
 from shardwright.nn import (
     ELU,
     GELU,
+    AdaptiveAvgPool2d,
     AvgPool2d,
     BCEWithLogitsLoss,
     Cell,
@@ -61,6 +63,7 @@ from shardwright.nn import (
     InstanceNorm1d,
     InstanceNorm2d,
     InstanceNorm3d,
+    L1Loss,
     LayerNorm,
     LeakyReLU,
     LogSoftmax,
@@ -112,6 +115,8 @@ from shardwright.train.metrics import (
     TopKCategoricalAccuracy,
 )
 
+MAELoss = L1Loss
+
 __all__ = [
     "ELU",
     "FTRL",
@@ -124,6 +129,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamWeightDecay",
+    "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
@@ -157,6 +163,7 @@ __all__ = [
     "InstanceNorm2d",
     "InstanceNorm3d",
     "InverseDecayLR",
+    "L1Loss",
     "Lamb",
     "LayerNorm",
     "LazyAdam",
@@ -165,6 +172,7 @@ __all__ = [
     "LogSoftmax",
     "Loss",
     "LossBase",
+    "MAELoss",
     "MSELoss",
     "MaxPool2d",
     "Metric",
@@ -176,6 +184,7 @@ __all__ = [
     "Optimizer",
     "PReLU",
     "PipelineCell",
+    "PipelineGradReducer",
     "PolynomialDecayLR",
     "RMSNorm",
     "RMSProp",

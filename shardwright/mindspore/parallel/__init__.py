@@ -7,6 +7,7 @@ from shardwright.mindspore.parallel.algo_parameters import (
     set_algo_parameters,
 )
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.ops.sharding import shard
 from shardwright.parallel import Layout
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "get_algo_parameters",
     "reset_algo_parameters",
     "set_algo_parameters",
+    "shard",
 ]

@@ -3,8 +3,11 @@
 from typing import Any
 
 from shardwright import parallel
+from shardwright.feeding import ByShape
 from shardwright.mindspore.context import get_context, get_seed
 from shardwright.mindspore.parallel._cost_model_context import cost_options
+from shardwright.mindspore.running import Running, as_arrays
+from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
 
 
@@ -31,6 +34,19 @@ class AutoParallel(parallel.AutoParallel):
         options.setdefault("seed", get_seed() or 0)
         options.setdefault("deterministic", get_context("deterministic") == "ON")
         super().__init__(network, parallel_mode, **options)
+        self._running: ByShape[Running] = ByShape()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the network or the training step on a batch, and return what it returns."""
+        if is_tracing():
+            return self.network(*inputs)
+        arrays = as_arrays(inputs)
+        running = self._running.session(
+            arrays, lambda: Running(self.network, arrays, self.options, self.seed)
+        )
+        if running.session is not self.session:
+            self.note(running.session)
+        return running(arrays)
 
 
 __all__ = ["AutoParallel"]

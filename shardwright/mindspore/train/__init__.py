@@ -1,6 +1,7 @@
 """Training: models, callbacks, checkpoints, metrics, loss scales."""
 
 from shardwright.mindspore.train import callback, metrics, serialization
+from shardwright.mindspore.train.graceful import OnRequestExit
 from shardwright.mindspore.train.model import Model
 from shardwright.mindspore.train.serialization import (
     ModelCheckpoint,
@@ -40,6 +41,7 @@ __all__ = [
     "Metric",
     "Model",
     "ModelCheckpoint",
+    "OnRequestExit",
     "RunContext",
     "TimeMonitor",
     "Top1CategoricalAccuracy",

@@ -1,5 +1,6 @@
 """Observers of a training run."""
 
+from shardwright.mindspore.train.graceful import OnRequestExit
 from shardwright.mindspore.train.serialization import ModelCheckpoint
 from shardwright.train import (
     Callback,
@@ -14,6 +15,7 @@ __all__ = [
     "CheckpointConfig",
     "LossMonitor",
     "ModelCheckpoint",
+    "OnRequestExit",
     "RunContext",
     "TimeMonitor",
 ]

@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright import train
+from shardwright.arguments import one_precision
 from shardwright.communication import processes
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import POSITIVE_INTEGER, check_choice, check_flag, wrong_value
 from shardwright.mindspore.common.api import _cell_graph_executor, compile_alone
+from shardwright.mindspore.common.listings import parameter_layouts
 from shardwright.mindspore.context import (
     ParallelMode,
     check_ranks,
@@ -21,6 +23,7 @@ from shardwright.mindspore.context import (
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.nn.steps import TrainOneStepCell, WithLossCell
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.mindspore.runtime import check_memory
 from shardwright.mindspore.simulation import is_simulated, whole_batch
 from shardwright.mindspore.spread import from_context, options_alone
 from shardwright.nn.cell import Cell
@@ -28,8 +31,8 @@ from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.parallel import AutoParallel as OwnAutoParallel
 from shardwright.planner.options import DEFAULTS
-from shardwright.session import ParallelOptions, Session, check_together, one_precision
-from shardwright.tensor import Tensor
+from shardwright.session import ParallelOptions, Session, check_together
+from shardwright.tensor import Tensor, apply
 from shardwright.tracing import Network
 from shardwright.train.callbacks import RunArguments
 from shardwright.train.model import Callbacks
@@ -220,7 +223,28 @@ class Model(train.Model):
         spread = self._spread()
         if spread is self._by_context and spread is not None:
             _check_mean(spread)
-        return super()._begin(batch, dataset)
+        session = super()._begin(batch, dataset)
+        check_memory(session.compiled.memory.peak_bytes)
+        return session
+
+    def _trained_loss(self) -> Network | None:
+        loss = super()._trained_loss()
+        return None if loss is None else _Summed(loss)
+
+    def infer_train_layout(
+        self, train_dataset: Dataset, dataset_sink_mode: bool = True, sink_size: int = -1
+    ) -> Mapping[str, Any]:
+        """Compile the training step for the ranks of this script; return layouts of parameters.
+
+        Parameters
+        ----------
+        train_dataset : Dataset
+            The data; the step is compiled for its first batch.
+        dataset_sink_mode, sink_size
+            Have no effect.
+        """
+        session = self._session_of(next(iter(train_dataset.samples(0))), train_dataset)
+        return parameter_layouts(session.compiled)
 
     def _step(self, batch: Mapping[str, Array], dataset: Dataset, run: RunArguments) -> float:
         if self._optimizer is not None or isinstance(self.network, TrainOneStepCell):
@@ -234,6 +258,22 @@ class Model(train.Model):
         first = outputs[0] if loss is None else loss
         run.net_outputs = Tensor(first)
         return float(first) if first.ndim == 0 else float("nan")
+
+
+class _Summed(Cell):
+    """A loss that is told as the mean of those of samples, and trained as their sum."""
+
+    _auto_prefix = False
+
+    def __init__(self, loss: Network) -> None:
+        self.loss = loss
+
+    def construct(self, *inputs: Any) -> Any:
+        """Return the loss; one that is no scalar has the gradient of its sum, as in MindSpore."""
+        made = self.loss(*inputs)
+        if not isinstance(made, Tensor) or not made.ndim:
+            return made
+        return apply("with_gradient_of", made.mean(), made.sum())
 
 
 def _check_mean(spread: AutoParallel) -> None:

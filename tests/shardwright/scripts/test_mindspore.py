@@ -279,8 +279,14 @@ def test_sizes_are_read_and_numbers_are_tensors():
 def test_a_generator_is_read_and_named():
     data = ds.GeneratorDataset(lambda: iter([(1, 2), (3, 4)]), ["a", "b"])
     assert [[int(item.asnumpy()) for item in row] for row in data] == [[1, 2], [3, 4]]
-    with pytest.raises(ModelError, match="columns are to be renamed"):
-        data.map(lambda a: a, "a", "c")
+    parts = data.map(lambda a: (a, 10 * a), "a", ["c", "d"])
+    assert parts.get_col_names() == ["c", "d", "b"]
+    assert [[int(i.asnumpy()) for i in row] for row in parts.project(["b", "d"])] == [
+        [2, 10],
+        [4, 30],
+    ]
+    with pytest.raises(ModelError, match="`map` makes 2 columns, and `output_columns` has 1"):
+        next(iter(data.map(lambda a: (a, a), "a", "c")))
 
 
 def test_a_generator_is_augmented_anew_in_every_epoch_by_the_seed():

@@ -267,12 +267,3 @@ tell([*net.first.weight.asnumpy().ravel()[:3], *rates])
 def test_rates_that_follow_the_step_are_those_of_one_process(mode, tmp_path):
     code = filled(SCHEDULED, MODE=mode)
     assert run(code, 4, tmp_path) == run(code, 1, tmp_path)
-
-
-def test_gradients_outside_of_a_step_are_refused_in_several_processes(tmp_path):
-    code = filled("""
-import shardwright.mindspore as ms
-ms.grad(lambda x: net(x).sum(), None, net.trainable_params())(ms.Tensor(x))
-""")
-    error = run(code, 2, tmp_path, fails=True)
-    assert "gradients are computed outside of a training step, on 2 ranks" in error

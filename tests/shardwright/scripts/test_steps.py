@@ -247,11 +247,11 @@ REFUSED = [
     ),
     (lambda: ms.grad(lambda x: (x, x))(VECTOR), "`has_aux` is False, and the function returns 2"),
     (lambda: ms.grad(lambda x: 3.0)(VECTOR), "the function returns 3.0 first, expected a real"),
-    (several_ranks, "gradients are computed outside of a training step, on 2 ranks; write `@jit`"),
+    (several_ranks, "outside of a training step, on 2 ranks in one process; start a process for"),
     (lambda: nn.SGD([WEIGHT])([VECTOR]), "an optimizer of 1 parameters is given 1 gradients"),
     (lambda: nn.LazyAdam([WEIGHT])([WEIGHT]), "updates touched rows alone is applied outside of"),
     (lambda: nn.TrainOneStepCell(abs, 3), "`optimizer` is 3, expected an optimizer of `nn`"),
-    (lambda: nn.TrainOneStepCell(abs, None, 2.0), "`sens` is 2.0, expected 1"),
+    (lambda: nn.TrainOneStepCell(abs, None, 0.0), "`sens` is 0.0, expected a number above 0"),
     (lambda: ms.set_context(mode=2), "`mode` is 2, expected GRAPH_MODE or PYNATIVE_MODE"),
 ]
 
@@ -273,5 +273,5 @@ def test_gradients_by_inputs_within_a_step_are_refused():
         optimizer(gradients)
         return loss
 
-    with pytest.raises(ModelError, match=r"only parameters have gradients there .* give `None`"):
+    with pytest.raises(ModelError, match="an optimizer is given InputGradient, it takes what"):
         step(ms.Tensor(X))

@@ -1,5 +1,6 @@
-"""Transformers that are spread by a configuration."""
+"""Transformers that are spread by a configuration; networks in micro-batches."""
 
+from shardwright.mindspore.nn.wrap import MicroBatchInterleaved
 from shardwright.mindspore.parallel.nn.config import (
     EmbeddingOpParallelConfig,
     MoEConfig,
@@ -21,15 +22,21 @@ from shardwright.mindspore.parallel.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from shardwright.mindspore.pipelines import Pipeline, PipelineGradReducer
+from shardwright.nn import GradAccumulation
 
 __all__ = [
     "CrossEntropyLoss",
     "EmbeddingOpParallelConfig",
     "FeedForward",
     "FixedSparseAttention",
+    "GradAccumulation",
+    "MicroBatchInterleaved",
     "MoEConfig",
     "MultiHeadAttention",
     "OpParallelConfig",
+    "Pipeline",
+    "PipelineGradReducer",
     "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",

@@ -1,0 +1,47 @@
+"""Cells outside of a trace, where the context splits them over the ranks of the script."""
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from shardwright.communication import get_group_size
+from shardwright.feeding import ByShape
+from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context, get_seed
+from shardwright.mindspore.running import Running, as_arrays
+from shardwright.mindspore.spread import from_context
+from shardwright.nn.cell import Cell
+from shardwright.operators.info import Array
+
+
+class SplitCells:
+    """Runs cells on all processes in ``semi_auto_parallel`` and ``auto_parallel``."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Cell, ByShape[Running]] = WeakKeyDictionary()
+
+    def run(self, cell: Cell, inputs: Sequence[Any]) -> Any:
+        """Return what a cell returns; None where this process computes it alone."""
+        if not _splits():
+            return None
+        arrays = as_arrays(inputs)
+        return self._compiled(cell, arrays)(arrays)
+
+    def compile(self, cell: Cell, inputs: Sequence[Any]) -> None:
+        """Compile a cell for some inputs, where it is not computed by this process alone."""
+        if _splits():
+            self._compiled(cell, as_arrays(inputs))
+
+    def _compiled(self, cell: Cell, arrays: list[Array]) -> Running:
+        mode = get_auto_parallel_context("parallel_mode")
+        return self._known.setdefault(cell, ByShape()).session(
+            arrays,
+            lambda: Running(cell, arrays, from_context(cell, mode).options, get_seed() or 0),
+        )
+
+
+def _splits() -> bool:
+    modes = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
+    return get_group_size() > 1 and get_auto_parallel_context("parallel_mode") in modes
+
+
+Cell.runner = SplitCells()

@@ -1,0 +1,120 @@
+"""Pipelines as MindSpore's scripts write them: stages by name, reducers, shared parameters."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from shardwright import nn
+from shardwright.gradients import Gradients
+from shardwright.ir.errors import ModelError
+from shardwright.ir.units import shortened
+from shardwright.ir.values import check_type, wrong_value
+from shardwright.nn.cell import Cell
+from shardwright.operators.models.loss_scale import SCALES
+from shardwright.parameter import Parameter
+from shardwright.tracer import current_tracer
+
+
+class Pipeline(nn.PipelineCell):
+    """A network that is trained in micro-batches, which pass through its pipeline stages.
+
+    Parameters
+    ----------
+    network : Cell
+        The network.
+    micro_size : int
+        Number of micro-batches.
+    stage_config : mapping of str to int, optional
+        The stages of its cells, by name; else they have them (``cell.pipeline_stage``).
+    """
+
+    def __init__(
+        self, network: Cell, micro_size: int, stage_config: Mapping[str, int] | None = None
+    ) -> None:
+        check_type("network", network, Cell)
+        super().__init__(network, micro_size)
+        for name, stage in (stage_config or {}).items():
+            _cell_of(network, name).pipeline_stage = stage
+
+
+def _cell_of(network: Cell, name: str) -> Cell:
+    """Return the cell of a name; MindSpore's wrappers call the network inside ``_backbone``.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    found: Any = network
+    for part in name.split("."):
+        known = {} if not isinstance(found, Cell) else found.name_cells()
+        found = known.get(part, known.get(part.removeprefix("_")))
+    if not isinstance(found, Cell):
+        names = [path for path, _ in network.cells_and_names() if path]
+        raise ModelError(
+            f"`stage_config` names the cell `{name}`, the network has {shortened(', '.join(names))}"
+        )
+    return found
+
+
+class PipelineGradReducer:
+    """Returns gradients as they are: those of a pipeline are added up and reduced by the compiler.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+        The parameters.
+    scale_sense : float
+        What gradients are divided by.
+    opt_shard : bool, optional
+        Must be left out: the context says whether ranks divide optimizer states.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Parameter], scale_sense: float = 1.0, opt_shard: None = None
+    ) -> None:
+        if not all(isinstance(parameter, Parameter) for parameter in parameters):
+            raise wrong_value("parameters", parameters, "parameters")
+        SCALES.check("scale_sense", scale_sense)
+        if opt_shard is not None:
+            raise wrong_value("opt_shard", opt_shard, "none")
+        self._factor = 1 / scale_sense
+
+    def __call__(self, gradients: Gradients) -> Gradients:
+        """Return the gradients of `value_and_grad`.
+
+        Raises
+        ------
+        ModelError
+            If they are no gradients of a training step.
+        """
+        if not isinstance(gradients, Gradients):
+            raise ModelError(
+                f"`PipelineGradReducer` is given {type(gradients).__name__}, it takes what "
+                f"`value_and_grad` returns in a training step",
+                hint="write `@jit` before the function that calls it",
+            )
+        current_tracer().scale_gradients(self._factor)
+        return gradients
+
+
+def lazy_inline(
+    fn: Callable[..., Any] | None = None, attrs: Any = None, policy: str | None = None
+) -> Any:
+    """Return the constructor of a cell as it is: cells are traced whole, and equal ones found.
+
+    Parameters
+    ----------
+    fn : callable, optional
+        The constructor; without it, a decorator is returned.
+    attrs, policy : optional
+        How MindSpore finds equal cells; have no meaning here.
+    """
+    return fn if callable(fn) else lambda function: function
+
+
+def sync_pipeline_shared_parameters(net: Cell) -> None:
+    """Check that a network is one: a parameter of several stages is one value here, and equal."""
+    check_type("net", net, Cell)
+
+
+__all__ = ["Pipeline", "PipelineGradReducer", "lazy_inline", "sync_pipeline_shared_parameters"]
