@@ -88,7 +88,7 @@ ROWS = (
     Row("multiple_copy/train.py"),
     Row("multiple_mix/sapp_mix_train.py", ". ./run_sapp_mix_train.sh"),
     Row("parallel_support_dynamic_shape/main.py"),
-    Row("parameter_server/train.py", note="a scheduler, a server and eight workers"),
+    Row("parameter_server/train.py", note="a scheduler, eight servers and eight workers"),
     Row("recompute/example.py", "python example.py"),
     Row("sapp/train.py"),
     Row(

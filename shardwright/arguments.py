@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from shardwright.compiler.plans.strategies_file import read_strategies
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import MixedCluster
-from shardwright.ir.errors import OptionError
 from shardwright.ir.values import (
     POSITIVE_INTEGER,
     SEED,
@@ -27,7 +26,6 @@ from shardwright.planner.option_checks import (
     warn_of_idle_devices,
 )
 from shardwright.planner.options import (
-    DEFAULTS,
     OPTION_NAMES,
     UNPARTITIONED,
     CompileOptions,
@@ -117,19 +115,3 @@ def _pins(strategies: str | Path | Mapping[str, SplitCounts] | None) -> dict[str
     if strategies is not None and not isinstance(strategies, Mapping):
         raise wrong_value("strategies", strategies, "a file, or a mapping from operators")
     return dict(strategies or {})
-
-
-def one_precision(own: str, asked: str) -> str:
-    """Return the precision of a network that has one of its own.
-
-    Raises
-    ------
-    OptionError
-        If the options of the compilation say another one.
-    """
-    if asked not in (own, DEFAULTS["precision"]):
-        raise OptionError(
-            f"the network has the precision `{own}`, and the options say `{asked}`",
-            hint="leave out one of them",
-        )
-    return own

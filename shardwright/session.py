@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 
-from shardwright.arguments import one_precision
 from shardwright.communication import (
     batch_parts,
     get_group_size,
@@ -38,6 +37,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, SplitCounts, info_of
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer as Rule
+from shardwright.operators.models.precision import one_precision
 from shardwright.passes.manager import check_graphs, graphs_asked_for
 from shardwright.planner.option_checks import (
     decided_by_plan,

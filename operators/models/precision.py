@@ -14,6 +14,7 @@ float32 inside, as in Megatron-LM.
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.ir.values import check_choice
@@ -194,3 +195,19 @@ def accumulate_type(graph: Graph) -> str | None:
 def is_narrower(tensor: TensorType, dtype: str) -> bool:
     """Return whether a tensor has a floating-point type of fewer bytes than another."""
     return tensor.is_float and item_bytes(tensor.dtype) < item_bytes(dtype)
+
+
+def one_precision(own: str, asked: str) -> str:
+    """Return the precision of a network that has one of its own.
+
+    Raises
+    ------
+    OptionError
+        If the options of the compilation say another one.
+    """
+    if asked not in (own, MASTER):
+        raise OptionError(
+            f"the network has the precision `{own}`, and the options say `{asked}`",
+            hint="leave out one of them",
+        )
+    return own

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from shardwright import server
-from shardwright.arguments import one_precision
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
 from shardwright.feeding import ByShape
@@ -18,7 +17,7 @@ from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag, wrong_valu
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
 from shardwright.operators.models.loss_scale import LossScale
-from shardwright.operators.models.precision import precision_of_amp
+from shardwright.operators.models.precision import one_precision, precision_of_amp
 from shardwright.parallel import AutoParallel
 from shardwright.planner.options import DEFAULTS
 from shardwright.runtime.checkpoints import Checkpoint

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright import train
-from shardwright.arguments import one_precision
 from shardwright.communication import processes
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
@@ -29,6 +28,7 @@ from shardwright.mindspore.spread import from_context, options_alone
 from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
+from shardwright.operators.models.precision import one_precision
 from shardwright.parallel import AutoParallel as OwnAutoParallel
 from shardwright.planner.options import DEFAULTS
 from shardwright.session import ParallelOptions, Session, check_together
