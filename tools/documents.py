@@ -27,7 +27,7 @@ from shardwright.proof import Proof
 from shardwright.runtime import StepRecord
 from shardwright.search.heuristics.named_plan import ByName
 from shardwright.search.named_plan import NamedPlan
-from shardwright.tools.answers.told import out_of_range
+from shardwright.tools.answers.told import interval_of, out_of_range
 from shardwright.verification.verdict import Verdict
 from shardwright.zoo import assumed_precision
 
@@ -46,6 +46,7 @@ _UNKNOWN = (
     "gap",
     "predicted_step_seconds",
     "overlapped_step_seconds",
+    "step_interval",
     "communication_seconds",
     "exposed_communication_seconds",
     "bubble_seconds",
@@ -206,8 +207,10 @@ def _speed(compilation: Compilation, timeline: Timeline) -> dict[str, Any]:
     """Return the keys about the overlapped step."""
     device, step = mean_device(compilation.cluster), timeline.step_seconds
     speed = rates(compilation.plan, compilation.compiled, device, step)
+    interval = interval_of(speed, compilation.plan, step, compilation.cluster)
     return {
         "overlapped_step_seconds": step,
+        "step_interval": interval and interval.document,
         "communication_seconds": timeline.communication_seconds,
         "exposed_communication_seconds": timeline.exposed_communication_seconds,
         "bubble_seconds": timeline.bubble_seconds,

@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.measurements fit`` writes the figures of time to the product's cluster and
 software files, ``fit-memory`` those of memory. ``left-out SOURCE`` predicts a source by figures
-that are fitted to the others, and keeps the errors for ``table``, which writes `measurements.md`
-and its pictures. Each takes minutes, the first time to compile the rows.
+that are fitted to the others, and keeps the errors for ``intervals``, which writes the product's
+intervals of steps, and ``table``, which writes `measurements.md` and its pictures. Each takes
+minutes, the first time to compile the rows.
 """
 
 import argparse
@@ -15,7 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measurements.figures import ALL, Fitted, concerns, write
-from benchmarks.measurements.left_out import leave_out
+from benchmarks.measurements.intervals import section as intervals
+from benchmarks.measurements.intervals import spreads
+from benchmarks.measurements.intervals import write as write_intervals
+from benchmarks.measurements.left_out import errors_of, leave_out
 from benchmarks.measurements.memory import PROFILES, account_of, section
 from benchmarks.measurements.pictures import picture
 from benchmarks.measurements.predictions import Prepared, Steps, fitted, parts
@@ -31,7 +35,7 @@ _TABLE = _PICTURES.with_suffix(".md")
 def main() -> int:
     """Fit or write the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.measurements", description=__doc__)
-    parser.add_argument("action", choices=("fit", "fit-memory", "left-out", "table"))
+    parser.add_argument("action", choices=("fit", "fit-memory", "left-out", "intervals", "table"))
     parser.add_argument("source", nargs="?", help="of left-out: the source, as the page calls it")
     parser.add_argument("--rows", type=Path, default=PUBLISHED, help="the published runs, as JSON")
     arguments = parser.parse_args()
@@ -55,11 +59,15 @@ def main() -> int:
         if arguments.source not in sources:
             print(f"no source `{arguments.source}`: {', '.join(sources)}", file=sys.stderr)
             return 2
-        raw, scaled = leave_out(prepared, figures, arguments.source)
+        raw, scaled = errors_of(leave_out(prepared, figures, arguments.source))
         print(f"{arguments.source}: {raw:.1%}, with one factor {scaled:.1%}")
         return 0
+    found = spreads(prepared, figures)
+    if arguments.action == "intervals":
+        write_intervals(prepared, found)
+        return 0
     memory, points = section(arguments.rows)
-    text, times = table(prepared, figures, left_out, memory)
+    text, times = table(prepared, figures, left_out, [*memory, "", *intervals(found)])
     _TABLE.write_text(text, encoding="utf-8")
     for name, found, unit in (("time", times, "seconds"), ("memory", points, "GiB")):
         path = _PICTURES / f"{name}.svg"

@@ -13,23 +13,33 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measurements.figures import Fitted, concerns
-from benchmarks.measurements.predictions import Prepared, Steps, fitted
+from benchmarks.measurements.predictions import Floats, Prepared, Steps, fitted
 from benchmarks.measurements.rows import Row
 
 _KEPT = Path(__file__).with_suffix(".json")
 _MOST = 50  # rows of each other source, evenly spaced
+_DIGITS = 4  # of a residual
 _STEPS = 3  # of the fit, which begins with the figures that are fitted to all
 
 
-def known_left_out(figures: Sequence[Fitted]) -> dict[str, tuple[float, float]]:
-    """Return of the sources that were left out of a fit the error, and that with one factor."""
+def known_left_out(figures: Sequence[Fitted]) -> dict[str, Floats]:
+    """Return log(predicted / measured) of the rows of the sources that were left out of a fit."""
     kept = json.loads(_KEPT.read_text(encoding="utf-8")) if _KEPT.exists() else {}
-    errors = kept.get("errors", {}) if kept.get("figures") == _digest(figures) else {}
-    return {source: (raw, scaled) for source, (raw, scaled) in errors.items()}
+    found = kept.get("residuals", {}) if kept.get("figures") == _digest(figures) else {}
+    return {source: np.array(residuals) for source, residuals in found.items()}
 
 
-def leave_out(prepared: Prepared, figures: Sequence[Fitted], source: str) -> tuple[float, float]:
-    """Fit the figures to the other sources, and keep how far off they predict this one."""
+def errors_of(residuals: Floats) -> tuple[float, float]:
+    """Return the mean error of rows, and that with one factor for all."""
+    raw, scaled = (
+        float(np.abs(np.exp(found) - 1).mean())
+        for found in (residuals, residuals - np.median(residuals))
+    )
+    return raw, scaled
+
+
+def leave_out(prepared: Prepared, figures: Sequence[Fitted], source: str) -> Floats:
+    """Fit the figures to the other sources, and keep log(predicted / measured) of this one."""
     rows = prepared.rows
     own = [row.source == source for row in rows]
     keep, touched = _connected(rows, figures, own)
@@ -38,15 +48,12 @@ def leave_out(prepared: Prepared, figures: Sequence[Fitted], source: str) -> tup
     values = [figure.prior for figure in part]
     if any(few):
         values = list(fitted(prepared, part, few, _STEPS).values)
-    predicted = Steps(prepared.only(own), part).residuals(values)
-    raw, scaled = (
-        float(np.abs(np.exp(found) - 1).mean())
-        for found in (predicted, predicted - np.median(predicted))
-    )
-    errors = {**known_left_out(figures), source: (raw, scaled)}
-    text = json.dumps({"figures": _digest(figures), "errors": errors}, indent=1)
-    _KEPT.write_text(text + "\n", encoding="utf-8")
-    return raw, scaled
+    found = Steps(prepared.only(own), part).residuals(values).round(_DIGITS)
+    residuals = {**known_left_out(figures), source: found}
+    lists = {name: each.tolist() for name, each in residuals.items()}
+    text = json.dumps({"figures": _digest(figures), "residuals": lists})
+    _KEPT.write_text(text.replace('], "', '],\n"') + "\n", encoding="utf-8")
+    return found
 
 
 def _digest(figures: Sequence[Fitted]) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.measurements.constant import CLAIMS
 from benchmarks.measurements.constant import errors as constant_errors
 from benchmarks.measurements.figures import Fitted
-from benchmarks.measurements.left_out import known_left_out
+from benchmarks.measurements.left_out import errors_of, known_left_out
 from benchmarks.measurements.pictures import Point
 from benchmarks.measurements.predictions import Prepared, Steps
 from benchmarks.measurements.recipes import repetition
@@ -112,7 +112,7 @@ def table(
     values = [figure.value for figure in figures]
     model = Steps(prepared, figures).seconds(values)
     peaks = _at_peaks(prepared)
-    others = known_left_out(figures)
+    left = known_left_out(figures)
     measured = np.array([row.seconds for row in rows])
     sources = list(dict.fromkeys(row.source for row in rows))
     lines = [_HEAD, "## Time", ""]
@@ -129,7 +129,7 @@ def table(
             f"**{_percent(_error(at[1]))}**",
             f"{100 * (at[1] - 1).mean():+.1f}",
             f"{100 * (abs(at[1] - 1) <= 0.1).mean():.0f} %",
-            *map(_percent, others.get(source, (None, None))),
+            *map(_percent, errors_of(left[source]) if source in left else (None, None)),
             CLAIMS.get(source, ""),
         )
         lines.append(f"| {source} | {' | '.join(cells)} |")
@@ -167,7 +167,7 @@ def _bare(described: Cluster, profile: str) -> Cluster:
     none = Figure(value=0.0, tag="datasheet", source="nothing")
     whole = Figure(value=1.0, tag="datasheet", source="every operator alone")
     efficiency = DeviceEfficiency(matmul=one, attention=one, memory=one)
-    device = described.device.model_copy(update={"efficiency": efficiency})
+    device = described.device.model_copy(update={"efficiency": efficiency, "kernels": None})
     levels = tuple(level.model_copy(update={"efficiency": None}) for level in described.levels)
     own = software(profile)
     assert own is not None

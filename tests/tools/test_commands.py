@@ -44,6 +44,7 @@ COMPILE_KEYS = {
     "how",
     "reason",
     "overlapped_step_seconds",
+    "step_interval",
     "communication_seconds",
     "exposed_communication_seconds",
     "samples_per_second",

@@ -15,6 +15,7 @@ from shardwright.compiler.plans.parallelism import (
 )
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import Rates
+from shardwright.cost_model.efficiency.intervals import Interval
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit, least_limit
@@ -50,6 +51,8 @@ class Headline:
         How good the plan is among others, in the place of its bound; empty for the bound.
     kept : Kept or None
         What the software keeps in memory; None where that is not known.
+    interval : Interval or None
+        What runs like it take; None where no published step tells.
     """
 
     plan: Plan
@@ -60,6 +63,7 @@ class Headline:
     chosen: str = ""
     compared: str = ""
     kept: Kept | None = None
+    interval: Interval | None = None
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -86,7 +90,9 @@ class Headline:
         if self.kept is not None and self.kept.report.peak_bytes > memory.peak_bytes:
             kept = f"{_of(self.kept.report.peak_bytes, self.kept.limit)} as it keeps tensors"
             fits = fits if self.kept.fits else ", which does not fit"
-        return f"{seconds_text(self.step_seconds)} a step{how}, {rate}, {share}, {kept}{fits}"
+        step = seconds_text(self.step_seconds)
+        ends = "" if self.interval is None else f" ({interval_text(self.interval)})"
+        return f"{step} a step{how}{ends}, {rate}, {share}, {kept}{fits}"
 
     @property
     def _certificate(self) -> str:
@@ -132,6 +138,20 @@ def print_sentences(sentences: Sequence[str]) -> None:
 def device_name(cluster: AnyCluster) -> str:
     """Return the name of the devices; of several kinds, that of the cluster."""
     return f"of {cluster.name}" if isinstance(cluster, MixedCluster) else cluster.device.name
+
+
+def interval_text(found: Interval) -> str:
+    """Return the ends of an interval.
+
+    Examples
+    --------
+    >>> interval_text(Interval(0.87, 1.02, "fitted", "11 published steps"))
+    '870 ms to 1.02 s'
+    >>> interval_text(Interval(1.1, 1.6, "program", "11 published steps"))
+    '1.1 s to 1.6 s as training software runs it'
+    """
+    how = " as training software runs it" if found.known_by == "program" else ""
+    return f"{seconds_text(found.low)} to {seconds_text(found.high)}{how}"
 
 
 def rate_text(number: float) -> str:

@@ -5,12 +5,15 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training import Failures, Training
+from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import Rates, rates
 from shardwright.cost_model.efficiency.hardware import Device
+from shardwright.cost_model.efficiency.intervals import Interval, step_interval
 from shardwright.cost_model.efficiency.published import SHORT, beyond_published
+from shardwright.cost_model.efficiency.software import FLOAT8
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
-from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
+from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.tools.answers.headline import Headline
 from shardwright.tools.answers.kept import Kept
@@ -26,6 +29,17 @@ def out_of_range(speed: Rates, cluster: AnyCluster) -> str | None:
     """Return the sentence about a step above every published one; None where it is not."""
     name = mean_device(cluster).name
     return beyond_published(name, _most(speed), cluster.software, speed.utilization)
+
+
+def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -> Interval | None:
+    """Return what runs like a plan take; None where no published step tells.
+
+    Published steps are of products in 16 bits, or of some of them in 8.
+    """
+    if isinstance(cluster, MixedCluster) or _most(speed) not in (*SHORT, FLOAT8):
+        return None
+    routed = any(v.type.ragged is not None for v in plan.program.values.values())
+    return step_interval(seconds, cluster, is_dense=not routed)
 
 
 def _most(speed: Rates) -> str:
@@ -71,6 +85,8 @@ class Told:
         That the step is above every published one on the device; None where it is not.
     without_rate : str or None
         That the device has no rate of the type of most products; None where it has.
+    interval : Interval or None
+        What runs like it take; None where no published step tells.
     """
 
     planned: Compilation
@@ -84,6 +100,7 @@ class Told:
     kept: Kept | None = None
     out_of_range: str | None = None
     without_rate: str | None = None
+    interval: Interval | None = None
 
     @staticmethod
     def of(
@@ -112,6 +129,7 @@ class Told:
             kept,
             out_of_range(speed, cluster),
             _without_rate(speed, device),
+            interval_of(speed, plan, step, cluster),
         )
 
     def sentences(self, chosen: str = "", compared: str = "") -> list[str]:
@@ -124,7 +142,7 @@ class Told:
         compared : str
             How good the plan is among others, in the place of its bound; empty for the bound.
         """
-        how = self.run_by, chosen, compared, self.kept
+        how = self.run_by, chosen, compared, self.kept, self.interval
         first = Headline(self.planned.plan, self.step_seconds, self.rates, self.limit, *how)
         doubts = (self.without_rate, self.out_of_range)
         found = [*first.sentences, *(each for each in doubts if each is not None)]

@@ -16,7 +16,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mea
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import with_window
 from shardwright.tools.answers.kept import Kept
-from shardwright.tools.answers.told import out_of_range
+from shardwright.tools.answers.told import interval_of, out_of_range
 from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.doubts import doubts
 from shardwright.tools.estimate.exposed import Exposed, exposed
@@ -131,6 +131,9 @@ class Estimated:
             document = {k: value for k, value in document.items() if k not in _OF_PROGRAM}
             document["software"] = software.name
             document["out_of_range"] = out_of_range(self.rates, self.cluster)
+            step = self.timeline.step_seconds
+            interval = interval_of(self.rates, self.planned.plan, step, self.cluster)
+            document["step_interval"] = interval and interval.document
             # Of a pipeline the timeline's own has transfers, for which stages wait.
             document["exposed_communication_seconds"] = sum(self.exposed.by_kind.values())
             if self.kept is not None:

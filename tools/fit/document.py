@@ -77,6 +77,7 @@ def built_document(answers: Answers, asked: Asked) -> dict[str, Any] | None:
         "plan": answers.best and answers.best.plan.text,
         "software": None if answers.software is None else answers.software.name,
         "step_seconds": step,
+        "step_interval": told.interval and told.interval.document,
         "out_of_range": told.out_of_range,
         "memory_bytes_per_device": compilation.plan.document.memory.peak_bytes,
         "memory_by_kind": dict(compilation.plan.document.memory.by_kind),

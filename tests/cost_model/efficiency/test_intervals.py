@@ -1,0 +1,56 @@
+"""Intervals of predicted steps: what published runs tell, and where they tell nothing."""
+
+import pytest
+
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.intervals import SHARE, step_interval
+from shardwright.cost_model.efficiency.software import software
+
+
+def interval(name, run_by, seconds=2.0, is_dense=True):
+    return step_interval(seconds, cluster(name).run_by(software(run_by)), is_dense)
+
+
+@pytest.mark.parametrize(
+    ("name", "run_by", "is_dense", "known_by"),
+    [
+        ("h100-3200g", "megatron-core", True, "fitted"),
+        ("h100-3200g", "megatron-core+overlap", True, "fitted"),
+        ("h100-3200g", "megatron-core", False, "left_out"),
+        ("h100-3200g", "deepspeed", True, "left_out"),
+        ("a100-pod", "torchtitan", True, "left_out"),
+        ("h100-3200g", "ideal", True, "program"),
+    ],
+)
+def test_an_interval_says_how_its_figures_are_known(name, run_by, is_dense, known_by):
+    found = interval(name, run_by, is_dense=is_dense)
+    assert found is not None
+    assert found.known_by == known_by
+    assert found.low < found.high
+    assert found.document["share"] == SHARE
+    assert "published steps" in found.source
+
+
+def test_what_was_fitted_is_known_better_and_a_program_is_faster_than_its_runs():
+    fitted, left_out = interval("h100-3200g", "megatron-core"), interval("h100-3200g", "deepspeed")
+    program = interval("h100-3200g", "ideal")
+    assert fitted is not None
+    assert left_out is not None
+    assert program is not None
+    assert left_out.low < fitted.low < 2.0 < fitted.high < left_out.high
+    assert program.high > left_out.high
+    twice = interval("h100-3200g", "megatron-core", 4.0)
+    assert twice is not None
+    assert (twice.low, twice.high) == pytest.approx((2 * fitted.low, 2 * fitted.high))
+
+
+@pytest.mark.parametrize(
+    ("name", "run_by", "seconds"),
+    [
+        ("gb200-nvl72", "megatron-core", 2.0),  # scaled from another device
+        ("h100-pod:figures=datasheet", "ideal", 2.0),
+        ("h100-3200g", "torchtitan", 1e-3),  # shorter than all published ones
+    ],
+)
+def test_what_no_published_step_tells_has_no_interval(name, run_by, seconds):
+    assert interval(name, run_by, seconds) is None
