@@ -65,7 +65,12 @@ _TESTS = {"isfinite": "is_finite", "isinf": "is_inf", "isnan": "is_nan"}
 # Operators on two tensors of one type, which is that of the result.
 _BINARY = {
     "atan2": "atan2",
+    "bitwise_left_shift": "left_shift",
+    "bitwise_right_shift": "right_shift",
     "bitwise_xor": "bitwise_xor",
+    "__lshift__": "left_shift",
+    "__rshift__": "right_shift",
+    "gcd": "gcd",
     "remainder": "mod",
 }
 _COMPARISONS = {
@@ -180,6 +185,16 @@ def _logical_not(call: Call, x: Value) -> Value:
 @converts("aten.bitwise_not")
 def _bitwise_not(call: Call, x: Value) -> Value:
     return call.emit("logical_not" if x.type.dtype == "bool" else "invert", x)
+
+
+@converts("aten.lcm")
+def _least_common_multiple(call: Call, x: Value, other: Value) -> Value:
+    dtype = call.result.dtype
+    a, b = call.cast(x, dtype), call.cast(other, dtype)
+    divisor = call.emit("gcd", a, b)
+    is_none = call.emit("equal", divisor, call.fill(0, dtype))
+    safe = call.emit("where", is_none, call.fill(1, dtype), divisor)
+    return call.emit("abs", call.emit("mul", call.emit("floor_div", a, safe), b))
 
 
 # Arithmetic

@@ -9,6 +9,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
+from shardwright.ir.types import numpy_dtype, unit_roundoff
 
 
 def uniform(call: Call, shape: Sequence[int], dtype: str) -> Value:
@@ -47,6 +48,15 @@ def _randn(call: Call, x: Value | None = None, size: Any = None, dtype: Any = No
 @converts("aten.normal_functional")
 def _normal_of(call: Call, x: Value, mean: float = 0.0, std: float = 1.0) -> Value:
     return call.shifted(call.scaled(_normal(call), std), mean)
+
+
+@converts("aten.exponential")
+def _exponential(call: Call, x: Value, lambd: float = 1.0) -> Value:
+    """Return exponential numbers; none is zero, since logarithms are taken of them."""
+    kind = call.result.dtype
+    drawn = call.emit("neg", call.emit("log1p", call.emit("neg", _of_result(call))))
+    least = call.fill(unit_roundoff(numpy_dtype(kind)), kind)
+    return call.scaled(call.emit("maximum", drawn, least), 1 / lambd)
 
 
 @converts("aten.bernoulli")

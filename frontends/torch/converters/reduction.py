@@ -390,8 +390,20 @@ def _sort(
 
 
 @converts("aten.diff")
-def _diff(call: Call, x: Value, n: int = 1, dim: int = -1) -> Value:
+def _diff(
+    call: Call,
+    x: Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
+) -> Value:
     axis = dim % x.type.rank
+    parts = [
+        call.cast(part, call.result.dtype) for part in (prepend, x, append) if part is not None
+    ]
+    if len(parts) > 1 and n:
+        x = call.emit("concat", *parts, axis=axis)
     for _ in range(n):
         size = x.type.shape[axis] - 1
         x = call.emit("sub", call.part(x, axis, 1, size), call.part(x, axis, 0, size))

@@ -47,13 +47,19 @@ def _xlog1py(call: Call, x: Operand, other: Operand) -> Value:
 
 
 def _times_logarithm(call: Call, x: Value, y: Value, operator: str) -> Value:
-    """Return the product of numbers and logarithms; zero where the number is zero."""
+    """Return the product of numbers and logarithms; zero where the number is zero.
+
+    There the gradient by `y` is the quotient of both, as in PyTorch: no number where both are zero.
+    """
     kind = x.type.dtype
-    least, one = (0, 1) if operator == "log" else (-1, 0)
+    least, at_one = (0, 1) if operator == "log" else (-1, 0)
     is_none = call.emit("less_equal", y, call.fill(least, kind))
     is_none = call.emit("logical_and", call.emit("equal", x, call.fill(0, kind)), is_none)
-    safe = call.emit("where", is_none, call.fill(one, kind), y)
-    return call.emit("mul", x, call.emit(operator, safe))
+    one = call.fill(at_one, kind)
+    found = call.emit("mul", x, call.emit(operator, call.emit("where", is_none, one, y)))
+    rest = call.emit(operator, call.emit("where", is_none, y, one))
+    none = call.emit("with_gradient_of", call.emit("zeros_like", rest), rest)
+    return call.emit("add", found, call.emit("mul", x, none))
 
 
 @converts("aten.logit", "aten.special_logit")

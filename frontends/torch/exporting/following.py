@@ -16,7 +16,7 @@ from shardwright.frontends.torch.private import tree_leaves
 from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError
 
-Traced = tuple[ExportedProgram, dict[str, Tensor], set[str]]
+Traced = tuple[ExportedProgram, dict[str, Tensor], dict[str, str | None]]
 # Names of inputs that a module learns, which are no structure.
 _LEARNED = re.compile(r"label|target(?!_(size|shape|ratio))")
 # Operators whose results have the elements of their first argument, or few others.
@@ -36,7 +36,7 @@ def traced(
     keywords: dict[str, Any],
     assumes: bool = False,
 ) -> Traced:
-    """Return an export, and what decides its sizes: elements of inputs by name, names of buffers.
+    """Return an export, and what decides its sizes: elements of inputs by name, lines by buffer.
 
     Raises
     ------
@@ -53,12 +53,12 @@ def traced(
     try:
         plain = export()
         if not _has_unknown_sizes(plain):
-            return plain, {}, set()
+            return plain, {}, {}
     except ModelError:
         raise
     except Exception as error:  # PyTorch raises errors of many types
         failed = error
-    rest: Traced | None = None if plain is None else (plain, {}, set())
+    rest: Traced | None = None if plain is None else (plain, {}, {})
     for assumed in (False, True) if assumes else (False,):
         try:
             with known_values(module, (arguments, keywords), assumed) as known:
@@ -67,12 +67,12 @@ def traced(
         except Exception as error:
             failed = error if failed is None or isinstance(error, ModelError) else failed
         else:
-            read = {name for name in known.read if isinstance(name, str)}
+            read = {name: line for name, line in known.read.items() if isinstance(name, str)}
             if assumed or not _has_unknown_sizes(following):
                 return following, held, read
             rest = rest if assumes else (following, held, read)
         if not assumed and (chosen := _by_choices(export)) is not None:
-            return chosen, {}, set()
+            return chosen, {}, {}
     if rest is not None:
         return rest
     assert failed is not None
@@ -89,20 +89,22 @@ def _by_choices(export: Callable[[], ExportedProgram]) -> ExportedProgram | None
     return None if _has_unknown_sizes(program) else program
 
 
-def refuse_changing(program: ExportedProgram, read: set[str]) -> None:
-    """Refuse sizes and branches by buffers that a step changes.
+def refuse_changing(program: ExportedProgram, read: dict[str, str | None]) -> None:
+    """Refuse sizes and branches by buffers that a step changes; each is read by a line.
 
     Raises
     ------
     ModelError
         If there is one.
     """
-    changing = read.intersection(program.graph_signature.buffers_to_mutate.values())
+    changing = read.keys() & set(program.graph_signature.buffers_to_mutate.values())
     if changing:
+        name = min(changing)
         raise ModelError(
-            f"sizes or branches depend on the elements of the buffer `{min(changing)}`, which "
-            "every step changes",
-            hint="decide them by a number of Python",
+            f"sizes or branches depend on the elements of the buffer `{name}`, which every step "
+            "changes",
+            read[name],
+            "decide them by a number of Python",
         )
 
 

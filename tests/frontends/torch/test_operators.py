@@ -83,7 +83,13 @@ def reductions(w: Any, x: Any) -> Many:
     yield from (*torch.var_mean(w, 1), *torch.std_mean(w, (0, 1), correction=0, keepdim=True))
     yield from (w.std(0, unbiased=False), w.norm(dim=1), w.abs().norm(1), w.logsumexp(1))
     yield from (w.softmax(0), w.log_softmax(1), w.cumsum(0), w.topk(2, 1).values, w.sort(1).values)
-    yield from ((w > 0).any(1), (w > 0).all(), w.diff(dim=1), torch.linalg.vector_norm(w, 3.0))
+    yield from (
+        (w > 0).any(1),
+        (w > 0).all(),
+        w.diff(dim=1),
+        w.diff(2, 0, w[:1] * 2, x),
+        torch.linalg.vector_norm(w, 3.0),
+    )
     yield from (w.cummax(1).values, w.cummin(0).values, w.median(1).values, w.median())
     yield from (w.kthvalue(2, 0).values, w.kthvalue(5).indices, w.sort(1, descending=True).indices)
     gaps, steps = w.masked_fill(w > 0.5, torch.nan), (w * 2).round().detach() + 0 * w
@@ -121,6 +127,8 @@ def special_points(w: Any, x: Any) -> Many:
         torch.bucketize(none.detach(), x[0].sort()[0], right=right) for right in (True, False)
     ]
     results += [torch.isin(whole, torch.tensor([0.5, 1.0])), torch.isin(x, x[0, :2])]
+    other = whole.roll(1) * 3
+    results += [whole >> 1, whole << whole.abs(), torch.gcd(whole, other), whole.lcm(other)]
     yield from (r.nan_to_num(7.0).double() + 1 for r in results)
 
 
@@ -364,6 +372,8 @@ class Drawn(nn.Module):
             torch.bernoulli(torch.full_like(x, 0.4)),
             torch.randperm(50),
             F.rrelu(one - 2, 0.2, 0.6, training=True),
+            torch.empty_like(x).exponential_(4),
+            F.gumbel_softmax(one.cumsum(1) * 0, hard=True),
         )
 
 
@@ -373,7 +383,11 @@ def test_random_numbers_have_the_distributions_of_pytorch() -> None:
     names = list(imported.graph.outputs)
     feed = compare.arrays_of(imported, (x,))
     found = list(compare.run(imported.graph, imported.initial, feed, names).values())
-    channels, path, kept, normal, spread, integers, rates, order, leaks = found
+    channels, path, kept, normal, spread, integers, rates, order, leaks, waits, chosen = found
+    assert (waits.mean(), waits.std()) == pytest.approx((0.25, 0.25), abs=0.01)
+    assert waits.min() > 0
+    assert np.all(np.sort(chosen, axis=1)[:, -2:] == [0, 1])
+    assert chosen.mean(axis=0) == pytest.approx(np.full(60, 1 / 60), abs=0.05)
     assert set(np.unique(channels)) == {np.float32(0), np.float32(1 / 0.7)}
     assert channels.mean() == pytest.approx(1, abs=0.03)
     assert set(np.unique(path)) == set(np.unique(kept)) == {0.0, 1.0}

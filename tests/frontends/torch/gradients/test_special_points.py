@@ -165,6 +165,11 @@ POINTS: dict[str, tuple[Any, ...]] = {
     "norms of zero": (lambda x: tuple((x * 0).norm(p, 1) for p in (0.5, 1, 2, 3, inf)), TIES),
     "products of zeros": (lambda x: (x.prod(1), x.prod(), x.cumprod(0), x.cumprod(1)), TIES),
     "powers": (lambda a, b: (a.abs() ** b, a**0, a**2, a**3), [0.0, 0, 0, 2], [0.0, 0.5, 3, 0]),
+    "logarithms of zero": (
+        lambda a, b: (torch.xlogy(a, b), torch.special.xlog1py(a, b - 1)),
+        [0.0, 0, 0, 2, 0, nan],
+        [0.0, 1, -1, 0, nan, 0],
+    ),
     "corner of a distance": (
         lambda a, b: (
             F.huber_loss(a, b, delta=2.0, reduction="none"),
