@@ -46,6 +46,9 @@ the elements of images, sounds or tokens, are those of the example, and are chec
 
 ## Refused, wrong, not finished
 
+Where a module is exported transformers makes a mask that it leaves out where the module runs; the
+attention of `autoformer` and of `informer` cannot take it.
+
 | architecture | class | result | why |
 |---|---|---|---|
 {others}

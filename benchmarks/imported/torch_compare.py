@@ -145,7 +145,10 @@ def gradients_differ(
     wanted = [graph.outputs[0], *(g for g in names.values() if g in graph.values)]
     found = run(graph, imported.initial, arrays_of(imported, inputs), wanted)
     least = least_of(right)
-    worst = [difference(found.get(g, np.zeros(())), right[n], least) for n, g in names.items()]
+    # A parameter that no gradient reaches has zeros in PyTorch; a plan says that it is not updated.
+    worst = [
+        difference(found.get(g, np.zeros_like(right[n])), right[n], least) for n, g in names.items()
+    ]
     return Gradients(
         difference(found[graph.outputs[0]], loss.detach().numpy()),
         max(worst, default=0.0),

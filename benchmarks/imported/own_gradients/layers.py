@@ -53,3 +53,39 @@ def forward(function: Callable[[Net, Tensor], Tensor]) -> Callable[[], Case]:
             return F.mse_loss(function(self, x), y)
 
     return lambda: (Own().double(), inputs())
+
+
+class Extra(Net):
+    """Two layers, and further parameters by name."""
+
+    def __init__(self, use: Any, **shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.use = use
+        for name, shape in shapes.items():
+            setattr(self, name, nn.Parameter(0.5 * torch.randn(shape)))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss."""
+        return F.mse_loss(self.use(self, x), y)
+
+
+def extra(use: Any, **shapes: tuple[int, ...]) -> Any:
+    """Return a case with further parameters, which a function of the module and its input uses."""
+    return lambda: (Extra(use, **shapes).double(), inputs())
+
+
+class Inner(Net):
+    """Two layers, and others between them that a function makes and uses."""
+
+    def __init__(self, made: Any, use: Any) -> None:
+        super().__init__()
+        self.inner, self.use = made(), use
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss."""
+        return F.mse_loss(self.b(self.use(self.inner, self.a(x))), y)
+
+
+def inner(made: Any, use: Any = lambda m, h: m(h)) -> Any:
+    """Return a case with other layers between."""
+    return lambda: (Inner(made, use).double(), inputs())
