@@ -274,7 +274,8 @@ class WholeSearch:
         communicate less may be faster.
         """
         for links in _MORE_LINKS:
-            if self.is_short or self._is_late or self.step <= self.planes.bound * (1 + _WIDE):
+            is_wide = self.step > self.planes.bound * (1 + _WIDE) and not self._is_done
+            if self.is_short or self._is_late or not is_wide:
                 return
             with suppress(NoPlanError):
                 self._search(self.planes.weighting.equal(links), None)

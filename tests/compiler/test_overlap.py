@@ -28,7 +28,7 @@ from shardwright.planner.whole.search import WholeSearch
 from shardwright.search.method import SearchResult
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.solution import OPTIMALITY_GAP
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 from tests.random_graphs import random_graph
 from tests.random_micro_batches import MESH, random_step
 from tests.random_plans import profile_for, random_plan
@@ -40,6 +40,13 @@ ROUNDING = 1 + 1e-9
 
 def compiled(graph: Graph, devices: int = 8, on=CPU, **options: object) -> Compiled:
     return compile_graph(graph, on, devices, CompileOptions(**options))  # type: ignore[arg-type]
+
+
+def test_where_the_gap_is_met_no_further_weights_are_tried() -> None:
+    found = compiled(zoo.load(SMALL["gpt"]).graph, 8, POD, **ANY_PLAN).result
+    assert found is not None
+    assert found.cost * (1 - ANY_PLAN["gap"]) <= found.lower_bound
+    assert "one search by weights" in found.how
 
 
 @pytest.mark.parametrize("seed", first(6, range(12)))
