@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Annotated, NamedTuple
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.lines import DATASHEET, with_figures
 from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster, groups_on, of_one_kind
+from shardwright.cost_model.profile import CostProfile
 from shardwright.cost_model.profiles import PROFILES
 from shardwright.cost_model.redistribution.moves import Move
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
@@ -117,17 +118,22 @@ class LowerRedistributions(Pass):
         """
         cluster = part or of_one_kind(self.cluster, "a stage runs on one kind of device")
         if (mesh, cluster) not in self._planners:
-            self._planners[mesh, cluster] = self._make_planner(mesh, cluster)
+            kind = PROFILES[self.cost_model]
+            self._planners[mesh, cluster] = _planner(kind, mesh, cluster, self.weights)
         return self._planners[mesh, cluster]
-
-    def _make_planner(self, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
-        if self.weights is not None:
-            return weighted_planner(mesh, cluster, self.weights)
-        return PROFILES[self.cost_model].make_planner(mesh, cluster)
 
     @cached_property
     def _planners(self) -> dict[tuple[Mesh, Cluster], RedistributionPlanner]:
         return {}
+
+
+@lru_cache(maxsize=8)  # the next compilation is often for the same devices
+def _planner(
+    profile: type[CostProfile], mesh: Mesh, cluster: Cluster, weights: ResourceWeights | None
+) -> RedistributionPlanner:
+    if weights is not None:
+        return weighted_planner(mesh, cluster, weights)
+    return profile.make_planner(mesh, cluster)
 
 
 def _later_stage(source: Value, target: Value) -> int:
