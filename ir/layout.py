@@ -3,13 +3,38 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, ClassVar
 
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.mesh import Mesh
 
 
+class _Interned(type):
+    """Make layouts that are equal one object, so that comparing them mostly compares addresses."""
+
+    _known: ClassVar[dict[object, Any]] = {}
+
+    def __call__(
+        cls,
+        splits: tuple[tuple[str, ...], ...],
+        partial: tuple[str, ...] = (),
+        reduction: str = "sum",
+        stage: int | None = None,
+    ) -> Any:
+        key = (cls, splits, partial, reduction, stage)
+        found = cls._known.get(key)
+        if found is None:
+            if len(cls._known) >= _MOST_KNOWN:  # those that are made anew are equal, too
+                cls._known.clear()
+            found = cls._known[key] = super().__call__(splits, partial, reduction, stage)
+        return found
+
+
+_MOST_KNOWN = 1 << 16  # a search on eight axes has some thousands; half a kilobyte each
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(metaclass=_Interned):
     """The layout of one tensor on a mesh.
 
     Over an axis that neither splits a dimension nor is partial, the tensor is replicated. On a
