@@ -17,6 +17,7 @@ os.environ.pop("COLUMNS", None)
 
 import pytest
 from hypothesis import given, settings, strategies
+from hypothesis.internal.conjecture import providers
 
 from shardwright.cost_model.buffers import KINDS
 from shardwright.cost_model.profiles import PROFILES
@@ -37,6 +38,9 @@ settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, max_examples=EXAMPLES
 )
 settings.load_profile("repeatable")
+# Hypothesis would also draw the constants of all modules that are imported: examples would change
+# with any source and with the tests before, and each process would parse 700 files (3 s).
+providers._get_local_constants = providers.Constants
 # What is collected stays: to look for garbage in it takes a third of that time.
 gc.disable()
 

@@ -8,12 +8,15 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.backend.test.case import node as node_tests
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
@@ -88,13 +91,27 @@ class _Data:
     expected: list[Array] = field(default_factory=list)
 
 
-def node_cases() -> list[TestCase]:
-    """Return the node tests that come inside the `onnx` package."""
-    from onnx.backend.test.case.node import collect_testcases  # noqa: PLC0415  # takes seconds
+_CASES: dict[str, list[TestCase]] = {}  # of each module so far
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return list(collect_testcases(None))
+
+def node_modules() -> list[str]:
+    """Return the names of the modules of the `onnx` package that make its node tests."""
+    prefix = f"{node_tests.__name__}."
+    return [found.name.removeprefix(prefix) for found in walk_packages(node_tests.__path__, prefix)]
+
+
+def node_cases(modules: Iterable[str] | None = None) -> list[TestCase]:
+    """Return the node tests of some modules; of all if not given, which takes seconds."""
+    found = []
+    for name in node_modules() if modules is None else modules:
+        if name not in _CASES:
+            before = len(node_tests._NodeTestCases)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                import_module(f"{node_tests.__name__}.{name}")
+            _CASES[name] = node_tests._NodeTestCases[before:]
+        found += _CASES[name]
+    return found
 
 
 def exported_cases() -> list[TestCase]:

@@ -19,7 +19,7 @@ from shardwright.operators.info import operator_class
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from tests.any_operators import any_graph
-from tests.extent import crossed, first
+from tests.extent import ANY_PLAN, crossed, first
 from tests.random_graphs import random_graph
 from tests.zoo_sizes import SMALL
 
@@ -76,11 +76,11 @@ def kind(node: Node) -> type:
 
 
 OPTIONS = [
-    {"optimizer": "adam", "loss_scale": 128.0, "fusion": 64.0},
+    {"optimizer": "adam", "loss_scale": 128.0, "fusion": 64.0, **ANY_PLAN},
     {"mode": "data_parallel", "fusion": 64.0},
     {"mode": "stand_alone", "optimizer": "momentum"},
     {"search": "fully_sharded", "optimizer_parallel": True, "mesh": "2x2"},
-    {"cost_model": "mindspore"},
+    {"cost_model": "mindspore", **ANY_PLAN},
 ]
 
 

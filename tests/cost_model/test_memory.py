@@ -12,7 +12,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.runtime.communicator import LocalCommunicator
 from shardwright.runtime.executor import Executor
 from shardwright.runtime.state import initialize
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 CPU = cluster("cpu")
@@ -131,7 +131,7 @@ def measured(program: Graph) -> float:
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_the_executor_needs_what_is_predicted(search: str) -> None:
-    options = CompileOptions(search=search)  # type: ignore[arg-type]
+    options = CompileOptions(search=search, **ANY_PLAN)  # type: ignore[arg-type]
     program = compile_graph(multilayer_perceptron(), CPU, 8, options).program
     assert peak_memory(program).peak_bytes == measured(program)
 

@@ -100,7 +100,7 @@ def _summed_over_dots(equation: str, operands: Sequence[Array]) -> Array:
     return np.asarray(np.einsum(equation, *operands))
 
 
-CASES = [*LEGAL, *first(60, [_random_case(seed) for seed in range(4000)])]
+CASES = [*LEGAL, *map(_random_case, first(60, range(4000)))]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{i} {case[0]}" for i, case in enumerate(CASES)])

@@ -35,7 +35,7 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 from shardwright.solver.work import Budget
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 CPU = cluster("cpu")
@@ -92,7 +92,8 @@ def test_no_mode_beats_exact_search(seed: int) -> None:
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_the_emitted_program_costs_what_the_search_said(mode: str, optimizer: str) -> None:
     for seed in first(2, range(4)):
-        options = CompileOptions(search=mode, optimizer=Optimizer(optimizer), loss_scale=8.0)
+        kinds = {"optimizer": Optimizer(optimizer), "loss_scale": 8.0}
+        options = CompileOptions(search=mode, **kinds, **ANY_PLAN)
         compiled = compile_graph(random_graph(seed, nodes=6), CPU, 8, options)
         assert compiled.result is not None
         assert program_seconds(compiled.program, CPU) == pytest.approx(

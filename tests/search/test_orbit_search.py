@@ -25,7 +25,7 @@ from shardwright.search.solving import solve_space
 from shardwright.search.space.builder import build_search_space
 from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry.orbits import orbit_space
-from tests.extent import first
+from tests.extent import ANY_PLAN, first
 from tests.random_graphs import multilayer_perceptron, random_graph
 
 POD = cluster("h100-pod:figures=datasheet")
@@ -65,7 +65,7 @@ def test_elements_of_all_orbits_hold_every_option(seed: int) -> None:
 def test_on_a_fine_mesh_the_program_costs_what_the_search_said(
     seed: int, optimizer_parallel: bool
 ) -> None:
-    options = CompileOptions(optimizer_parallel=optimizer_parallel)
+    options = CompileOptions(optimizer_parallel=optimizer_parallel, **ANY_PLAN)
     compiled = compile_graph(random_graph(seed, nodes=6), POD, 32, options, FINE)
     result = compiled.result
     assert result is not None
