@@ -89,7 +89,7 @@ ROWS = (
         "h100-3200g",
         *(32, 32, 4096, _BRIDGE),
         tokens=1638,
-        options=_software("megatron-core+float8"),
+        options=_software("megatron-core", "--precision", "fp8-current"),
     ),
     Row(
         "all, fp8",
@@ -98,7 +98,7 @@ ROWS = (
         "gb200-nvl72:figures=datasheet",
         *(32, 32, 4096, _BRIDGE),
         tokens=3864,
-        options=_software("megatron-core+float8"),
+        options=_software("megatron-core", "--precision", "fp8-current"),
     ),
     Row(
         "LoRA, fp8",
@@ -107,7 +107,7 @@ ROWS = (
         "gb200-nvl72:figures=datasheet",
         *(8, 32, 4096, _BRIDGE),
         tokens=6206,
-        options=_software("megatron-core+float8"),
+        options=_software("megatron-core", "--precision", "fp8-current"),
     ),
     Row(
         "LoRA, bfloat16",

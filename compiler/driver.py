@@ -28,7 +28,12 @@ from shardwright.compiler.stages.shared import SharedParts
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, of_one_kind
+from shardwright.cost_model.pipelines.mixed import (
+    AnyCluster,
+    MixedCluster,
+    check_recipe,
+    of_one_kind,
+)
 from shardwright.cost_model.pipelines.step import least_limit
 from shardwright.cost_model.timeline import serial_seconds
 from shardwright.dataflow.micro_batches import check_axes, micro_batches, undivided
@@ -39,6 +44,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
+from shardwright.operators.models.recipes import RECIPES
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
@@ -109,6 +115,8 @@ def compile_graph(
     options = options or CompileOptions()
     options = replace(options, optimizer=with_rules(options.optimizer, graph))
     check_parts(cluster, graph, options)
+    if options.precision in RECIPES:
+        check_recipe(cluster, options.precision)
     cluster = for_offloading(graph, cluster, options)
     check_tensor_names(graph, options.optimizer, options.loss_scale)
     check_input_layouts(graph, options.input_layouts)

@@ -164,7 +164,6 @@ class Cluster(Description):
         """Return the cluster for timing programs as a training software runs them."""
         if software is None:
             return self.model_copy(update={"software": None})
-        software.check_on(self.device.peak_flops, f"cluster `{self.name}`")
         levels = tuple(level.with_skew(software.skew) for level in self.levels)
         device = self.device.under_software(software.kernel)
         return self.model_copy(update={"software": software, "levels": levels, "device": device})

@@ -27,6 +27,7 @@ from shardwright.dataflow.samples import samples_of
 from shardwright.ir.graph import Graph
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import OperatorInfo, info_of
+from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.reduction.softmax import Softmax
 
 _GRADIENTS = 2
@@ -43,10 +44,14 @@ class ModelFlops:
         Floating-point operations by the element type of the products.
     forward : float
         Those of the forward pass: a third, or more where parameters are frozen.
+    rate : str
+        The peak rate of the products that a recipe of low precision quantizes; empty without one.
+        Utilization is of the peak of 16 bits all the same, so that it compares what trains alike.
     """
 
     by_dtype: Mapping[str, float]
     forward: float = 0.0
+    rate: str = ""
 
     @property
     def total(self) -> float:
@@ -84,7 +89,9 @@ def model_flops(graph: Graph) -> ModelFlops:
             _count(by_dtype, info, 1 + _GRADIENTS * sum(asked) / max(len(asked), 1))
         if not follows.isdisjoint(node.operands):
             follows.update(result.name for result in node.results)
-    return ModelFlops(by_dtype, sum(forward.values()))
+    products = (info_of(graph, node) for node in graph.nodes)
+    rates = (info.recipe.rate for info in products if isinstance(info, QuantizedProduct))
+    return ModelFlops(by_dtype, sum(forward.values()), next(rates, ""))
 
 
 def _count(by_dtype: dict[str, float], info: OperatorInfo, times: float) -> None:
@@ -121,7 +128,7 @@ def hardware_flops(graph: Graph, program: Graph, *, blocks: bool = False) -> Mod
         again += [program.nodes[position] for positions in unread for position in positions]
     for node in again:
         _count(by_dtype, info_of(program, node), 1)
-    return ModelFlops(by_dtype, model.forward)
+    return ModelFlops(by_dtype, model.forward, model.rate)
 
 
 @dataclass(frozen=True)

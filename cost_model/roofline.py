@@ -16,6 +16,7 @@ from shardwright.cost_model.efficiency.work import (
     Work,
     alignment_of,
     kind_of,
+    peak_of,
     products_of,
     scores_of,
     work_seconds,
@@ -34,6 +35,7 @@ from shardwright.operators.communication.inserted import Transfer
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.indexing.slicing import Split
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
+from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -110,7 +112,7 @@ def operator_seconds(
     if device.efficiency is not None or cluster.software is not None:
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
     _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
-    compute = flops / device.flops_per_second(_dtype(info))
+    compute = flops / peak_of(_dtype(info), _recipe(info), device)
     between, launches = _between(info, operands, mesh)
     seconds = max(compute, moved / device.memory_bandwidth) + launches * device.launch_seconds
     return seconds + between / device.memory_bandwidth
@@ -151,12 +153,20 @@ def _flops_and_bytes(
     tensors = [*zip(info.operand_types, operands, strict=True)]
     tensors += [*zip(info.result_types, results, strict=True)]
     moved = sum(local_bytes(tensor, layout, mesh) for tensor, layout in tensors)
+    if isinstance(info, QuantizedProduct):
+        shapes = [layout.slice_shape(tensor.shape, mesh) for tensor, layout in tensors]
+        moved -= info.narrower_by(shapes)
     flops = info.flops * _largest_share(tensors, mesh) * info.imbalance(operands, mesh)
     return tensors, flops, moved
 
 
 def _dtype(info: OperatorInfo) -> str:
     return info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
+
+
+def _recipe(info: OperatorInfo) -> str:
+    """Return the recipe of low precision by which an operator computes; empty without one."""
+    return info.recipe.name if isinstance(info, QuantizedProduct) else ""
 
 
 def operator_work(
@@ -176,8 +186,14 @@ def operator_work(
     is_short = kind == "product" and item == 2
     alignment = alignment_of(shapes) if is_short else ALIGNED
     between, launches = _between(info, operands, mesh)
+    recipe = _recipe(info)
+    item = 0 if recipe else item  # then `moved` has what the product reads
     found = Work(kind, dtype, flops, moved, products, scores, item, info.name)
-    return replace(found, between=between, launches=launches, alignment=alignment)
+    found = replace(found, between=between, launches=launches, alignment=alignment)
+    if isinstance(info, QuantizedProduct):
+        casts = ("kept", info.bytes_kept(shapes)), ("shared", info.bytes_shared(shapes))
+        found = replace(found, recipe=recipe, casts=casts)
+    return found
 
 
 def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:

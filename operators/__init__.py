@@ -34,6 +34,7 @@ from shardwright.operators.linear import (
     matmul,
     matrices,
     nf4,
+    quantized,
     triangular,
 )
 from shardwright.operators.models import (
@@ -95,6 +96,7 @@ __all__ = [
     "optimizer",
     "pooling",
     "printing",
+    "quantized",
     "ranks",
     "recurrence",
     "reduce",

@@ -1,16 +1,20 @@
-"""Mixed precision: casts between master parameters, low precision and float32 operators."""
+"""Mixed precision: casts of master parameters and activations, and quantized products."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from shardwright.cost_model.efficiency.unread import PRODUCTS
 from shardwright.dataflow.properties import WHOLE
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import IRError, PassError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.provenance import Provenance
-from shardwright.ir.types import TensorType, short_dtype
+from shardwright.ir.types import TensorType, is_low, numpy_dtype, short_dtype
+from shardwright.ir.values import check_choice
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import operator_class, operator_info
+from shardwright.operators.linear.quantized import QUANTIZED
 from shardwright.operators.models.precision import (
     MASTER,
     PRECISIONS,
@@ -18,11 +22,18 @@ from shardwright.operators.models.precision import (
     Precision,
     precision_named,
 )
+from shardwright.operators.models.recipes import RECIPES, Recipe
 from shardwright.passes.base import Pass, Spelled, register_pass
 
-_POLICY = Spelled(
-    f"one of {', '.join(PRECISIONS)}", precision_named, lambda policy: policy.name, (str,)
-)
+_CASTS = tuple(name for name, policy in PRECISIONS.items() if policy.recipe is None)
+
+
+def _policy_named(name: object) -> Precision:
+    check_choice("policy", name, _CASTS)  # a recipe is a pass of its own: `quantize_products`
+    return precision_named(name)
+
+
+_POLICY = Spelled(f"one of {', '.join(_CASTS)}", _policy_named, lambda own: own.name, (str,))
 
 
 @register_pass
@@ -297,3 +308,105 @@ def _frozen_as_read(graph: Graph) -> Graph:
         for p in graph.parameters
     )
     return replace(graph, nodes=tuple(nodes), parameters=tuple(parameters))
+
+
+# Products by a recipe of low precision
+
+
+def _recipe_named(name: object) -> Recipe:
+    check_choice("recipe", name, RECIPES)
+    return RECIPES[str(name)]
+
+
+_RECIPE = Spelled(f"one of {', '.join(RECIPES)}", _recipe_named, lambda own: own.name, (str,))
+
+
+@register_pass
+@dataclass(frozen=True)
+class QuantizeProducts(Pass):
+    """Let a recipe of low precision quantize what products of repeated blocks read.
+
+    Those are products of 16 bits with a weight of a block, dense or of each expert, both of whose
+    sides the recipe's multiple divides. A product that experts are chosen by, the router's, stays
+    as it is; so do attention and all that is outside of blocks: embeddings and the head.
+
+    Before::
+
+        h: bf16[64, 32] = matmul(x.bf16, w.bf16)
+
+    After::
+
+        h: bf16[64, 32] = quantized_matmul(x.bf16, w.bf16) {recipe='mxfp8'}
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe; in text its name.
+    """
+
+    name = "quantize_products"
+    requires = (WHOLE,)
+    ensures = (WHOLE,)
+
+    recipe: Annotated[Recipe, _RECIPE] = RECIPES["fp8-current"]
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the program with quantized products.
+
+        Raises
+        ------
+        PassError
+            If it has no product that the recipe quantizes.
+        """
+        weights, routers = _stored(graph), set(_routers(graph))
+        nodes = tuple(
+            self._quantized(node)
+            if node.name not in routers and self._is_quantized(node, graph, weights)
+            else node
+            for node in graph.nodes
+        )
+        if nodes == graph.nodes:
+            raise PassError(
+                f"the precision `{self.recipe.name}` quantizes products of repeated blocks with "
+                f"weights whose sides are multiples of {self.recipe.multiple}, and the model has "
+                "none",
+                hint="use `bfloat16`",
+            )
+        return replace(graph, nodes=nodes)
+
+    def _is_quantized(self, node: Node, graph: Graph, weights: set[str]) -> bool:
+        if node.operator not in QUANTIZED or node.operands[1] not in weights:
+            return False
+        weight = graph.values[node.operands[1]].type
+        if not block_of(node.scope) or not is_low(numpy_dtype(weight.dtype)):
+            return False
+        return all(side % self.recipe.multiple == 0 for side in weight.shape[-2:])
+
+    def _quantized(self, node: Node) -> Node:
+        attributes = {**node.attributes, "recipe": self.recipe.name}
+        return replace(node, operator=QUANTIZED[node.operator], attributes=attributes)
+
+
+def _stored(graph: Graph) -> set[str]:
+    """Return the parameters of a program, and their copies."""
+    found = {parameter.name for parameter in graph.parameters}
+    for node in graph.nodes:
+        is_copy = node.operator == "cast" or operator_class(node.operator).is_identity
+        if is_copy and node.operands[0] in found:
+            found.update(result.name for result in node.results)
+    return found
+
+
+def _routers(graph: Graph) -> Iterator[str]:
+    """Yield the products that choices between experts come from, without a product between."""
+    producers, seen = graph.producers, set[str]()
+    left = [node.operands[0] for node in graph.nodes if node.operator == "top_k"]
+    while left:
+        node = producers.get(left.pop())
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.operator in PRODUCTS:
+            yield node.name
+        else:
+            left.extend(node.operands)

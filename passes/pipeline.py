@@ -15,7 +15,7 @@ from shardwright.ir.errors import OptionError, PassError
 from shardwright.ir.values import in_words, suggestion
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
-from shardwright.passes.apply_precision import ApplyPrecision
+from shardwright.passes.apply_precision import ApplyPrecision, QuantizeProducts
 from shardwright.passes.base import PASSES, Pass, options_of
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.chunk_loss import ChunkLoss
@@ -37,6 +37,7 @@ BUILT_IN: tuple[type[Pass], ...] = (
     ChunkLoss,
     ExpectImbalance,
     ApplyPrecision,
+    QuantizeProducts,
     GroupStatistics,
     Canonicalize,
     Recompute,

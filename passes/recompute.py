@@ -10,6 +10,7 @@ from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import operator_class
+from shardwright.operators.linear.quantized import QUANTIZED
 from shardwright.passes.base import Pass, register_pass
 
 Rule = Literal["selective", "operators", "full"]
@@ -17,7 +18,7 @@ RULES: tuple[Rule, ...] = ("selective", "operators", "full")
 """The rules, the one that marks least first."""
 _SEARCHED: tuple[Rule, ...] = ("selective", "full")
 Neighbours = Callable[[Graph, Node], Iterator[Node]]
-_PRODUCTS = frozenset({"matmul", "einsum", "grouped_matmul"})
+_PRODUCTS = frozenset({"matmul", "einsum", "grouped_matmul", *QUANTIZED.values()})
 _FUSED = "scaled_dot_product_attention"
 
 

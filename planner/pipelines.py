@@ -7,7 +7,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
-from shardwright.passes.apply_precision import ApplyPrecision
+from shardwright.passes.apply_precision import ApplyPrecision, QuantizeProducts
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.chunk_loss import ChunkLoss
 from shardwright.passes.clean_up import CleanUp
@@ -38,7 +38,10 @@ def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     gradients = (options.reduce_type, options.accumulate_type)
     expected = options.imbalance
     first: Pipeline = () if expected is None else (ExpectImbalance(expected),)
-    casts: Pipeline = (ApplyPrecision(policy, *gradients),) if policy.is_mixed else ()
+    plain = PRECISIONS[policy.compute] if policy.recipe is not None else policy
+    casts: Pipeline = (ApplyPrecision(plain, *gradients),) if policy.is_mixed else ()
+    if policy.recipe is not None:
+        casts = (*casts, QuantizeProducts(policy.recipe))
     groups: Pipeline = (GroupStatistics(micro_batches),) if micro_batches > 1 else ()
     return (*chunked, *first, *casts, *groups)
 

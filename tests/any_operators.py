@@ -14,6 +14,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Example, operator_class, operator_names
+from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.verify import verify
 
 NO_GRADIENT = ("stop_gradient", "sign", "round", "floor", "ceil", "trunc", "ones_like", "is_finite")
@@ -24,13 +25,16 @@ _EXCLUDED = ("sgd_update", "momentum_update", "adam_update", *_BUFFERS, "bitcast
 
 
 def operators() -> tuple[str, ...]:
-    """Return the operators that a program may call on any operands of the right types."""
+    """Return the operators that a program may call on any operands of the right types.
+
+    Not quantized products, whose rates few devices have.
+    """
     return tuple(
         name
         for name in operator_names()
         if operator_class(name).examples
         and name not in _EXCLUDED
-        and not issubclass(operator_class(name), Communication)
+        and not issubclass(operator_class(name), Communication | QuantizedProduct)
     )
 
 

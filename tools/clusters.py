@@ -62,6 +62,10 @@ def _print_figures(described: Cluster) -> None:
         rows += _figure_rows("", device.efficiency)
     if device.kernels is not None:
         rows += _figure_rows("kernels: ", device.kernels)
+    for name, figure in device.recipes.items():
+        rate = f"{device.recipe_flops_per_second(name) / 1e12:g} Tflop/s"
+        rows.append((name, rate, _SHEET, "peak of its products"))
+        rows += _rows_of(f"{name} of products", figure)
     for level in described.levels:
         rows.append((level.name, _rate_text(level), _SHEET, f"{level.size:,} members"))
         if level.efficiency is not None:

@@ -97,8 +97,10 @@ def _print_rounding(rounding: Rounding) -> None:
     if not math.isfinite(rounding.error):
         print(styled("rounding", "bold yellow") + f": gradients overflow in {rounding.dtype}")
         return
+    how = f"by {rounding.recipe}" if rounding.recipe else f"in {rounding.dtype}"
+    why = "the recipe on one device" if rounding.recipe else "rounding every number"
     within = "within" if rounding.is_within else styled("beyond", "bold yellow")
     print(
-        f"rounding: in {rounding.dtype} the gradients are {rounding.error:.2g} of their norm from "
-        f"float64, {within} the {rounding.bound:.2g}\nthat rounding every number explains"
+        f"rounding: {how} the gradients are {rounding.error:.2g} of their norm from "
+        f"float64, {within} the {rounding.bound:.2g}\nthat {why} explains"
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measurements.rows import Row
 from shardwright.cost_model.cluster import cluster
+from shardwright.operators.models.recipes import RECIPES
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +48,8 @@ def shares(rows: Sequence[Row]) -> Floats:
 
 def _peak(row: Row) -> float:
     peaks = cluster(row.cluster).device.peak_flops
-    return row.devices * (peaks["float8"] if "float8" in row.software else peaks[row.precision])
+    recipe = RECIPES.get(row.precision)
+    return row.devices * peaks[row.precision if recipe is None else recipe.rate]
 
 
 def errors(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:

@@ -119,10 +119,7 @@ _SOFTWARE = (
 # Of the options of a profile: its name, the option, the figure, and its prior.
 _OPTIONS = (
     ("torchtitan", "eager", "pointwise", (1.7, 0.5, _MANY)),
-    ("torchtitan", "float8", "float8", (0.9, 0.15, 1.0)),
-    ("torchtitan", "float8_rowwise", "float8", (0.43, 0.3, 1.0)),
     ("torchtitan", "async_tensor", "exposed_activations", (0.53, 0.3, 1.0)),
-    ("megatron-core", "float8", "float8", (0.9, 0.15, 1.0)),
     ("megatron-core", "overlap", "exposed_activations", (0.53, 0.3, 1.0)),
     ("megatron-core", "overlap", "exposed_parameters", (0.2, 0.4, 1.0)),
     ("megatron-core", "overlap", "exposed_transfers", (0.3, 0.5, 1.0)),

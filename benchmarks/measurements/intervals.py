@@ -20,6 +20,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.intervals import SHARE
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.recipes import RECIPES
 from shardwright.planner.options import CompileOptions
 
 _FILE = FOLDER / "published" / "errors.yaml"
@@ -83,10 +84,10 @@ def _of_programs(rows: Sequence[Row]) -> Spread:
     """Return how far rows are from their programs by figures of devices, no software beside them.
 
     Of each source some rows are evaluated, evenly spaced: a program of all layers takes a second.
-    Steps whose products the software computes in float8 are left out, as programs have none.
+    Steps by a recipe of low precision are left out.
     """
     found: dict[str, list[float]] = {}
-    rows = [row for row in rows if "float8" not in row.software]
+    rows = [row for row in rows if row.precision not in RECIPES]
     for source in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == source]
         few = own[:: max(len(own) // _PROGRAMS, 1)][:_PROGRAMS]

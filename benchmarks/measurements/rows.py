@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwright.operators.models.recipes import RECIPES
 from shardwright.search.named_plan import NamedPlan
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "measurements" / "published.json"
@@ -124,7 +125,7 @@ def gpt_row(
         "group": "",
         **others,
     }
-    if any(bits in record["precision"] for bits in "48") and "float8" not in settings["software"]:
+    if any(b in record["precision"] for b in "48") and settings["precision"] not in RECIPES:
         raise LeftOutError(f"no rows of {settings['software']} in {record['precision']} to fit")
     if plan.passes(record["gbs"], record["gpus"]) % plan.pipeline and plan.chunks > 1:
         raise LeftOutError("micro-batches that are no multiple of the interleaved stages")
@@ -253,7 +254,12 @@ def _llama_sizes(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _llama(
-    record: Mapping[str, Any], source: str, described: str, software: str, chunks: int = 1
+    record: Mapping[str, Any],
+    source: str,
+    described: str,
+    software: str,
+    chunks: int = 1,
+    precision: str = "bfloat16",
 ) -> Row:
     shards, context = record["dp"] * (record["cp"] or 1), record["cp"] or 1
     plan = plan_of(
@@ -270,7 +276,7 @@ def _llama(
         plan,
         record.get("step_s") or record["step_s_derived"],
         family="llama",
-        precision="bfloat16",
+        precision=precision,
         cluster=described,
         software=software,
     )
@@ -293,9 +299,8 @@ def _nanotron(record: Mapping[str, Any]) -> Row:
 
 def _torchtitan(record: Mapping[str, Any]) -> Row:
     how, precision = record["software"].lower(), record["precision"]
+    recipe = "fp8-rowwise" if "rowwise" in precision else "fp8-current"
     options = {
-        "float8_rowwise": "rowwise" in precision,
-        "float8": "float8" in precision and "rowwise" not in precision,
         "async_tensor": "async" in how,
         "eager": "compile" not in how,
     }
@@ -319,7 +324,7 @@ def _torchtitan(record: Mapping[str, Any]) -> Row:
         plan,
         record["step_s_derived"],
         family="llama",
-        precision="bfloat16",
+        precision=recipe if "float8" in precision else "bfloat16",
         accumulate_type="lower" if stages > 1 else "float32",
         cluster="h200-3200g" if "H200" in record["gpu"] else "h100-96gb-3200g",
         software="+".join(["torchtitan", *(name for name, is_on in options.items() if is_on)]),
@@ -356,14 +361,15 @@ def _megatron_core(record: Mapping[str, Any]) -> Row:
     if not arch.get("layers") or arch.get("experts"):
         raise LeftOutError("sizes of its model not given, or a mixture of experts")
     if "H100" not in record["gpu"]:
-        raise LeftOutError("no rows of Megatron-Core in bfloat16 or float8 on this device to fit")
+        raise LeftOutError("no rows of Megatron-Core in bfloat16 or fp8 on this device to fit")
     if "FP8" not in record["precision"] and record["precision"] != "BF16":
         raise LeftOutError(f"precision {record['precision']}")
     if "alternatives" in (record.get("notes") or "") or record["quality"] == "ambiguous":
         raise LeftOutError("ambiguous, as the data say")
-    software = "megatron-core+overlap" + ("+float8" if "FP8" in record["precision"] else "")
+    precision = "fp8-current" if "FP8" in record["precision"] else "bfloat16"
     chunks = (record.get("vp") or 1) if record["pp"] > 1 else 1
-    return _llama(record, "Megatron-Core", "h100-3200g", software, chunks)
+    where = "h100-3200g", "megatron-core+overlap", chunks, precision
+    return _llama(record, "Megatron-Core", *where)
 
 
 SOURCES: dict[str, Callable[[Mapping[str, Any]], Row]] = {

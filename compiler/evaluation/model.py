@@ -12,6 +12,7 @@ from shardwright.compiler.evaluation.parts import Parts
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
+from shardwright.cost_model.pipelines.mixed import check_recipe
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.schedules import check_options
 from shardwright.dataflow.segments import block_of
@@ -20,6 +21,7 @@ from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.types import item_bytes
 from shardwright.operators.linear.nf4 import NF4MatMul
 from shardwright.operators.models.precision import MASTER
+from shardwright.operators.models.recipes import RECIPES
 from shardwright.passes.recompute import recomputations
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
@@ -63,6 +65,8 @@ class EvaluatedModel:
     _evaluations: dict[tuple[NamedPlan, int], Evaluation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.options.precision in RECIPES:
+            check_recipe(self.cluster, self.options.precision)
         other = next(
             (p for p in self.graph.parameters if p.trainable and p.value.type.dtype != MASTER), None
         )

@@ -11,8 +11,7 @@ from itertools import accumulate
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.fused import Kernel, kernels
-from shardwright.cost_model.efficiency.software import FLOAT8, Software
-from shardwright.cost_model.efficiency.unread import PRODUCTS, block_of
+from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.roofline import operator_work, seconds_of_nodes, value_bytes
 from shardwright.cost_model.streams import Placement, Task
@@ -33,10 +32,6 @@ def seconds_as_run(graph: Graph, cluster: Cluster, placed: Sequence[Placement]) 
     buckets = seconds_of_nodes(graph, cluster.without_latencies())
     triples = zip(placed, buckets, seconds, strict=True)
     found = [bucket if where.is_deferrable else alone for where, bucket, alone in triples]
-    if cluster.software.float8 is not None:
-        lower = seconds_of_nodes(graph, in_float8(cluster))
-        for i, node in enumerate(graph.nodes):
-            found[i] = lower[i] if is_linear(node) else found[i]
     for kernel in kernels(graph):
         first, *rest = kernel.positions
         found[first] = work_seconds(kernel_work(graph, kernel), cluster)
@@ -54,21 +49,6 @@ def kernel_work(graph: Graph, kernel: Kernel) -> Work:
     node = graph.nodes[kernel.positions[0]]
     name, dtype = node.operator, node.results[0].type.dtype
     return Work("pointwise", dtype, 0.0, moved, operator=name, clamped=clamped)
-
-
-def in_float8(cluster: Cluster) -> Cluster:
-    """Return a cluster for the products that its software computes in float8."""
-    software, device = cluster.software, cluster.device
-    if software is None or software.float8 is None:
-        return cluster
-    peak = device.peak_flops[FLOAT8] * software.float8.value
-    lower = device.model_copy(update={"peak_flops": dict.fromkeys(device.peak_flops, peak)})
-    return cluster.model_copy(update={"device": lower})
-
-
-def is_linear(node: Node) -> bool:
-    """Return whether a node is a product of a repeated block other than inside attention."""
-    return node.operator in PRODUCTS and bool(block_of(node))
 
 
 def in_line(tasks: Sequence[Task]) -> list[float]:

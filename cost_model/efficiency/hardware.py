@@ -18,9 +18,11 @@ from shardwright.cost_model.efficiency.figures import (
     Protocol,
 )
 from shardwright.cost_model.efficiency.kernels import Kernels
-from shardwright.cost_model.efficiency.software import FLOAT8, LIBRARIES
+from shardwright.cost_model.efficiency.software import LIBRARIES
+from shardwright.ir.errors import ClusterError
 from shardwright.ir.types import DTYPES
 from shardwright.ir.values import in_words
+from shardwright.operators.models.recipes import RATES, RECIPES
 
 HOST_LINKS = ("to_host", "from_host")
 """The two directions of the link to host memory, called as the operators that use them."""
@@ -41,8 +43,8 @@ class Device(Description):
         Product name.
     peak_flops : dict of str to float
         Peak rate of dense matrix products for each element type, in flop/s. ``float32`` is
-        required: it is the default for other element types. ``float8`` is that of training software
-        that computes products of lower precision in it.
+        required: it is the default for other element types. ``float8`` and ``float4`` are those of
+        products by a recipe of low precision.
     memory_bandwidth : float
         Bytes read or written per second.
     memory_bytes : int
@@ -58,6 +60,9 @@ class Device(Description):
     kernels : Kernels, optional
         Its kernels that were measured one by one, in the place of the shares of `efficiency`; it
         has that too, for what is not among them.
+    recipes : mapping of str to Figure
+        The recipes of low precision whose products it has, each with the share of their peak that
+        those attain over the share that products of 16 bits attain of theirs.
     workspaces : mapping of str to Figure
         Bytes of one workspace of each library on this device; training software has some of each
         (`SoftwareMemory.libraries`). Libraries that are not listed take none.
@@ -71,6 +76,7 @@ class Device(Description):
     memory_reserve: Annotated[float, Field(ge=0, lt=1)] = 0.06
     efficiency: DeviceEfficiency | None = None
     kernels: Kernels | None = None
+    recipes: dict[str, Figure] = Field(default_factory=dict)
     workspaces: dict[str, Figure] = Field(default_factory=dict)
 
     @property
@@ -87,7 +93,7 @@ class Device(Description):
     @field_validator("peak_flops")
     @classmethod
     def _known_dtypes(cls, peak_flops: dict[str, float]) -> dict[str, float]:
-        if unknown := sorted(set(peak_flops) - {*DTYPES, FLOAT8}):
+        if unknown := sorted(set(peak_flops) - {*DTYPES, *RATES}):
             raise ValueError(f"no element type is called `{unknown[0]}`")
         if "float32" not in peak_flops:
             raise ValueError("`float32` is missing")
@@ -99,6 +105,17 @@ class Device(Description):
         if unknown := sorted(set(workspaces) - set(LIBRARIES)):
             raise ValueError(f"no library is called `{unknown[0]}`, expected {in_words(LIBRARIES)}")
         return workspaces
+
+    @model_validator(mode="after")
+    def _recipes_have_rates(self) -> Self:
+        for name in self.recipes:
+            if name not in RECIPES:
+                raise ValueError(
+                    f"no recipe is called `{name}`, expected {in_words(tuple(RECIPES))}"
+                )
+            if RECIPES[name].rate not in self.peak_flops:
+                raise ValueError(f"`{RECIPES[name].rate}` of the recipe `{name}` is missing")
+        return self
 
     @model_validator(mode="after")
     def _kernels_have_others_beside(self) -> Self:
@@ -127,6 +144,23 @@ class Device(Description):
     def flops_per_second(self, dtype: str) -> float:
         """Return the peak rate for an element type; by default float32's."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
+
+    def recipe_flops_per_second(self, recipe: str) -> float:
+        """Return the peak rate of the products of a recipe of low precision.
+
+        Raises
+        ------
+        ClusterError
+            If the device has none.
+        """
+        if recipe not in self.recipes:
+            raise ClusterError(
+                f"{self.name} has no rate of products by the recipe `{recipe}`",
+                hint=f"it has {in_words(tuple(self.recipes))}"
+                if self.recipes
+                else "it has none of low precision; use `bfloat16`",
+            )
+        return self.peak_flops[RECIPES[recipe].rate]
 
 
 class Level(Description):

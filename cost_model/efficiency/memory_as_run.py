@@ -14,6 +14,7 @@ from dataclasses import replace
 from shardwright.cost_model.buffers import Buffers, MemoryUseReport, buffer_kinds, buffers
 from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.efficiency.fused import Kernel, kernels
+from shardwright.cost_model.efficiency.quantized_copies import quantized_sizes
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.unread import block_of
 from shardwright.cost_model.memory import peak_memory
@@ -101,6 +102,8 @@ def buffers_as_run(graph: Graph, software: Software) -> Buffers:
         for saved, results in _gathered_again(graph):
             whole = held.sizes[results[0]]
             sizes |= {**dict.fromkeys(results, 0.0), roots.get(saved, saved): whole}
+    if software.casts == "kept":
+        sizes |= quantized_sizes(graph, sizes, roots)
     if kept.accumulation == "in_products" or kept.gradients == "whole":
         sizes |= dict.fromkeys(_unreduced(graph), 0.0)
     scale = _logit_scale(graph, held, logits, kept.logits.value)

@@ -11,8 +11,6 @@ from typing import Any
 
 import yaml
 
-from shardwright.cost_model.efficiency.software import FLOAT8, Software
-
 _TABLE = files("shardwright.cost_model") / "published" / "steps.yaml"
 _LIKE = "like"
 SHORT = ("bfloat16", "float16")
@@ -46,7 +44,8 @@ def best_published(device: str, kind: str = SHORT[0]) -> Published | None:
     device : str
         The name of the device, as cluster files have it.
     kind : str
-        What most products were computed in: ``bfloat16``, which float16 counts as, or ``float8``.
+        What most products were computed in: ``bfloat16``, which float16 counts as, or ``float8`` or
+        ``float4``.
 
     Examples
     --------
@@ -67,9 +66,7 @@ def _table() -> dict[str, Any]:
     return table
 
 
-def beyond_published(
-    device: str, dtype: str, software: Software | None, utilization: float
-) -> str | None:
+def beyond_published(device: str, dtype: str, rate: str, utilization: float) -> str | None:
     """Return the sentence about a step that is above every published one; None where it is not.
 
     Parameters
@@ -78,15 +75,14 @@ def beyond_published(
         The name of the device.
     dtype : str
         What most products of the program are computed in.
-    software : Software, optional
-        The training software that runs it.
+    rate : str
+        The peak rate of the products that a recipe of low precision quantizes; empty without one.
     utilization : float
         The predicted share of the peak.
     """
     if dtype not in SHORT:
         return None
-    short = software is not None and software.float8 is not None
-    best = best_published(device, FLOAT8 if short else SHORT[0])
+    best = best_published(device, rate or SHORT[0])
     if best is None or utilization <= best.share:
         return None
     where = "on this device" if best.device == device else f"on its nearest relative, {best.device}"

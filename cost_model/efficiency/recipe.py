@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.as_run import (
-    in_float8,
-    is_linear,
     kernel_work,
     run_by,
     softmax_seconds,
@@ -91,15 +89,12 @@ class Entry:
         Whether it is run in every pass over micro-batches.
     unread : tuple of Entry
         What a software that recomputes whole blocks runs after it.
-    is_linear : bool
-        Whether it is a product of a repeated block, which software may compute in float8.
     """
 
     calls: tuple[Call, ...]
     placement: Placement
     in_loop: bool
     unread: tuple["Entry", ...] = ()
-    is_linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,13 +212,12 @@ class RecipeTimes:
     recipe: Recipe
     cluster: Cluster
     tasks: list[Task] = field(default_factory=list)
-    _known: dict[tuple[bool, bool, tuple[Call, ...]], float] = field(default_factory=dict)
+    _known: dict[tuple[bool, tuple[Call, ...]], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         software = self.cluster.software
         assert software is not None
         self.software, self.bare = software, self.cluster.without_latencies()
-        self.lower = in_float8(self.cluster)
         whole = software.recompute == "blocks"
         for entry in self.recipe.entries:
             unread = entry.unread if whole else ()
@@ -253,9 +247,9 @@ class RecipeTimes:
 
     def _task(self, entry: Entry) -> Task:
         bare = entry.placement.is_deferrable
-        key = bare, entry.is_linear, entry.calls
+        key = bare, entry.calls
         if key not in self._known:
-            cluster = self.bare if bare else self.lower if entry.is_linear else self.cluster
+            cluster = self.bare if bare else self.cluster
             self._known[key] = sum(self._call(call, cluster) for call in entry.calls)
         works = (call for call in entry.calls if isinstance(call, Work))
         host = sum(softmax_seconds(work, self.software) for work in works)
@@ -460,7 +454,7 @@ class _Recording:
         in_loop = self.loop is not None and self.loop.start <= position < self.loop.stop
         others = tuple(self._entry(i) for i in unread)
         calls = tuple(recorder.calls)
-        return Entry(calls, self.placed[position], in_loop, others, is_linear(node))
+        return Entry(calls, self.placed[position], in_loop, others)
 
 
 def recipe_of(graph: Graph, cluster: Cluster) -> Recipe:

@@ -3,7 +3,7 @@
 The default, `IDEAL`, is no profile: the host takes no time, and the timeline overlaps communication
 as far as the program allows. A profile times the same program as that software runs it. Its figures
 are fitted to published steps; each is one number for all models and plans. A profile has options,
-each of which changes some of its figures: ``torchtitan+float8+async_tensor``.
+each of which changes some of its figures: ``torchtitan+eager+async_tensor``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ from shardwright.cost_model.efficiency.figures import (
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ClusterError
 
-IDEAL, FLOAT8 = "ideal", "float8"
+IDEAL = "ideal"
 Library = Literal["cublas", "cublas_deterministic", "transformer_engine"]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 """Libraries that have workspaces on a device."""
@@ -155,9 +155,6 @@ class Software(Description):
         Seconds of a transfer between stages beside those of its bytes.
     step : Figure
         Seconds once in a step.
-    float8 : Figure, optional
-        Where products with weights of repeated blocks are computed in float8, their rate over that
-        of as large a share of the device's peak rate of float8 as products of other types attain.
     kernel : str, optional
         The kernel of its fused attention, where the device has it among its own; then neither
         `kernels` nor `widths` counts.
@@ -186,6 +183,10 @@ class Software(Description):
     gate : str
         Which experts a token chooses: all ``alike``, or ``neighbours``, as the gate of a benchmark
         that balances loads.
+    casts : str
+        Under a recipe of low precision each product quantizes what it reads by itself, ``each``;
+        products that read equal copies have them ``shared``, as a compiler finds them; or a tensor
+        is quantized once for all of its products, and the copies are ``kept``.
     memory : SoftwareMemory, optional
         How it keeps tensors; without it as the program.
     """
@@ -206,7 +207,6 @@ class Software(Description):
     transfers: Literal["whole", "scattered"]
     transfer: Figure
     step: Figure
-    float8: Figure | None = None
     kernel: str | None = None
     kernels: Figure | None = None
     widths: HeadWidths | None = None
@@ -219,6 +219,7 @@ class Software(Description):
     pairs: Literal["apart", "beside"] = "apart"
     exchange: Sent = "choices"
     gate: Gate = "alike"
+    casts: Literal["each", "shared", "kept"] = "each"
     memory: SoftwareMemory | None = None
 
     @model_validator(mode="after")
@@ -240,14 +241,6 @@ class Software(Description):
         rate = 1.0 if self.kernels is None else self.kernels.value
         return rate * (1.0 if self.widths is None else self.widths.share(width))
 
-    def check_on(self, peak_flops: Mapping[str, float], where: str) -> None:
-        """Refuse a profile that computes in float8 on devices without a rate of it."""
-        if self.float8 is not None and FLOAT8 not in peak_flops:
-            raise ClusterError(
-                f"software `{self.name}` computes in float8, and {where} has no peak rate of it",
-                hint="leave the option out, or add `float8` to `peak_flops` of the cluster file",
-            )
-
 
 def software_names() -> tuple[str, ...]:
     """Return the names of all profiles, the default first."""
@@ -261,7 +254,7 @@ def software_options(name: str) -> tuple[str, ...]:
 
 
 def software(text: str) -> Software | None:
-    """Return a profile by name and options, ``torchtitan+float8``; None for `IDEAL`.
+    """Return a profile by name and options, ``torchtitan+eager``; None for `IDEAL`.
 
     Raises
     ------
@@ -280,6 +273,8 @@ def software(text: str) -> Software | None:
     for i, option in enumerate(chosen):
         if option not in options:
             known = f"there are {', '.join(options)}" if options else "it has no options"
+            if option.startswith("float8"):
+                known = "say the type of products as `--precision fp8-current` or `fp8-rowwise`"
             raise ClusterError(f"software `{name}` has no option `{option}`", hint=known)
         if option in chosen[:i]:
             raise ClusterError(f"software `{text}` gives `{option}` twice", hint="give it once")

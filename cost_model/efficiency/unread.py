@@ -10,7 +10,8 @@ from shardwright.cost_model.streams import parameter_tensors
 from shardwright.ir.graph import Graph, Node
 
 _DEPTH = 2  # parts of the scope of a block: `blocks/0`
-PRODUCTS = ("matmul", "einsum", "contract_leading", "grouped_matmul", "grouped_outer")
+_PLAIN = ("matmul", "contract_leading", "grouped_matmul", "grouped_outer")
+PRODUCTS = (*_PLAIN, *(f"quantized_{name}" for name in _PLAIN), "einsum")
 """Operators that are matrix products."""
 
 

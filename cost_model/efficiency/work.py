@@ -124,7 +124,8 @@ class Work:
     scores : float
         Scores of attention in memory, by the times that they are read and written.
     item_bytes : float
-        Bytes of an element of its products.
+        Bytes of an element of its products; 0 of those by a recipe, whose operands and results
+        differ.
     operator : str
         The name of the operator.
     copied : float
@@ -138,6 +139,11 @@ class Work:
     alignment : int
         Of products of 16-bit numbers, the greatest of 1, 2, 4, 8 that divides the last dimension of
         every tensor; else 8.
+    recipe : str
+        Of products by a recipe of low precision, its name.
+    casts : tuple of (str, float)
+        Of those, what takes the place of `between` where software makes copies in another way: by
+        the values of `Software.casts`.
     """
 
     kind: Kind
@@ -153,6 +159,8 @@ class Work:
     launches: int = 1
     clamped: float = 0.0
     alignment: int = ALIGNED
+    recipe: str = ""
+    casts: tuple[tuple[str, float], ...] = ()
 
     @property
     def amount(self) -> float:
@@ -303,7 +311,10 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     moved = work.nbytes / (device.memory_bandwidth * _memory_share(work.kind, device))
     if work.kind == "product":
         products = sum(_product_seconds(p, work, device) for p in work.products)
-        between = work.between * _factor("pointwise", software) / device.achieved_bandwidth
+        made = (
+            work.between if software is None else dict(work.casts).get(software.casts, work.between)
+        )
+        between = made * _factor("pointwise", software) / device.achieved_bandwidth
         return max(products, moved) + between + work.launches * device.launch_seconds
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work, device, software)
@@ -325,17 +336,25 @@ def _product(product: Product, work: Work, device: Device) -> float:
 def _product_seconds(product: Product, work: Work, device: Device) -> float:
     """Return the seconds of matrix products: tiles in waves, at least their traffic."""
     moved = product.elements * work.item_bytes / device.achieved_bandwidth
-    peak = device.flops_per_second(work.dtype)
-    efficiency = device.efficiency
+    peak, efficiency = peak_of(work.dtype, work.recipe, device), device.efficiency
     if efficiency is None:
         return max(product.flops / peak, moved)
     rate = peak * _product_share(product, work, device) * _aligned(work, efficiency)
+    if work.recipe:
+        rate *= device.recipes[work.recipe].value
     if efficiency.multiprocessors is not None and not product.experts:
         tile = _TILE if efficiency.tile is None else efficiency.tile.value
         tiles = ceil(product.m / tile) * ceil(product.n / tile) * product.count
         processors = efficiency.multiprocessors.value
         rate *= tiles / (ceil(tiles / processors) * processors)
     return max(product.flops / max(rate, 1e-30), moved)
+
+
+def peak_of(dtype: str, recipe: str, device: Device) -> float:
+    """Return the peak rate of a type, or of the products of a recipe of low precision."""
+    if recipe:
+        return device.recipe_flops_per_second(recipe)
+    return device.flops_per_second(dtype)
 
 
 def _product_share(product: Product, work: Work, device: Device) -> float:

@@ -44,10 +44,12 @@ class Conventions:
     carries_parameter: bool = False
 
 
+_PRODUCT = Conventions(
+    never_replicated=True, contraction_order=("m", "k", "n"), gradient_computes=True
+)
 _CONVENTIONS: Mapping[str, Conventions] = {
-    "matmul": Conventions(
-        never_replicated=True, contraction_order=("m", "k", "n"), gradient_computes=True
-    ),
+    "matmul": _PRODUCT,
+    "quantized_matmul": _PRODUCT,
     "convolution": Conventions(by_samples_alone=True),
     "bias_add": Conventions(gradient_computes=True),
     "prelu": Conventions(gradient_computes=True),

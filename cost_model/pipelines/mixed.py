@@ -324,6 +324,19 @@ def of_one_kind(cluster: AnyCluster, why: str) -> Cluster:
     return cluster
 
 
+def check_recipe(cluster: AnyCluster, recipe: str) -> None:
+    """Refuse a recipe of low precision whose products a device of a cluster does not have.
+
+    Raises
+    ------
+    ClusterError
+        If there is such a device.
+    """
+    parts = cluster.parts if isinstance(cluster, MixedCluster) else (cluster,)
+    for part in parts:
+        part.device.recipe_flops_per_second(recipe)
+
+
 def mean_device(cluster: AnyCluster) -> Device:
     """Return the device of a cluster; with parts, one whose peak rates are the mean of all."""
     if not isinstance(cluster, MixedCluster):
@@ -332,7 +345,14 @@ def mean_device(cluster: AnyCluster) -> Device:
     types = dict.fromkeys(dtype for _, device in pairs for dtype in device.peak_flops)
     peaks = {t: sum(share * device.flops_per_second(t) for share, device in pairs) for t in types}
     name = " and ".join(device.name for _, device in pairs)
-    return pairs[0][1].model_copy(update={"name": name, "peak_flops": peaks})
+    first = pairs[0][1]
+    recipes = {
+        one: figure
+        for one, figure in first.recipes.items()
+        if all(one in device.recipes for _, device in pairs)
+    }
+    update = {"name": name, "peak_flops": peaks, "recipes": recipes}
+    return first.model_copy(update=update)
 
 
 _STAGES = (

@@ -13,11 +13,18 @@ from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.table import Exported
 from shardwright.frontends.configs.layout import layout_text
-from shardwright.operators.models.precision import MASTER
+from shardwright.operators.models.precision import MASTER, PRECISIONS
+from shardwright.operators.models.recipes import RECIPES
 from shardwright.search.named_plan import NamedPlan
 
 _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-_PRECISIONS: Final = {"float32": None, "bfloat16": "bf16", "float16": "fp16"}
+_RECIPES: Final = {name: dict(one.megatron) for name, one in RECIPES.items() if one.megatron}
+_PRECISIONS: Final = {
+    "float32": None,
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    **dict.fromkeys(_RECIPES, "bf16"),
+}
 _OPTIMIZERS: Final = {"adam": "adam", "sgd": "sgd", "momentum": "sgd"}
 _DISPATCHER: Final = "alltoall"  # by default every rank gathers the tokens of all
 Fields = dict[str, dict[str, object]]
@@ -113,6 +120,7 @@ def _type_flags(facts: Facts) -> list[str]:
     """Return the flags of types and of the update rule."""
     word, is_wide = _PRECISIONS[facts.precision], facts.accumulate_type == MASTER
     found = [f"--{word}"] if word else []
+    found += [f"--{flag} {value}" for flag, value in _RECIPES.get(facts.precision, {}).items()]
     if word == "bf16" and not is_wide:
         found.append("--grad-reduce-in-bf16")
     if word == "fp16" and is_wide:
@@ -141,6 +149,7 @@ def _stage_flags(named: NamedPlan, facts: Facts) -> list[str]:
 def _fields(named: NamedPlan, facts: Facts) -> Fields:
     """Return the fields of NeMo's recipes."""
     layout, word = _layout(named, facts), _PRECISIONS[facts.precision]
+    recipe = _RECIPES.get(facts.precision, {})
     model: dict[str, object] = {
         "tensor_model_parallel_size": named.tensor,
         "pipeline_model_parallel_size": named.pipeline,
@@ -159,6 +168,10 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "recompute_modules": ["core_attn"] if named.recompute == "selective" else None,
         "bf16": word == "bf16",
         "fp16": word == "fp16",
+        "fp8": recipe.get("fp8-format"),
+        "fp8_recipe": recipe.get("fp8-recipe"),
+        "fp4": recipe.get("fp4-format"),
+        "fp4_recipe": recipe.get("fp4-recipe"),
     }
     ddp: dict[str, object] = {
         "use_distributed_optimizer": named.zero > 0,
@@ -177,11 +190,16 @@ def _notes(facts: Facts, named: NamedPlan) -> list[str]:
     """Return what the flags do not say of the plan."""
     notes = ["the flags of the model and of its data are yours: give them to the script"]
     if facts.reduce_type != facts.accumulate_type and facts.precision != MASTER:
-        types = {True: "float32", False: facts.precision}
+        types = {True: "float32", False: PRECISIONS[facts.precision].compute}
         reduced, kept = (types[one == MASTER] for one in (facts.reduce_type, facts.accumulate_type))
         notes.append(
             f"gradients are reduced in {reduced} and accumulated in {kept} here, Megatron has one "
             f"type for both: {kept}; the figures are those of the types here"
+        )
+    if facts.precision in _RECIPES:
+        notes.append(
+            "products are quantized where they are run here; Transformer Engine keeps the "
+            "quantized copies of activations and weights instead, and the memory differs"
         )
     if named.recompute == "selective":
         notes.append("`core_attn` computes the scores again, which a flash kernel does anyway")

@@ -16,6 +16,7 @@ from shardwright.exports.parallelize.text import Writer
 from shardwright.exports.table import Exported
 from shardwright.ir.errors import PlanError
 from shardwright.operators.models.precision import MASTER
+from shardwright.operators.models.recipes import RECIPES
 from shardwright.search.named_plan import NamedPlan
 
 _PRECISIONS: Final = (MASTER, "bfloat16")
@@ -94,6 +95,12 @@ def _check_model(plan: Plan) -> None:
             "the plan is of a program that calls collectives itself, `export --to parallelize` "
             "writes plans whose tensors have layouts",
             "compile the model in another mode than `hybrid_parallel`",
+        )
+    if plan.document.precision in RECIPES:
+        raise refused(
+            f"the plan has products by the recipe `{plan.document.precision}`, which no call here "
+            "quantizes",
+            "compile the model with `--precision bfloat16`",
         )
     if plan.document.precision not in _PRECISIONS:
         raise refused(f"`fully_shard` scales no loss for the precision {plan.document.precision}")

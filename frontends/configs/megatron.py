@@ -11,6 +11,7 @@ from typing import Any
 from shardwright.dataflow.orders import InterleavedPairs
 from shardwright.frontends.configs.layout import is_even, sizes_of
 from shardwright.frontends.configs.reading import Fields, Reading
+from shardwright.frontends.configs.recipes import of_megatron
 from shardwright.frontends.configs.shell import flags_of
 
 _DEGREES = {
@@ -115,11 +116,6 @@ def read(where: str, text: str, *, with_model: bool) -> Reading:
         del fields.left[name]
     if fields.left:
         name, value = next(iter(fields.left.items()))
-        if name.startswith("fp8-"):
-            raise reading.error(
-                f"`--{name}`: a plan does not say the type of single products",
-                "remove the flags of fp8, and add `--software megatron-core+float8`",
-            )
         shown = f"--{name}" if value is True else f"--{name} {value}"
         raise reading.error(
             f"the flag `{shown}` is not supported",
@@ -319,7 +315,7 @@ def _read_types(fields: Fields) -> None:
             "`--bf16` and `--fp16` contradict each other", "keep one of them"
         )
     precision = {"bf16": "bfloat16", "fp16": "float16"}[lower[0]] if lower else "float32"
-    options["precision"] = precision
+    options["precision"] = of_megatron(fields, precision)
     wide = fields.take("accumulate-allreduce-grads-in-fp32") is not None
     narrow = fields.take("grad-reduce-in-bf16") is not None
     if lower and (wide or (precision == "bfloat16" and not narrow)):

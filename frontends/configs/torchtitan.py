@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwright.frontends.configs.layout import is_even
 from shardwright.frontends.configs.reading import Fields, Reading
+from shardwright.frontends.configs.recipes import of_torchtitan
 from shardwright.frontends.configs.torchtitan_models import FLAVORS, stage_sizes
 
 _SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
@@ -30,7 +31,7 @@ _OLD_KEYS = (
     *("enable_async_tensor_parallel", "enable_compiled_autograd", "fsdp_reshard_after_forward"),
     *("disable_loss_parallel", "enable_loss_parallel"),
 )
-_IN_SOFTWARE = "turn it off, and add `--software torchtitan+float8`"
+_BY_CONVERTER = 'turn it off, and name the converter in `[model]`: converters = ["float8"]'
 _EIGHT_BITS = ("float8", "mx", "quantize")  # in use only where a converter names them
 _NO_EFFECT = (
     *("job", "profiling", "metrics", "checkpoint", "lr_scheduler", "comm", "validation"),
@@ -77,14 +78,30 @@ def read(where: str, tables: Mapping[str, Any], *, with_model: bool) -> Reading:
         reading.notes.append(f"the model is another one than its `{named[0]}` `{named[1]}`")
     _read_plan(parts["parallelism"], parts["training"])
     if "float8" in of:
-        of["float8"].only("enable_float8_linear", (False,), _IN_SOFTWARE, False)
+        of["float8"].only("enable_float8_linear", (False,), _BY_CONVERTER, False)
+    recipe = of_torchtitan(parts["model"], found)
     for name, reader in _READERS.items():
         reader(parts[name])
         parts[name].end(f"`[{name}]` has no such key in a named plan")
         whole.left.pop(name, None)
+    if recipe is not None:
+        _set_recipe(reading, recipe)
+        for name in _EIGHT_BITS:
+            whole.left.pop(name, None)
     whole.drop(_NO_EFFECT)
     whole.end("the table changes the step in ways that are not known")
     return reading
+
+
+def _set_recipe(reading: Reading, recipe: str) -> None:
+    """Put a recipe in the place of the precision that it stands beside."""
+    if reading.options["precision"] != "bfloat16":
+        raise reading.error(
+            f"`{recipe}` stands beside {reading.options['precision']}, expected bfloat16",
+            'set `mixed_precision_param = "bfloat16"` in `[training]`, or leave out the converter; '
+            "types are lower only where parameters are divided",
+        )
+    reading.options["precision"] = recipe
 
 
 def _with_degrees(reading: Reading, tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -278,12 +295,6 @@ def _read_flavor(fields: Fields) -> None:
 
 
 def _read_model(fields: Fields) -> None:
-    converters = fields.take("converters", [])
-    if converters not in ([], ""):
-        raise fields.reading.error(
-            f"`converters` is `{converters}`, and a plan does not say the type of single products",
-            "remove it, and for float8 add `--software torchtitan+float8`",
-        )
     fields.drop(("tokenizer_path", "hf_assets_path", "norm_type", "print_after_conversion"))
 
 
@@ -304,7 +315,7 @@ def _read_training(fields: Fields) -> None:
         reading.options |= {"reduce_type": "float32", "accumulate_type": "float32"}
     fields.only("dtype", ("float32",), "parameters are float32", "float32")
     fields.only("enable_cpu_offload", (False,), "tensors stay on the devices", False)
-    fields.only("fp8_linear", ("", False), _IN_SOFTWARE, "")
+    fields.only("fp8_linear", ("", False), _BY_CONVERTER, "")
     if fields.flag("compile"):
         reading.software.append("training.compile")
     fields.drop(_OF_TRAINING)

@@ -60,7 +60,7 @@ class MatMul(OperatorInfo):
     defaults: ClassVar = {"transpose_a": False, "transpose_b": False}
     linear = ((0,), (1,))
     flops_per_point = 2.0
-    examples = (
+    examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[4, 6]", "f64[6, 2]")),
         Example(("f64[6, 4]", "f64[2, 6]"), {"transpose_a": True, "transpose_b": True}),
         Example(("f64[2, 4, 6]", "f64[6, 2]")),

@@ -18,6 +18,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.ir.values import check_choice
+from shardwright.operators.models.recipes import RECIPES, Recipe
 
 GradientType = Literal["lower", "float32"]
 """Where gradients of parameters are added up: in the type of the copies, or in that of masters."""
@@ -99,6 +100,8 @@ class Precision:
     others : str
         What all others compute in: ``widest``, the widest type of the activations that they read,
         which parameters follow; or ``float32``.
+    recipe : Recipe, optional
+        What quantizes the operands of products of repeated blocks, which `compute` is of otherwise.
 
     Raises
     ------
@@ -112,6 +115,7 @@ class Precision:
     inner: tuple[str, ...] = INNER
     lowered: tuple[str, ...] = LOWERED
     others: Literal["widest", "float32"] = "widest"
+    recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         check_choice("compute", self.compute, COMPUTED)
@@ -142,6 +146,7 @@ PRECISIONS = {name: Precision(name, name) for name in COMPUTED}
 """The policies by name."""
 for _policy in (*_of_amp("bfloat16"), *_of_amp("float16")):
     PRECISIONS[_policy.name] = _policy
+PRECISIONS |= {name: Precision(name, "bfloat16", recipe=own) for name, own in RECIPES.items()}
 
 
 def precision_named(name: object) -> Precision:

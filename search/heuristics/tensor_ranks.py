@@ -389,6 +389,9 @@ def walk(
         whole |= _alike(graph, found.dropped) if alike else found.dropped
 
 
+_DENSE = ("matmul", "quantized_matmul")
+
+
 def _waists(graph: Graph) -> frozenset[str]:
     """Return products whose narrow results a product widens: splitting that one sends less."""
 
@@ -398,7 +401,7 @@ def _waists(graph: Graph) -> frozenset[str]:
         for node in graph.nodes:
             if node.operands and weights.issuperset(node.operands):
                 weights.update(result.name for result in node.results)
-            elif node.operator == "matmul" and node.operands[1] in weights:
+            elif node.operator in _DENSE and node.operands[1] in weights:
                 name = node.operands[0]
                 inputs, outputs = graph.values[name].type.shape[-1], node.results[0].type.shape[-1]
                 if outputs > narrow.get(name, outputs):

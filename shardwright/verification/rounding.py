@@ -6,6 +6,9 @@ relative to their norm, is one number for a program. It is compared with an esti
 step of one device in float64, with every number rounded to the digits of the policy. The policy
 rounds fewer numbers than that, so it should not differ more; rounding errors are random, so a
 factor is allowed.
+
+A recipe of low precision rounds by the largest number of a block, which no number of digits
+describes: there the estimate is the step of one device by the same recipe, in its own types.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +20,8 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph
 from shardwright.ir.types import is_low, numpy_dtype, unit_roundoff
-from shardwright.operators.info import Array
+from shardwright.operators.info import Array, info_of
+from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.models.loss_scale import LOSS_SCALE, DynamicLossScale, loss_scale
 from shardwright.runtime import (
     Executor,
@@ -43,15 +47,18 @@ class Rounding:
         The norm of the difference of all gradients from those in float64, relative to their norm;
         infinite if one is not finite.
     bound : float
-        What rounding every number of the step to the digits of the policy changes, the same
-        measure, but at least one rounding; times a factor for chance.
+        What rounding every number of the step to the digits of the policy changes, or the recipe on
+        one device, the same measure, but at least one rounding; times a factor for chance.
     dtype : str
         The element type of the policy with the fewest digits.
+    recipe : str
+        The recipe of low precision; empty without one.
     """
 
     error: float
     bound: float
     dtype: str
+    recipe: str = ""
 
     @property
     def is_within(self) -> bool:
@@ -76,9 +83,19 @@ def policy_rounding(plan: Plan, batch: Mapping[str, Array]) -> Rounding | None:
     names = [n for n in names if n in plan.reference.values and n in program.values]
     unit = unit_roundoff(numpy_dtype(dtype))
     exact = _one_device(plan, names, batch, None)
-    rounded = _one_device(plan, names, batch, round(-np.log2(unit)) - 1)
-    bound = _ALLOWED * max(_distance(exact, rounded), unit)
-    return Rounding(_own_distance(plan, exact, batch), bound, dtype)
+    recipe = _recipe(program)
+    if recipe:
+        alike = _distance(exact, _own_types_of(plan, plan.reference, exact, batch, None))
+    else:
+        alike = _distance(exact, _one_device(plan, names, batch, round(-np.log2(unit)) - 1))
+    bound = _ALLOWED * max(alike, unit)
+    return Rounding(_own_distance(plan, exact, batch), bound, dtype, recipe)
+
+
+def _recipe(program: Graph) -> str:
+    """Return the recipe of low precision of a program; empty without one."""
+    infos = (info_of(program, node) for node in program.nodes)
+    return next((one.recipe.name for one in infos if isinstance(one, QuantizedProduct)), "")
 
 
 def _own_distance(plan: Plan, exact: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
@@ -129,7 +146,18 @@ def _in_own_types(
     plan: Plan, names: Iterable[str], batch: Mapping[str, Array], scale: float | None
 ) -> dict[str, Array]:
     """Return the gradients of the program in its own types, under a dynamic loss scale if given."""
-    program, local = plan.program, LocalCommunicator(plan.mesh)
+    return _own_types_of(plan, plan.program, names, batch, scale)
+
+
+def _own_types_of(
+    plan: Plan,
+    program: Graph,
+    names: Iterable[str],
+    batch: Mapping[str, Array],
+    scale: float | None,
+) -> dict[str, Array]:
+    """Return the gradients of the program, or of that of one device, in its own types."""
+    local = LocalCommunicator(plan.mesh) if program is plan.program else LocalCommunicator()
     state: State = initialize(program, plan.document.seed, local, plan.initial)
     if scale is not None:
         state[LOSS_SCALE] = dict.fromkeys(local.ranks, np.asarray(scale, np.float32))

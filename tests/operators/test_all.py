@@ -29,6 +29,13 @@ CASES = list(cases())
 NEVER_PARTIAL = {
     "cast": "rounding each partial sum is not rounding the sum",
     "exp_gradient": "the result of `exp` that it keeps is whole",
+    **dict.fromkeys(
+        (
+            *("quantized_matmul", "quantized_contract_leading"),
+            *("quantized_grouped_matmul", "quantized_grouped_outer"),
+        ),
+        "quantizing each partial sum is not quantizing the sum",
+    ),
     "on_gradient": "its zeros are sums of anything, and their gradients complete",
     "scaled_dot_product_attention": "its gradient reads the value in a product of three",
     "linear_attention": "its gradient reads all operands in products of three and more",

@@ -10,11 +10,11 @@ from shardwright.compiler.rates import Rates, rates
 from shardwright.cost_model.efficiency.hardware import Device
 from shardwright.cost_model.efficiency.intervals import Interval, step_interval
 from shardwright.cost_model.efficiency.published import SHORT, beyond_published
-from shardwright.cost_model.efficiency.software import FLOAT8
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
+from shardwright.operators.models.recipes import FLOAT4
 from shardwright.tools.answers.headline import Headline
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.training import (
@@ -28,7 +28,7 @@ from shardwright.tools.answers.training import (
 def out_of_range(speed: Rates, cluster: AnyCluster) -> str | None:
     """Return the sentence about a step above every published one; None where it is not."""
     name = mean_device(cluster).name
-    return beyond_published(name, _most(speed), cluster.software, speed.utilization)
+    return beyond_published(name, _most(speed), speed.flops.rate, speed.utilization)
 
 
 def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -> Interval | None:
@@ -36,7 +36,8 @@ def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -
 
     Published steps are of products in 16 bits, or of some of them in 8.
     """
-    if isinstance(cluster, MixedCluster) or _most(speed) not in (*SHORT, FLOAT8):
+    told = _most(speed) in SHORT and speed.flops.rate != FLOAT4
+    if isinstance(cluster, MixedCluster) or not told:
         return None
     routed = any(v.type.ragged is not None for v in plan.program.values.values())
     return step_interval(seconds, cluster, is_dense=not routed)

@@ -103,7 +103,7 @@ def _figures(answers: Answers) -> str:
     timed = ""
     if answers.software is not None:
         timed = (
-            f"; plans are compared as {answers.software.name} runs them, but for float8 and what "
+            f"; plans are compared as {answers.software.name} runs them, but for what "
             f"hosts launch between passes; {_account(answers.software)}"
         )
     return (

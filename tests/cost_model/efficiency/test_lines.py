@@ -216,12 +216,13 @@ def test_every_preset_says_what_it_attains_and_has_a_published_step(name):
 
 
 def test_a_step_above_all_published_ones_is_told():
-    told = beyond_published("H800 SXM 80GB", "bfloat16", None, 0.91)
+    told = beyond_published("H800 SXM 80GB", "bfloat16", "", 0.91)
     assert told == (
         "out of range: 91% MFU is above the 64% of the fastest published step on its nearest "
         "relative, H100 SXM5 80GB, Llama 2 7B on 16 devices, 13,745 tokens/s each (NVIDIA, "
         "JAX-Toolbox)"
     )
-    assert beyond_published("H100 SXM5 80GB", "bfloat16", None, 0.63) is None
-    assert beyond_published("H100 SXM5 80GB", "float32", None, 0.99) is None
-    assert beyond_published("one core", "bfloat16", None, 0.99) is None
+    assert beyond_published("H100 SXM5 80GB", "bfloat16", "", 0.63) is None
+    assert beyond_published("H100 SXM5 80GB", "float32", "", 0.99) is None
+    assert beyond_published("H100 SXM5 80GB", "bfloat16", "float8", 0.9) is None
+    assert beyond_published("one core", "bfloat16", "", 0.99) is None

@@ -328,7 +328,6 @@ def test_a_script_of_megatron_is_a_model_and_a_plan(tmp_path):
 @pytest.mark.parametrize(
     ("added", "match"),
     [
-        ("--fp8-format hybrid", r"remove the flags of fp8, .* `--software megatron-core\+float8`"),
         ("--num-experts 8 --qk-layernorm", "no form with `qk_norm=True`"),
         (
             "--moe-token-dispatcher-type x",

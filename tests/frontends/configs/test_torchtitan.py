@@ -84,6 +84,7 @@ FIRST = OLD.replace(
     "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1",
     'data_parallel_degree = -1\nfp8_linear = ""',
 )
+CONVERTED = 'flavor = "8B"\nconverters = ["quantize.linear.float8"]'
 EIGHT_BITS = ('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]')
 
 
@@ -117,9 +118,46 @@ def test_tables_of_eight_bits_that_no_converter_uses_have_no_effect(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("more", "recipe"),
+    [("", "fp8-current"), ('recipe_name = "rowwise"', "fp8-rowwise")],
+)
+def test_converters_become_recipes(more, recipe, tmp_path):
+    text = SHIPPED.replace(EIGHT_BITS[0], CONVERTED).replace('["output"]', f'["output"]\n{more}')
+    found = reading(tmp_path, text)
+    assert found.options["precision"] == recipe
+    assert "quantize" not in found.no_effect
+
+
+def test_micro_scaling_is_a_converter_too(tmp_path):
+    converted = CONVERTED.replace("float8", "mx")
+    assert reading(tmp_path, SHIPPED.replace(EIGHT_BITS[0], converted)).options == {
+        **reading(tmp_path, SHIPPED).options,
+        "precision": "mxfp8",
+    }
+
+
+@pytest.mark.parametrize(
     ("text", "old", "new", "match"),
     [
-        (SHIPPED, *EIGHT_BITS, r"`converters` is `\['float8'\]`.*torchtitan.float8"),
+        (SHIPPED, *EIGHT_BITS, r"`filter_fqns` is `\[\]`: expected \[\"output\"\]: the head stays"),
+        (
+            SHIPPED,
+            EIGHT_BITS[0],
+            CONVERTED.replace("float8", "int8"),
+            "expected none, or one of",
+        ),
+        (
+            SHIPPED.replace("8_all_gather = false", "8_all_gather = true"),
+            *(
+                EIGHT_BITS[0],
+                CONVERTED,
+                "`enable_fsdp_float8_all_gather` is `true`: parameter",
+            ),
+        ),
+        (
+            SHIPPED.replace('["output"]', '["output"]\nrecipe_name = "rowwise_with_gw_hp"'),
+            *(EIGHT_BITS[0], CONVERTED, "`recipe_name` is `rowwise_with_gw_hp`: expected tensorwi"),
+        ),
         (OLD, "linear = false", "linear = true", "`enable_float8_linear` is `true`"),
         (FIRST, 'fp8_linear = ""', 'fp8_linear = "dynamic"', "`fp8_linear` is `dynamic`"),
     ],

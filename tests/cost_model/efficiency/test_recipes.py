@@ -1,0 +1,186 @@
+"""The price and the memory of products by recipes of low precision."""
+
+import pytest
+
+from shardwright import compile as compile_plan
+from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.efficiency.files import device_names
+from shardwright.cost_model.efficiency.hardware import Device
+from shardwright.cost_model.efficiency.quantized_copies import quantized_sizes
+from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
+from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
+from shardwright.cost_model.roofline import operator_seconds, operator_work
+from shardwright.cost_model.timeline import simulate
+from shardwright.ir.errors import ClusterError, OptionError, PassError
+from shardwright.ir.layout import Layout
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType
+from shardwright.models import training_definition
+from shardwright.operators.info import operator_info
+from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.recipes import RECIPES
+from shardwright.planner.options import CompileOptions
+from shardwright.search.named_plan import NamedPlan
+from shardwright.verification.comparison import verify_plan
+from tests.extent import ANY_PLAN
+
+M, K, N = 8192, 4096, 2048
+SMALL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=128,batch=8,sequence=16,vocabulary=64"
+WHOLE = [Layout.replicated(2)] * 2
+
+
+def product(recipe: str, **attributes: object):
+    types = [TensorType("bfloat16", (M, K)), TensorType("bfloat16", (K, N))]
+    return operator_info("quantized_matmul", types, {"recipe": recipe, **attributes})
+
+
+# Bytes of an element of a copy, and how often it is read before.
+COPIES = {
+    "fp8-current": (1.0, 1.0, 2),
+    "fp8-rowwise": (1.0, 1.0, 1),
+    "fp8-blockwise": (1 + 4 / 128, 1 + 4 / 128**2, 1),
+    "mxfp8": (1 + 1 / 32, 1 + 1 / 32, 1),
+    "nvfp4": (0.5 + 1 / 16, 0.5 + 1 / 256, 2),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_product_takes_its_rate_its_casts_and_their_memory(recipe: str) -> None:
+    info, mesh, (a, b, reads) = product(recipe), Mesh(()), COPIES[recipe]
+    copies = M * K * a + K * N * b
+    assert info.workspace_bytes(WHOLE, mesh) == pytest.approx(copies)
+    name = "h100" if recipe in cluster("h100").device.recipes else "gb200-nvl72"
+    bare = cluster(f"{name}:figures=datasheet")
+    device = bare.device
+    found = operator_seconds(info, WHOLE, WHOLE[:1], mesh, bare)
+    flops = 2.0 * M * K * N / device.peak_flops[RECIPES[recipe].rate]
+    casts = (2 * reads * (M * K + K * N) + copies) / device.memory_bandwidth
+    launches = (1 + 2 * reads) * device.launch_seconds
+    assert found == pytest.approx(flops + casts + launches)
+    work = operator_work(info, WHOLE, WHOLE[:1], mesh)
+    assert work.nbytes == pytest.approx(copies + 2 * M * N)
+    casts = dict(work.casts)
+    assert casts["kept"] == pytest.approx(reads * M * K + M * K * a)  # no weights
+    each = 2 * reads * (M * K + K * N) + copies
+    assert casts["shared"] == pytest.approx(each / (2 if recipe == "fp8-current" else 1))
+    assert work.between == pytest.approx(each)
+    half = cluster(f"{name}:figures=attained").device
+    assert half.recipes[recipe].source
+
+
+def test_a_share_of_a_recipe_is_of_the_share_of_16_bits() -> None:
+    described, products = cluster("h100"), (Product(8192.0, 8448.0, 4096.0),)
+    launch, device = described.device.launch_seconds, described.device
+    flops = products[0].flops
+    short, low = (
+        work_seconds(Work("product", "bfloat16", flops, 0.0, products, recipe=own), described)
+        for own in ("", "fp8-current")
+    )
+    peaks = device.peak_flops["float8"] / device.peak_flops["bfloat16"]
+    share = device.recipes["fp8-current"].value
+    assert (short - launch) / (low - launch) == pytest.approx(peaks * share)
+
+
+def test_no_device_has_a_recipe_without_its_rate_and_most_have_none_of_16_bits_alone() -> None:
+    content = {
+        "name": "x",
+        "peak_flops": {"float32": 1e12},
+        "memory_bandwidth": 1e12,
+        "memory_bytes": 1,
+        "launch_seconds": 0.0,
+    }
+    figure = {"value": 1, "tag": "assumed", "source": "a test"}
+    with pytest.raises(ValueError, match="`float8` of the recipe `mxfp8` is missing"):
+        Device.model_validate({**content, "recipes": {"mxfp8": figure}})
+    with pytest.raises(ValueError, match="no recipe is called `fp6`, expected fp8-current, "):
+        Device.model_validate({**content, "recipes": {"fp6": figure}})
+    assert "h100" in device_names()
+
+
+@pytest.mark.parametrize(
+    ("where", "recipe", "sentence"),
+    [
+        (
+            "a100-selene",
+            "nvfp4",
+            "A100 SXM4 80GB has no rate of products by the recipe `nvfp4`; it has none of low "
+            "precision; use `bfloat16`",
+        ),
+        (
+            "h100",
+            "mxfp8",
+            "H100 SXM5 80GB has no rate of products by the recipe `mxfp8`; it has fp8-current, "
+            "fp8-rowwise or fp8-blockwise",
+        ),
+    ],
+)
+def test_a_recipe_that_a_device_lacks_is_refused(where: str, recipe: str, sentence: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        compile_plan(SMALL, devices=2, cluster=where, precision=recipe)
+    assert str(caught.value) == sentence
+
+
+def test_a_model_without_such_products_and_other_names_are_refused() -> None:
+    with pytest.raises(PassError, match="the precision `fp8-current` quantizes products of rep"):
+        compile_plan("mlp:batch=8,inputs=32,hidden=32", devices=2, precision="fp8-current")
+    with pytest.raises(OptionError, match="fp8-delayed"):
+        compile_plan(SMALL, devices=2, precision="fp8-delayed")
+
+
+def test_a_plan_by_a_recipe_is_the_model_and_as_far_from_float64_as_one_device() -> None:
+    found = compile_plan(SMALL, devices=4, precision="fp8-current", **ANY_PLAN)
+    verdict = verify_plan(found.plan, 1)
+    assert verdict.equal
+    rounding = verdict.rounding
+    assert rounding is not None
+    assert rounding.recipe == "fp8-current"
+    assert 0.02 < rounding.error <= rounding.bound < 0.4  # bfloat16 alone is at 0.006
+
+
+def evaluated(precision: str, run_by: str | None):
+    definition, _ = training_definition(SMALL, None, 1)
+    options = CompileOptions(optimizer=Optimizer("adam"), micro_batches=1, precision=precision)
+    where = cluster("gb200-nvl72").without_host()
+    own = None if run_by is None else software(run_by)
+    model = EvaluatedModel(definition.graph, where, options, own)
+    return model.evaluation(NamedPlan.parse("data=2,tensor=2,micro_batch=2"), 4)
+
+
+def test_software_keeps_quantized_copies_of_weights_and_activations() -> None:
+    """Of a weight two copies beside it; an activation that products alone read is its copy."""
+    program = evaluated("mxfp8", "megatron-core").program
+    found = quantized_sizes(program, {name: 1e6 for name in program.values}, {})
+    first = next(n for n in program.nodes if n.operator == "quantized_matmul")
+    rows, weight = first.operands
+    each = 1 + 1 / 32
+    assert found[rows] == pytest.approx(1e6 * each / 2)
+    elements = 64 * 64 / 2  # of the queries of a layer, over two tensor ranks
+    assert found[weight] == pytest.approx(1e6 + 2 * elements * each)
+    plain = evaluated("bfloat16", "megatron-core").program
+    assert quantized_sizes(plain, {name: 1e6 for name in plain.values}, {}) == {}
+
+
+def test_a_recipe_takes_less_time_where_products_are_large_and_no_less_memory() -> None:
+    large = "llama:layers=2,hidden=4096,heads=32,kv_heads=8,inner=14336,sequence=8192,batch=2"
+    steps = {}
+    for precision in ("bfloat16", "mxfp8", "nvfp4"):
+        definition, _ = training_definition(large, None, 1)
+        options = CompileOptions(optimizer=Optimizer("adam"), micro_batches=1, precision=precision)
+        where = cluster("gb200-nvl72").without_host()
+        model = EvaluatedModel(definition.graph, where, options, None)
+        found = model.evaluation(NamedPlan.parse("data=2,micro_batch=1"), 2)
+        steps[precision] = found.seconds, found.in_order.peak_bytes
+    assert steps["nvfp4"][0] < steps["mxfp8"][0] < steps["bfloat16"][0]
+    assert steps["mxfp8"][1] >= steps["bfloat16"][1]
+
+
+def test_a_program_is_timed_again_without_its_operators() -> None:
+    program, where = evaluated("mxfp8", "megatron-core").program, cluster("gb200-nvl72")
+    own = software("megatron-core")
+    timed = where.used_by(4)
+    step = simulate(program, timed.run_by(own)).step_seconds
+    passes = Repetition(2, 2)
+    found = recipe_of(program, timed).seconds(timed.run_by(own), passes)
+    assert found == pytest.approx(step, rel=1e-9)
