@@ -11,6 +11,8 @@ Llama 3 (Meta, 2024), section 3.3.2.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -24,6 +26,26 @@ from shardwright.operators.info import Array, Emitter, Gradients, Linearization,
 from shardwright.operators.rule import Rule, ShardView
 
 
+def _parts(queries: int, extents: tuple[int, ...], balanced: bool) -> Parts:
+    """Return how queries are divided."""
+    return Parts(deal(queries, extents), balanced)
+
+
+@lru_cache(maxsize=4096)
+def _most_pairs(
+    queries: int, keys: int, extents: tuple[int, ...], balanced: bool, causal: bool
+) -> int:
+    """Return the most pairs of a query and a key of any rank; searches ask many times."""
+    parts = _parts(queries, extents, balanced)
+    return max(
+        sum(
+            visible_pairs(start + count, keys, causal) - visible_pairs(start, keys, causal)
+            for start, count in parts.of(member)
+        )
+        for member in range(prod(extents))
+    )
+
+
 class _WithAllKeys(OverRing):
     """The base of balanced attention and its gradient."""
 
@@ -31,7 +53,7 @@ class _WithAllKeys(OverRing):
 
     def queries(self, extents: Sequence[int]) -> Parts:
         """Return how the queries are divided."""
-        return Parts(deal(self.rule.sizes["s"], tuple(extents)), bool(self.attributes["balanced"]))
+        return _parts(self.rule.sizes["s"], tuple(extents), bool(self.attributes["balanced"]))
 
     @property
     def all_keys(self) -> list[Run]:
@@ -40,17 +62,10 @@ class _WithAllKeys(OverRing):
 
     def busiest(self, heads: int, mesh: Mesh) -> float:
         """Return the operations of the rank with the most pairs of a query and a key."""
-        extents = [mesh.sizes[axis] for axis in self.axes]
-        queries, keys = self.queries(extents), self.rule.sizes["t"]
-        causal = bool(self.attributes["causal"])
-        pairs = max(
-            sum(
-                visible_pairs(start + count, keys, causal) - visible_pairs(start, keys, causal)
-                for start, count in queries.of(member)
-            )
-            for member in range(mesh.extent(self.axes))
-        )
-        return heads * pairs * self.flops_per_score
+        queries, keys = self.rule.sizes["s"], self.rule.sizes["t"]
+        extents = tuple(mesh.sizes[axis] for axis in self.axes)
+        balanced, causal = (bool(self.attributes[name]) for name in ("balanced", "causal"))
+        return heads * _most_pairs(queries, keys, extents, balanced, causal) * self.flops_per_score
 
 
 @register

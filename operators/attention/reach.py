@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from shardwright.ir.errors import IRError
+from shardwright.operators.halo import deal
 from shardwright.operators.info import Array, OperatorInfo
 from shardwright.operators.rule import ShardView
 
@@ -48,6 +50,30 @@ def visible_pairs(
         starts = range(0, queries, chunk)
         pairs -= sum(min(chunk, queries - start) * min(start, keys) for start in starts)
     return pairs
+
+
+@lru_cache(maxsize=4096)
+def causal_imbalance(
+    queries: int, keys: int, extents: tuple[int, ...], reach: tuple[bool, int, int, int]
+) -> float:
+    """Return the pairs of the last slice of queries over its share; searches ask many times.
+
+    Parameters
+    ----------
+    queries, keys : int
+        Numbers of them.
+    extents : tuple of int
+        Sizes of the mesh axes over which queries are divided.
+    reach : tuple
+        Which keys a query reads (`Reach.reach`).
+    """
+    slices = deal(queries, extents)
+    pairs = [
+        visible_pairs(start + count, keys, *reach) - visible_pairs(start, keys, *reach)
+        for start, count in slices
+    ]
+    longest = max(count for _, count in slices)
+    return max(pairs) * queries / (visible_pairs(queries, keys, *reach) * longest)
 
 
 class Reach(OperatorInfo):
@@ -130,9 +156,15 @@ class Reach(OperatorInfo):
 
     def visible(self, start: int, stop: int) -> int:
         """Return the number of pairs of a query of an interval and a key that it reads."""
-        keys = self.rule.sizes[self.keys]
-        read = [self.attributes[name] for name in ("causal", "window", "chunk", "documents")]
-        return visible_pairs(stop, keys, *read) - visible_pairs(start, keys, *read)
+        keys, reach = self.rule.sizes[self.keys], self.reach
+        return visible_pairs(stop, keys, *reach) - visible_pairs(start, keys, *reach)
+
+    @property
+    def reach(self) -> tuple[bool, int, int, int]:
+        """What decides which keys a query reads, but for masks; see `visible_pairs`."""
+        causal, *sizes = (self.attributes[n] for n in ("causal", "window", "chunk", "documents"))
+        window, chunk, documents = sizes
+        return causal, window, chunk, documents
 
     def first_keys(self, positions: Array) -> Array:
         """Return the first key that each query reads, by the positions of queries."""

@@ -14,8 +14,7 @@ import numpy as np
 from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.attention.reach import RESTRICTIONS, Reach
-from shardwright.operators.halo import deal
+from shardwright.operators.attention.reach import RESTRICTIONS, Reach, causal_imbalance
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -146,10 +145,8 @@ class Attention(Reach):
         axes, queries = operands[self.first].splits[2], self.rule.sizes["s"]
         if not axes or not self.attributes["causal"]:
             return 1.0
-        slices = deal(queries, tuple(mesh.sizes[axis] for axis in axes))
-        busiest = max(self.visible(start, start + count) for start, count in slices)
-        longest = max(count for _, count in slices)
-        return busiest * queries / (self.visible(0, queries) * longest)
+        extents = tuple(mesh.sizes[axis] for axis in axes)
+        return causal_imbalance(queries, self.rule.sizes[self.keys], extents, self.reach)
 
     def generate_strategies(
         self, mesh: Mesh, kinds: Mapping[str, int] | None = None

@@ -17,7 +17,7 @@ saves for backward: two prices, p and (k - 1) p, so k counts wherever prices do.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import inf
@@ -72,19 +72,13 @@ class PricedBlocks:
     budget: Budget
     has_prices: bool = True
     recomputes: bool = True
-    _known: dict[Hashable, PricedBlock] = field(default_factory=dict)
-    _kinds: list[Hashable] = field(default_factory=list)
+    _known: dict[int, PricedBlock] = field(default_factory=dict)
+    _kinds: tuple[int, ...] = ()  # of each block
     _passed_bytes: float | None = None
 
     def __post_init__(self) -> None:
-        blocks = self.problems.blocks
-        self._kinds = [self._key(block) for block in range(len(blocks))]
+        self._kinds = self.problems.blocks.counted
         self._first = {key: self._kinds.index(key) for key in dict.fromkeys(self._kinds)}
-
-    def _key(self, block: int) -> Hashable:
-        """Return what is equal for blocks of which the same is counted."""
-        blocks = self.problems.blocks
-        return blocks.key(block, block + 1), blocks.common_places(block)
 
     def _passed(self, in_flight: float) -> float:
         """Return the bytes on a device of what blocks save of others."""
@@ -137,7 +131,7 @@ class PricedBlocks:
         found = {key: number(self._least(key, price, in_flight)) for key in self._first}
         return np.array([found[key] for key in self._kinds])
 
-    def _least(self, key: Hashable, price: float, in_flight: float) -> Priced:
+    def _least(self, key: int, price: float, in_flight: float) -> Priced:
         if key not in self._known:
             self._known[key] = self._priced_block(self._first[key])
         return self._known[key].least(price, in_flight, self.budget)

@@ -5,8 +5,8 @@ much of it must be left for parameters that are gathered ahead only the simulate
 it is short, gathers are no longer hidden, and the step may take twice as long. So the first plan
 leaves about one gather; further ones leave more, as long as the step becomes shorter.
 
-Where links bind, how long blocking collectives wait for gathers only the simulated step tells, too.
-So plans whose gathers are smaller are tried as well, and the fastest one in narrower windows.
+Where links bind one half of the step, how long blocking collectives wait for gathers only the
+simulated step tells, too: so plans of smaller gathers are tried, and the fastest in more windows.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -159,8 +159,8 @@ class StepSearch:
         return self.blocks.best(ahead, [limit - each for each in over], most_bytes)
 
     def _gather_less(self) -> None:
-        """Try plans of ever smaller gathers where links bind, as long as they are faster."""
-        shortest = inf
+        """Try plans of ever smaller gathers where links bind one half, while they are faster."""
+        shortest = inf if self.site.intervals > 1 else 0.0
         while self._fastest is not None and self._fastest.seconds < shortest:
             shortest = self._fastest.seconds
             choices = [step.choice for step in self.steps if step.choice.can_spread]
@@ -171,8 +171,8 @@ class StepSearch:
                 self._leave_room(max(smaller))
 
     def _in_best_window(self, step: Step) -> Step:
-        """Return a step with the fastest of some windows where links bind, of no more memory."""
-        if not step.choice.can_spread or self._is_staged:
+        """Return a step with the fastest of some windows where links bind one half."""
+        if not step.choice.can_spread or self.site.intervals == 1:
             return step
         program, site, fastest = step.emitted.program, self.site, step.timeline
         for number in range(1, _WINDOWS + 1):

@@ -47,6 +47,11 @@ The best counts of Mixtral 8x7B on 64 H100, whose links bind, take 0.6 % more se
 by twice as much 0.3 %."""
 _FORWARD = 0.4
 """Weight of one link level in the forward half alone."""
+_MOST_LEVELS = 2
+"""Levels of links of a mesh, up to which the halves of a step are told apart.
+
+With three, fronts take twice the work: one of Llama 3 405B on 8 x 256 x 8 H100 took half of that of
+a search, and its plan takes longer than twice the best one."""
 _PATIENCE = 60.0  # seconds of work that one search may take: that of a layer takes less than one
 
 
@@ -160,7 +165,7 @@ class Site:
         Where computation binds both, its seconds are those of the step, whatever the halves.
         """
         is_one = self.blocks.loop.passes == 1 and self.options.stages == 1
-        if not is_one or not self.levels or not can_divide(self.source):
+        if not is_one or not 0 < len(self.levels) <= _MOST_LEVELS or not can_divide(self.source):
             return 1
         request = self._request(self.most_frequent, self._of_halves[0], self.boundary)
         free = request.solve(request.space, replace(self.limits, memory_limit=None)).assignment

@@ -212,6 +212,13 @@ class Blocks:
         return tuple(i for i, name in enumerate(values) if name in common)
 
     @cached_property
+    def counted(self) -> tuple[int, ...]:
+        """For each block a number, equal for equal blocks that have the same buffers in common."""
+        numbers: dict[Hashable, int] = {}
+        keys = ((self.key(i, i + 1), self.common_places(i)) for i in range(len(self)))
+        return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+    @cached_property
     def _common(self) -> list[frozenset[str]]:
         roots = buffer_roots(self.line.graph.nodes)
         touched = [{*_values(part), *_read(part)} for part in self._parts]
