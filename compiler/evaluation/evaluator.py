@@ -6,10 +6,11 @@ communication are those of the compiled program. Everything that tells what a pl
 none, asks here.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.parts import Parts, parts_of
@@ -40,6 +41,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.evaluation.lengthening import NotRepeatedError
+from shardwright.planner.evaluation.repeats import KEPT
 from shardwright.planner.evaluation.simulated_step import (
     SimulatedStep,
     in_least_memory,
@@ -56,6 +58,8 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
 from shardwright.search.plan_dimensions import Words
 from shardwright.solver.work import Budget
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -232,20 +236,31 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model in canonical form, and with few of its equal layers where it has many."""
+    """A model in canonical form, and with few of its equal layers, the fewest first.
+
+    Which of the shorter ones repeats is remembered for plans with sequence parallelism and without.
+    """
 
     whole: Graph
-    few: Shortened | None
+    shorter: tuple[Shortened, ...]
+    _first: dict[bool, int] = field(default_factory=dict)
 
     @staticmethod
     def of(whole: Graph, options: CompileOptions) -> "_Model":
         nothing = Decisions(Mesh(()), {}, {}, stages=stages_of(whole))
-        return _Model(whole, shortened(whole, nothing, options.optimizer.overrides))
+        overrides = options.optimizer.overrides
+        tried = (shortened(whole, nothing, overrides, kept) for kept in ((1, 1), (2, 1), KEPT))
+        return _Model(whole, tuple(few for few in tried if few is not None))
 
-    @property
-    def graph(self) -> Graph:
-        """The graph of few layers, or of all."""
-        return self.whole if self.few is None else self.few.graph
+    def repeated(self, plan: NamedPlan, of: Callable[[Shortened], T]) -> T | None:
+        """Return what is found with few layers that repeat under a plan; None where none do."""
+        begin = self._first.get(plan.sequence_parallel, 0)
+        for number, few in enumerate(self.shorter[begin:], begin):
+            with suppress(NotRepeatedError):
+                found = of(few)
+                self._first[plan.sequence_parallel] = number
+                return found
+        return None
 
 
 @dataclass
@@ -339,8 +354,17 @@ class Evaluator:
         model = self._in_one_stage(options)
         timed = self.cluster.without_host().run_by(self.software)
         with rare_collections():
-            program = self._emitted(model.graph, self._decided(model.graph, plan, options), options)
-            return parts_of(program, model.graph, model.few, timed, words)
+
+            def of(few: Shortened) -> Parts:
+                program = self._emitted_alone(few.graph, plan, options)
+                few.check_repeats(program)
+                return parts_of(program, few.graph, few, timed, words)
+
+            found = model.repeated(plan, of)
+            if found is None:
+                program = self._emitted_alone(model.whole, plan, options)
+                found = parts_of(program, model.whole, None, timed, words)
+            return found
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -359,11 +383,15 @@ class Evaluator:
     def _program(self, plan: NamedPlan, options: CompileOptions) -> Graph:
         """Return the program of a plan, before gradients are fused."""
         model, decisions = self._model(options), self._decisions(plan, options)
-        if model.few is not None:
-            with suppress(NotRepeatedError):
-                few = model.few
-                return few.lengthened(self._emitted(few.graph, few.decided(decisions), options))
-        return self._emitted(model.whole, decisions, options)
+
+        def of(few: Shortened) -> Graph:
+            return few.lengthened(self._emitted(few.graph, few.decided(decisions), options))
+
+        return model.repeated(plan, of) or self._emitted(model.whole, decisions, options)
+
+    def _emitted_alone(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Graph:
+        """Return the program of a plan for a model in one stage, before gradients are fused."""
+        return self._emitted(source, self._decided(source, plan, options), options)
 
     def _emitted(self, model: Graph, decisions: Decisions, options: CompileOptions) -> Graph:
         """Return the program that the passes make of a model, before gradients are fused."""
@@ -395,10 +423,11 @@ class Evaluator:
     def _decided_in_one_stage(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
         """Return the decisions of a plan about the whole model: those of few layers, if equal."""
         model = self._in_one_stage(options)
-        if model.few is not None:
-            with suppress(NotRepeatedError):
-                return model.few.extended(self._decided(model.few.graph, plan, options))
-        return self._decided(model.whole, plan, options)
+
+        def of(few: Shortened) -> Decisions:
+            return few.extended(self._decided(few.graph, plan, options))
+
+        return model.repeated(plan, of) or self._decided(model.whole, plan, options)
 
     def _decided(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Decisions:
         """Return the decisions of a plan about a model in one stage, of few layers or of all.

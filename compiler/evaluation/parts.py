@@ -9,6 +9,7 @@ of a program of tensor and expert ranks, of one micro-batch size; data ranks and
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
+from itertools import chain
 from operator import add
 from typing import NamedTuple
 
@@ -262,11 +263,13 @@ def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
     whole = source if few is None else few.whole
     scopes = {node.name: block_of(node.scope) for node in whole.nodes}
     found: dict[str, tuple[str, ...]] = {block: (block,) for block in scopes.values() if block}
-    for first, *layers, last in () if few is None else few.stretches:
+    for first, *layers, last in chain(*(() if few is None else few.levels)):
         for one, *others, other in zip(first, *layers, last, strict=True):
             ends = scopes.get(one, ""), scopes.get(other, "")
             for name in others if all(ends) else ():
-                found[scopes[name]] = ends
+                found[scopes[name]] = tuple(
+                    {**dict.fromkeys(found[ends[0]]), **dict.fromkeys(found[ends[1]])}
+                )
     return list(found.values())
 
 

@@ -18,8 +18,8 @@ class NotRepeatedError(Exception):
     """What the passes emitted does not repeat as the model does."""
 
 
-def lengthened(whole: Graph, program: Graph, layers: Layers) -> Graph:
-    """Return a program with the layers of one stretch that are not in it.
+def lengthened(whole: Graph, program: Graph, stretches: Sequence[Layers]) -> Graph:
+    """Return a program with the layers of some stretches that are not in it.
 
     Parameters
     ----------
@@ -27,15 +27,20 @@ def lengthened(whole: Graph, program: Graph, layers: Layers) -> Graph:
         The whole model.
     program : Graph
         What passes made of the model without the layers but the first and the last.
-    layers : tuple
-        The layers; see `repeats.equal_layers`.
+    stretches : sequence of Layers
+        The layers of each; see `repeats.equal_layers`.
 
     Raises
     ------
     NotRepeatedError
         If the program does not repeat as the model does.
     """
-    return _Lengthening(whole, program, layers).program()
+    return _Lengthening(whole, program, stretches).program()
+
+
+def check_repeats(whole: Graph, program: Graph, stretches: Sequence[Layers]) -> None:
+    """Raise an error if layers can not be put into a program; see `lengthened`."""
+    _Lengthening(whole, program, stretches).check()
 
 
 class _Read(NamedTuple):
@@ -48,48 +53,37 @@ class _Read(NamedTuple):
     name: str
 
 
-class _Lengthening:
-    """A program into which the layers of one stretch are put.
+class _Stretch:
+    """The layers of one stretch: what values are called in each, by their names in the first.
 
-    Of two layers that stay, the others are put between the first and the second. What they are is
-    told by both: what the second one reads of the first, each reads of the one before, and what the
-    first reads of the second, of the next.
+    Parameters
+    ----------
+    layers : Layers
+        The layers, of which the first and the last stay.
     """
 
-    def __init__(self, whole: Graph, program: Graph, layers: Layers) -> None:
-        self.whole, self.short = whole, program
-        self.sides = dict.fromkeys(layers[0], 1) | dict.fromkeys(layers[-1], 2)
-        sides = [self._of_node(node) for node in program.nodes]
-        self.nodes = _Between(program.nodes, sides)
-        self.stored = _Between(program.parameters, [self._of_stored(p) for p in program.parameters])
+    def __init__(self, layers: Layers) -> None:
+        self.layers, self.count = layers, len(layers) - 2
         self.second = dict(zip(layers[0], layers[-1], strict=True))
-        self.second.update((one.name, two.name) for one, two in self.stored.pairs)
-        for one, two in self.nodes.pairs:
-            _check(len(one.results) == len(two.results) and len(one.operands) == len(two.operands))
-            names = zip(one.results, two.results, strict=True)
-            self.second.update((mine.name, its.name) for mine, its in names)
-        self.first = {two: one for one, two in self.second.items()}
-        taken = {*program.values, *whole.values}
+        self.first: dict[str, str] = {}
         self.names: list[dict[str, str]] = []
         self.scopes: list[dict[str, str]] = []
-        for layer in layers[1:-1]:
-            source = dict(zip(layers[0], layer, strict=True))
-            self.names.append(self._names_of(source, len(self.names), taken))
-            made = [(one, source[one]) for one in layers[0] if one in whole.producers]
+        self.around: dict[int, tuple[Mapping[str, str], ...]] = {}
+
+    def name_all(self, whole: Graph, taken: set[str]) -> None:
+        """Name the values of the layers that are put, once those of both that stay are known."""
+        first, *inner, _ = self.layers
+        self.first = {two: one for one, two in self.second.items()}
+        for number, layer in enumerate(inner):
+            source = dict(zip(first, layer, strict=True))
+            self.names.append(self._names_of(source, number, taken))
+            made = [(one, source[one]) for one in first if one in whole.producers]
             scopes = {whole.producers[a].scope: whole.producers[b].scope for a, b in made}
             self.scopes.append(scopes)
-        self.own = {name: name for name in self.second}
-        self.around = {
-            at: tuple(self._names_in(at + step) for step in (0, 1, -1))
-            for at in range(-1, len(layers) - 1)
-        }
-
-    def _of_stored(self, parameter: Parameter) -> int:
-        return self.sides.get(parameter.weight or parameter.name, 0)
-
-    def _of_node(self, node: Node) -> int:
-        origin = node.provenance
-        return self.sides.get(origin.operator or origin.tensor, 0)
+        of_each = [{name: name for name in self.second}, *self.names, self.second]
+        for at in range(-1, self.count + 1):
+            steps = (at, min(at + 1, self.count), max(at - 1, -1))
+            self.around[at] = tuple(of_each[1 + place] for place in steps)
 
     def _names_of(self, source: Mapping[str, str], number: int, taken: set[str]) -> dict[str, str]:
         """Return the names of values in a layer that is put, by those in the first."""
@@ -107,54 +101,23 @@ class _Lengthening:
             names[name] = own
         return names
 
-    def _names_in(self, number: int) -> Mapping[str, str]:
-        """Return the names in a layer of the values of the first: -1 is the first itself."""
-        if number < 0:
-            return self.own
-        return self.names[number] if number < len(self.names) else self.second
-
-    def program(self) -> Graph:
-        """Return the program with the layers."""
-        short, count = self.short, len(self.names)
-        ends: dict[str, Node] = {}
-        read: dict[str, list[_Read]] = {}
-        for one, two in self.nodes.pairs:
-            _check(one.operator == two.operator)
-            _check(constants(one.attributes) == constants(two.attributes))
-            _check(one.strategy == two.strategy and all(map(_are_alike, one.results, two.results)))
-            _check(one.provenance.role == two.provenance.role)
-            reads = read[one.name] = list(map(self._reading, _named(one), _named(two)))
-            further = [r.step == 1 for r in reads], [r.step == -1 for r in reads]
-            ends[one.name] = self._reads(one, reads, -1, further[0])
-            ends[two.name] = self._reads(two, reads, count, further[1])
-        for p, q in self.stored.pairs:
-            _check(_are_alike(p.value, q.value) and p.role == q.role)
-        updates = _Between(short.updates, [self._side(name) for name, _ in short.updates])
-        _check(not any(map(self._side, short.outputs)))
-        nodes = self.nodes.filled(count, lambda one, number: self._put(one, read[one.name], number))
-        kept = {node.name: ends.get(node.name) or self._outside(node) for node in short.nodes}
-        return replace(
-            short,
-            parameters=self.stored.filled(count, self._put_parameter),
-            nodes=tuple([kept.get(node.name, node) for node in nodes]),
-            updates=updates.filled(count, self._put_update),
-        )
-
-    def _side(self, name: str) -> int:
-        return 1 if name in self.second else 2 if name in self.first else 0
-
-    def _reading(self, one: str, two: str) -> _Read:
-        """Return what the layers read where the first reads one value and the second another."""
+    def reading(self, one: str, two: str) -> _Read:
+        """Return what the layers read where the first reads one value and the last another."""
         if self.second.get(one) == two and one != two:
             return _Read(0, one)
         if two in self.second:
+            _check(not self._has(one))
             return _Read(-1, two)
         if one in self.first:
+            _check(not self._has(two))
             return _Read(1, self.first[one])
-        _check(one == two)
+        _check(one == two and not self._has(one))
         return _Read(None, one)
 
-    def _reads(
+    def _has(self, name: str) -> bool:
+        return name in self.second or name in self.first
+
+    def reads(
         self, node: Node, reads: Sequence[_Read], number: int, others: Sequence[bool]
     ) -> Node:
         """Return an operator that stays: at some places it reads other layers than now."""
@@ -166,9 +129,94 @@ class _Lengthening:
         provenance = Provenance(operator, node.provenance.role, tensor, target)
         return replace(node, operands=tuple(operands), provenance=provenance)
 
-    def _put(self, node: Node, reads: Sequence[_Read], number: int) -> Node:
+
+class _Lengthening:
+    """A program into which the layers of stretches are put.
+
+    Of two layers that stay, the others are put between the first and the second. What they are is
+    told by both: what the second one reads of the first, each reads of the one before, and what the
+    first reads of the second, of the next.
+    """
+
+    def __init__(self, whole: Graph, program: Graph, stretches: Sequence[Layers]) -> None:
+        self.whole, self.short = whole, program
+        self.stretches = [_Stretch(layers) for layers in stretches]
+        self.counts = [one.count for one in self.stretches]
+        self.sides: dict[str, int] = {}
+        for number, (first, *_, last) in enumerate(stretches):
+            self.sides |= dict.fromkeys(first, _side_of(number, 0))
+            self.sides |= dict.fromkeys(last, _side_of(number, 1))
+        sides = [self._of_node(node) for node in program.nodes]
+        self.nodes = _Between(program.nodes, sides)
+        self.stored = _Between(program.parameters, [self._of_stored(p) for p in program.parameters])
+        for number, one, two in self.stored.pairs:
+            self._name(number, one.name, two.name)
+        for number, mine, its in self.nodes.pairs:
+            _check(len(mine.results) == len(its.results))
+            _check(len(mine.operands) == len(its.operands))
+            for one, two in zip(mine.results, its.results, strict=True):
+                self._name(number, one.name, two.name)
+        taken = {*program.values, *whole.values}
+        for stretch in self.stretches:
+            stretch.name_all(whole, taken)
+
+    def _name(self, number: int, one: str, two: str) -> None:
+        """Let a value of the last layer of a stretch be what another is in the first."""
+        self.stretches[number].second[one] = two
+        self.sides[one], self.sides[two] = _side_of(number, 0), _side_of(number, 1)
+
+    def _of_stored(self, parameter: Parameter) -> int:
+        return self.sides.get(parameter.weight or parameter.name, 0)
+
+    def _of_node(self, node: Node) -> int:
+        origin = node.provenance
+        return self.sides.get(origin.operator or origin.tensor, 0)
+
+    def check(self) -> dict[str, list[_Read]]:
+        """Return what the operators of the first layers read, once the last ones are equal."""
+        for _, p, q in self.stored.pairs:
+            _check(_are_alike(p.value, q.value) and p.role == q.role)
+        _check(not any(map(self.sides.get, self.short.outputs)))
+        return {
+            one.name: self._reads_of(self.stretches[number], one, two)
+            for number, one, two in self.nodes.pairs
+        }
+
+    def program(self) -> Graph:
+        """Return the program with the layers."""
+        short, read, ends = self.short, self.check(), dict[str, Node]()
+        for number, one, two in self.nodes.pairs:
+            stretch, reads = self.stretches[number], read[one.name]
+            further = [r.step == 1 for r in reads], [r.step == -1 for r in reads]
+            ends[one.name] = stretch.reads(one, reads, -1, further[0])
+            ends[two.name] = stretch.reads(two, reads, stretch.count, further[1])
+        updates = _Between(short.updates, [self.sides.get(name, 0) for name, _ in short.updates])
+        nodes = self.nodes.filled(
+            self.counts, lambda one, of, number: self._put(one, read[one.name], of, number)
+        )
+        kept = {node.name: ends.get(node.name) or self._outside(node) for node in short.nodes}
+        return replace(
+            short,
+            parameters=self.stored.filled(self.counts, self._put_parameter),
+            nodes=tuple([kept.get(node.name, node) for node in nodes]),
+            updates=updates.filled(self.counts, self._put_update),
+        )
+
+    def _reads_of(self, stretch: _Stretch, one: Node, two: Node) -> list[_Read]:
+        """Return what an operator of a stretch reads, once it is equal in both layers."""
+        _check(one.operator == two.operator)
+        _check(constants(one.attributes) == constants(two.attributes))
+        _check(one.strategy == two.strategy and all(map(_are_alike, one.results, two.results)))
+        _check(one.provenance.role == two.provenance.role)
+        reads = list(map(stretch.reading, _named(one), _named(two)))
+        outside = {self.sides.get(read.name, 0) for read in reads if read.step is None} - {0}
+        _check(not any(_other(side) in outside for side in outside))
+        return reads
+
+    def _put(self, node: Node, reads: Sequence[_Read], of: int, number: int) -> Node:
         """Return an operator of a layer that is put, by that of the first layer."""
-        around, attributes = self.around[number], node.attributes
+        stretch = self.stretches[of]
+        around, attributes = stretch.around[number], node.attributes
         own = around[0]
         operator, tensor, target, *operands = [
             name if step is None else around[step][name] for step, name in reads
@@ -181,32 +229,35 @@ class _Lengthening:
             tuple(operands),
             tuple([Value(own[r.name], r.type, r.layout) for r in node.results]),
             attributes,
-            self.scopes[number].get(node.scope, node.scope),
+            stretch.scopes[number].get(node.scope, node.scope),
             node.strategy,
             Provenance(operator, node.provenance.role, tensor, target),
         )
 
-    def _put_update(self, update: tuple[str, str], number: int) -> tuple[str, str]:
-        names = self.names[number]
+    def _put_update(self, update: tuple[str, str], of: int, number: int) -> tuple[str, str]:
+        names = self.stretches[of].names[number]
         return names[update[0]], names[update[1]]
 
-    def _put_parameter(self, parameter: Parameter, number: int) -> Parameter:
-        names = self.names[number]
+    def _put_parameter(self, parameter: Parameter, of: int, number: int) -> Parameter:
+        names = self.stretches[of].names[number]
         name, weight = names[parameter.name], names.get(parameter.weight, parameter.weight)
         attributes = parameter.attributes
-        if parameter.name in self.sides:
+        if parameter.name in self.stretches[of].layers[0]:
             attributes = self.whole.parameter(name).attributes
         value = replace(parameter.value, name=name)
         return replace(parameter, value=value, attributes=attributes, weight=weight)
 
     def _outside(self, node: Node) -> Node:
         """Return an operator of no layer: one that reads all layers, as a sum may, reads more."""
-        sides = [self._side(name) for name in node.operands]
-        if not {1, 2} <= set(sides):
+        sides = [self.sides.get(name, 0) for name in node.operands]
+        both = {side for side in sides if side and _other(side) in sides}
+        if not both:
             return node
-        operands = _Between(node.operands, sides)
-        _check(all(self.second[one] == two for one, two in operands.pairs))
-        names = operands.filled(len(self.names), lambda name, number: self.names[number][name])
+        operands = _Between(node.operands, [side if side in both else 0 for side in sides])
+        _check(all(self.stretches[n].second[one] == two for n, one, two in operands.pairs))
+        names = operands.filled(
+            self.counts, lambda name, of, number: self.stretches[of].names[number][name]
+        )
         return replace(node, operands=names)
 
 
@@ -225,15 +276,25 @@ def _check(repeats: bool) -> None:
         raise NotRepeatedError
 
 
+def _side_of(number: int, last: int) -> int:
+    """Return the side of what belongs to the first or the last layer of a stretch; 0 is neither."""
+    return 1 + 2 * number + last
+
+
+def _other(side: int) -> int:
+    """Return the side of the other layer of the same stretch."""
+    return ((side - 1) ^ 1) + 1
+
+
 class _Between(Generic[T]):
     """A sequence in which layers are put between two of them.
 
     Parameters
     ----------
     items : sequence
-        The sequence; stretches of both layers are side by side, in either order.
+        The sequence; those of both layers of a stretch are side by side, in either order.
     sides : sequence of int
-        1 for what belongs to the first layer, 2 for the second, 0 for neither.
+        The side of each; see `_side_of`.
     """
 
     def __init__(self, items: Sequence[T], sides: Sequence[int]) -> None:
@@ -246,24 +307,32 @@ class _Between(Generic[T]):
         while at < len(parts):
             side, part = parts[at]
             other, beside = parts[at + 1] if side and at + 1 < len(parts) else (0, [])
-            _check(not side or (side + other == 3 and len(part) == len(beside)))
+            _check(not side or (other == _other(side) and len(part) == len(beside)))
             self._parts.append((side, part, beside))
             at += 2 if side else 1
 
     @property
-    def pairs(self) -> Iterator[tuple[T, T]]:
-        """What the first layer has, with that of the second."""
+    def pairs(self) -> Iterator[tuple[int, T, T]]:
+        """What the first layer of a stretch has, with that of the last; and which stretch it is."""
         for side, part, beside in self._parts:
             if side:
-                yield from zip(*((part, beside) if side == 1 else (beside, part)), strict=True)
+                number, last = divmod(side - 1, 2)
+                both = (beside, part) if last else (part, beside)
+                yield from ((number, *pair) for pair in zip(*both, strict=True))
 
-    def filled(self, count: int, put: Callable[[T, int], T]) -> tuple[T, ...]:
-        """Return the sequence with so many layers more; `put` makes their items of the first's."""
+    def filled(self, counts: Sequence[int], put: Callable[[T, int, int], T]) -> tuple[T, ...]:
+        """Return the sequence with so many layers more of each stretch.
+
+        `put` makes their items of the first layer's, with the number of the stretch and the layer.
+        """
         found: list[T] = []
         for side, part, beside in self._parts:
             found += part
-            numbers = range(count) if side == 1 else range(count - 1, -1, -1)
-            for number in numbers if side else ():
-                found += [put(item, number) for item in (part if side == 1 else beside)]
+            if side:
+                of, last = divmod(side - 1, 2)
+                numbers = range(counts[of])
+                first = beside if last else part
+                for number in reversed(numbers) if last else numbers:
+                    found += [put(item, of, number) for item in first]
             found += beside
         return tuple(found)

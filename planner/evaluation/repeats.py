@@ -18,8 +18,10 @@ from shardwright.planner.plan.equality import constants
 
 Overrides = Mapping[str, Mapping[str, Attribute]]
 Layers = tuple[tuple[str, ...], ...]
-_KEPT = 2  # places that stay at both ends of equal ones: one has other neighbours, one is copied
-_FEWEST = 2 * _KEPT + 1  # periods of a run of which one can be left out
+Kept = tuple[int, int]
+KEPT: Kept = (2, 2)
+"""Places that stay at the ends of equal ones, if passes may make the outer ones other than others:
+one has other neighbours, one is copied. With fewer of them the emitted program tells whether."""
 _LENGTHS = 64
 """Lengths of a period that are tried at an operator: so many equal ones may begin the next.
 
@@ -27,7 +29,9 @@ Six layers of Gemma 3, of which five are alike, have 24. With half as many its p
 with a quarter only the five alike are, and a sixth of the layers is left out in place of a half."""
 
 
-def equal_layers(graph: Graph, decisions: Decisions, overrides: Overrides) -> tuple[Layers, ...]:
+def equal_layers(
+    graph: Graph, decisions: Decisions, overrides: Overrides, kept: Kept = KEPT
+) -> tuple[Layers, ...]:
     """Return the layers of a model that can be made of one of them.
 
     Parameters
@@ -38,6 +42,8 @@ def equal_layers(graph: Graph, decisions: Decisions, overrides: Overrides) -> tu
         The decisions of a plan for it.
     overrides : mapping
         Settings of the optimizer for single parameters, by name.
+    kept : (int, int)
+        Places that stay at the begin and at the end of equal ones.
 
     Returns
     -------
@@ -46,7 +52,7 @@ def equal_layers(graph: Graph, decisions: Decisions, overrides: Overrides) -> tu
         of one that others can be made of, of these, and of the one behind them. Nothing but their
         neighbours reads what they make, and each stores its own parameters.
     """
-    return _Places(graph, decisions, overrides).stretches()
+    return _Places(graph, decisions, overrides, kept).stretches()
 
 
 @dataclass(frozen=True)
@@ -61,25 +67,24 @@ class _Run:
     def end(self) -> int:
         return self.begin + self.length * self.count
 
-    @property
-    def left_out(self) -> int:
-        """How many operators are left out of the run alone."""
-        return (self.count - 2 * _KEPT) * self.length
+    def left_out(self, kept: Kept) -> int:
+        """Return how many operators are left out of the run alone."""
+        return (self.count - sum(kept)) * self.length
 
-    def leaves_out_more(self, shorter: "_Run") -> bool:
+    def leaves_out_more(self, shorter: "_Run", kept: Kept) -> bool:
         """Return whether more is left out than of runs of shorter periods, in each of its own."""
         is_within = shorter.end <= self.begin + self.length
-        return self.left_out > shorter.left_out * (self.count if is_within else 1)
+        return self.left_out(kept) > shorter.left_out(kept) * (self.count if is_within else 1)
 
 
-def _runs(keys: Sequence[int]) -> Iterator[_Run]:
+def _runs(keys: Sequence[int], kept: Kept) -> Iterator[_Run]:
     """Yield the runs of a sequence, each from its first period on."""
     places: dict[int, list[int]] = {}
     for i, key in enumerate(keys):
         places.setdefault(key, []).append(i)
     begin = 0
     while begin < len(keys):
-        found = _run_at(keys, begin, places[keys[begin]])
+        found = _run_at(keys, begin, places[keys[begin]], kept)
         if found is not None:
             yield found
         begin = begin + 1 if found is None else found.end
@@ -105,7 +110,7 @@ def _passed(nodes: Sequence[Node], at: int, length: int) -> int:
     return len(made.intersection(name for n in nodes[at : at + length] for name in n.operands))
 
 
-def _run_at(keys: Sequence[int], begin: int, equal: Sequence[int]) -> _Run | None:
+def _run_at(keys: Sequence[int], begin: int, equal: Sequence[int], kept: Kept) -> _Run | None:
     """Return the run at an operator whose periods leave out most; None where there is none."""
     best, first = None, bisect_right(equal, begin)
     for second in equal[first : first + _LENGTHS]:
@@ -114,9 +119,9 @@ def _run_at(keys: Sequence[int], begin: int, equal: Sequence[int]) -> _Run | Non
             continue
         while end < len(keys) and keys[end] == keys[end - length]:
             end += 1
-        if (count := (end - begin) // length) >= _FEWEST:
+        if (count := (end - begin) // length) > sum(kept):
             found = _Run(begin, length, count)
-            if best is None or found.leaves_out_more(best):
+            if best is None or found.leaves_out_more(best, kept):
                 best = found
     return best
 
@@ -142,21 +147,22 @@ class _Group:
     bounds: set[int] = field(default_factory=set)
     read: set[int] = field(default_factory=set)
 
-    @property
-    def equal(self) -> Iterator[tuple[int, int]]:
-        """The first of equal places, and the first behind them; what is read is near an end."""
+    def equal(self, kept: Kept) -> Iterator[tuple[int, int]]:
+        """Yield the first of equal places, and the first behind them; what is read stays."""
         for begin, end in pairwise(sorted(self.bounds)):
-            inner = [place for place in self.read if begin + _KEPT <= place < end - _KEPT]
+            inner = [place for place in self.read if begin + kept[0] <= place < end - kept[1]]
             yield from pairwise(sorted({begin, end, *inner, *(place + 1 for place in inner)}))
 
 
 class _Places:
     """Where the operators of a model repeat."""
 
-    def __init__(self, graph: Graph, decisions: Decisions, overrides: Overrides) -> None:
-        self.graph, self.decisions, self.overrides = graph, decisions, overrides
+    def __init__(
+        self, graph: Graph, decisions: Decisions, overrides: Overrides, kept: Kept
+    ) -> None:
+        self.graph, self.decisions, self.overrides, self.kept = graph, decisions, overrides, kept
         scopes = [block_of(node.scope) for node in graph.nodes]
-        self.runs = [_aligned(run, graph, scopes) for run in _runs(self._keys())]
+        self.runs = [_aligned(run, graph, scopes) for run in _runs(self._keys(), kept)]
         self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
         self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
         for number, run in enumerate(self.runs):
@@ -310,9 +316,9 @@ class _Places:
             names.setdefault((id(placed[0]), placed[1]), []).append((placed[2], name))
         found = []
         for key, group in {id(group): group for group in self.groups.values()}.items():
-            for begin, end in group.equal:
-                if end - begin >= _FEWEST:
-                    inner = range(begin + _KEPT - 1, end - _KEPT + 1)
+            for begin, end in group.equal(self.kept):
+                if end - begin > sum(self.kept):
+                    inner = range(begin + self.kept[0] - 1, end - self.kept[1] + 1)
                     found.append(tuple(_in_order(names[key, place]) for place in inner))
         return tuple(found)
 

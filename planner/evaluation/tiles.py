@@ -6,15 +6,15 @@ afterwards, as copies of what a layer became. The result is the program of the w
 names that passes make.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, renamed
 from shardwright.ir.provenance import Provenance
-from shardwright.planner.evaluation.lengthening import NotRepeatedError, lengthened
-from shardwright.planner.evaluation.repeats import Layers, Overrides, equal_layers
+from shardwright.planner.evaluation.lengthening import NotRepeatedError, check_repeats, lengthened
+from shardwright.planner.evaluation.repeats import KEPT, Kept, Layers, Overrides, equal_layers
 
 _WORTHWHILE = 0.7  # share of the values that stays at most; else the model is emitted whole
 
@@ -31,14 +31,15 @@ class Shortened:
         The model with few layers.
     decisions : Decisions
         Its decisions.
-    stretches : tuple of Layers
-        The equal layers of each stretch (`repeats.equal_layers`): the first and the last stay.
+    levels : tuple of tuple of Layers
+        The equal layers of each stretch (`repeats.equal_layers`), of which the first and the last
+        stay: those inside of others first, since layers of a period may be equal, too.
     """
 
     whole: Graph
     graph: Graph
     decisions: Decisions
-    stretches: tuple[Layers, ...]
+    levels: tuple[tuple[Layers, ...], ...]
 
     def lengthened(self, program: Graph) -> Graph:
         """Return the program of the whole model.
@@ -54,9 +55,14 @@ class Shortened:
             If it does not repeat as the model does.
         """
         program = self._with_own_names(program)
-        for layers in self.stretches:
-            program = lengthened(self.whole, program, layers)
+        for stretches in self.levels:
+            program = lengthened(self.whole, program, stretches)
         return program
+
+    def check_repeats(self, program: Graph) -> None:
+        """Raise an error if a program of few layers does not repeat as the model does."""
+        for stretches in self.levels:
+            check_repeats(self.whole, program, stretches)
 
     def decided(self, decisions: Decisions) -> Decisions:
         """Return decisions about the whole model without the layers that are not in the graph.
@@ -79,15 +85,17 @@ class Shortened:
         NotRepeatedError
             If those of the first and the last differ, as where columns and rows are split in turns.
         """
-        names: dict[str, list[str]] = {}
-        for first, *layers, last in self.stretches:
-            named = dict(zip(first, last, strict=True))
-            if _of(decisions, first, named) != _of(decisions, last, {}):
-                raise NotRepeatedError
-            for layer in layers:
-                for one, other in zip(first, layer, strict=True):
-                    names.setdefault(one, [one]).append(other)
-        return decisions.about(lambda name: names.get(name, (name,)))
+        for stretches in self.levels:
+            names: dict[str, list[str]] = {}
+            for first, *layers, last in stretches:
+                named = dict(zip(first, last, strict=True))
+                if _of(decisions, first, named) != _of(decisions, last, {}):
+                    raise NotRepeatedError
+                for layer in layers:
+                    for one, other in zip(first, layer, strict=True):
+                        names.setdefault(one, [one]).append(other)
+            decisions = _about(decisions, names)
+        return decisions
 
     @cached_property
     def _gone(self) -> set[str]:
@@ -118,12 +126,19 @@ def _of(decisions: Decisions, layer: Iterable[str], names: Mapping[str, str]) ->
     return decisions.about(lambda name: (names.get(name, name),) if name in own else ())
 
 
+def _about(decisions: Decisions, names: Mapping[str, Sequence[str]]) -> Decisions:
+    return decisions.about(lambda name: names.get(name, (name,)))
+
+
 def _renamed(origin: Provenance, names: Mapping[str, str]) -> Provenance:
     return replace(origin, target=names.get(origin.target, origin.target))
 
 
 def shortened(
-    graph: Graph, decisions: Decisions, overrides: Overrides | None = None
+    graph: Graph,
+    decisions: Decisions,
+    overrides: Overrides | None = None,
+    kept: Kept = KEPT,
 ) -> Shortened | None:
     """Return a model with few of its equal layers; None where too little repeats.
 
@@ -135,16 +150,33 @@ def shortened(
         The decisions of a plan for it.
     overrides : mapping, optional
         Settings of the optimizer for single parameters, by name.
+    kept : (int, int)
+        Layers that stay at the ends of equal ones. If they are fewer than passes may need, those
+        inside of a period are left out, too, and the program may turn out not to repeat.
     """
-    stretches = equal_layers(graph, decisions, overrides or {})
-    gone = {name for layers in stretches for layer in layers[1:-1] for name in layer}
-    if len(gone) < (1 - _WORTHWHILE) * len(graph.values):
+    levels, few = list[tuple[Layers, ...]](), graph
+    while (stretches := equal_layers(few, decisions, overrides or {}, kept)) and (
+        kept != KEPT or not levels
+    ):
+        shorter = _without(few, stretches)
+        if shorter is None:
+            break
+        few, levels = shorter, [stretches, *levels]
+    if len(few.values) > _WORTHWHILE * len(graph.values):
         return None
+    stay = few.values
+    decisions = decisions.about(lambda name: (name,) if name in stay else ())
+    return Shortened(graph, few, decisions, tuple(levels))
+
+
+def _without(graph: Graph, stretches: Iterable[Layers]) -> Graph | None:
+    """Return a model without the inner layers of stretches; None where others read them all."""
+    gone = {name for layers in stretches for layer in layers[1:-1] for name in layer}
     behind = {a: b for layers in stretches for a, b in zip(layers[-2], layers[0], strict=True)}
     nodes = tuple(renamed(node, behind) for node in graph.nodes if node.name not in gone)
     if any(name in gone for node in nodes for name in node.operands):
         return None
-    few = replace(
+    return replace(
         graph,
         parameters=tuple(p for p in graph.parameters if p.name not in gone),
         nodes=nodes,
@@ -153,10 +185,4 @@ def shortened(
         regathered=tuple(name for name in graph.regathered if name not in gone),
         offloaded=tuple(name for name in graph.offloaded if name not in gone),
         shared_layouts=tuple(pair for pair in graph.shared_layouts if pair[0] not in gone),
-    )
-    return Shortened(
-        graph,
-        few,
-        decisions.about(lambda name: () if name in gone else (name,)),
-        stretches,
     )

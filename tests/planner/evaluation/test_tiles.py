@@ -124,7 +124,7 @@ def test_layers_of_other_plans_are_stretches_of_their_own(gpt: Emission) -> None
     decisions = replace(decisions, recomputed=frozenset(again))
     few = shortened(source, decisions)
     assert few is not None
-    assert len(few.stretches) == 2
+    assert len(few.levels[0]) == 2
     made = made_of(few, works)
     assert but_for_names(made) == but_for_names(emitted(source, decisions, works))
 
@@ -149,7 +149,7 @@ def test_program_that_does_not_repeat_is_refused(gpt: Emission) -> None:
     few = shortened(source, decisions)
     assert few is not None
     short = emitted(few.graph, few.decisions, works)
-    (layers,) = few.stretches
+    ((layers,),) = few.levels
     for at, node in enumerate(short.nodes):
         if node.provenance.operator in layers[0] and node.provenance.role == "forward":
             other = replace(node, attributes={**node.attributes, "other": 1})
@@ -196,5 +196,5 @@ def test_of_all_periods_those_stay_that_leave_out_most(name, periods):
     whole = training_definition(f"{name}:sequence=64", 8, 1)[0].graph
     few = shortened(whole, Decisions(Mesh(()), {}, {}, stages=stages_of(whole)))
     assert few is not None
-    (layers,) = few.stretches
+    ((layers,),) = few.levels
     assert len(layers) == periods - 2  # the first and the last stay beside these
