@@ -72,9 +72,10 @@ class _Run:
         return (self.count - sum(kept)) * self.length
 
     def leaves_out_more(self, shorter: "_Run", kept: Kept) -> bool:
-        """Return whether more is left out than of runs of shorter periods, in each of its own."""
+        """Return whether more is left out than of a shorter run, that may be in its periods."""
         is_within = shorter.end <= self.begin + self.length
-        return self.left_out(kept) > shorter.left_out(kept) * (self.count if is_within else 1)
+        times = self.count - sum(kept) if is_within else 1
+        return self.left_out(kept) > shorter.left_out(kept) * times
 
 
 def _runs(keys: Sequence[int], kept: Kept) -> Iterator[_Run]:

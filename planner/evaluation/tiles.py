@@ -6,9 +6,10 @@ afterwards, as copies of what a layer became. The result is the program of the w
 names that passes make.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, renamed
@@ -16,6 +17,7 @@ from shardwright.ir.provenance import Provenance
 from shardwright.planner.evaluation.lengthening import NotRepeatedError, check_repeats, lengthened
 from shardwright.planner.evaluation.repeats import KEPT, Kept, Layers, Overrides, equal_layers
 
+_FEWEST = 3  # layers of a stretch: its ends, and one to leave out
 _WORTHWHILE = 0.7  # share of the values that stays at most; else the model is emitted whole
 
 
@@ -88,14 +90,25 @@ class Shortened:
         for stretches in self.levels:
             names: dict[str, list[str]] = {}
             for first, *layers, last in stretches:
-                named = dict(zip(first, last, strict=True))
-                if _of(decisions, first, named) != _of(decisions, last, {}):
+                if self._of(decisions, first, last) != self._of(decisions, last, last):
                     raise NotRepeatedError
                 for layer in layers:
                     for one, other in zip(first, layer, strict=True):
                         names.setdefault(one, [one]).append(other)
             decisions = _about(decisions, names)
         return decisions
+
+    def _of(self, decisions: Decisions, layer: Sequence[str], last: Sequence[str]) -> Decisions:
+        """Return the decisions about the values of a layer, by their names in the last one.
+
+        What only one operator reads there has no layout that its readers share.
+        """
+        named = dict(zip(layer, last, strict=True))
+        found = decisions.about(lambda name: (named[name],) if name in named else ())
+        uses, shared = self.whole.uses, found.shared_layouts
+        return replace(
+            found, shared_layouts={x: layout for x, layout in shared.items() if len(uses[x]) > 1}
+        )
 
     @cached_property
     def _gone(self) -> set[str]:
@@ -118,12 +131,6 @@ class Shortened:
             outputs=tuple(names.get(name, name) for name in program.outputs),
             updates=tuple((p, names.get(new, new)) for p, new in program.updates),
         )
-
-
-def _of(decisions: Decisions, layer: Iterable[str], names: Mapping[str, str]) -> Decisions:
-    """Return the decisions about the values of a layer, with other names for them."""
-    own = set(layer)
-    return decisions.about(lambda name: (names.get(name, name),) if name in own else ())
 
 
 def _about(decisions: Decisions, names: Mapping[str, Sequence[str]]) -> Decisions:
@@ -151,14 +158,15 @@ def shortened(
     overrides : mapping, optional
         Settings of the optimizer for single parameters, by name.
     kept : (int, int)
-        Layers that stay at the ends of equal ones. If they are fewer than passes may need, those
-        inside of a period are left out, too, and the program may turn out not to repeat.
+        Layers that stay at the ends of equal ones. If they are fewer than passes may need, the
+        program may turn out not to repeat.
     """
     levels, few = list[tuple[Layers, ...]](), graph
-    while (stretches := equal_layers(few, decisions, overrides or {}, kept)) and (
-        kept != KEPT or not levels
-    ):
-        shorter = _without(few, stretches)
+    while True:
+        stretches = equal_layers(few, decisions, overrides or {}, kept)
+        for outer in chain(*levels):
+            stretches = tuple(_in_both_ends(stretches, outer))
+        shorter = _without(few, stretches) if stretches else None
         if shorter is None:
             break
         few, levels = shorter, [stretches, *levels]
@@ -167,6 +175,21 @@ def shortened(
     stay = few.values
     decisions = decisions.about(lambda name: (name,) if name in stay else ())
     return Shortened(graph, few, decisions, tuple(levels))
+
+
+def _in_both_ends(stretches: Iterable[Layers], outer: Layers) -> Iterator[Layers]:
+    """Yield stretches outside of some layers, or as long in the last of them as in the first."""
+    second, within = dict(zip(outer[0], outer[-1], strict=True)), set(outer[-1])
+    of_last = [set(layers) for layers in stretches if within.issuperset(chain(*layers))]
+    for layers in stretches:
+        if second.keys() >= {*chain(*layers)}:
+            both = {layer: tuple(second.get(name, "") for name in layer) for layer in layers}
+            for ends in of_last:
+                equal = {layer: other for layer, other in both.items() if other in ends}
+                if len(equal) >= _FEWEST:
+                    yield from (tuple(equal), tuple(equal.values()))
+        elif {*second, *within}.isdisjoint(chain(*layers)):
+            yield layers
 
 
 def _without(graph: Graph, stretches: Iterable[Layers]) -> Graph | None:

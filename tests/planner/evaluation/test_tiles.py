@@ -196,5 +196,5 @@ def test_of_all_periods_those_stay_that_leave_out_most(name, periods):
     whole = training_definition(f"{name}:sequence=64", 8, 1)[0].graph
     few = shortened(whole, Decisions(Mesh(()), {}, {}, stages=stages_of(whole)))
     assert few is not None
-    ((layers,),) = few.levels
+    (layers,) = few.levels[-1]
     assert len(layers) == periods - 2  # the first and the last stay beside these
