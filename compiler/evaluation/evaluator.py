@@ -41,7 +41,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner.evaluation.lengthening import NotRepeatedError
-from shardwright.planner.evaluation.repeats import KEPT
+from shardwright.planner.evaluation.repeats import KEPT, Kept, Overrides
 from shardwright.planner.evaluation.simulated_step import (
     SimulatedStep,
     in_least_memory,
@@ -60,6 +60,7 @@ from shardwright.search.plan_dimensions import Words
 from shardwright.solver.work import Budget
 
 T = TypeVar("T")
+_KEPT: tuple[Kept, ...] = ((1, 1), (2, 1), KEPT)  # layers that stay at the ends of equal ones
 
 
 @dataclass(frozen=True)
@@ -242,25 +243,27 @@ class _Model:
     """
 
     whole: Graph
-    shorter: tuple[Shortened, ...]
+    overrides: Overrides
+    _shorter: dict[Kept, Shortened | None] = field(default_factory=dict)
     _first: dict[bool, int] = field(default_factory=dict)
-
-    @staticmethod
-    def of(whole: Graph, options: CompileOptions) -> "_Model":
-        nothing = Decisions(Mesh(()), {}, {}, stages=stages_of(whole))
-        overrides = options.optimizer.overrides
-        tried = (shortened(whole, nothing, overrides, kept) for kept in ((1, 1), (2, 1), KEPT))
-        return _Model(whole, tuple(few for few in tried if few is not None))
 
     def repeated(self, plan: NamedPlan, of: Callable[[Shortened], T]) -> T | None:
         """Return what is found with few layers that repeat under a plan; None where none do."""
         begin = self._first.get(plan.sequence_parallel, 0)
-        for number, few in enumerate(self.shorter[begin:], begin):
+        for number, kept in enumerate(_KEPT[begin:], begin):
+            few = self._few(kept)
             with suppress(NotRepeatedError):
-                found = of(few)
-                self._first[plan.sequence_parallel] = number
-                return found
+                found = None if few is None else of(few)
+                if found is not None:
+                    self._first[plan.sequence_parallel] = number
+                    return found
         return None
+
+    def _few(self, kept: Kept) -> Shortened | None:
+        if kept not in self._shorter:
+            nothing = Decisions(Mesh(()), {}, {}, stages=stages_of(self.whole))
+            self._shorter[kept] = shortened(self.whole, nothing, self.overrides, kept)
+        return self._shorter[kept]
 
 
 @dataclass
@@ -459,7 +462,7 @@ class Evaluator:
         for known, at, model in self.shared.models:
             if known is source and at == cuts:
                 return model
-        model = _Model.of(replace(source, cuts=cuts), options)
+        model = _Model(replace(source, cuts=cuts), options.optimizer.overrides)
         self.shared.models.append((source, cuts, model))
         return model
 
