@@ -97,12 +97,14 @@ def fastest(
         How many plans are evaluated, whether they fit or not; by default as many as it takes.
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
+    # The step as a software runs it is known before the memory: does a slower plan matter?
+    skips_slower = most == inf and case == AS_SAID and model.software is not None
     by_seconds = ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
     for bound in islice(by_seconds, tried):
         if best is not None and bound.seconds >= best.seconds_in(case):
             break
         own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
-        if own is None or not own.fits:
+        if own is None or (best and skips_slower and own.seconds >= best.seconds) or not own.fits:
             continue
         if best is None or own.seconds_in(case) < best.seconds_in(case):
             best = own

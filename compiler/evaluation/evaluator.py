@@ -228,7 +228,7 @@ class Evaluation:
     def _in_buckets(self) -> tuple[Graph, Timeline | None]:
         cluster, options = self.setting.cluster, self.setting.options
         limit, fusion, timeline = self.setting.limit_bytes, options.fusion, None
-        if self.is_within_limit and fusion == NO_BUCKETS and not self.alone.stages:
+        if fusion == NO_BUCKETS and not self.alone.stages and self.is_within_limit:
             fusion, timeline = fastest_fusion(self.alone, cluster, limit, options.gap)
         pipeline = fused(replace(options, fusion=fusion))
         program = PassManager(verify_later=True).run_all(pipeline, self.alone)
