@@ -143,14 +143,14 @@ class _Lengthening:
         self.stretches = [_Stretch(layers) for layers in stretches]
         self.counts = [one.count for one in self.stretches]
         self.sides: dict[str, int] = {}
-        for number, (first, *_, last) in enumerate(stretches):
-            self.sides |= dict.fromkeys(first, _side_of(number, 0))
-            self.sides |= dict.fromkeys(last, _side_of(number, 1))
+        for number, layers in enumerate(stretches):
+            self.sides |= dict.fromkeys(layers[0], _side_of(number, 0))
+            self.sides |= dict.fromkeys(layers[-1], _side_of(number, 1))
         sides = [self._of_node(node) for node in program.nodes]
         self.nodes = _Between(program.nodes, sides)
         self.stored = _Between(program.parameters, [self._of_stored(p) for p in program.parameters])
-        for number, one, two in self.stored.pairs:
-            self._name(number, one.name, two.name)
+        for number, first, last in self.stored.pairs:
+            self._name(number, first.name, last.name)
         for number, mine, its in self.nodes.pairs:
             _check(len(mine.results) == len(its.results))
             _check(len(mine.operands) == len(its.operands))

@@ -22,6 +22,7 @@ from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.manager import PassManager
 from shardwright.planner.evaluation.lengthening import NotRepeatedError
+from shardwright.planner.evaluation.repeats import KEPT
 from shardwright.planner.evaluation.tiles import Shortened, shortened
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
@@ -97,14 +98,54 @@ def but_for_names(graph: Graph) -> list[Hashable]:
 @pytest.mark.parametrize(("model", "plan"), CASES)
 def test_few_layers_make_the_program_of_all(model: str, plan: str) -> None:
     source, decisions, works, whole = emission(model, plan)
-    few = shortened(source, decisions)
-    assert few is not None
-    made = made_of(few, works)
-    assert but_for_names(made) == but_for_names(whole)
-    assert len(made.values) == len(whole.values)
+    for kept in ((1, 1), (2, 1), KEPT):
+        few = shortened(source, decisions, kept=kept)
+        assert few is not None
+        try:
+            made = made_of(few, works)
+        except NotRepeatedError:  # the first layer alone divides what the embedding makes
+            assert kept == (1, 1)
+            assert "sequence_parallel" in plan
+            continue
+        assert but_for_names(made) == but_for_names(whole)
+        assert len(made.values) == len(whole.values)
     assert peak_memory(made).by_kind == peak_memory(whole).by_kind
     step = simulate(made, POD).step_seconds
     assert step == pytest.approx(simulate(whole, POD).step_seconds, rel=1e-12)
+
+
+class Periods(nn.Cell):
+    """Periods of five equal layers and another one."""
+
+    def __init__(self, periods: int) -> None:
+        period = [*["relu"] * 5, "tanh"]
+        self.first = nn.Dense(4, 8)
+        self.layers = nn.CellList([nn.Dense(8, 8, activation=a) for a in period * periods])
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Return the last activation."""
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("plan", ["data=8,zero=1", "data=8,zero=3,micro_batch=1"])
+def test_layers_inside_of_a_period_are_left_out_too(plan: str) -> None:
+    samples = (
+        InputSpec("x", TensorType("float32", (16, 4))),
+        InputSpec("label", TensorType("float32", (16, 8))),
+    )
+    model = trace(Periods(6), samples, loss_fn=nn.MSELoss())
+    source, decisions, works, whole = emission(model, plan)
+    few = shortened(source, decisions, kept=(2, 1))
+    assert few is not None
+    inner, (outer,) = few.levels
+    assert len(outer) >= 3
+    assert len(inner) >= 2
+    made = made_of(few, works)
+    assert but_for_names(made) == but_for_names(whole)
+    few.check_repeats(emitted(few.graph, few.decisions, works))
 
 
 @pytest.fixture(scope="module")
