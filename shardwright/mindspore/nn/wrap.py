@@ -8,6 +8,7 @@ from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.nn.cell import Cell
 from shardwright.nn.losses import Loss
 from shardwright.tensor import Tensor
+from shardwright.tracer import current_tracer
 from shardwright.tracing import Network
 
 
@@ -50,15 +51,23 @@ class MicroBatchInterleaved(Cell):
         ModelError
             If an input cannot be divided.
         """
-        sizes = _part_sizes(inputs, self.interleave_num)
-        parts = [
-            self.network(*(x[i * n : (i + 1) * n] for x, n in zip(inputs, sizes, strict=True)))
-            for i in range(self.interleave_num)
-        ]
+        count = self.interleave_num
+        _part_sizes(inputs, count * current_tracer().micro_batches)
+        parts = [self.network(*(_interleaved(x, i, count) for x in inputs)) for i in range(count)]
         total = parts[0]
         for part in parts[1:]:
             total = total + part
         return total
+
+
+def _interleaved(x: Tensor, i: int, count: int) -> Tensor:
+    """Return one of equal parts of an input; in micro-batches that of each of them."""
+    passes, rest = current_tracer().micro_batches, x.shape[1:]
+    rows = x.shape[0] // count
+    if passes == 1:
+        return x[i * rows : (i + 1) * rows]
+    apart = x.reshape((passes, count, rows // passes, *rest))
+    return apart[:, i].reshape((rows, *rest))
 
 
 class _VirtualDatasetCell(Cell):

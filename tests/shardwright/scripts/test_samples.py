@@ -15,7 +15,7 @@ from shardwright.mindspore import dataset as ds
 from shardwright.mindspore import mint, nn, ops, runtime, train
 from shardwright.mindspore.dataset import vision
 from shardwright.mindspore.parallel import Layout, shard
-from shardwright.mindspore.parallel.nn import GradAccumulation, Pipeline
+from shardwright.mindspore.parallel.nn import GradAccumulation, MicroBatchInterleaved, Pipeline
 from tests.shardwright.scripts.launching import needs_mpi, run
 
 RANDOM = np.random.default_rng(0)
@@ -140,6 +140,22 @@ def test_labels_meet_the_scores_of_their_micro_batch(loss):
     made = (X @ W[:, :1]).reshape(4, 4, 1) - labels.reshape(4, 1, 4)
     expected = np.abs(made) if loss is nn.MAELoss else made**2
     np.testing.assert_allclose(found, [expected.mean()], rtol=1e-6)
+
+
+def test_parts_of_micro_batches_are_interleaved():
+    """The sum of the means of both parts is twice the mean, whatever the parts are."""
+    network = Column()
+    inner = MicroBatchInterleaved(nn.WithLossCell(network, nn.MSELoss()), 2)
+    optimizer = nn.SGD(network.trainable_params(), 0.01)
+    data = ds.NumpySlicesDataset((X, X[:, :1]), ["x", "y"], shuffle=False).batch(16)
+    model = ms.Model(GradAccumulation(inner, 4), optimizer=optimizer)
+    found = model.train(1, data)
+    apart = X @ W[:, :1] - X[:, :1]
+    np.testing.assert_allclose(found, [2 * (apart**2).mean()], rtol=1e-6)
+    np.testing.assert_allclose(network.weight.asnumpy(), W[:, :1] - 0.01 * 4 / 16 * X.T @ apart)
+    odd = ds.NumpySlicesDataset((X[:12], X[:12, :1]), ["x", "y"], shuffle=False).batch(12)
+    with pytest.raises(ModelError, match="is divided into 8 parts, expected a multiple of it"):
+        ms.Model(GradAccumulation(inner, 4), optimizer=optimizer).train(1, odd)
 
 
 def test_stages_by_name():
