@@ -4,7 +4,6 @@ A module of the table has a function ``export(plan: Plan) -> Exported``. It is i
 it is asked for, and needs no other package than shardwright does; ``onnx`` needs that of its name.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.ir.errors import OutputError
-from shardwright.ir.files.writing import check_folder, write_files
+from shardwright.ir.files.writing import check_new_folder, write_folder
 from shardwright.ir.values import check_choice
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
@@ -117,16 +115,15 @@ def export(plan: Plan, to: str) -> Exported:
 
 
 def write_export(directory: Path, exported: Exported) -> None:
-    """Write an export into a folder: all of it, or nothing.
+    """Write an export as a folder, which appears when it is complete.
 
     Raises
     ------
     OutputError
         If the folder has files, or cannot be written to.
     """
-    check_new(directory)
     files = {n: c.encode() if isinstance(c, str) else c for n, c in exported.files.items()}
-    write_files(directory, files, _WHAT)
+    write_folder(directory, files, _WHAT)
 
 
 def check_new(directory: Path) -> None:
@@ -137,10 +134,4 @@ def check_new(directory: Path) -> None:
     OutputError
         If not.
     """
-    check_folder(directory, _WHAT)
-    if directory.is_dir() and os.listdir(directory):
-        raise OutputError(
-            "the folder has files, they are not overwritten",
-            str(directory),
-            "name a new folder",
-        )
+    check_new_folder(directory, _WHAT)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shardwright.ir.errors import ShardwrightWarning
+from shardwright.ir.files.aside import aside, new_file
 from shardwright.planner.code import code_digest
 
 Value = TypeVar("Value")
@@ -93,7 +93,10 @@ class Kept(Generic[Value]):
             elif len(os.listdir(place.parent)) >= _MOST_FILES:
                 shutil.rmtree(place.parent, ignore_errors=True)
                 place.parent.mkdir(parents=True, exist_ok=True)
-            _replace(place, json.dumps(whole).encode())
+            # Not synced: a file that a loss of power cut off has another digest, and is ignored.
+            with aside(place, new_file) as temporary:
+                temporary.write_bytes(json.dumps(whole).encode())
+                temporary.replace(place)
         except OSError as error:
             _warn(f"nothing is kept in {place.parent}: {error.strerror or error}")
 
@@ -103,17 +106,6 @@ class Kept(Generic[Value]):
     def _place(self, key: str) -> Path | None:
         found = folder()
         return None if found is None else found / f"{_digest(self._key(key))}.json"
-
-
-def _replace(place: Path, content: bytes) -> None:
-    """Write a file whole or not at all, whoever else writes it."""
-    with NamedTemporaryFile(dir=place.parent, suffix=".new", delete=False) as file:
-        try:
-            file.write(content)
-            file.close()
-            Path(file.name).replace(place)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
 
 
 def _forget(whole: Path, most: int) -> None:

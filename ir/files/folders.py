@@ -85,7 +85,7 @@ def exchange(folder: Path, files: Mapping[str, bytes], obsolete: Iterable[str]) 
     try:
         stage.mkdir()
         for name, content in (*files.items(), (_OBSOLETE, "\n".join(obsolete).encode())):
-            _write(stage / name, content)
+            write_synced(stage / name, content)
         synced(stage)
         stage.rename(folder / _WRITTEN)
     except BaseException:
@@ -121,7 +121,15 @@ def settle(folder: Path) -> None:
     complete.rmdir()
 
 
-def _write(path: Path, content: bytes) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, so that a loss of power keeps them."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        synced(each.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
     """Write a file and sync it to disk."""
     with path.open("wb") as file:
         file.write(content)

@@ -1,7 +1,7 @@
 """Atomic output files, which never overwrite a file of the user.
 
-Content goes into a temporary file, which is renamed when complete: a full disk or an interrupt
-leaves the old file. An existing file is replaced only if the program recognizes it as its own.
+Content goes into a temporary file or folder, which is renamed when complete: a full disk, an
+interrupt or a loss of power leaves what was there. An existing file is replaced only if the program recognizes it as its own.
 """
 
 import os
@@ -9,12 +9,20 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
 from shardwright.ir.errors import OutputError
-from shardwright.ir.files.folders import exchange, is_unsettled, locked, settle, synced
+from shardwright.ir.files.aside import aside, commit, new_file
+from shardwright.ir.files.folders import (
+    exchange,
+    is_unsettled,
+    locked,
+    make_folder,
+    settle,
+    synced,
+    write_synced,
+)
 
 Recognizer = Callable[[Path], bool]  # whether the program wrote a file
 
@@ -86,24 +94,19 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
         If it cannot be written.
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     with failing_as(what, path):
         if _is_stream(target):
             with target.open("wb") as file:
                 yield file
             return
-        _sweep(target)
-        try:
-            with temporary.open("xb") as file:
+        with aside(target, new_file) as temporary:
+            with temporary.open("r+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             if target.exists():
                 shutil.copymode(target, temporary)
-            temporary.replace(target)
-            synced(target.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+            commit(temporary, target)
 
 
 # Several files
@@ -164,16 +167,66 @@ def write_files(
         If they cannot be written; the folder is unchanged.
     """
     target = Path(os.path.realpath(directory))
-    new = [folder for folder in (target, *target.parents) if not folder.exists()]
-    with failing_as(what, directory):
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            with locked(target, alone=True):
-                exchange(target, files, obsolete)
-        finally:
-            for folder in new:
-                with suppress(OSError):
-                    folder.rmdir()  # only if it is empty: nothing was written
+    with failing_as(what, directory), _made(target):
+        with locked(target, alone=True):
+            exchange(target, files, obsolete)
+
+
+def check_new_folder(directory: Path, what: str) -> None:
+    """Check that `write_folder` can make a folder, before long work.
+
+    Raises
+    ------
+    OutputError
+        If the folder has files, cannot be created, or cannot be renamed.
+    """
+    check_folder(directory, what)
+    target = Path(os.path.realpath(directory))
+    if not target.is_dir():
+        return
+    if os.listdir(target):
+        found = "the folder has files, they are not overwritten"
+    elif os.path.ismount(target) or target.samefile(os.curdir):
+        place = "something is mounted there" if os.path.ismount(target) else "the command runs in this one"
+        found = f"{what} cannot be written: it comes as a new folder, and {place}"
+    else:
+        check_writable(target.parent, what, directory)
+        return
+    raise OutputError(found, str(directory), "name a new folder")
+
+
+def write_folder(directory: Path, files: Mapping[str, bytes], what: str) -> None:
+    """Write a folder of files that appears complete or not at all; see `check_new_folder`.
+
+    Programs that know nothing of this storage may read it at any time, as Python imports packages.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written, or has files.
+    """
+    check_new_folder(directory, what)
+    target = Path(os.path.realpath(directory))
+    with failing_as(what, directory), _made(target.parent), aside(target, Path.mkdir) as stage:
+        for name, content in files.items():
+            write_synced(stage / name, content)
+        synced(stage)
+        if target.exists():
+            shutil.copymode(target, stage)
+        commit(stage, target)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder; if nothing was written to it in the block, remove what was made."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        make_folder(folder)
+        yield
+    finally:
+        for each in new:
+            with suppress(OSError):
+                each.rmdir()  # only if it is empty
 
 
 # Shared
@@ -206,24 +259,6 @@ def check_writable(existing: Path, what: str, place: Path) -> None:
     folder = existing.is_dir()
     if not os.access(existing, os.W_OK | (os.X_OK if folder else 0)):
         raise OutputError(f"{what} cannot be written: permission denied", str(place))
-
-
-def _sweep(target: Path) -> None:
-    """Remove what processes that were killed while they wrote a file have left beside it."""
-    for path in target.parent.glob(f".{escape(target.name)}.*"):
-        process = path.name.removeprefix(f".{target.name}.")
-        if process.isdecimal() and not _is_alive(int(process)) and path.is_file():
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _recognized(path: Path, what: str, ours: Recognizer) -> bool:

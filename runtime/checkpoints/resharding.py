@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from secrets import token_hex
 
 from shardwright.ir.errors import OutputError
+from shardwright.ir.files.aside import aside
+from shardwright.ir.files.folders import make_folder
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph, Parameter, Value
 from shardwright.ir.types import TensorType, numpy_dtype
@@ -54,18 +55,11 @@ def reshard(source: Checkpoint, graph: Graph | None, directory: Path, block: int
     if target.exists():
         what = "the checkpoint cannot be written: something is there"
         raise OutputError(what, str(target), "name another folder")
-    how = Writing(directory, source.manifest.run, token_hex(4))
+    how = Writing(directory, source.manifest.run)
     with failing_as(_WHAT, target):
-        directory.mkdir(parents=True, exist_ok=True)
-        aside = directory / f".{target.name}.{how.run}-{how.attempt}"
-        aside.mkdir()
-        try:
-            _fill(source, graph, aside, how, block)
-        except BaseException:
-            for path in aside.iterdir() if aside.is_dir() else ():
-                path.unlink()
-            aside.rmdir()
-            raise
+        make_folder(directory)
+        with aside(target, Path.mkdir) as stage:
+            _fill(source, graph, stage, how, block)
     return target
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, OutputError, PlanError
-from shardwright.ir.files.folders import synced
+from shardwright.ir.files.aside import commit, discard
+from shardwright.ir.files.folders import make_folder, synced, write_synced
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
@@ -233,7 +234,7 @@ def prepare(how: Writing) -> None:
     """Make the folder, and remove what an earlier start of the run left unfinished."""
     check_folder(how.directory, _WHAT)
     with failing_as(_WHAT, how.directory):
-        how.directory.mkdir(parents=True, exist_ok=True)
+        make_folder(how.directory)
         for path in how.directory.iterdir():
             match = _HIDDEN.fullmatch(path.name)
             own = f"{how.run}-{how.attempt}"
@@ -273,18 +274,30 @@ def complete(
     synced(aside)
     target = how.directory / f"step-{progress.step}"
     if target.exists():
-        _make_room(target, how.run)
-    aside.rename(target)
-    synced(how.directory)
+        _check_replaceable(target, how.run)
+    commit(aside, target)
+    discard(aside)  # the old one
 
 
-def _make_room(target: Path, run: str) -> None:
-    """Remove a checkpoint of the same run and step, which was written before it was resumed."""
-    if _remove(target, run):
-        return
-    what, hint = "one of another training run is there", "resume from it, or name another folder"
-    if not (target / MANIFEST).exists():
-        what, hint = "a folder without a manifest is there", "remove it, or name another folder"
+def _check_replaceable(target: Path, run: str) -> None:
+    """Check that a checkpoint is of the same run, which wrote it before it was resumed."""
+    hint = "resume from it, or name another folder"
+    try:
+        manifest = Manifest.read(target)
+    except PlanError:
+        what = "a folder with no manifest that can be read is there"
+        if not (target / MANIFEST).exists():
+            what = "a folder without a manifest is there"
+        hint = "remove it, or name another folder"
+    else:
+        others = sorted(set(os.listdir(target)) - {MANIFEST, *manifest.files})
+        if manifest.run != run:
+            what = "one of another training run is there"
+        elif others:
+            what = f"`{others[0]}`, which is no file of a checkpoint, is there"
+            hint = "move it, or name another folder"
+        else:
+            return
     raise OutputError(f"the checkpoint cannot be written: {what}", str(target), hint)
 
 
@@ -305,7 +318,7 @@ def run_of(path: Path) -> str | None:
         return None
 
 
-def _remove(path: Path, run: str) -> bool:
+def _remove(path: Path, run: str) -> None:
     """Remove the files that the run wrote, and the folder if it has no others.
 
     The folder is hidden first, as what is not complete: the next start removes what is left of it.
@@ -313,17 +326,16 @@ def _remove(path: Path, run: str) -> bool:
     try:
         manifest = Manifest.read(path)
     except PlanError:
-        return False
+        return
     if manifest.run != run:
-        return False
+        return
     if set(os.listdir(path)) - {MANIFEST, *manifest.files}:
         for name in (MANIFEST, *manifest.files):
             (path / name).unlink(missing_ok=True)
-        return False
+        return
     hidden = path.with_name(f".{path.name}.{run}-{token_hex(4)}")
     path.rename(hidden)
     shutil.rmtree(hidden)
-    return True
 
 
 def _leave_note(aside: Path, rank: int, note: Mapping[str, object]) -> None:
@@ -381,8 +393,5 @@ def described(
 
 def _written(path: Path, content: bytes) -> SavedFile:
     """Write a small file, and return its size and sum."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(path, content)
     return SavedFile(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())

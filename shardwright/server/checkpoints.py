@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.ir.errors import ModelError, PlanError
+from shardwright.ir.files.folders import make_folder
 from shardwright.operators.info import Array
 from shardwright.runtime.checkpoint import check_checkpoint, read_arrays, write_arrays
 from shardwright.server.shards import Shard
@@ -57,7 +58,7 @@ class Checkpoints:
         PlanError
             If it is corrupt.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         check_checkpoint(self.path)
         store = Store(task, self.server, self.servers, self.save)
         if self.path.exists():
