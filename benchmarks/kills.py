@@ -1,6 +1,7 @@
 """Stop every writer of files at its system calls: ``python benchmarks/kills.py``.
 
-A plan and a snapshot of a parameter server are written over old ones. Each trial is a process of
+Plans, pages, cluster files, checkpoints and snapshots are written over old ones, exports into a new
+or an empty folder. Each trial is a process of
 its own, in which `strace` kills at one system call that changes a file, or lets the call fail as on
 a full (ENOSPC) or broken (EIO) disk. Then the next command must read what was there before or what
 was to be there, whole; and when it has written in its turn, nothing but its files may be there.
@@ -22,15 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from machine import machine
+from writers import Writer, all_writers, names_in
 
-from shardwright.api import compile, read_plan
 from shardwright.ir.errors import ShardwrightError
-from shardwright.ir.types import TensorType
-from shardwright.server.checkpoints import Checkpoints
-from shardwright.server.store import Push, Store, Task
-from shardwright.server.tables import Table
 
 # System calls that change a file, or what is on the disk of it; `?`: if this machine has it.
 _CHANGES = (
@@ -46,36 +42,7 @@ _STOPS = {
 _ERROR, _TRACEBACK = 2, 3  # how a trial ends
 
 
-@dataclass(frozen=True)
-class Writer:
-    """What writes, and what is read of it.
-
-    Parameters
-    ----------
-    name : str
-        What is written.
-    begin : callable
-        Makes the old state in a folder.
-    write : callable
-        Writes the new one over it; returns an exit code.
-    found : callable
-        Return what the next command reads: a text for each state; raises what it raises.
-    files : callable
-        Return the names that are there, which only depend on what was written.
-    """
-
-    name: str
-    begin: Callable[[Path], object]
-    write: Callable[[Path], int]
-    found: Callable[[Path], str]
-    files: Callable[[Path], frozenset[str]]
-
-
-def _names(folder: Path) -> frozenset[str]:
-    return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-def _in_child(act: Callable[[], Any]) -> tuple[int, str]:
+def in_child(act: Callable[[], Any]) -> tuple[int, str]:
     """Do something in a process of its own; return how it ends, and what it returns or says."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -95,7 +62,7 @@ def _in_child(act: Callable[[], Any]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
 
 
-def _stopped(act: Callable[[], int], calls: str, log: Path, inject: str = "") -> tuple[int, str]:
+def stopped(act: Callable[[], int], calls: str, log: Path, inject: str = "") -> tuple[int, str]:
     """Do something in a process that `strace` stops; return how it ends, and what it says."""
     ready, go = os.pipe()
     said = log.with_suffix(".said")
@@ -129,50 +96,6 @@ def _stopped(act: Callable[[], int], calls: str, log: Path, inject: str = "") ->
     return code, said.read_text(errors="replace")
 
 
-# What is written
-
-
-def _plan_writer() -> Writer:
-    old = compile("mlp:batch=4,hidden=8", 2, cluster="cpu")
-    new = compile("mlp:batch=8,hidden=16", 4, cluster="cpu")
-
-    def write(folder: Path) -> int:
-        new.write(folder / "plan")
-        return 0
-
-    return Writer(
-        "plan",
-        lambda folder: old.write(folder / "plan"),
-        write,
-        lambda folder: read_plan(folder / "plan").document.model,
-        _names,
-    )
-
-
-def _snapshot_writer() -> Writer:
-    kind, rate = TensorType("float32", (40, 3)), (("learning_rate", 0.5),)
-    task = Task((Table("w", kind, "normal", "sgd_update", rate),), 1, True, 0)
-
-    def push(store: Store) -> None:
-        step = store.clock
-        store.push(Push(0, step, {0: np.full((40, 3), step + 1, np.float32)}, {}))
-
-    def where(folder: Path) -> Checkpoints:
-        return Checkpoints(folder / "servers", 0, 1, run=5, interval=1)
-
-    def write(folder: Path) -> int:
-        push(where(folder).begin(task))
-        return 0
-
-    return Writer(
-        "snapshot of a server",
-        write,
-        write,
-        lambda folder: f"{where(folder).begin(task).clock}",
-        _names,
-    )
-
-
 # Trials
 
 
@@ -193,22 +116,22 @@ def series(writer: Writer, stop: str, most: int, folder: Path) -> Series:
     old = folder / "old"
     old.mkdir()
     writer.begin(old)
-    states[_in_child(lambda: writer.found(old))[1]] = "old"
+    states[in_child(lambda: writer.found(old))[1]] = "old"
     log = folder / "calls"
     done = folder / "done"
     shutil.copytree(old, done)
-    code, said = _stopped(lambda: writer.write(done), calls, log)
+    code, said = stopped(lambda: writer.write(done), calls, log)
     assert code == 0, said
-    states[_in_child(lambda: writer.found(done))[1]] = "new"
+    states[in_child(lambda: writer.found(done))[1]] = "new"
     assert len(states) == 2, states
-    expected = writer.files(done)
+    expected = names_in(done)
     places = _places(log.read_text())
     found = Series(len(places), 0, Counter(), [])
     for call, number in places[:: max(1, -(-len(places) // most))]:
         found.tried += 1
         trial = folder / "trial"
         shutil.copytree(old, trial)
-        code, said = _stopped(
+        code, said = stopped(
             partial(writer.write, trial), calls, log, f"{call}:{how}:when={number}"
         )
         line = (
@@ -245,7 +168,7 @@ def _judged(
 ) -> str:
     """Return what is wrong after a trial; empty if nothing is."""
     code, said, stop = end
-    read, found = _in_child(lambda: writer.found(trial))
+    read, found = in_child(lambda: writer.found(trial))
     if read or found not in states:
         outcomes["unreadable"] += 1
         return f"the next command reads: {found[:300]}"
@@ -253,11 +176,11 @@ def _judged(
     if stop != "killed" and ("Traceback" in said or code not in (0, _ERROR)):
         outcomes["traceback"] += 1
         return f"it ends with {code}: {said[-300:]}"
-    again, said = _in_child(lambda: _again(writer, trial))
+    again, said = in_child(lambda: _again(writer, trial))
     if again:
         outcomes["next refused"] += 1
         return f"the next writer says: {said[:300]}"
-    left = writer.files(trial)
+    left = names_in(trial)
     if left != expected:
         outcomes["litter"] += 1
         return f"left: {sorted(left ^ expected)[:5]}"
@@ -266,7 +189,7 @@ def _judged(
 
 def _again(writer: Writer, trial: Path) -> int:
     """Write once more."""
-    code = writer.write(trial)
+    code = (writer.again or writer.write)(trial)
     if code:
         raise OSError(errno.EIO, f"exit code {code}")
     return code
@@ -275,14 +198,12 @@ def _again(writer: Writer, trial: Path) -> int:
 def main() -> None:
     """Run all series, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--most", type=int, default=100, help="trials of a series, evenly sampled")
+    parser.add_argument("--most", type=int, default=200, help="trials of a series, evenly sampled")
     parser.add_argument("--only", default="", help="writers with this name; writes no page")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"))
     arguments = parser.parse_args()
     rows, wrong = [], []
-    makers = (_plan_writer, _snapshot_writer)
-    for make in makers:
-        writer = make()
+    for writer in all_writers():
         if arguments.only not in writer.name:
             continue
         for stop in _STOPS:

@@ -410,6 +410,44 @@ def test_a_run_that_is_killed_while_it_replaces_checkpoints_goes_on(tmp_path):
     assert len(ends) > 10
 
 
+def test_a_checkpoint_of_the_same_step_takes_the_place_at_once(tmp_path):
+    communicator, states = LocalCommunicator(PLAIN.mesh), []
+    sums = [wholes(PLAIN, state_of(PLAIN, seed)) for seed in (1, 2)]
+    for place in range(1, 100):
+        folder = tmp_path / f"{place}"
+        resumed = written(PLAIN, folder, step=1)
+
+        def work(folder=folder, place=place, resumed=resumed):
+            writer = begin_writing(folder, PLAIN, communicator, resumed=resumed)
+            stopping(folder, place, killed)
+            writer.save(state_of(PLAIN, 2), Progress(step=1))
+            writer.settle()
+
+        end = in_child(work)
+        found = open_checkpoint(folder)
+        states.append(sums.index(wholes(PLAIN, load_slices(found, PLAIN, communicator))))
+        begin_writing(folder, PLAIN, communicator, resumed=found)
+        assert [path.name for path in folder.iterdir()] == ["step-1"]
+        if not end:
+            break
+    assert end == 0
+    assert states == sorted(states)  # the old one, then the new one
+
+
+def test_a_checkpoint_in_which_the_user_keeps_a_file_stays(tmp_path):
+    checkpoint = written(PLAIN, tmp_path)
+    (tmp_path / "step-5" / "notes.txt").write_text("mine")
+    writer = begin_writing(tmp_path, PLAIN, LocalCommunicator(PLAIN.mesh), resumed=checkpoint)
+    writer.save(state_of(PLAIN, 2), Progress(step=5))
+    with pytest.raises(OutputError) as caught:
+        writer.settle()
+    assert str(caught.value) == (
+        "the checkpoint cannot be written: `notes.txt`, which is no file of a checkpoint, is there "
+        f"(in {tmp_path / 'step-5'}); move it, or name another folder"
+    )
+    open_checkpoint(tmp_path / "step-5").check()
+
+
 def test_a_folder_without_a_manifest_is_told_from_another_run(tmp_path):
     checkpoint = written(PLAIN, tmp_path)
     (tmp_path / "step-6").mkdir()
