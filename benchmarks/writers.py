@@ -30,7 +30,6 @@ from shardwright.server.store import Push, Store, Task
 from shardwright.server.tables import Table
 from shardwright.tools.main import main as command
 
-
 _GPT = "gpt:layers=2,hidden=64,heads=4,batch=16,sequence=16,vocabulary=128"
 
 
@@ -86,7 +85,6 @@ def plan_writer() -> Writer:
 
 def page_writer() -> Writer:
     """Return the writer of the page of a plan over another one."""
-
     old, new = (page_text({"title": name * 10_000}) for name in ("old", "new"))
 
     def write(folder: Path, text: str = new) -> int:
@@ -212,7 +210,11 @@ def _checkpoint(folder: Path) -> str:
     checkpoint = open_checkpoint(folder)
     checkpoint.check()
     state = load_slices(checkpoint, _PROGRAM, LocalCommunicator(_PROGRAM.mesh))
-    sums = [sha256(part.tobytes()).hexdigest()[:8] for parts in state.values() for part in parts.values()]
+    sums = [
+        sha256(part.tobytes()).hexdigest()[:8]
+        for parts in state.values()
+        for part in parts.values()
+    ]
     return f"step {checkpoint.manifest.progress.step}: {sums}"
 
 

@@ -1,7 +1,8 @@
 """Atomic output files, which never overwrite a file of the user.
 
 Content goes into a temporary file or folder, which is renamed when complete: a full disk, an
-interrupt or a loss of power leaves what was there. An existing file is replaced only if the program recognizes it as its own.
+interrupt or a loss of power leaves what was there. An existing file is replaced only if the program
+recognizes it as its own.
 """
 
 import os
@@ -167,9 +168,8 @@ def write_files(
         If they cannot be written; the folder is unchanged.
     """
     target = Path(os.path.realpath(directory))
-    with failing_as(what, directory), _made(target):
-        with locked(target, alone=True):
-            exchange(target, files, obsolete)
+    with failing_as(what, directory), _made(target), locked(target, alone=True):
+        exchange(target, files, obsolete)
 
 
 def check_new_folder(directory: Path, what: str) -> None:
@@ -187,7 +187,8 @@ def check_new_folder(directory: Path, what: str) -> None:
     if os.listdir(target):
         found = "the folder has files, they are not overwritten"
     elif os.path.ismount(target) or target.samefile(os.curdir):
-        place = "something is mounted there" if os.path.ismount(target) else "the command runs in this one"
+        mounted = os.path.ismount(target)
+        place = "something is mounted there" if mounted else "the command runs in this one"
         found = f"{what} cannot be written: it comes as a new folder, and {place}"
     else:
         check_writable(target.parent, what, directory)

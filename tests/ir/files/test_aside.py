@@ -55,11 +55,11 @@ def test_where_no_folder_can_appear_at_once(
         return str(caught.value)
 
     monkeypatch.chdir(tmp_path)
-    said = "the export cannot be written: it comes as a new folder, and the command runs in this one"
-    assert complaint(Path()) == f"{said} (in .); name a new folder"
+    said = "the export cannot be written: it comes as a new folder, and "
+    assert complaint(Path()) == f"{said}the command runs in this one (in .); name a new folder"
     (tmp_path / "mine").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "mine")
-    said = "the export cannot be written: it comes as a new folder, and something is mounted there"
+    said += "something is mounted there"
     assert complaint(Path("mine")) == f"{said} (in mine); name a new folder"
     (tmp_path / "mine" / "file").write_bytes(b"")
     said = "the folder has files, they are not overwritten"
