@@ -198,7 +198,7 @@ _PROGRAM = parse(
 def _saved(folder: Path, step: int, seed: int, keep: int) -> None:
     assert _PROGRAM.mesh is not None
     communicator = LocalCommunicator(_PROGRAM.mesh)
-    resumed = open_checkpoint(folder) if any(folder.glob("step-*")) else None
+    resumed = open_checkpoint(folder) if folder.exists() else None
     how = {"keep": keep, "asynchronous": False, "resumed": resumed}
     writer = begin_writing(folder, _PROGRAM, communicator, **how)
     writer.save(initialize(_PROGRAM, seed, communicator), Progress(step=step))

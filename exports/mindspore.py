@@ -6,9 +6,10 @@ operators have the names of the plan.
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.table import Exported, first_of
+from shardwright.exports.writing import Code, code, document
 from shardwright.frontends.configs.strategy_map import MatrixLayout, StrategyMap
 from shardwright.ir.errors import OptionError
-from shardwright.runtime.checkpoints.strategy_file import json_text, strategy_contents
+from shardwright.runtime.checkpoints.strategy_file import strategy_contents
 
 _LEFT_OUT = "not_expressible"
 
@@ -26,7 +27,7 @@ def export(plan: Plan) -> Exported:
             f"the plan of `{plan.document.model}` has one device, so there is no strategy",
             hint="compile the model for 2 or more devices",
         )
-    files: dict[str, str | bytes] = {}
+    files: dict[str, Code | bytes] = {}
     left_out: list[str] = []
     for name, content in strategy_contents(plan.program).items():
         stage = content["current_stage"]
@@ -37,7 +38,7 @@ def export(plan: Plan) -> Exported:
             operator: {"stage": stage, "parallel_strategy": counts}
             for operator, counts in strategies.items()
         }
-        files[name] = json_text(content)
+        files[name] = code("{}\n", document(content, indent=1))
         matrices = {
             parameter: MatrixLayout(tuple(one["dev_matrix"]), tuple(one["tensor_map"]))
             for parameter, one in layouts.items()

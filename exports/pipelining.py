@@ -4,7 +4,7 @@ PyTorch traces the user's module and splits it where a module begins; a stage of
 its first block. Processes of a stage that have samples of their own share it by `fully_shard`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -15,7 +15,17 @@ from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.readings import forward_nodes, readings
 from shardwright.exports.table import Exported
-from shardwright.exports.writing import literal, prose
+from shardwright.exports.writing import (
+    Code,
+    code,
+    fixed,
+    identifier,
+    in_parentheses,
+    lines,
+    listed,
+    literal,
+    prose,
+)
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.models.precision import MASTER
 
@@ -136,6 +146,18 @@ def _add_shared(stages: list[Any]) -> None:
 _BEFORE: Final = """    if any(gradient is not None for gradient in _gradients(stages)):
         raise RuntimeError("there are gradients already, that would be added again: zero them")
 """
+
+_RECOMPUTED: Final = """    for stage in stages:
+        for name, block in stage.submod.named_modules():
+            if name in COMPUTED_AGAIN:
+                again = partial(checkpoint, block.forward, use_reentrant=False)
+                block.forward = again"""
+_EMPTY: Final = fixed("")
+
+
+def _column(names: Iterable[str]) -> Code:
+    """Return a tuple of strings, one a line."""
+    return code("(\n{})", lines([*(code("    {},", literal(one)) for one in names), _EMPTY]))
 
 
 def export(plan: Plan) -> Exported:
@@ -353,7 +375,7 @@ class _Pipeline:
 
     # ---- the file
 
-    def text(self) -> str:
+    def text(self) -> Code:
         """Return the file."""
         document, mesh = self.plan.document, self.plan.mesh
         sizes, names = [mesh.stages], ["stage"]
@@ -362,58 +384,58 @@ class _Pipeline:
                 sizes.append(mesh.of_ranks.extent(axes))
                 names.append(name)
         several = self.schedule not in _OF_ONE_STAGE
-        begins = "".join(f"    {literal(name)},\n" for name in self.begins)
-        return _FILE.format(
+        partial = fixed("from functools import partial\n")
+        return code(
+            _FILE,
             model=prose(document.model),
             devices=document.devices,
-            device="cpu" if document.cluster.name == "cpu" else "cuda",
+            device=code("cpu" if document.cluster.name == "cpu" else "cuda"),
             stages=self.program.stages,
             groups=mesh.stages,
             passes=mesh.passes,
-            begins=f"(\n{begins})",
+            begins=_column(self.begins),
             again=self._again(),
-            partial="from functools import partial\n" * bool(self.blocks.recomputed),
-            schedule=self.schedule,
+            partial=partial if self.blocks.recomputed else _EMPTY,
+            schedule=identifier(self.schedule),
             sizes=tuple(sizes),
-            names=str(tuple(names)).replace("'", '"'),
-            imports="\n".join(self._imports()),
-            prepared="".join(f"{line}\n" for line in self._prepared(names[1:])),
-            before=_BEFORE if self.shared else "",
-            after="    _add_shared(stages)\n" if self.shared else "",
-            functions=_SHARED if self.shared else "",
-            given="stages" if several else "stages[0]",
-            all_stages="schedule._stages" if several else "[schedule._stage]",
+            names=in_parentheses(map(literal, names)),
+            imports=lines(self._imports()),
+            prepared=lines([*self._prepared(names[1:]), _EMPTY]),
+            before=fixed(_BEFORE) if self.shared else _EMPTY,
+            after=fixed("    _add_shared(stages)\n") if self.shared else _EMPTY,
+            functions=fixed(_SHARED) if self.shared else _EMPTY,
+            given=fixed("stages") if several else fixed("stages[0]"),
+            all_stages=fixed("schedule._stages") if several else fixed("[schedule._stage]"),
         )
 
-    def _again(self) -> str:
+    def _again(self) -> Code:
         """Return the line with the blocks that are computed again, if there are some."""
-        names = "".join(f"    {literal(name)},\n" for name in self.blocks.recomputed)
-        return f"COMPUTED_AGAIN = (\n{names})\n" if names else ""
+        if not self.blocks.recomputed:
+            return _EMPTY
+        return code("COMPUTED_AGAIN = {}\n", _column(self.blocks.recomputed))
 
-    def _imports(self) -> Iterator[str]:
+    def _imports(self) -> Iterator[Code]:
         if self.axes.data:
-            yield "from torch.distributed.fsdp import fully_shard"
-        names = ", ".join(sorted([self.schedule, "SplitPoint", "pipeline"]))
-        yield f"from torch.distributed.pipelining import {names}"
+            yield fixed("from torch.distributed.fsdp import fully_shard")
+        names = listed(map(identifier, sorted([self.schedule, "SplitPoint", "pipeline"])))
+        yield code("from torch.distributed.pipelining import {}", names)
         if self.blocks.recomputed:
-            yield "from torch.utils.checkpoint import checkpoint"
+            yield fixed("from torch.utils.checkpoint import checkpoint")
 
-    def _prepared(self, names: list[str]) -> Iterator[str]:
+    def _prepared(self, names: list[str]) -> Iterator[Code]:
         """Yield the lines that prepare the stages."""
         if self.shared:
-            yield "    _share(pipe, stages)"
+            yield fixed("    _share(pipe, stages)")
         if self.blocks.recomputed:
-            yield "    for stage in stages:"
-            yield "        for name, block in stage.submod.named_modules():"
-            yield "            if name in COMPUTED_AGAIN:"
-            yield "                again = partial(checkpoint, block.forward, use_reentrant=False)"
-            yield "                block.forward = again"
+            yield fixed(_RECOMPUTED)
         if not self.axes.data:
             return
-        dims = ", ".join(f'"{name}"' for name in names)
-        again = self.blocks.regathers
-        yield "    for stage in stages:"
-        yield f"        fully_shard(stage.submod, mesh=mesh[{dims}], reshard_after_forward={again})"
+        yield fixed("    for stage in stages:")
+        yield code(
+            "        fully_shard(stage.submod, mesh=mesh[{}], reshard_after_forward={})",
+            listed(map(literal, names)),
+            self.blocks.regathers,
+        )
 
     def notes(self) -> Iterator[str]:
         """Yield what a person must know."""

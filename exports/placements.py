@@ -5,10 +5,9 @@ in the order of the mesh; where the plan has another order, an axis that comes b
 axes in the mesh has a ``_StridedShard``, whose split factor is the product of their sizes.
 """
 
-import json
-
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.table import Exported, first_of
+from shardwright.exports.writing import Code, code, document, listed, word
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -22,31 +21,31 @@ def export(plan: Plan) -> Exported:
         parameter.name: {"role": parameter.role, **_tensor(parameter.value, mesh)}
         for parameter in program.parameters
     }
-    document = {
+    tables = {
         "mesh_shape": list(mesh.shape),
         "mesh_dim_names": list(mesh.names),
         "inputs": inputs,
         "parameters": parameters,
     }
-    return Exported({"placements.json": _text(document)}, _notes(plan, mesh))
+    return Exported({"placements.json": _text(tables)}, _notes(plan, mesh))
 
 
-def placements(layout: Layout, mesh: Mesh) -> tuple[str, ...]:
+def placements(layout: Layout, mesh: Mesh) -> tuple[Code, ...]:
     """Return the placement of a layout on each axis of a mesh, as PyTorch writes it."""
     return tuple(_placement(name, layout, mesh) for name in mesh.names)
 
 
-def _placement(name: str, layout: Layout, mesh: Mesh) -> str:
+def _placement(name: str, layout: Layout, mesh: Mesh) -> Code:
     if name in layout.partial:
-        return f"Partial({layout.reduction})"
+        return code("Partial({})", word(layout.reduction))
     for dimension, axes in enumerate(layout.splits):
         if name in axes:
             later = mesh.names[mesh.names.index(name) + 1 :]
             major = [axis for axis in axes[: axes.index(name)] if axis in later]
             if not major:
-                return f"Shard({dimension})"
-            return f"_StridedShard(dim={dimension}, sf={mesh.extent(major)})"
-    return "Replicate()"
+                return code("Shard({})", dimension)
+            return code("_StridedShard(dim={}, sf={})", dimension, mesh.extent(major))
+    return code("Replicate()")
 
 
 def _tensor(value: Value, mesh: Mesh) -> dict[str, object]:
@@ -81,14 +80,13 @@ def _notes(plan: Plan, mesh: Mesh) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _text(document: dict[str, object]) -> str:
+def _text(tables: dict[str, object]) -> Code:
     """Return JSON with a tensor a line."""
-    lines = []
-    for key, item in document.items():
-        if isinstance(item, dict):
-            rows = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in item.items()]
-            text = "{\n" + ",\n".join(rows) + "\n }" if rows else "{}"
-        else:
-            text = json.dumps(item)
-        lines.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    entries = []
+    for key, item in tables.items():
+        text = document(item)
+        if isinstance(item, dict) and item:
+            rows = [code("  {}: {}", document(name), document(row)) for name, row in item.items()]
+            text = code("{{\n{}\n }}", listed(rows, ",\n"))
+        entries.append(code(" {}: {}", document(key), text))
+    return code("{{\n{}\n}}\n", listed(entries, ",\n"))

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from shardwright.ir.graph import Graph, Node
 
+Style = TypeVar("Style", bound=str)
 _FORWARDED: Final = ("cast", "all_gather")  # between a parameter and the operator that reads it
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -41,7 +42,7 @@ def readings(program: Graph) -> tuple[Reading, ...]:
     return tuple(found)
 
 
-def merged(styles: Mapping[str, str]) -> dict[str, str]:
+def merged(styles: Mapping[str, Style]) -> dict[str, Style]:
     """Return styles with one line for layers that agree.
 
     Examples
@@ -49,10 +50,10 @@ def merged(styles: Mapping[str, str]) -> dict[str, str]:
     >>> merged({"layers.0.up": "colwise", "layers.1.up": "colwise", "head": "replicate"})
     {'layers.*.up': 'colwise', 'head': 'replicate'}
     """
-    groups: dict[str, dict[str, str]] = {}
+    groups: dict[str, dict[str, Style]] = {}
     for module, style in styles.items():
         groups.setdefault(_NUMBER.sub("*", module), {})[module] = style
-    found: dict[str, str] = {}
+    found: dict[str, Style] = {}
     for pattern, group in groups.items():
         agree = len({*group.values()}) == 1
         found.update({pattern: next(iter(group.values()))} if agree else group)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.writing import Code, checked_files
 from shardwright.ir.files.writing import check_new_folder, write_folder
 from shardwright.ir.values import check_choice
 
@@ -70,7 +71,7 @@ class Exported:
 
     Parameters
     ----------
-    files : mapping of str to str or bytes
+    files : mapping of str to code or bytes
         Content by name; all files are in one folder.
     notes : tuple of str
         What a person must know: how to run it, and what of the plan it cannot say. A sentence each.
@@ -78,7 +79,7 @@ class Exported:
         The nearest plan, where the files have that one; not every export gives it.
     """
 
-    files: Mapping[str, str | bytes]
+    files: Mapping[str, Code | bytes]
     notes: tuple[str, ...] = ()
     instead: Plan | None = None
 
@@ -122,8 +123,7 @@ def write_export(directory: Path, exported: Exported) -> None:
     OutputError
         If the folder has files, or cannot be written to.
     """
-    files = {n: c.encode() if isinstance(c, str) else c for n, c in exported.files.items()}
-    write_folder(directory, files, _WHAT)
+    write_folder(directory, checked_files(exported.files), _WHAT)
 
 
 def check_new(directory: Path) -> None:

@@ -4,7 +4,6 @@ Tensor ranks, stages and experts are classes of the model's own code there, no w
 `shardwright estimate --plan deepspeed.json` reads it again.
 """
 
-import json
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
@@ -12,6 +11,7 @@ from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, optimizer_notes, title
 from shardwright.exports.degrees.update_rules import Word, word_for
 from shardwright.exports.table import Exported
+from shardwright.exports.writing import Code, code, document
 from shardwright.ir.errors import OptionError
 from shardwright.operators.models.optimizer import OF_OTHERS, Optimizer
 from shardwright.operators.models.precision import MASTER
@@ -70,7 +70,7 @@ def export(plan: Plan) -> Exported:
     return Exported(files(found.plan, facts, tuple(notes)), tuple(notes))
 
 
-def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, str]:
+def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, Code]:
     """Return the file of a named plan in full, with notes as its first item."""
     content: dict[str, object] = {
         "_comment": "; ".join([title(facts, "DeepSpeed"), *notes]),
@@ -92,7 +92,7 @@ def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, s
         content["communication_data_type"] = sent
     if named.recompute == "full":
         content["activation_checkpointing"] = {"partition_activations": False}
-    return {"deepspeed.json": json.dumps(content, indent=1) + "\n"}
+    return {"deepspeed.json": code("{}\n", document(content, indent=1))}
 
 
 def _optimizer(rule: Optimizer) -> dict[str, object]:

@@ -12,6 +12,7 @@ from shardwright.dataflow.placement import even_sizes
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.table import Exported
+from shardwright.exports.writing import Code, code, fixed, lines, listed, literal, word
 from shardwright.frontends.configs.layout import layout_text
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.operators.models.recipes import RECIPES
@@ -72,7 +73,7 @@ def export(plan: Plan) -> Exported:
     return Exported(files(found.plan, facts, notes), notes)
 
 
-def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, str]:
+def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, Code]:
     """Return the script and the recipe of a named plan in full, with notes at their heads."""
     return {
         "megatron.sh": _script(named, facts, notes),
@@ -80,7 +81,7 @@ def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, s
     }
 
 
-def _flags(named: NamedPlan, facts: Facts) -> list[str]:
+def _flags(named: NamedPlan, facts: Facts) -> list[Code]:
     """Return the flags of a named plan."""
     degrees = {
         "tensor-model-parallel-size": named.tensor,
@@ -88,45 +89,48 @@ def _flags(named: NamedPlan, facts: Facts) -> list[str]:
         "context-parallel-size": named.context,
         "expert-model-parallel-size": named.expert,
     }
-    found = [f"--{name} {degree}" for name, degree in degrees.items()]
+    found = [code("--{} {}", word(name), degree) for name, degree in degrees.items()]
     if named.folds:
-        found.append(f"--expert-tensor-parallel-size {named.of_experts}")
-        found.append(f"--moe-token-dispatcher-type {_DISPATCHER}")
+        found.append(code("--expert-tensor-parallel-size {}", named.of_experts))
+        found.append(code("--moe-token-dispatcher-type {}", word(_DISPATCHER)))
     if named.order == InterleavedPairs.name:
-        found.append("--overlap-moe-expert-parallel-comm")
+        found.append(fixed("--overlap-moe-expert-parallel-comm"))
     if named.context > 1:
-        found.append(f"--cp-comm-type {'p2p' if named.ring else 'all_gather'}")
+        found.append(fixed("--cp-comm-type p2p" if named.ring else "--cp-comm-type all_gather"))
     found += _stage_flags(named, facts)
     found += [
-        f"--micro-batch-size {named.micro_batch}",
-        f"--global-batch-size {facts.batch}",
+        code("--micro-batch-size {}", named.micro_batch),
+        code("--global-batch-size {}", facts.batch),
     ]
     if named.sequence_parallel:
-        found.append("--sequence-parallel")
+        found.append(fixed("--sequence-parallel"))
     if named.zero == 1:
-        found.append("--use-distributed-optimizer")
+        found.append(fixed("--use-distributed-optimizer"))
     elif named.zero:
-        sharding = f"--data-parallel-sharding-strategy {_SHARDING[named.zero]}"
-        found += ["--use-megatron-fsdp", "--use-distributed-optimizer", sharding]
+        found += [fixed("--use-megatron-fsdp"), fixed("--use-distributed-optimizer")]
+        sharding = word(_SHARDING[named.zero])
+        found.append(code("--data-parallel-sharding-strategy {}", sharding))
     if named.recompute == "full":
-        found += ["--recompute-granularity full", "--recompute-method uniform"]
-        found += ["--recompute-num-layers 1"]
+        found += [fixed("--recompute-granularity full"), fixed("--recompute-method uniform")]
+        found.append(fixed("--recompute-num-layers 1"))
     elif named.recompute == "selective":
-        found += ["--recompute-granularity selective", "--recompute-modules core_attn"]
+        found.append(fixed("--recompute-granularity selective"))
+        found.append(fixed("--recompute-modules core_attn"))
     return found + _type_flags(facts)
 
 
-def _type_flags(facts: Facts) -> list[str]:
+def _type_flags(facts: Facts) -> list[Code]:
     """Return the flags of types and of the update rule."""
-    word, is_wide = _PRECISIONS[facts.precision], facts.accumulate_type == MASTER
-    found = [f"--{word}"] if word else []
-    found += [f"--{flag} {value}" for flag, value in _RECIPES.get(facts.precision, {}).items()]
-    if word == "bf16" and not is_wide:
-        found.append("--grad-reduce-in-bf16")
-    if word == "fp16" and is_wide:
-        found.append("--accumulate-allreduce-grads-in-fp32")
-    found.append(f"--optimizer {_OPTIMIZERS[facts.optimizer.kind]}")
-    return found + (["--sgd-momentum 0"] if facts.optimizer.kind == "sgd" else [])
+    precision, is_wide = _PRECISIONS[facts.precision], facts.accumulate_type == MASTER
+    found = [code("--{}", word(precision))] if precision else []
+    recipe = _RECIPES.get(facts.precision, {})
+    found += [code("--{} {}", word(flag), word(str(value))) for flag, value in recipe.items()]
+    if precision == "bf16" and not is_wide:
+        found.append(fixed("--grad-reduce-in-bf16"))
+    if precision == "fp16" and is_wide:
+        found.append(fixed("--accumulate-allreduce-grads-in-fp32"))
+    found.append(code("--optimizer {}", word(_OPTIMIZERS[facts.optimizer.kind])))
+    return found + ([fixed("--sgd-momentum 0")] if facts.optimizer.kind == "sgd" else [])
 
 
 def _layout(named: NamedPlan, facts: Facts) -> str:
@@ -137,18 +141,18 @@ def _layout(named: NamedPlan, facts: Facts) -> str:
     return layout_text(even_sizes(facts.blocks, stages))
 
 
-def _stage_flags(named: NamedPlan, facts: Facts) -> list[str]:
+def _stage_flags(named: NamedPlan, facts: Facts) -> list[Code]:
     layout = _layout(named, facts)
     if layout:
-        return [f'--pipeline-model-parallel-layout "{layout}"']
+        return [code('--pipeline-model-parallel-layout "{}"', word(layout))]
     if named.chunks > 1:
-        return [f"--num-virtual-stages-per-pipeline-rank {named.chunks}"]
+        return [code("--num-virtual-stages-per-pipeline-rank {}", named.chunks)]
     return []
 
 
 def _fields(named: NamedPlan, facts: Facts) -> Fields:
     """Return the fields of NeMo's recipes."""
-    layout, word = _layout(named, facts), _PRECISIONS[facts.precision]
+    layout, precision = _layout(named, facts), _PRECISIONS[facts.precision]
     recipe = _RECIPES.get(facts.precision, {})
     model: dict[str, object] = {
         "tensor_model_parallel_size": named.tensor,
@@ -166,8 +170,8 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "recompute_method": "uniform" if named.recompute == "full" else None,
         "recompute_num_layers": 1 if named.recompute == "full" else None,
         "recompute_modules": ["core_attn"] if named.recompute == "selective" else None,
-        "bf16": word == "bf16",
-        "fp16": word == "fp16",
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
         "fp8": recipe.get("fp8-format"),
         "fp8_recipe": recipe.get("fp8-recipe"),
         "fp4": recipe.get("fp4-format"),
@@ -177,7 +181,7 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "use_distributed_optimizer": named.zero > 0,
         "use_megatron_fsdp": named.zero > 1,
         "data_parallel_sharding_strategy": _SHARDING.get(named.zero, "no_shard"),
-        "grad_reduce_in_fp32": word is None or facts.accumulate_type == MASTER,
+        "grad_reduce_in_fp32": precision is None or facts.accumulate_type == MASTER,
     }
     train: dict[str, object] = {
         "micro_batch_size": named.micro_batch,
@@ -206,35 +210,36 @@ def _notes(facts: Facts, named: NamedPlan) -> list[str]:
     return notes
 
 
-def _script(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> str:
-    lines = [
-        "#!/bin/bash",
+def _script(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> Code:
+    text = [
+        fixed("#!/bin/bash"),
         comment(facts, "Megatron-LM", notes),
-        "DISTRIBUTED_ARGS=(",
-        f"  --nnodes {facts.devices // facts.each}",
-        f"  --nproc-per-node {facts.each}",
-        ")",
-        "PLAN_ARGS=(",
-        *(f"  {flag}" for flag in _flags(named, facts)),
-        ")",
-        'torchrun "${DISTRIBUTED_ARGS[@]}" pretrain_gpt.py "${PLAN_ARGS[@]}" "$@"',
+        fixed("DISTRIBUTED_ARGS=("),
+        code("  --nnodes {}", facts.devices // facts.each),
+        code("  --nproc-per-node {}", facts.each),
+        fixed(")"),
+        fixed("PLAN_ARGS=("),
+        *(code("  {}", flag) for flag in _flags(named, facts)),
+        fixed(")"),
+        fixed('torchrun "${DISTRIBUTED_ARGS[@]}" pretrain_gpt.py "${PLAN_ARGS[@]}" "$@"'),
+        fixed(""),
     ]
-    return "\n".join(lines) + "\n"
+    return lines(text)
 
 
-def _yaml(fields: Fields, head: str) -> str:
-    lines = [head]
+def _yaml(fields: Fields, head: Code) -> Code:
+    text = [head]
     for table, values in fields.items():
-        lines.append(f"{table}:")
-        lines += [f"  {name}: {_yaml_value(value)}" for name, value in values.items()]
-    return "\n".join(lines) + "\n"
+        text.append(code("{}:", word(table)))
+        text += [code("  {}: {}", word(key), _yaml_value(value)) for key, value in values.items()]
+    return lines([*text, fixed("")])
 
 
-def _yaml_value(value: object) -> str:
+def _yaml_value(value: object) -> Code:
     if value is None:
-        return "null"
+        return fixed("null")
     if isinstance(value, bool):
-        return str(value).lower()
+        return fixed("true" if value else "false")
     if isinstance(value, list):
-        return f"[{', '.join(value)}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+        return code("[{}]", listed(map(word, value)))
+    return literal(value) if isinstance(value, str) else code("{}", value)

@@ -1,6 +1,5 @@
 """What the files of all systems of degrees have in common: their heads, and what they leave out."""
 
-import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import gcd
@@ -10,13 +9,11 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.placement import block_count
 from shardwright.exports.degrees.nearest import samples
-from shardwright.exports.writing import prose
+from shardwright.exports.writing import Code, lines, paragraph
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import in_words
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.schedule import is_schedule
-
-_WIDTH = 98  # columns
 
 
 @dataclass(frozen=True)
@@ -69,15 +66,9 @@ def title(facts: Facts, system: str) -> str:
     return f"for {system}: a plan of {facts.title}"
 
 
-def comment(facts: Facts, system: str, notes: tuple[str, ...]) -> str:
+def comment(facts: Facts, system: str, notes: tuple[str, ...]) -> Code:
     """Return the head of a file as comments: which plan it says, of what, and what that costs."""
-    sentences = map(prose, [title(facts, system), *notes])
-    return "\n".join(
-        textwrap.fill(
-            one, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
-        )
-        for one in sentences
-    )
+    return lines(paragraph(one, "# ", "#   ") for one in [title(facts, system), *notes])
 
 
 Written = Literal["nothing", "rule", "settings"]  # what of an optimizer a system's file has

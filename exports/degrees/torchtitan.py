@@ -4,7 +4,6 @@ The tables and keys are those of `torchtitan/config/job_config.py`, which versio
 `shardwright estimate --plan torchtitan.toml` reads them again.
 """
 
-import json
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
@@ -13,6 +12,7 @@ from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.degrees.update_rules import Word, word_for
 from shardwright.exports.table import Exported
+from shardwright.exports.writing import Code, code, document, fixed, lines, word
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan, copies_and_shards
 
@@ -99,11 +99,10 @@ def export(plan: Plan) -> Exported:
     return Exported(files(found.plan, facts, notes), notes)
 
 
-def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, str]:
+def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, Code]:
     """Return the file of a named plan in full, with notes at its head."""
-    return {
-        "torchtitan.toml": comment(facts, "torchtitan", notes) + "\n" + _toml(_tables(named, facts))
-    }
+    head = comment(facts, "torchtitan", notes)
+    return {"torchtitan.toml": lines([head, _toml(_tables(named, facts))])}
 
 
 def _notes(facts: Facts, named: NamedPlan) -> list[str]:
@@ -174,16 +173,16 @@ def _modules(sizes: tuple[int, ...]) -> list[list[str]]:
     return parts
 
 
-def _toml(tables: Tables) -> str:
+def _toml(tables: Tables) -> Code:
     """Return tables as TOML, whose values are those of JSON."""
-    lines = []
+    text = []
     for table, values in tables.items():
-        lines += ["", f"[{table}]"]
-        lines += [f"{name} = {_value(value)}" for name, value in values.items()]
-    return "\n".join(lines) + "\n"
+        text += [fixed(""), code("[{}]", word(table))]
+        text += [code("{} = {}", word(key), _value(value)) for key, value in values.items()]
+    return lines([*text, fixed("")])
 
 
-def _value(value: object) -> str:
+def _value(value: object) -> Code:
     if isinstance(value, list):
-        return "[\n" + "".join(f"  {json.dumps(part)},\n" for part in value) + "]"
-    return json.dumps(value)
+        return code("[\n{}]", lines([*(code("  {},", document(one)) for one in value), fixed("")]))
+    return document(value)

@@ -6,7 +6,6 @@ with ``*`` in place of their number. A module without a line keeps the rule of t
 ``base_model_tp_plan``, so modules that stay whole are named too.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, optimizer_notes
 from shardwright.exports.readings import Reading, forward_nodes, merged, readings, weights_of
 from shardwright.exports.table import Exported
+from shardwright.exports.writing import Code, code, document
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
@@ -80,7 +80,7 @@ def _expert_notes(named: NamedPlan) -> list[str]:
     return ["experts are divided by the rules of the model's own `base_model_ep_plan`"]
 
 
-def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str, str]:
+def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str, Code]:
     """Return both files of a named plan in full."""
     copies, shards = copies_and_shards(named)
     degrees = {
@@ -98,7 +98,7 @@ def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str
         "bf16": facts.precision == "bfloat16",
     }
     contents = {"distributed_config.json": degrees, "training_arguments.json": training}
-    return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
+    return {name: code("{}\n", document(content, indent=1)) for name, content in contents.items()}
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 import keyword
 import re
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import Any
 
 from shardwright.exports.emission.rows import OWN_FORMS, runs_on_rows, touches_rows
 from shardwright.exports.emission.vocabulary import MODULES, RINGS, ROWS, Signature, Vocabulary
+from shardwright.exports.writing import Code, code, identifier, in_parentheses, listed
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -73,42 +73,42 @@ class Expressions:
         wholes = [v for v in program.values.values() if v.name in self._parameters]
         for value in wholes:  # to make whole tensors of parameters and outputs
             self._note_groups(value)
-        for name in (*program.outputs, *updated):
-            self._note_groups(program.values[name])
+        for output in (*program.outputs, *updated):
+            self._note_groups(program.values[output])
 
     def _note_groups(self, value: Value) -> None:
         for axes in value.layout.splits if value.layout else ():
             if axes and not set(axes) & set(self._mesh.in_time):
                 self._group(axes)
 
-    def _group(self, axes: tuple[str, ...]) -> str:
+    def _group(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         if axes not in self.groups:
             self.groups.append(axes)
-        return repr(axes)
+        return axes
 
-    def name(self, value: str) -> str:
+    def name(self, value: str) -> Code:
         """Return the variable of a value."""
         return self._names[value]
 
-    def read(self, value: str) -> str:
+    def read(self, value: str) -> Code:
         """Return the expression of a value that is read."""
-        return f"state[{value!r}]" if value in self._parameters else self._names[value]
+        return code("state[{}]", value) if value in self._parameters else self._names[value]
 
     # Sizes
 
-    def _length(self, size: int, axes: tuple[str, ...]) -> str:
+    def _length(self, size: int, axes: tuple[str, ...]) -> Code:
         """Return the local size of a dimension: a number where all parts are equally large."""
         count = self._mesh.extent(axes)
         if size % count == 0:
-            return str(size // count)
-        return f"mesh.length({size}, {', '.join(map(repr, axes))})"
+            return code("{}", size // count)
+        return code("mesh.length({})", listed([size, *axes]))
 
-    def _start(self, size: int, axes: tuple[str, ...]) -> str:
-        return f"mesh.start({size}, {', '.join(map(repr, axes))})" if axes else "0"
+    def _start(self, size: int, axes: tuple[str, ...]) -> Code:
+        return code("mesh.start({})", listed([size, *axes])) if axes else code("0")
 
     # Operators
 
-    def of(self, node: Node, after: str = "") -> str:
+    def of(self, node: Node, after: str = "") -> Code:
         """Return the expression that runs a node.
 
         Parameters
@@ -138,16 +138,17 @@ class Expressions:
             raise self._refused(node, f"has no `{min(missing)}`, which its translation reads")
         if signature.module == RINGS:
             self._group(info.axes)  # type: ignore[attr-defined]
-            operands = ["mesh", *operands]
-        items = [*operands, *(f"{k}={v}" for k, v in taken.items())]
+            operands = [code("mesh"), *operands]
+        items = [*operands, *(code("{}={}", identifier(k), v) for k, v in taken.items())]
         if self._on_rows and touches_rows(self._program, node):
             return _of_rows(node.operator, signature.module, items)
-        return f"{signature.module}.{node.operator}({', '.join(items)})"
+        return code("{}({})", _function(signature.module, node.operator), listed(items))
 
-    def _operands(self, node: Node, after: str) -> list[str]:
-        operands = [self.read(name) for name in node.operands]
+    def _operands(self, node: Node, after: str) -> list[Code]:
+        operands = [self.read(operand) for operand in node.operands]
         if after and operands:
-            operands[0] = f"{self._vocabulary.repeat}({operands[0]}, {self.read(after)})"
+            repeat = identifier(self._vocabulary.repeat)
+            operands[0] = code("{}({}, {})", repeat, operands[0], self.read(after))
         return operands
 
     @property
@@ -161,25 +162,25 @@ class Expressions:
             hint="compile the model without it, or run the plan with `shardwright run`",
         )
 
-    def _attributes(self, node: Node, info: OperatorInfo, signature: Signature) -> dict[str, str]:
+    def _attributes(self, node: Node, info: OperatorInfo, signature: Signature) -> dict[str, Code]:
         attributes = {**node.attributes, **_explicit(info)}
-        taken = {}
+        taken: dict[str, Code] = {}
         for key, value in attributes.items():
             if key in ("shape", "shapes") and key in signature.keywords:
                 continue
             if key in signature.keywords:
-                taken[key] = _literal(value)
+                taken[key] = code("{}", value)
             elif value != info.defaults[key] and not _is_implied(node.operator, key, signature):
                 raise self._refused(node, f"with `{key}` {value!r} {self._untranslated}")
         return taken
 
-    def _places(self, node: Node, info: OperatorInfo, signature: Signature) -> dict[str, str]:
+    def _places(self, node: Node, info: OperatorInfo, signature: Signature) -> dict[str, Code]:
         """Return what a function takes of the part of the rank."""
         if not signature.keywords:
             return {}
         rule, strategy = info.rule, self._strategy(node, info)
         sizes = {f: strategy.axes.get(f.removesuffix("~"), ()) for f in rule.sizes}
-        found = {}
+        found: dict[str, Code] = {}
         for keyword_ in sorted(signature.keywords):
             kind, _, factor = keyword_.partition("_")
             if keyword_ in ("shape", "shapes"):
@@ -187,12 +188,13 @@ class Expressions:
             elif keyword_ in ("starts", "whole_shape"):
                 (first, *_) = self._program.operand_values(node)
                 whole = keyword_ == "whole_shape"
-                found[keyword_] = repr(first.type.shape) if whole else self._starts(first)
+                shape = first.type.shape
+                found[keyword_] = code("{}", shape) if whole else self._starts(first)
             elif keyword_ == "whole":
-                found[keyword_] = str(info.count)  # type: ignore[attr-defined]
+                found[keyword_] = code("{}", info.count)  # type: ignore[attr-defined]
             elif keyword_ == "keys":
                 k = node.operands[info.first + 1]  # type: ignore[attr-defined]
-                found[keyword_] = str(self._program.values[k].type.shape[2])
+                found[keyword_] = code("{}", self._program.values[k].type.shape[2])
             elif kind in ("start", "size", "whole") and factor in sizes:
                 axes, size = sizes[factor], rule.sizes[factor]
                 if kind == "start" and axes:
@@ -200,7 +202,7 @@ class Expressions:
                 elif kind == "size":
                     found[keyword_] = self._length(size, axes)
                 elif kind == "whole":
-                    found[keyword_] = str(size)
+                    found[keyword_] = code("{}", size)
         return found
 
     def _strategy(self, node: Node, info: OperatorInfo) -> Strategy:
@@ -209,72 +211,74 @@ class Expressions:
         left = [v.layout.reduced() if v.layout else None for v in node.results]
         return info.infer_layouts(taken, self._mesh, left)[0]
 
-    def _shapes(self, node: Node, single: bool) -> str:
+    def _shapes(self, node: Node, single: bool) -> Code:
         shapes = [self.shape(value) for value in node.results]
-        return shapes[0] if single else _tuple(shapes)
+        return shapes[0] if single else in_parentheses(shapes)
 
-    def shape(self, value: Value) -> str:
+    def shape(self, value: Value) -> Code:
         """Return the local shape of a value."""
         splits = value.layout.splits if value.layout else ((),) * value.type.rank
-        return _tuple([self._length(n, a) for n, a in zip(value.type.shape, splits, strict=True)])
+        pairs = zip(value.type.shape, splits, strict=True)
+        return in_parentheses(self._length(n, a) for n, a in pairs)
 
-    def _starts(self, value: Value) -> str:
+    def _starts(self, value: Value) -> Code:
         splits = value.layout.splits if value.layout else ((),) * value.type.rank
-        return _tuple([self._start(n, a) for n, a in zip(value.type.shape, splits, strict=True)])
+        pairs = zip(value.type.shape, splits, strict=True)
+        return in_parentheses(self._start(n, a) for n, a in pairs)
 
     # Communication
 
-    def _collective(self, node: Node, part: str) -> str:
+    def _collective(self, node: Node, part: Code) -> Code:
         attributes = node.attributes
         if attributes.get("group_size", 0) or attributes.get("groups", ()):
             raise self._refused(node, f"has groups of its own, it {self._untranslated}")
         axes: Any = attributes["axes"]
-        write: dict[str, Callable[[Node, str], str]] = {
+        write: dict[str, Callable[[Node], list[Any]]] = {
             "all_reduce": self._reduction,
             "reduce_scatter": self._reduction,
             "all_gather": self._gathered,
             "all_to_all": self._gathered,
         }
-        more = write.get(node.operator, self._plain)(node, "")
-        rows = "_rows" if self._on_rows and touches_rows(self._program, node) else ""
-        return f"mesh.{node.operator}{rows}({part}, {self._group(axes)}{more})"
+        more = write.get(node.operator, self._plain)(node)
+        on_rows = self._on_rows and touches_rows(self._program, node)
+        operator = identifier(f"{node.operator}_rows" if on_rows else node.operator)
+        return code("mesh.{}({})", operator, listed([part, self._group(axes), *more]))
 
     @staticmethod
-    def _plain(node: Node, more: str) -> str:
-        if "previous" in node.attributes:
-            more += f", {node.attributes['previous']!r}"
+    def _plain(node: Node) -> list[Any]:
+        more = [node.attributes["previous"]] if "previous" in node.attributes else []
         if node.operator != "to_partial":
-            more += f", {node.attributes.get('dimension', 0)!r}"
+            more.append(node.attributes.get("dimension", 0))
         return more
 
-    def _reduction(self, node: Node, more: str) -> str:
+    def _reduction(self, node: Node) -> list[Any]:
         kind = node.attributes.get("reduction", "sum")
         if kind not in self._vocabulary.reductions[node.operator]:
             raise self._refused(node, f"with the reduction `{kind}` {self._untranslated}")
-        if node.operator == "reduce_scatter":
-            more += f", {node.attributes.get('dimension', 0)!r}"
-        return more + (f", {kind!r}" if kind != "sum" else "")
+        is_scattered = node.operator == "reduce_scatter"
+        more = [node.attributes.get("dimension", 0)] if is_scattered else []
+        return [*more, *([kind] if kind != "sum" else [])]
 
-    def _gathered(self, node: Node, more: str) -> str:
+    def _gathered(self, node: Node) -> list[Any]:
         """Return the dimensions, and the size of the joined one in the result."""
         if node.operator == "all_to_all":
-            split = node.attributes.get("split_dimension", 0)
+            more = [node.attributes.get("split_dimension", 0)]
             joined: Any = node.attributes.get("concat_dimension", 0)
-            more += f", {split!r}"
         else:
-            joined = node.attributes.get("dimension", 0)
+            more, joined = [], node.attributes.get("dimension", 0)
         (value,) = node.results
         axes = value.layout.splits[joined] if value.layout else ()
-        return f"{more}, {joined!r}, {self._length(value.type.shape[joined], axes)}"
+        return [*more, joined, self._length(value.type.shape[joined], axes)]
 
-    def accumulated(self, node: Node) -> str:
+    def accumulated(self, node: Node) -> Code:
         """Return the statement that accumulates a value over micro-batches."""
         part = self.read(node.operands[0])
         if node.operator == "all_reduce":
             kind = node.attributes.get("reduction", "sum")
-            more = f", {kind!r}" if kind != "sum" else ""
-            return f"totals.reduce({node.name!r}, {part}{more})"
-        return f"totals.append({node.name!r}, {part}, {node.attributes.get('dimension', 0)!r})"
+            more = [kind] if kind != "sum" else []
+            return code("totals.reduce({})", listed([node.name, part, *more]))
+        dimension = node.attributes.get("dimension", 0)
+        return code("totals.append({}, {}, {})", node.name, part, dimension)
 
 
 def _explicit(info: OperatorInfo) -> Mapping[str, Any]:
@@ -292,34 +296,28 @@ def _is_implied(operator: str, key: str, signature: Signature) -> bool:
     return bool(told & signature.keywords) or key in _OF_OPERATORS.get(operator, ())
 
 
-def _identifiers(program: Graph) -> dict[str, str]:
+def _identifiers(program: Graph) -> dict[str, Code]:
     """Return a variable for each value."""
-    found: dict[str, str] = {}
+    found: dict[str, Code] = {}
     taken = set(_OWN_NAMES)
-    for name in program.values:
-        text = re.sub(r"\W", "_", name)
+    for value in program.values:
+        text = re.sub(r"\W", "_", value, flags=re.ASCII)  # Python takes some others for equal
         text = f"v_{text}" if not text or text[0].isdigit() or keyword.iskeyword(text) else text
         unique, number = text, 1
         while unique in taken:
             number += 1
             unique = f"{text}_v{number}"
         taken.add(unique)
-        found[name] = unique
+        found[value] = identifier(unique)
     return found
 
 
-def _literal(value: Any) -> str:
-    """Return the expression of an attribute; infinity and nan have no literal."""
-    is_finite = not isinstance(value, float) or isfinite(value)
-    return repr(value) if is_finite else f"float({str(value)!r})"
-
-
-def _of_rows(operator: str, module: str, items: list[str]) -> str:
+def _of_rows(operator: str, module: str, items: list[Code]) -> Code:
     """Return the expression of an operator on the filled rows of experts."""
     if operator in OWN_FORMS:
-        return f"{ROWS}.{operator}({', '.join(items)})"
-    return f"{ROWS}.apply({', '.join((f'{module}.{operator}', *items))})"
+        return code("{}({})", _function(ROWS, operator), listed(items))
+    return code("{}.apply({})", identifier(ROWS), listed([_function(module, operator), *items]))
 
 
-def _tuple(items: list[str]) -> str:
-    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+def _function(module: str, operator: str) -> Code:
+    return code("{}.{}", identifier(module), identifier(operator))

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program import ProgramWriter
-from shardwright.exports.writing import prose
+from shardwright.exports.writing import Code, code, identifier, own_module, prose
 from shardwright.operators.info import Array
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.
@@ -27,7 +27,7 @@ class Trainer({trainer}.Trainer):
 '''
 
 
-def package_files(plan: Plan, program: ProgramWriter) -> dict[str, str | bytes]:
+def package_files(plan: Plan, program: ProgramWriter) -> dict[str, Code | bytes]:
     """Return the files of a package.
 
     Parameters
@@ -39,23 +39,20 @@ def package_files(plan: Plan, program: ProgramWriter) -> dict[str, str | bytes]:
     """
     modules = program.modules()
     own = sorted(set(modules) - {"program.py"}) or ["program.py"]
-    files: dict[str, str | bytes] = {
-        "__init__.py": _INIT.format(
+    files: dict[str, Code | bytes] = {
+        "__init__.py": code(
+            _INIT,
             devices=plan.mesh.size,
-            ranks=program.vocabulary.ranks,
+            ranks=prose(program.vocabulary.ranks),
             model=prose(plan.document.model),
-            trainer=program.trainer,
-            modules=f"`{own[0]}` is" if len(own) == 1 else f"`{own[0]}` to `{own[-1]}` are",
+            trainer=identifier(program.trainer),
+            modules=prose(f"`{own[0]}` is" if len(own) == 1 else f"`{own[0]}` to `{own[-1]}` are"),
         ),
         **modules,
     }
     support = (path for path in program.vocabulary.support.glob("*.py"))
     left_out = {"__init__", *({"stages"} - {program.trainer})}
-    files |= {
-        path.name: path.read_text(encoding="utf-8")
-        for path in sorted(support)
-        if path.stem not in left_out
-    }
+    files |= {path.name: own_module(path) for path in sorted(support) if path.stem not in left_out}
     constants = {
         parameter.name: plan.initial[parameter.name]
         for parameter in plan.program.parameters

@@ -7,7 +7,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.exports.emission.expressions import Expressions
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.writing import prose
+from shardwright.exports.writing import Code, code, identifier, lines, listed, prose
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.liveness import accumulates, dying_values, loop_of
@@ -26,8 +26,7 @@ FORWARD = '''
 def forward_backward(
     mesh: Mesh, state: Mapping[str, {tensor}], inputs: Mapping[str, {tensor}]
 ) -> tuple[dict[str, {tensor}], dict[str, {tensor}], dict[str, {tensor}]]:
-    """Return outputs, gradients, and other values that the update reads."""
-'''
+    """Return outputs, gradients, and other values that the update reads."""'''
 UPDATE = '''
 def update(
     mesh: Mesh,
@@ -35,8 +34,9 @@ def update(
     gradients: Mapping[str, {tensor}],
     others: Mapping[str, {tensor}],
 ) -> dict[str, {tensor}]:
-    """Return the next parameters, buffers and optimizer states."""
-'''
+    """Return the next parameters, buffers and optimizer states."""'''
+
+_EMPTY = code("")
 
 
 def _check(program: Graph, vocabulary: Vocabulary) -> None:
@@ -123,32 +123,32 @@ class ProgramWriter(ABC):
             if name in self._parameters and gradient_name(name) in carried
         ]
 
-    def modules(self) -> dict[str, str]:
+    def modules(self) -> dict[str, Code]:
         """Return the modules with the program, by the names of their files."""
         return {"program.py": self.text()}
 
-    def text(self) -> str:
+    def text(self) -> Code:
         """Return the module."""
-        body = [*self._forward(), "", *self._update()]  # which collects the groups
-        head = self.head().format(summary=summary(self.plan, self.vocabulary.ranks))
-        return "\n".join([head, *self.tables(), "", *body, ""])
+        body = [*self._forward(), _EMPTY, *self._update()]  # which collects the groups
+        head = self.head(summary(self.plan, self.vocabulary.ranks))
+        return lines([head, *self.tables(), _EMPTY, *body, _EMPTY])
 
     @abstractmethod
-    def head(self) -> str:
-        """Return docstring and imports, with a field `summary`."""
+    def head(self, summary: Code) -> Code:
+        """Return docstring and imports, with a summary of the plan."""
 
     # Tables
 
-    def tables(self) -> Iterator[str]:
+    def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables."""
         mesh = self.plan.mesh
-        yield f"MESH = {self.sizes()!r}"
-        yield f"MICRO_BATCHES = { ({name: mesh.sizes[name] for name in mesh.in_time})!r}"
-        yield "# Name: element type, shape, axes that split each dimension."
+        yield code("MESH = {}", self.sizes())
+        yield code("MICRO_BATCHES = {}", {name: mesh.sizes[name] for name in mesh.in_time})
+        yield code("# Name: element type, shape, axes that split each dimension.")
         yield from table("INPUTS", (_row(value) for value in self.program.inputs))
         outputs = [self.program.values[name] for name in self.program.outputs]
         yield from table("OUTPUTS", (_row(value) for value in outputs))
-        yield "# The same, its role, and how a state begins."
+        yield code("# The same, its role, and how a state begins.")
         yield from table("PARAMETERS", map(_parameter_row, self.program.parameters))
 
     def sizes(self) -> dict[str, int]:
@@ -157,78 +157,78 @@ class ProgramWriter(ABC):
 
     # Functions
 
-    def _forward(self) -> list[str]:
-        lines = [FORWARD.format(tensor=self.vocabulary.tensor).rstrip()]
+    def _forward(self) -> list[Code]:
+        found = [code(FORWARD, tensor=identifier(self.vocabulary.tensor))]
         nodes = [n for n in self.program.nodes if n.name not in self._is_update]
         kept = {*self.program.outputs, *self._carried}
-        lines += self._inputs(in_loop=False)
-        lines += self._body(nodes, kept)
-        return [*lines, *self.returned(self.program.outputs, self._carried), ""]
+        found += self._inputs(in_loop=False)
+        found += self._body(nodes, kept)
+        return [*found, *self.returned(self.program.outputs, self._carried), _EMPTY]
 
-    def returned(self, outputs: Iterable[str], carried: Collection[str]) -> Iterator[str]:
+    def returned(self, outputs: Iterable[str], carried: Collection[str]) -> Iterator[Code]:
         """Yield the end of `forward_backward`: outputs, and what the update reads."""
         read = self.expressions.read
-        gradients = {name: read(gradient_name(name)) for name in self._gradients(carried)}
+        gradients = {n: read(gradient_name(n)) for n in self._gradients(carried)}
         names = {gradient_name(parameter) for parameter in gradients}
-        yield from dictionary("outputs", {name: read(name) for name in outputs})
+        yield from dictionary("outputs", {n: read(n) for n in outputs})
         yield from dictionary("gradients", gradients)
         yield from dictionary("others", {n: read(n) for n in carried if n not in names})
-        yield "    return outputs, gradients, others"
+        yield code("    return outputs, gradients, others")
 
-    def _update(self) -> list[str]:
-        lines = [UPDATE.format(tensor=self.vocabulary.tensor).rstrip()]
-        lines += self.carried_on(self._carried)
+    def _update(self) -> list[Code]:
+        found = [code(UPDATE, tensor=identifier(self.vocabulary.tensor))]
+        found += self.carried_on(self._carried)
         nodes = [n for n in self.program.nodes if n.name in self._is_update]
         kept = {new for _, new in self.program.updates} | set(self._carried)
-        lines += self._body(nodes, kept)
-        return [*lines, *self.updated(self.program.updates)]
+        found += self._body(nodes, kept)
+        return [*found, *self.updated(self.program.updates)]
 
-    def carried_on(self, carried: Iterable[str]) -> Iterator[str]:
+    def carried_on(self, carried: Iterable[str]) -> Iterator[Code]:
         """Yield the beginning of `update`: what it reads of `forward_backward`."""
-        for name in carried:
-            parameter = name.removesuffix(gradient_name(""))
-            is_gradient = gradient_name(parameter) == name and parameter in self._parameters
-            source = f"gradients[{parameter!r}]" if is_gradient else f"others[{name!r}]"
-            yield f"    {self.expressions.name(name)} = {source}"
+        for value in carried:
+            parameter = value.removesuffix(gradient_name(""))
+            is_gradient = gradient_name(parameter) == value and parameter in self._parameters
+            source = code("gradients[{}]", parameter) if is_gradient else code("others[{}]", value)
+            yield code("    {} = {}", self.expressions.name(value), source)
 
-    def updated(self, updates: Iterable[tuple[str, str]]) -> Iterator[str]:
+    def updated(self, updates: Iterable[tuple[str, str]]) -> Iterator[Code]:
         """Yield the end of `update`: the next values of parameters."""
         yield from dictionary("new", {n: self.expressions.read(value) for n, value in updates})
-        yield "    return new"
+        yield code("    return new")
 
     def in_passes(self, value: Value) -> bool:
         """Return whether every micro-batch has a part of its own of an input."""
         return bool(value.layout and value.layout.mentions(self.plan.mesh.in_time))
 
-    def own_input(self, value: Value) -> str:
+    def own_input(self, value: Value) -> Code:
         """Return the line that takes the part of this rank of an input."""
-        name = self.expressions.name(value.name)
-        return f"{name} = mesh.own(inputs[{value.name!r}], {_splits(value)!r})"
+        variable = self.expressions.name(value.name)
+        return code("{} = mesh.own(inputs[{}], {})", variable, value.name, _splits(value))
 
-    def _inputs(self, in_loop: bool) -> Iterator[str]:
+    def _inputs(self, in_loop: bool) -> Iterator[Code]:
         for value in self.program.inputs:
             if self.in_passes(value) == in_loop:
-                yield f"    {self.own_input(value)}"
+                yield code("    {}", self.own_input(value))
 
-    def _body(self, nodes: list[Node], kept: set[str]) -> Iterator[str]:
+    def _body(self, nodes: list[Node], kept: set[str]) -> Iterator[Code]:
         """Yield the lines of nodes; the loop over micro-batches is a loop."""
         names = (node.name for node in self.program.nodes)
         dying = dict(zip(names, dying_values(self.program), strict=True))
         inside, repeated = self._in_loop(), self._repeated(nodes, kept)
         first = next((n.name for n in nodes if n.name in inside), None)
         place = None
-        after: list[str] = []
+        after: list[Code] = []
         for node in nodes:
             if node.name == first:
                 after = yield from self._enter()
             elif after and node.name not in inside:
                 yield from after
                 after = []
-            indent = "    " * (2 if node.name in inside else 1)
+            indent = code("        ") if node.name in inside else code("    ")
             if (place_of := heading(node)) != place:
-                yield f"{indent}# {place_of}"
+                yield code("{}# {}", indent, place_of)
                 place = place_of
-            yield indent + self.line(node, repeated.get(node.name, ""))
+            yield code("{}{}", indent, self.line(node, repeated.get(node.name, "")))
             accumulated = self._loop is not None and node.name in self._loop.accumulated
             dead = [n for n in dying[node.name] if n not in kept and n not in self._parameters]
             if self._loop is not None and node.name in inside:
@@ -236,7 +236,7 @@ class ProgramWriter(ABC):
             if accumulated:
                 dead = [n for n in dead if n != node.name]
             if dead:
-                yield f"{indent}del {', '.join(map(self.expressions.name, dead))}"
+                yield code("{}del {}", indent, listed(map(self.expressions.name, dead)))
         yield from after
 
     def _in_loop(self) -> set[str]:
@@ -244,20 +244,18 @@ class ProgramWriter(ABC):
             return set()
         return {n.name for n in self.program.nodes[self._loop.start : self._loop.stop]}
 
-    def _enter(self) -> Generator[str, None, list[str]]:
+    def _enter(self) -> Generator[Code, None, list[Code]]:
         """Yield the head of the loop; return the lines behind it."""
         assert self._loop is not None
-        yield "    totals = Totals()"
-        yield "    for _ in mesh.each_micro_batch():"
+        yield code("    totals = Totals()")
+        yield code("    for _ in mesh.each_micro_batch():")
         if self.vocabulary.repeat:
-            before = ", ".join(
-                ["state", *(self.expressions.name(n) for n in self._read_in_passes())]
-            )
-            yield f"        {before} = totals.before({before})"
+            read = map(self.expressions.name, self._read_in_passes())
+            yield code("        {0} = totals.before({0})", listed([code("state"), *read]))
         for line in self._inputs(in_loop=True):
-            yield f"    {line}"
+            yield code("    {}", line)
         names = sorted(self._loop.accumulated, key=list(self.program.values).index)
-        return [f"    {self.expressions.name(n)} = totals[{n!r}]" for n in names]
+        return [code("    {} = totals[{}]", self.expressions.name(n), n) for n in names]
 
     def _read_in_passes(self) -> list[str]:
         """Return what all passes read, parameters and inputs excluded."""
@@ -287,52 +285,52 @@ class ProgramWriter(ABC):
                 made += [value.name for value in node.results]
         return found
 
-    def line(self, node: Node, after: str = "") -> str:
+    def line(self, node: Node, after: str = "") -> Code:
         """Return the line of a node."""
         names = [self.expressions.name(value.name) for value in node.results]
-        comment = "; ".join(map(type_text, node.results))
+        comment = prose("; ".join(map(type_text, node.results)))
         if self._loop is not None and accumulates(node, self._loop.axes):
-            return f"{self.expressions.accumulated(node)}  # {comment}"
-        return f"{', '.join(names)} = {self.expressions.of(node, after)}  # {comment}"
+            return code("{}  # {}", self.expressions.accumulated(node), comment)
+        return code("{} = {}  # {}", listed(names), self.expressions.of(node, after), comment)
 
 
-def summary(plan: Plan, ranks: str) -> str:
+def summary(plan: Plan, ranks: str) -> Code:
     """Return a sentence on a plan."""
     document = plan.document
     mesh = " x ".join(f"{axis.name}={axis.size}" for axis in plan.mesh.axes) or "one device"
-    return f"A training step of {prose(document.model)} on {document.devices} {ranks}, mesh {mesh}."
+    return prose(f"A training step of {document.model} on {document.devices} {ranks}, mesh {mesh}.")
 
 
-def heading(node: Node) -> str:
+def heading(node: Node) -> Code:
     """Return the comment above the lines of a module: where they are in the model."""
-    phase = node.provenance.phase
-    return f"{prose(node.scope) or 'model'}, {phase}"
+    return prose(f"{node.scope or 'model'}, {node.provenance.phase}")
 
 
 def _splits(value: Value) -> tuple[tuple[str, ...], ...]:
     return value.layout.splits if value.layout else ((),) * value.type.rank
 
 
-def _row(value: Value) -> str:
-    return f"{value.name!r}: ({value.type.dtype!r}, {value.type.shape!r}, {_splits(value)!r})"
+def _row(value: Value, *more: str) -> Code:
+    row = (value.type.dtype, value.type.shape, _splits(value), *more)
+    return code("{}: {}", value.name, row)
 
 
-def _parameter_row(parameter: Parameter) -> str:
+def _parameter_row(parameter: Parameter) -> Code:
     initial = str(parameter.attributes.get("initializer", "")) if parameter.role == "state" else ""
-    return f"{_row(parameter.value)[:-1]}, {parameter.role!r}, {initial!r})"
+    return _row(parameter.value, parameter.role, initial)
 
 
-def table(name: str, rows: Iterable[str], annotation: str = "") -> Iterator[str]:
+def table(title: str, rows: Iterable[Code], annotation: Code = _EMPTY) -> Iterator[Code]:
     """Yield a dictionary of rows in lines."""
-    yield f"{name}{annotation} = {{"
+    yield code("{}{} = {{", identifier(title), annotation)
     for row in rows:
-        yield f"    {row},"
-    yield "}"
+        yield code("    {},", row)
+    yield code("}}")
 
 
-def dictionary(name: str, items: dict[str, str]) -> Iterator[str]:
+def dictionary(title: str, items: dict[str, Code]) -> Iterator[Code]:
     """Yield the lines of a dictionary in a function."""
-    yield f"    {name} = {{"
+    yield code("    {} = {{", identifier(title))
     for key, text in items.items():
-        yield f"        {key!r}: {text},"
-    yield "    }"
+        yield code("        {}: {},", key, text)
+    yield code("    }}")

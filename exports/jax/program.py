@@ -7,6 +7,7 @@ from typing import Final
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program import DESCRIPTION, ProgramWriter
 from shardwright.exports.emission.vocabulary import Vocabulary
+from shardwright.exports.writing import Code, code, fixed
 
 VOCABULARY: Final = Vocabulary(
     "JAX",
@@ -19,12 +20,12 @@ VOCABULARY: Final = Vocabulary(
     has_rows=True,
     repeat="again",
 )
-_HEAD = f'''"""{{summary}}
+_HEAD = '''"""{summary}
 
 `trainer.py` maps these functions over the devices by `jax.shard_map`; each sees the parts of its
 own device.
 
-{DESCRIPTION}
+{description}
 """
 
 from collections.abc import Mapping
@@ -60,13 +61,13 @@ class JaxProgram(ProgramWriter):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan, VOCABULARY)
 
-    def head(self) -> str:
+    def head(self, summary: Code) -> Code:
         """Return docstring and imports."""
-        return _HEAD
+        return code(_HEAD, summary=summary, description=fixed(DESCRIPTION))
 
-    def tables(self) -> Iterator[str]:
+    def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, and the parameters that have a gradient."""
         yield from super().tables()
-        yield "GRADIENTS = ["
-        yield from (f"    {name!r}," for name in self.gradients)
-        yield "]"
+        yield code("GRADIENTS = [")
+        yield from (code("    {},", name) for name in self.gradients)
+        yield code("]")

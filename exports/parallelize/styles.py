@@ -15,6 +15,7 @@ from typing import Final
 
 from shardwright.exports.parallelize.axes import exchanges, layout_of, refused
 from shardwright.exports.readings import Reading, forward_nodes, readings, weights_of
+from shardwright.exports.writing import Code, code, identifier, listed
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh
 
@@ -46,24 +47,25 @@ class Style:
     local: bool = True
 
     @property
-    def call(self) -> str:
+    def call(self) -> Code:
         """The style as PyTorch writes it."""
         if self.kind == "SequenceParallel":
-            local = ", use_local_output=True" * self.local
-            return f"SequenceParallel(sequence_dim={self.inputs}{local})"
+            arguments = [code("sequence_dim={}", self.inputs)]
+            arguments += [code("use_local_output=True")] * self.local
+            return code("SequenceParallel({})", listed(arguments))
         found = []
         if self.inputs is not None:
-            found.append(f"input_layouts={placement_text(self.inputs)}")
+            found.append(code("input_layouts={}", placement_text(self.inputs)))
         if self.outputs is not None:
-            found.append(f"output_layouts={placement_text(self.outputs)}")
+            found.append(code("output_layouts={}", placement_text(self.outputs)))
         if not self.local:
-            found.append("use_local_output=False")
-        return f"{self.kind}({', '.join(found)})"
+            found.append(code("use_local_output=False"))
+        return code("{}({})", identifier(self.kind), listed(found))
 
 
-def placement_text(placement: Placement) -> str:
+def placement_text(placement: Placement) -> Code:
     """Return a placement as PyTorch writes it."""
-    return f"Shard({placement})" if isinstance(placement, int) else "Replicate()"
+    return code("Shard({})", placement) if isinstance(placement, int) else code("Replicate()")
 
 
 @dataclass

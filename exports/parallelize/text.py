@@ -1,6 +1,5 @@
 """The text of ``parallelize.py``."""
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +12,23 @@ from shardwright.exports.parallelize.axes import Axes, layout_of
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles, placement_text
 from shardwright.exports.readings import merged, weights_of
-from shardwright.exports.writing import literal, prose
+from shardwright.exports.writing import (
+    Code,
+    code,
+    fixed,
+    identifier,
+    in_parentheses,
+    lines,
+    listed,
+    literal,
+    paragraph,
+    prose,
+    word,
+    wrapped,
+)
 from shardwright.operators.models.precision import MASTER
 
-_WIDTH: Final = 98  # columns
+_EMPTY: Final = code("")
 _HEAD = '''"""{title}
 {said}
 Call `parallelize(module, make_mesh(){example})` on each of {count} processes;
@@ -37,7 +49,8 @@ def _check(module: nn.Module, styles: Collection[str]) -> None:
     for pattern in styles:
         if not fnmatch.filter(names, pattern):
             raise ValueError(f"no module is called `{pattern}`: give the module that was compiled")
-
+'''
+_COMPARE = '''
 
 def _taken(module: nn.Module, styles: dict[str, ParallelStyle], example: Example) -> Taken:
     """Return what the layers that are divided by rows take, in a forward pass."""
@@ -80,8 +93,7 @@ _DOCSTRING = '''    """Parallelize a module with whole parameters, by the plan.
     `example` has the inputs of a forward pass, the same on processes that share samples: a dict by
     name, or a tuple. Code between the layers runs on parts of them; the pass is run before and
     after, and values that differ are an error. None leaves that out, for a module without memory.
-    """
-'''
+    """'''
 _DIFFERENCE = '''
 
 def difference(module: nn.Module, mesh: DeviceMesh, *args: Any, **inputs: Any) -> dict[str, float]:
@@ -125,6 +137,18 @@ def _loss(outputs: Any) -> torch.Tensor:
 '''
 
 
+_PLACES = """    }
+    places = {
+        parameter: Shard(dimensions.get(name, 0))
+        for name, parameter in module.named_parameters()
+    }"""
+_ALWAYS = """from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn"""
+
+
 @dataclass(frozen=True)
 class Writer:
     """Writes the file of a plan.
@@ -146,10 +170,10 @@ class Writer:
     styles: Styles
     blocks: Blocks
 
-    def text(self, said: tuple[str, ...] = ()) -> str:
+    def text(self, said: tuple[str, ...] = ()) -> Code:
         """Return the file, with what a person must know of the plan at its head."""
-        body = self._mesh() + self._parallelize() + self._rest()
-        return self._head(said) + self._imports(body) + body
+        body = code("{}{}{}", self._mesh(), self._parallelize(), self._rest())
+        return code("{}{}{}", self._head(said), self._imports(body), body)
 
     # ---- the mesh
 
@@ -168,48 +192,52 @@ class Writer:
             found.pop("replicate")
         return found | ({"tensor": self.axes.tensor} if self.axes.tensor else {})
 
-    def _mesh(self) -> str:
+    def _mesh(self) -> Code:
         mesh, groups = self.plan.mesh.of_ranks, self._groups
         sizes = tuple(mesh.extent(axes) for axes in groups.values()) or (1,)
         names = tuple(groups) or ("shard",)
         order = [axis for axes in groups.values() for axis in axes]
         if order == list(mesh.names):
-            call = f"init_device_mesh(device, {sizes}, mesh_dim_names={_tuple(names)})"
+            call = code("init_device_mesh(device, {}, mesh_dim_names={})", sizes, _tuple(names))
         else:
             places = tuple(mesh.names.index(axis) for axis in order)
-            ranks = f"torch.arange({mesh.size}).reshape({mesh.shape}).permute{places}"
-            call = f"DeviceMesh(device, {ranks}.reshape({sizes}), mesh_dim_names={_tuple(names)})"
-        axes = ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
-        device = "cpu" if self.plan.document.cluster.name == "cpu" else "cuda"
-        return _MESH.format(device=device, axes=axes, call=wrapped(f"    return {call}"))
+            ranks = code("torch.arange({}).reshape({}).permute{}", mesh.size, mesh.shape, places)
+            call = code(
+                "DeviceMesh(device, {}.reshape({}), mesh_dim_names={})", ranks, sizes, _tuple(names)
+            )
+        pairs = zip(map(word, names), sizes, strict=True)
+        axes = listed(code("{} {}", axis, size) for axis, size in pairs)
+        device = code("cpu" if self.plan.document.cluster.name == "cpu" else "cuda")
+        return code(_MESH, device=device, axes=axes, call=wrapped(code("    return {}", call)))
 
     # ---- the function
 
-    def _parallelize(self) -> str:
-        lines = ["", "", *self._signature()]
-        lines += self._style_lines()
-        lines += self._checkpoint_lines()
-        lines += self._shard_lines() if self._is_sharded else []
-        return "\n".join([*lines, "    return module", ""])
+    def _parallelize(self) -> Code:
+        found = [_EMPTY, _EMPTY, *self._signature()]
+        found += self._style_lines()
+        found += self._checkpoint_lines()
+        found += self._shard_lines() if self._is_sharded else []
+        return lines([*found, code("    return module"), _EMPTY])
 
-    def _style_lines(self) -> Iterator[str]:
+    def _style_lines(self) -> Iterator[Code]:
         """Yield the calls of `parallelize_module`, modules that agree in one line."""
         if not self._calls:
             return
-        owners = dict.fromkeys(name.rpartition(".")[0] for name in weights_of(self.plan.program))
+        owners = dict.fromkeys(one.rpartition(".")[0] for one in weights_of(self.plan.program))
         head, tail = self._comparison_lines()
         for title, calls in (("styles", self._calls), ("results", self._output_calls)):
             if not calls:
                 continue
-            every = merged({**dict.fromkeys([*owners, *calls], ""), **calls})
-            yield f"    {title}: dict[str, ParallelStyle] = {{"
-            for name, call in every.items():
+            every = merged({**dict.fromkeys([*owners, *calls], _EMPTY), **calls})
+            table = identifier(title)
+            yield code("    {}: dict[str, ParallelStyle] = {{", table)
+            for pattern, call in every.items():
                 if call:
-                    yield wrapped(f"        {literal(name)}: {call},")
-            yield "    }"
-            yield f"    _check(module, {title})"
+                    yield wrapped(code("        {}: {},", literal(pattern), call))
+            yield code("    }}")
+            yield code("    _check(module, {})", table)
             yield from head if title == "styles" else ()
-            yield f'    parallelize_module(module, mesh["tensor"], {title})'
+            yield code('    parallelize_module(module, mesh["tensor"], {})', table)
         yield from tail
 
     @property
@@ -220,103 +248,110 @@ class Writer:
             for style in self.styles.modules.values()
         )
 
-    def _signature(self) -> Iterator[str]:
+    def _signature(self) -> Iterator[Code]:
         if not self._has_rows:
-            yield "def parallelize(module: nn.Module, mesh: DeviceMesh) -> nn.Module:"
-            yield '    """Parallelize a module with whole parameters, by the plan."""'
+            yield code("def parallelize(module: nn.Module, mesh: DeviceMesh) -> nn.Module:")
+            yield code('    """Parallelize a module with whole parameters, by the plan."""')
             return
-        yield "def parallelize("
-        yield "    module: nn.Module, mesh: DeviceMesh, example: Example | None"
-        yield ") -> nn.Module:"
-        yield from _DOCSTRING.splitlines()
+        yield code("def parallelize(")
+        yield code("    module: nn.Module, mesh: DeviceMesh, example: Example | None")
+        yield code(") -> nn.Module:")
+        yield fixed(_DOCSTRING)
 
-    def _comparison_lines(self) -> tuple[list[str], list[str]]:
+    def _comparison_lines(self) -> tuple[list[Code], list[Code]]:
         """Return the lines that compare a forward pass before and after layers are divided."""
         if not self._has_rows:
             return [], []
-        head = ["    whole = None if example is None else _taken(module, styles, example)"]
-        tail = ["    if whole is not None and example is not None:"]
-        tail += ['        _compare(whole, _taken(module, styles, example), mesh["tensor"])']
-        return head, tail
+        head = code("    whole = None if example is None else _taken(module, styles, example)")
+        tail = [code("    if whole is not None and example is not None:")]
+        tail += [code('        _compare(whole, _taken(module, styles, example), mesh["tensor"])')]
+        return [head], tail
 
-    def _checkpoint_lines(self) -> Iterator[str]:
+    def _checkpoint_lines(self) -> Iterator[Code]:
         """Yield what computes blocks again: all of a list, or some."""
         again = {*self.blocks.recomputed}
-        for name in self.blocks.lists:
-            numbers = self.blocks.numbers(name)
-            mine = [number for number in numbers if f"{name}.{number}" in again]
+        for module in self.blocks.lists:
+            numbers = self.blocks.numbers(module)
+            mine = [number for number in numbers if f"{module}.{number}" in again]
             if not mine:
                 continue
-            children = f"module.{name}.children()"
+            children = code("module.{}.children()", identifier(module))
             if mine != numbers:
-                children = (
-                    f"list({children})[{numbers.index(mine[0])} : {numbers.index(mine[-1]) + 1}]"
-                )
-            yield f"    for block in {children}:"
-            yield "        block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
+                first, last = numbers.index(mine[0]), numbers.index(mine[-1])
+                children = code("list({})[{} : {}]", children, first, last + 1)
+            yield code("    for block in {}:", children)
+            yield code(
+                "        block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
+            )
 
     @cached_property
-    def _calls(self) -> dict[str, str]:
-        return {name: style.call for name, style in self.styles.modules.items()}
+    def _calls(self) -> dict[str, Code]:
+        return {module: style.call for module, style in self.styles.modules.items()}
 
     @cached_property
-    def _output_calls(self) -> dict[str, str]:
+    def _output_calls(self) -> dict[str, Code]:
         return {
-            name: f"PrepareModuleOutput(output_layouts={placement_text(placement)}, "
-            "desired_output_layouts=Replicate(), use_local_output=False)"
-            for name, placement in self.styles.outputs.items()
+            module: code(
+                "PrepareModuleOutput(output_layouts={}, "
+                "desired_output_layouts=Replicate(), use_local_output=False)",
+                placement_text(placement),
+            )
+            for module, placement in self.styles.outputs.items()
         }
 
-    def _shard_lines(self) -> Iterator[str]:
+    def _shard_lines(self) -> Iterator[Code]:
         """Yield the calls of `fully_shard`: of each block, then of what is left."""
-        names = [name for name in ("replicate", "shard") if name in self._groups]
-        dims = names[0] if len(names) == 1 else tuple(names)
-        options = [f"mesh=mesh[{_quoted(dims)}]", f"reshard_after_forward={self.blocks.regathers}"]
+        dims = listed(map(literal, (one for one in ("replicate", "shard") if one in self._groups)))
+        options = [code("mesh=mesh[{}]", dims)]
+        options += [code("reshard_after_forward={}", self.blocks.regathers)]
         dimensions = dict(self._shard_dimensions())
         if dimensions:
-            yield "    dimensions = {"
-            yield from (f"        {literal(name)}: {d}," for name, d in dimensions.items())
-            yield "    }"
-            yield "    places = {"
-            yield "        parameter: Shard(dimensions.get(name, 0))"
-            yield "        for name, parameter in module.named_parameters()"
-            yield "    }"
-            options.append("shard_placement_fn=places.get")
+            yield code("    dimensions = {{")
+            rows = ((literal(one), dimension) for one, dimension in dimensions.items())
+            yield from (code("        {}: {},", *row) for row in rows)
+            yield fixed(_PLACES)
+            options.append(code("shard_placement_fn=places.get"))
         if self.plan.document.precision != MASTER:
             low = self.plan.document.precision
             high = low if self.plan.document.reduce_type == "lower" else MASTER
-            yield "    policy = MixedPrecisionPolicy("
-            yield f"        param_dtype=torch.{low}, reduce_dtype=torch.{high}"
-            yield "    )"
-            options.append("mp_policy=policy")
-        yield f"    options: dict[str, Any] = dict({', '.join(options)})"
-        for name in self.blocks.lists:
-            yield f"    for block in module.{name}.children():"
-            yield "        if any(True for _ in block.parameters()):"
-            yield "            fully_shard(block, **options)"
-        yield "    fully_shard(module, **options)"
+            yield code("    policy = MixedPrecisionPolicy(")
+            yield code(
+                "        param_dtype=torch.{}, reduce_dtype=torch.{}",
+                identifier(low),
+                identifier(high),
+            )
+            yield code("    )")
+            options.append(code("mp_policy=policy"))
+        yield code("    options: dict[str, Any] = dict({})", listed(options))
+        for module in self.blocks.lists:
+            yield code("    for block in module.{}.children():", identifier(module))
+            yield code("        if any(True for _ in block.parameters()):")
+            yield code("            fully_shard(block, **options)")
+        yield code("    fully_shard(module, **options)")
 
     def _shard_dimensions(self) -> Iterator[tuple[str, int]]:
         """Yield the parameters that are divided over the data ranks, but not in dimension 0."""
-        for name in weights_of(self.plan.program):
-            for dimension, axes in enumerate(layout_of(self.plan.program.value(name)).splits):
+        for weight in weights_of(self.plan.program):
+            for dimension, axes in enumerate(layout_of(self.plan.program.value(weight)).splits):
                 if dimension and {*axes} & {*self.axes.shard}:
-                    yield name, dimension
+                    yield weight, dimension
 
     # ---- the head, and what compares
 
-    def _head(self, said: tuple[str, ...]) -> str:
+    def _head(self, said: tuple[str, ...]) -> Code:
         document = self.plan.document
         title = (
-            f"For PyTorch: a plan of {prose(document.model)} on {document.devices} devices of "
-            f"{prose(document.cluster.name)}."
+            f"For PyTorch: a plan of {document.model} on {document.devices} devices of "
+            f"{document.cluster.name}."
         )
-        return _HEAD.format(
-            title=title,
-            said="".join(f"\n{_sentence(one)}" for one in said) + "\n" * bool(said),
+        told = [_EMPTY, *map(_sentence, said), _EMPTY] if said else []
+        return code(
+            _HEAD,
+            title=prose(title),
+            said=lines(told),
             count=self.plan.mesh.size,
-            samples=self._samples,
-            example=", example" * self._has_rows,
+            samples=prose(self._samples),
+            example=code(", example") if self._has_rows else _EMPTY,
         )
 
     @property
@@ -328,55 +363,55 @@ class Writer:
             f"those of a place on the axes of data, of {ranks}, have their own part of the samples."
         )
 
-    def _imports(self, words: str) -> str:
+    def _imports(self, words: Code) -> Code:
         """Return the imports of what the words of the file name."""
-        styles = [
-            name
-            for name in ("ColwiseParallel", "PrepareModuleOutput", "RowwiseParallel")
-            if f"{name}(" in words
-        ]
-        styles += ["SequenceParallel"] * ("SequenceParallel(" in words)
-        lines = [""]
+        kinds = ("ColwiseParallel", "PrepareModuleOutput", "RowwiseParallel", "SequenceParallel")
+        styles = [identifier(kind) for kind in kinds if f"{kind}(" in words]
+        found = [_EMPTY]
         if self._calls:
-            lines += ["import fnmatch", "from collections.abc import Collection"]
-        lines.append("from copy import deepcopy")
-        lines += ["from functools import partial"] * ("partial(" in words)
-        lines += ["from typing import Any", "", "import torch", "import torch.distributed as dist"]
-        lines += ["from torch import nn"]
-        makers = ", ".join(n for n in ("DeviceMesh", "init_device_mesh") if n in words)
-        lines.append(f"from torch.distributed.device_mesh import {makers}")
+            found += [code("import fnmatch"), code("from collections.abc import Collection")]
+        found.append(code("from copy import deepcopy"))
+        found += [code("from functools import partial")] * ("partial(" in words)
+        found.append(fixed(_ALWAYS))
+        makers = [identifier(n) for n in ("DeviceMesh", "init_device_mesh") if n in words]
+        found.append(code("from torch.distributed.device_mesh import {}", listed(makers)))
         if self._is_sharded:
-            policy = "MixedPrecisionPolicy, " * ("MixedPrecisionPolicy" in words)
-            lines.append(f"from torch.distributed.fsdp import {policy}fully_shard")
-        kinds = ["DTensor", *(n for n in ("Replicate", "Shard") if f"{n}(" in words)]
-        lines.append(f"from torch.distributed.tensor import {', '.join(kinds)}")
+            policy = [code("MixedPrecisionPolicy")] * ("MixedPrecisionPolicy" in words)
+            names = listed([*policy, code("fully_shard")])
+            found.append(code("from torch.distributed.fsdp import {}", names))
+        placements = ["DTensor", *(n for n in ("Replicate", "Shard") if f"{n}(" in words)]
+        found.append(
+            code("from torch.distributed.tensor import {}", listed(map(identifier, placements)))
+        )
         if self._calls:
-            lines.append("from torch.distributed.tensor.parallel import (")
-            lines += [f"    {name}," for name in [*styles, "parallelize_module"]]
-            lines.append(")")
-            lines.append("from torch.distributed.tensor.parallel.style import ParallelStyle")
-        lines.append("from torch.utils._pytree import tree_leaves, tree_map")
-        lines += ["from torch.utils.checkpoint import checkpoint"] * bool(self.blocks.recomputed)
+            found.append(code("from torch.distributed.tensor.parallel import ("))
+            found += [code("    {},", n) for n in [*styles, code("parallelize_module")]]
+            found.append(code(")"))
+            found.append(code("from torch.distributed.tensor.parallel.style import ParallelStyle"))
+        found.append(code("from torch.utils._pytree import tree_leaves, tree_map"))
+        if self.blocks.recomputed:
+            found.append(code("from torch.utils.checkpoint import checkpoint"))
         if self._has_rows:
-            lines += ["", "Example = dict[str, Any] | tuple[Any, ...]"]
-            lines += ["Taken = dict[str, torch.Tensor]"]
-        return "\n".join(lines) + "\n"
+            found += [_EMPTY, code("Example = dict[str, Any] | tuple[Any, ...]")]
+            found.append(code("Taken = dict[str, torch.Tensor]"))
+        return lines([*found, _EMPTY])
 
-    def _rest(self) -> str:
-        checks = _CHECKS if self._has_rows else _CHECKS[: _CHECKS.index("\n\n\ndef _taken")] + "\n"
-        return (checks if self._calls else "") + self._comparison()
+    def _rest(self) -> Code:
+        checks = code("{}{}", fixed(_CHECKS), fixed(_COMPARE) if self._has_rows else _EMPTY)
+        return code("{}{}", checks if self._calls else _EMPTY, self._comparison())
 
-    def _comparison(self) -> str:
-        names = [name for name in ("replicate", "shard") if name in self._groups]
-        sizes = [self.plan.mesh.of_ranks.extent(self._groups[name]) for name in names]
-        places = [f'mesh.get_local_rank("{name}")' for name in names]
-        number = places[-1] if places else "0"
+    def _comparison(self) -> Code:
+        names = [n for n in ("replicate", "shard") if n in self._groups]
+        sizes = [self.plan.mesh.of_ranks.extent(self._groups[n]) for n in names]
+        places = [code("mesh.get_local_rank({})", literal(n)) for n in names]
+        number = places[-1] if places else code("0")
         if len(places) > 1:
-            number = f"{places[0]} * {sizes[1]} + {places[1]}"
-        return _DIFFERENCE.format(
-            ranks=f"{prod(sizes)}, {number}",
+            number = code("{} * {} + {}", places[0], sizes[1], places[1])
+        return code(
+            _DIFFERENCE,
+            ranks=code("{}, {}", prod(sizes), number),
             batch=self._batch,
-            example=", None" * self._has_rows,
+            example=code(", None") if self._has_rows else _EMPTY,
         )
 
     @property
@@ -424,31 +459,10 @@ class Writer:
         yield from optimizer_notes(self.plan, "PyTorch")
 
 
-def _sentence(said: str) -> str:
+def _sentence(said: str) -> Code:
     """Return a note as a sentence of a docstring."""
-    sentence = prose(f"{said[0].upper()}{said[1:]}.")
-    return textwrap.fill(sentence, _WIDTH, break_on_hyphens=False)
+    return paragraph(f"{said[0].upper()}{said[1:]}.")
 
 
-def _quoted(names: str | tuple[str, ...]) -> str:
-    return ", ".join(map(literal, [names] if isinstance(names, str) else names))
-
-
-def _tuple(names: tuple[str, ...]) -> str:
-    return f"({_quoted(names)}{',' * (len(names) == 1)})"
-
-
-def wrapped(line: str) -> str:
-    """Return a line of a call; one that is long with its arguments on a line of their own.
-
-    Examples
-    --------
-    >>> wrapped("x = f(1, 2)")
-    'x = f(1, 2)'
-    """
-    if len(line) <= _WIDTH:
-        return line
-    start, _, rest = line.partition("(")
-    arguments, _, end = rest.rpartition(")")
-    space = " " * (len(line) - len(line.lstrip()))
-    return f"{start}(\n{space}    {arguments}\n{space}){end}"
+def _tuple(names: tuple[str, ...]) -> Code:
+    return in_parentheses(map(literal, names))

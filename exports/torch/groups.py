@@ -9,7 +9,6 @@ micro-batches in their order and sends in the order of the program, in which the
 messages of a channel arrive in the order in which they are awaited, and need no tags.
 """
 
-import textwrap
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Final
@@ -27,16 +26,28 @@ from shardwright.exports.emission.program import (
     table,
 )
 from shardwright.exports.torch.program import TorchProgram
+from shardwright.exports.writing import (
+    Code,
+    code,
+    fixed,
+    identifier,
+    lines,
+    listed,
+    literal,
+    paragraph,
+    prose,
+)
 from shardwright.ir.graph import Node
 from shardwright.ir.text import type_text
 
 _WIDTH: Final = 96
-_TABLES: Final = f'''"""{{summary}}
+_EMPTY: Final = code("")
+_TABLES: Final = '''"""{summary}
 
 The program of each device group is a module of its own; these are the tables of all. A process
 runs the program of one group on its own slices.
 
-{DESCRIPTION} What a comment says to be in a stage is on the processes of that stage alone.
+{description} What a comment says to be in a stage is on the processes of that stage alone.
 """
 
 from torch.distributed.tensor.placement_types import (
@@ -46,7 +57,7 @@ from torch.distributed.tensor.placement_types import (
     _StridedShard,
 )
 
-from . import {{groups}}
+from . import {groups}
 '''
 _GROUP: Final = '''"""{stages}: the program of device group {group}.{passes}"""
 
@@ -77,8 +88,7 @@ over micro-batch 0, `B` is the backward pass{weights}.
 """
 _WEIGHTS: Final = " without the gradients of weights, `W` those"
 _MICRO_BATCH: Final = """
-    def micro_batch() -> Iterator[str]:
-"""
+    def micro_batch() -> Iterator[str]:"""
 
 
 def label(segment: Segment) -> str:
@@ -111,36 +121,40 @@ class StagedProgram(TorchProgram):
         self.channels: dict[str, tuple[int, int]] = {}
         self.expressions.groups.append((AXIS,))
 
-    def modules(self) -> dict[str, str]:
+    def modules(self) -> dict[str, Code]:
         """Return the tables, and the programs of the groups, which make the channels."""
         groups = {f"group_{g.group}.py": GroupWriter(self, g).text() for g in self.pipeline.groups}
         return {"program.py": self.text(), **groups}
 
-    def text(self) -> str:
+    def text(self) -> Code:
         """Return the module with the tables."""
-        groups = ", ".join(f"group_{group.group}" for group in self.pipeline.groups)
-        head = _TABLES.format(summary=summary(self.plan, self.vocabulary.ranks), groups=groups)
-        return "\n".join([head, f"DEVICE_GROUPS = ({groups},)", *self.tables(), ""])
+        groups = listed(identifier(f"group_{group.group}") for group in self.pipeline.groups)
+        told = summary(self.plan, self.vocabulary.ranks)
+        head = code(_TABLES, summary=told, description=fixed(DESCRIPTION), groups=groups)
+        own = code("DEVICE_GROUPS = ({},)", groups)
+        return lines([head, own, *self.tables(), code("")])
 
-    def tables(self) -> Iterator[str]:
+    def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, homes and channels among them."""
         yield from super().tables()
-        yield "# The device group of what is not on every one."
-        yield from table("HOMES", self._homes(), ": dict[str, int]")
-        yield "# From which device group to which, by the passes between which messages are sent."
-        rows = (f"{name!r}: {pair!r}" for name, pair in sorted(self.channels.items()))
-        yield from table("CHANNELS", rows, ": dict[str, tuple[int, int]]")
+        yield code("# The device group of what is not on every one.")
+        yield from table("HOMES", self._homes(), code(": dict[str, int]"))
+        yield code(
+            "# From which device group to which, by the passes between which messages are sent."
+        )
+        rows = (code("{}: {}", place, pair) for place, pair in sorted(self.channels.items()))
+        yield from table("CHANNELS", rows, code(": dict[str, tuple[int, int]]"))
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the axes of processes, stages first."""
         return {AXIS: self.plan.mesh.stages, **super().sizes()}
 
-    def _homes(self) -> Iterator[str]:
+    def _homes(self) -> Iterator[Code]:
         parameters = (parameter.name for parameter in self.program.parameters)
-        for name in dict.fromkeys((*parameters, *self.program.outputs)):
-            layout = self.program.values[name].layout
+        for value in dict.fromkeys((*parameters, *self.program.outputs)):
+            layout = self.program.values[value].layout
             if layout is not None and layout.stage is not None:
-                yield f"{name!r}: {layout.stage % self.plan.mesh.stages}"
+                yield code("{}: {}", value, layout.stage % self.plan.mesh.stages)
 
     @cached_property
     def receivers(self) -> dict[int, list[tuple[int, str]]]:
@@ -165,9 +179,9 @@ class StagedProgram(TorchProgram):
     def channel(self, position: int, target: int, place: str) -> str:
         """Return the channel from the group that sends a transfer to one that receives it."""
         source, begin = self.senders[position]
-        name = f"{_end(source, begin)} -> {_end(target, place)}"
-        self.channels[name] = (source, target)
-        return name
+        channel = f"{_end(source, begin)} -> {_end(target, place)}"
+        self.channels[channel] = (source, target)
+        return channel
 
     def is_update(self, run: Run) -> bool:
         """Return whether a node is one of the optimizer."""
@@ -225,70 +239,74 @@ class GroupWriter:
             return []
         return [result.name for result in self.program.nodes[run.position].results]
 
-    def text(self) -> str:
+    def text(self) -> Code:
         """Return the module."""
         pipeline, number = self.writer.pipeline, self.group.group
         stages = range(number, pipeline.schedule.stages, pipeline.schedule.groups)
         loops = pipeline.loop is not None
-        passes = _PASSES.format(weights=_WEIGHTS if "weights" in pipeline.schedule.parts else "")
-        head = _GROUP.format(
-            stages=f"Stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}",
+        has_weights = "weights" in pipeline.schedule.parts
+        passes = code(_PASSES, weights=code(_WEIGHTS) if has_weights else _EMPTY)
+        head = code(
+            _GROUP,
+            stages=code("Stages {}" if len(stages) > 1 else "Stage {}", listed(stages)),
             group=number,
-            passes=passes if loops else "",
-            collections="Iterator, Mapping" if loops else "Mapping",
-            totals=", Totals" if loops else "",
+            passes=passes if loops else _EMPTY,
+            collections=code("Iterator, Mapping" if loops else "Mapping"),
+            totals=code(", Totals") if loops else _EMPTY,
         )
-        lines = [*(self._order() if loops else ()), *self._forward(), "", "", *self._update(), ""]
-        return head + "\n".join(lines)
+        order = self._order() if loops else ()
+        body = [*order, *self._forward(), _EMPTY, *self._update(), _EMPTY]
+        return code("{}{}", head, lines(body))
 
-    def _order(self) -> Iterator[str]:
+    def _order(self) -> Iterator[Code]:
         actions = self.writer.pipeline.schedule.actions[self.group.group]
         names = " ".join(f"{label(a.segment)}.{a.micro_batch}" for a in actions)
-        yield 'ORDER = """'
-        yield from textwrap.wrap(names, _WIDTH)
-        yield '""".split()'
-        yield ""
+        yield code('ORDER = """')
+        yield paragraph(names, width=_WIDTH)
+        yield code('""".split()')
+        yield _EMPTY
 
     # Functions
 
-    def _forward(self) -> Iterator[str]:
-        yield FORWARD.format(tensor="Tensor").rstrip()
+    def _forward(self) -> Iterator[Code]:
+        yield code(FORWARD, tensor=code("Tensor"))
         inputs = [value for value in self.program.inputs if value.name in self.group.inputs]
         yield from (
-            f"    {self.writer.own_input(v)}" for v in inputs if not self.writer.in_passes(v)
+            code("    {}", self.writer.own_input(v)) for v in inputs if not self.writer.in_passes(v)
         )
         kept = {*self.program.outputs, *self._carried}
         yield from self._body("before", self.group.before, kept, in_update=False)
         if self.writer.pipeline.loop is not None:
-            yield "    totals = Totals()"
-            yield _MICRO_BATCH.rstrip()
+            yield code("    totals = Totals()")
+            yield code(_MICRO_BATCH)
             own = (v for v in inputs if self.writer.in_passes(v))
-            yield from (f"        {self.writer.own_input(value)}" for value in own)
+            yield from (code("        {}", self.writer.own_input(value)) for value in own)
             for segment, runs in self.group.segments.items():
-                lines = self._body(label(segment), runs, kept, in_update=False)
-                yield from (f"    {line}" for line in lines)
-                yield f'        yield "{label(segment)}"'
-            yield ""
-            yield "    mesh.run(ORDER, micro_batch)"
-            yield from (f"    {self.name(n)} = totals[{n!r}]" for n in self.group.accumulated)
+                body = self._body(label(segment), runs, kept, in_update=False)
+                yield from (code("    {}", line) for line in body)
+                yield code("        yield {}", literal(label(segment)))
+            yield _EMPTY
+            yield code("    mesh.run(ORDER, micro_batch)")
+            names = self.group.accumulated
+            yield from (code("    {} = totals[{}]", self.name(n), n) for n in names)
             inside = {value.name for value in inputs if self.writer.in_passes(value)}
             yield from self._delete(self.group.dead_after_loop, kept | inside)
         yield from self._body("after", self.group.after, kept, in_update=False)
-        yield "    mesh.complete()"
+        yield code("    mesh.complete()")
         yield from self.writer.returned(self._outputs, self._carried)
 
-    def _update(self) -> Iterator[str]:
-        yield UPDATE.format(tensor="Tensor").strip()
+    def _update(self) -> Iterator[Code]:
+        yield code(UPDATE, tensor=code("Tensor"))
         yield from self.writer.carried_on(self._carried)
         kept = {new for _, new in self._updates} | set(self._carried)
         for place, runs in (("before", self.group.before), ("after", self.group.after)):
             yield from self._body(place, runs, kept, in_update=True)
-        yield "    mesh.complete()"
+        yield code("    mesh.complete()")
         yield from self.writer.updated(self._updates)
 
     def _body(
         self, place: str, runs: Iterable[Run], kept: Collection[str], in_update: bool
-    ) -> Iterator[str]:
+    ) -> Iterator[Code]:
         """Yield the lines of what a group runs in a place."""
         title = None
         for run in runs:
@@ -297,18 +315,18 @@ class GroupWriter:
             node = self.program.nodes[run.position]
             if heading(node) != title:
                 title = heading(node)
-                yield f"    # {title}"
-            yield from (f"    {line}" for line in self._lines(run, node, place))
+                yield code("    # {}", title)
+            yield from (code("    {}", line) for line in self._lines(run, node, place))
             yield from self._delete(run.dead, kept)
 
-    def _delete(self, dead: Iterable[str], kept: Collection[str]) -> Iterator[str]:
+    def _delete(self, dead: Iterable[str], kept: Collection[str]) -> Iterator[Code]:
         names = [self.name(n) for n in dead if n not in kept and n not in self._parameters]
         if names:
-            yield f"    del {', '.join(names)}"
+            yield code("    del {}", listed(names))
 
     # Transfers
 
-    def _lines(self, run: Run, node: Node, place: str) -> Iterator[str]:
+    def _lines(self, run: Run, node: Node, place: str) -> Iterator[Code]:
         """Yield the lines of what a group runs."""
         if run.kind == "run" and node.operator == "transfer":  # it is on every stage already
             yield self._same(node)
@@ -319,27 +337,31 @@ class GroupWriter:
         elif self.writer.senders[run.position][0] != self.group.group:
             yield self._receive(run, node, place)
 
-    def _send(self, run: Run, node: Node) -> Iterator[str]:
+    def _send(self, run: Run, node: Node) -> Iterator[Code]:
         """Yield the line that sends; what the group keeps itself is the same tensor."""
         part = self.writer.expressions.read(node.operands[0])
         found = self.writer.receivers.get(run.position, [])
         others = [(group, place) for group, place in found if group != self.group.group]
         if others:
             names = (self.writer.channel(run.position, *other) for other in others)
-            yield f"mesh.send({part}, {', '.join(map(repr, names))})"
+            yield code("mesh.send({})", listed([part, *names]))
         if len(others) < len(found):
             yield self._same(node)
 
-    def _same(self, node: Node) -> str:
+    def _same(self, node: Node) -> Code:
         (value,) = node.results
         part = self.writer.expressions.read(node.operands[0])
-        return f"{self.name(value.name)} = {part}  # {type_text(value)}"
+        return code("{} = {}  # {}", self.name(value.name), part, prose(type_text(value)))
 
-    def _receive(self, run: Run, node: Node, place: str) -> str:
+    def _receive(self, run: Run, node: Node, place: str) -> Code:
         (value,) = node.results
         channel = self.writer.channel(run.position, self.group.group, place)
         shape = self.writer.expressions.shape(value)
-        return (
-            f"{self.name(value.name)} = mesh.receive({channel!r}, {shape}, {value.type.dtype!r})"
-            f"  # {type_text(value)}"
+        return code(
+            "{} = mesh.receive({}, {}, {})  # {}",
+            self.name(value.name),
+            channel,
+            shape,
+            value.type.dtype,
+            prose(type_text(value)),
         )

@@ -9,6 +9,7 @@ from shardwright.cost_model.roofline import computing_nodes
 from shardwright.exports.emission.program import DESCRIPTION, ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.placements import placements
+from shardwright.exports.writing import Code, code, fixed, in_parentheses
 from shardwright.ir.layout import Layout
 
 VOCABULARY: Final = Vocabulary(
@@ -21,11 +22,11 @@ VOCABULARY: Final = Vocabulary(
     has_stages=True,
     has_rows=True,
 )
-_HEAD = f'''"""{{summary}}
+_HEAD = '''"""{summary}
 
 Every process runs these functions on its own slices.
 
-{DESCRIPTION}
+{description}
 """
 
 from collections.abc import Mapping
@@ -68,31 +69,35 @@ class TorchProgram(ProgramWriter):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan, VOCABULARY)
 
-    def head(self) -> str:
+    def head(self, summary: Code) -> Code:
         """Return docstring and imports."""
-        return _HEAD
+        return code(_HEAD, summary=summary, description=fixed(DESCRIPTION))
 
-    def tables(self) -> Iterator[str]:
+    def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, placements among them."""
-        yield f"GROUPS = {self.expressions.groups!r}"
+        yield code("GROUPS = {}", self.expressions.groups)
         yield from super().tables()
-        yield "# The operator in the line of a variable: its work, bytes moved besides, alignment."
-        yield from table("WORK", self._work(), ": dict[str, tuple[str, float, float, int]]")
-        yield "# How DTensor holds parameters and states; those with uneven parts are left out."
-        yield from table("PLACEMENTS", self._placements(), ": dict[str, tuple[Placement, ...]]")
+        yield code(
+            "# The operator in the line of a variable: its work, bytes moved besides, alignment."
+        )
+        kind = code(": dict[str, tuple[str, float, float, int]]")
+        yield from table("WORK", self._work(), kind)
+        yield code(
+            "# How DTensor holds parameters and states; those with uneven parts are left out."
+        )
+        kind = code(": dict[str, tuple[Placement, ...]]")
+        yield from table("PLACEMENTS", self._placements(), kind)
 
-    def _work(self) -> Iterator[str]:
+    def _work(self) -> Iterator[Code]:
         for node, work in computing_nodes(self.program):
             variable = self.expressions.name(node.results[0].name)
             row = (work.operator, work.amount, work.traffic, work.alignment)
-            yield f"{variable!r}: {row!r}"
+            yield code("{}: {}", str(variable), row)
 
-    def _placements(self) -> Iterator[str]:
+    def _placements(self) -> Iterator[Code]:
         ranks = self.plan.mesh.of_ranks
         for parameter in self.program.parameters:
             value = parameter.value
             layout = value.layout or Layout.replicated(value.type.rank)
             if layout.is_even(value.type.shape, ranks):
-                items = ", ".join(placements(layout, ranks))
-                comma = "," if len(ranks.axes) == 1 else ""
-                yield f"{value.name!r}: ({items}{comma})"
+                yield code("{}: {}", value.name, in_parentheses(placements(layout, ranks)))

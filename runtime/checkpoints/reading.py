@@ -37,9 +37,22 @@ def is_sliced(path: Path) -> bool:
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints in a folder that are whole, by their step."""
+    """Return the checkpoints in a folder that are whole, by their step.
+
+    Raises
+    ------
+    PlanError
+        If the folder cannot be read.
+    """
     found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
+    try:
+        paths = list(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise PlanError(
+            f"the folder of checkpoints cannot be read: {reason}", str(folder)
+        ) from None
+    for path in paths:
         match = _NAME.fullmatch(path.name)
         if match and (path / MANIFEST).is_file():
             found.append((int(match[1]), path))

@@ -34,7 +34,7 @@ def test_the_command_writes_the_files_and_their_names(plan, tmp_path, capsys):
 def test_a_folder_with_files_is_not_written_to(tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(OutputError, match="the folder has files"):
-        write_export(tmp_path, Exported({"a": "b"}))
+        write_export(tmp_path, Exported({"a": b"b"}))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
