@@ -62,7 +62,9 @@ def in_child(act: Callable[[], Any]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
 
 
-def stopped(act: Callable[[], int], calls: str, log: Path, inject: str = "") -> tuple[int, str]:
+def stopped(
+    act: Callable[[], int], calls: str, log: Path, inject: str = "", options: Sequence[str] = ()
+) -> tuple[int, str]:
     """Do something in a process that `strace` stops; return how it ends, and what it says."""
     ready, go = os.pipe()
     said = log.with_suffix(".said")
@@ -84,7 +86,18 @@ def stopped(act: Callable[[], int], calls: str, log: Path, inject: str = "") -> 
             os._exit(code)
     os.close(ready)
     added = ["-e", f"inject={inject}"] if inject else []
-    line = ["strace", "-f", "-p", str(child), "-o", str(log), "-e", f"trace={calls}", *added]
+    line = [
+        "strace",
+        "-f",
+        "-p",
+        str(child),
+        "-o",
+        str(log),
+        "-e",
+        f"trace={calls}",
+        *added,
+        *options,
+    ]
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
         assert "attached" in tracer.stderr.readline()
@@ -138,7 +151,7 @@ def series(writer: Writer, stop: str, most: int, folder: Path) -> Series:
             next((x for x in log.read_text().splitlines() if "INJECTED" in x), "")
             or (log.read_text().splitlines() or [""])[-1]
         )
-        wrong = _judged(writer, trial, states, expected, (code, said, stop), found.outcomes)
+        wrong = judged(writer, trial, states, expected, (code, said, stop), found.outcomes)
         if wrong:
             found.wrong.append(f"{call} {number}: {wrong} (at {line[:160]})")
             print(f"   {found.wrong[-1]}", flush=True)
@@ -158,7 +171,7 @@ def _places(log: str) -> list[tuple[str, int]]:
     return found
 
 
-def _judged(
+def judged(
     writer: Writer,
     trial: Path,
     states: Mapping[str, str],

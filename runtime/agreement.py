@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import pickle
 import re
 import stat
 import sys
@@ -21,6 +20,12 @@ from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
+from shardwright.runtime.messages import (
+    checked_size,
+    decoded,
+    encoded,
+    gathered_from_all,
+)
 
 if sys.platform != "win32":
     from fcntl import ioctl
@@ -34,8 +39,15 @@ _GRACE = 2.0  # seconds in which the other processes may fail, too
 _READ = 10.0  # seconds in which MPI's launcher reads what a process wrote
 
 
-def from_first(make: Callable[[], Made]) -> Made:
+def from_first(make: Callable[[], Made], *kinds: type) -> Made:
     """Return in every process what the first one makes.
+
+    Parameters
+    ----------
+    make : callable
+        Makes it.
+    *kinds : type
+        The dataclasses that may be in it; see `encoded` for what else may be.
 
     Raises
     ------
@@ -49,29 +61,29 @@ def from_first(make: Callable[[], Made]) -> Made:
             outcome = True, make()
         except ShardwrightError as error:
             outcome = False, error
-    succeeded, made = _broadcast(world, outcome)
+    succeeded, made = _broadcast(world, outcome, kinds)
     if not succeeded:
         raise made
     return made
 
 
-def _broadcast(world: Any, item: Any) -> Any:
-    """Return the first process's object; the others sleep until it is there."""
-    data = np.frombuffer(pickle.dumps(item), np.uint8) if world.rank == 0 else None
+def _broadcast(world: Any, item: Any, kinds: Sequence[type]) -> Any:
+    """Return the first process's value; the others sleep until it is there."""
+    data = np.frombuffer(encoded(item), np.uint8) if world.rank == 0 else None
     size = np.array([0 if data is None else data.size], np.int64)
     request = world.Ibcast(size)
     while not request.Test():
         time.sleep(_PAUSE)
     if data is None:
-        data = np.empty(size[0], np.uint8)
+        data = np.empty(checked_size(int(size[0]), 0), np.uint8)
     world.Bcast(data)
-    return item if world.rank == 0 else pickle.loads(data.tobytes())
+    return item if world.rank == 0 else decoded(data, kinds)
 
 
 def differing_process(digest: bytes) -> int | None:
     """Return the first process whose digest differs from that of process 0; None if all agree."""
     with STANDING.waiting("comparison of programs"):
-        digests = _world().allgather(digest)
+        digests = gathered_from_all(_world(), digest)
     return next((i for i, other in enumerate(digests) if other != digests[0]), None)
 
 
@@ -104,8 +116,17 @@ def check_equal(kind: str, facts: Mapping[str, object], error: type[ShardwrightE
                 )
 
 
-def gathered(kind: str, item: Made) -> list[Made]:
+def gathered(kind: str, item: Made, *kinds: type) -> list[Made]:
     """Return the items of all processes, which call this together.
+
+    Parameters
+    ----------
+    kind : str
+        What the items are.
+    item : object
+        That of this process.
+    *kinds : type
+        The dataclasses that may be in it; see `encoded` for what else may be.
 
     Raises
     ------
@@ -113,9 +134,10 @@ def gathered(kind: str, item: Made) -> list[Made]:
         If a process is elsewhere in its program.
     """
     with STANDING.waiting(kind):
-        found: list[Any] = _world().allgather((kind, item))
+        messages = gathered_from_all(_world(), encoded((kind, item)))
+    found = [decoded(message, kinds) for message in messages]
     for number, other in enumerate(found):
-        if not isinstance(other, tuple) or other[0] != kind:
+        if not isinstance(other, tuple) or len(other) != 2 or other[0] != kind:
             raise ExecutionError(
                 f"process {number} does not name its {kind} where process {_world().rank} does",
                 hint="let all processes run one program",
@@ -169,15 +191,16 @@ def failing_processes() -> list[int]:
     messages, status = failure_messages(), _mpi().Status()
     failing, deadline = {messages.rank}, time.monotonic() + _GRACE
     others = [process for process in range(messages.size) if process != messages.rank]
-    sends = [messages.isend(None, dest=process) for process in others]
+    told = np.zeros(1, np.uint8)
+    sends = [messages.Isend(told, dest=process) for process in others]
     while len(failing) <= len(others) and time.monotonic() < deadline:
         if messages.iprobe(status=status):
-            messages.recv(source=status.source)
+            messages.Recv(np.empty(1, np.uint8), source=status.source)
             failing.add(status.source)
         else:
             time.sleep(_PAUSE)
     if len(failing) > len(others):
-        _mpi().Request.waitall(sends)
+        _mpi().Request.Waitall(sends)
     return sorted(failing)
 
 
@@ -280,7 +303,8 @@ def all_equal(arrays: Sequence[Array]) -> bool:
     """Return whether all processes have the same arrays."""
     shapes = [(array.shape, array.dtype.name) for array in arrays]
     with STANDING.waiting("comparison of batches"):
-        return len(set(_world().allgather((checksum(arrays), repr(shapes))))) == 1
+        own = encoded((checksum(arrays), repr(shapes)))
+        return len(set(map(bytes, gathered_from_all(_world(), own)))) == 1
 
 
 def checksum(arrays: Sequence[Array]) -> int:

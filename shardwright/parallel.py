@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.communication import get_group_size, is_deterministic
-from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.plans.strategies_file import (
     is_strategies_file,
     read_strategies,
@@ -424,7 +423,7 @@ class AutoParallel:
         """Keep the session, and write the strategies if asked for."""
         self.session = session
         if self._strategy_file is not None:
-            content = strategies_text(split_counts(session.compiled)).encode()
+            content = strategies_text(session.agreed.strategies).encode()
             write_file(self._strategy_file, content, _STRATEGIES, is_strategies_file)
 
     def __call__(self, *inputs: Any) -> np.floating[Any]:

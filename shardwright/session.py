@@ -16,6 +16,7 @@ from shardwright.communication import (
     processes,
     world,
 )
+from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
@@ -26,11 +27,11 @@ from shardwright.dataflow.trained import check_trained
 from shardwright.eager import get_seed
 from shardwright.feeding import Feed, Kind
 from shardwright.input_layouts import input_layouts, parts_of_ranks, specify, whole_type
-from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.errors import ExecutionError, ModelError, OptionError
 from shardwright.ir.files.writing import begins, failing_as, write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.text import to_text
+from shardwright.ir.text import parse, to_text
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.communication.collectives import Communication
@@ -131,6 +132,33 @@ class ParallelOptions:
         return ParallelOptions(CompileOptions(mode=mode), size, deterministic=deterministic)
 
 
+@dataclass(frozen=True)
+class Agreed:
+    """What all processes know of a compilation.
+
+    Parameters
+    ----------
+    program : Graph
+        The training step that every rank runs.
+    mesh : Mesh
+        The ranks.
+    strategies : mapping of str to tuple
+        The strategies that were decided, in MindSpore's form.
+    compiled : Compiled, optional
+        The compilation, where this process did it.
+    """
+
+    program: Graph
+    mesh: Mesh
+    strategies: Mapping[str, SplitCounts]
+    compiled: Compiled | None = None
+
+    @staticmethod
+    def of(made: Compiled) -> "Agreed":
+        """Return what a compilation has decided."""
+        return Agreed(made.program, made.mesh, split_counts(made), made)
+
+
 class Session:
     """A training step that is compiled and run: on all ranks here, or on that of this process.
 
@@ -166,9 +194,9 @@ class Session:
                 f"its loss"
             )
         self.definition = definition
-        self.compiled = compiled_together(definition, options)
-        program = self.compiled.program
-        communicator = communicator_of(self.compiled.mesh, options)
+        self.agreed = compiled_together(definition, options)
+        program = self.agreed.program
+        communicator = communicator_of(self.agreed.mesh, options)
         check_capacity(program, communicator.ranks)
         if 0 in communicator.ranks and options.dataset_strategy is None:  # one says it for all
             warn_of_repeated_work(options.how.mode, program)
@@ -191,7 +219,23 @@ class Session:
         self._keep()
 
     def __repr__(self) -> str:
-        return f"<Session of {self.compiled!r}>"
+        return f"<Session of {self.agreed.program.name} on {self.agreed.mesh}>"
+
+    @property
+    def compiled(self) -> Compiled:
+        """The compilation, in the process that did it.
+
+        Raises
+        ------
+        ExecutionError
+            In the others of several processes.
+        """
+        if self.agreed.compiled is None:
+            raise ExecutionError(
+                "the first process has compiled the program, this one has its result alone",
+                hint="ask process 0, or compile the model with `shardwright.compile`",
+            )
+        return self.agreed.compiled
 
     def step(self, batch: Sequence[Array]) -> float:
         """Train one step and return the loss before it, of the first rank in this process.
@@ -336,7 +380,7 @@ def check_same_options(options: ParallelOptions, seed: int) -> None:
     check_equal("options", facts, ModelError)
 
 
-def compiled_together(definition: Definition, options: ParallelOptions) -> Compiled:
+def compiled_together(definition: Definition, options: ParallelOptions) -> Agreed:
     """Return the compiled program of a definition; the first of several processes compiles it.
 
     Raises
@@ -345,7 +389,7 @@ def compiled_together(definition: Definition, options: ParallelOptions) -> Compi
         If the processes have different definitions, or would train alone.
     """
     if processes() is None:
-        return compiled(definition, options)
+        return Agreed.of(compiled(definition, options))
     check_together(options)
     other = differing_process(_digest(definition))
     if other is not None:
@@ -359,7 +403,17 @@ def compiled_together(definition: Definition, options: ParallelOptions) -> Compi
             f"communication operator: each would train alone",
             hint="start one process, or set a parallel mode",
         )
-    return from_first(lambda: compiled(definition, options))
+    own: list[Agreed] = []
+
+    def told() -> tuple[str, dict[str, SplitCounts]]:
+        own.append(Agreed.of(compiled(definition, options)))
+        return to_text(own[0].program), dict(own[0].strategies)
+
+    text, strategies = from_first(told)
+    if own:
+        return own[0]
+    program = parse(text)
+    return Agreed(program, program.mesh or Mesh(()), strategies)
 
 
 def _digest(definition: Definition) -> bytes:

@@ -184,7 +184,9 @@ def check_new_folder(directory: Path, what: str) -> None:
     target = Path(os.path.realpath(directory))
     if not target.is_dir():
         return
-    if os.listdir(target):
+    with failing_as(what, directory):
+        files = os.listdir(target)
+    if files:
         found = "the folder has files, they are not overwritten"
     elif os.path.ismount(target) or target.samefile(os.curdir):
         mounted = os.path.ismount(target)

@@ -335,6 +335,7 @@ def _remove(path: Path, run: str) -> None:
         return
     hidden = path.with_name(f".{path.name}.{run}-{token_hex(4)}")
     path.rename(hidden)
+    synced(path.parent)  # else a loss of power could leave the old name, and half of the files
     shutil.rmtree(hidden)
 
 

@@ -5,7 +5,6 @@ their members; all of a group call them in one order, so the n-th calls of all b
 """
 
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -164,15 +163,6 @@ class Group:
         """Receive into a buffer."""
         self._into(buffer, source, tag)
 
-    def isend(self, item: object, dest: int, tag: int = 0) -> Request:
-        """Send an object."""
-        self._send(pickle.dumps(item), dest, tag)
-        return _ended()
-
-    def recv(self, source: int, tag: int = 0) -> Any:
-        """Return an object."""
-        return pickle.loads(self._take(source, tag))
-
     def iprobe(self, status: Status) -> bool:
         """Return whether a message of any process is there; the status names it."""
         for source in range(self.size):
@@ -186,13 +176,6 @@ class Group:
     def _tag(self) -> int:
         self._calls += 1
         return _COLLECTIVE + self._calls
-
-    def allgather(self, item: Any) -> list[Any]:
-        """Return the objects of all members."""
-        tag, data = self._tag(), pickle.dumps(item)
-        for target in range(self.size):
-            self._send(data, target, tag)
-        return [pickle.loads(self._take(source, tag)) for source in range(self.size)]
 
     def Allgather(self, part: Array, parts: Array) -> None:  # noqa: N802 - as MPI's
         """Give every member the parts of all."""
@@ -249,7 +232,7 @@ class Group:
 
     def Barrier(self) -> None:  # noqa: N802 - as MPI's
         """Wait for all members."""
-        self.allgather(None)
+        self.Allgather(np.zeros(1, np.uint8), np.empty(self.size, np.uint8))
 
     def Allreduce(self, part: Array, result: Array, op: str) -> None:  # noqa: N802
         """Reduce the parts of all members, in their order."""

@@ -13,12 +13,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from shardwright.ir.errors import ExecutionError
+from shardwright.runtime.messages import MOST_BYTES
 
 Key = tuple[int, int, int]  # of a message: who sent it, the group, the tag
 _HEAD = struct.Struct("<qqq")  # group, tag, number of bytes
 _HELLO = struct.Struct("<qq")  # the run, the number of the sender
 _BYE = -1  # in place of the number of bytes
-_MOST = 2**34  # bytes of a message
+_MOST = MOST_BYTES  # of a message
+_PIECE = 2**24  # bytes; memory for more is taken when so many have come
 _LOOK = 1.0  # seconds between two looks whether the run ends early
 _SECONDS = 60.0  # to connect, and to part
 
@@ -237,10 +239,12 @@ def _read(stream: ssl.SSLSocket, length: int) -> bytearray:
     EOFError
         If the connection ends before.
     """
-    found = bytearray(length)
-    view, begin = memoryview(found), 0
+    found, begin = bytearray(min(length, _PIECE)), 0
     while begin < length:
-        count = stream.recv_into(view[begin:])
+        if begin == len(found):
+            found.extend(bytes(min(length - begin, begin)))
+        with memoryview(found) as view:
+            count = stream.recv_into(view[begin:])
         if not count:
             raise EOFError("its connection has ended")
         begin += count

@@ -37,6 +37,7 @@ from shardwright.runtime.communicator import ONE_DEVICE, Parts
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.ordered import OrderedReduction
+from shardwright.runtime.messages import encoded, sent
 from shardwright.runtime.mpi.allocation import keep_freed_memory
 from shardwright.runtime.mpi.buffers import (
     Exchange,
@@ -49,6 +50,7 @@ from shardwright.runtime.mpi.buffers import (
     joined,
     neighbours,
     new_results,
+    parts_of_all,
     received_from,
     reduced,
     reducing,
@@ -217,7 +219,7 @@ class MpiCommunicator:
             return reducing(group, operation, in_order, new_results(self._mpi, shape))
         if operator.name in self._collectives:
             return partial(self._collectives[operator.name], group, operator)
-        return lambda part: operator.exchange(group.allgather(part), extents)[group.rank]
+        return lambda part: operator.exchange(parts_of_all(group, part), extents)[group.rank]
 
     def start(
         self, operator: Communication, axes: tuple[str, ...], parts: Parts
@@ -272,10 +274,11 @@ class MpiCommunicator:
         try:
             exchange = next(turns)
             for tag in count():
-                sends += [group.isend(m, dest=to, tag=tag) for to, m in exchange.sends.items()]
+                for to, message in exchange.sends.items():
+                    sends += sent(group, encoded(message), to, tag)
                 exchange = turns.send(partial(received_from, group, exchange.sources, tag))
         except StopIteration as end:
-            self._mpi.Request.waitall(sends)
+            self._mpi.Request.Waitall([request for request, _ in sends])
             STANDING.go_on()
             return {rank: end.value}
         raise AssertionError("unreachable: the turns end")
@@ -283,7 +286,7 @@ class MpiCommunicator:
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return the slices of all ranks that hold a value, in every process."""
         with STANDING.waiting("collect"):
-            everything = self._world.allgather(parts.get(self.ranks[0]))
+            everything = parts_of_all(self._world, parts.get(self.ranks[0]))
         return {rank: part for rank, part in enumerate(everything) if part is not None}
 
     # Messages between pipeline stages

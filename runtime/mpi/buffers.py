@@ -10,6 +10,7 @@ import numpy as np
 from shardwright.operators.communication.collectives import REDUCTIONS, Communication
 from shardwright.operators.communication.rings import Message
 from shardwright.operators.info import Array
+from shardwright.runtime.messages import decoded, encoded, gathered_from_all, received
 
 Exchange = Callable[[Array], Array]  # of this rank's part, C-contiguous
 
@@ -22,7 +23,12 @@ _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts
 
 def received_from(group: Any, sources: Sequence[int], tag: int) -> dict[int, Message]:
     """Wait for the message of each source in one exchange."""
-    return {source: group.recv(source=source, tag=tag) for source in sources}
+    return {source: decoded(received(group, source, tag)) for source in sources}
+
+
+def parts_of_all(group: Any, part: Array | None) -> list[Any]:
+    """Return the parts of all members, of any shapes and element types."""
+    return [decoded(message) for message in gathered_from_all(group, encoded(part))]
 
 
 def neighbours(group: Any) -> list[int]:
@@ -78,7 +84,8 @@ def is_even(group: Any, operator: Communication, shape: tuple[int, ...], known: 
     divides = cut is None or shape[cut] % group.size == 0
     if known:
         return divides
-    return all(other == (shape, True) for other in group.allgather((shape, divides)))
+    messages = gathered_from_all(group, encoded((shape, divides)))
+    return all(decoded(message) == (shape, True) for message in messages)
 
 
 def gathered_at(group: Any, part: Array, root: int) -> Array:

@@ -24,7 +24,7 @@ from shardwright.server.programs import is_update, worker_program
 from shardwright.server.roles import client_for, take_part
 from shardwright.server.store import Task
 from shardwright.server.tables import Ids
-from shardwright.session import ParallelOptions, Session, compiled
+from shardwright.session import Agreed, ParallelOptions, Session, compiled
 from shardwright.tracing import Definition, Network, trace
 
 
@@ -60,7 +60,7 @@ class WorkerSession(Session):
         self._indices = Indices(definition.graph, lookups, definition.initial)
         small = with_small_tables(definition.graph, lookups)
         self.definition = replace(definition, graph=small)
-        self.compiled = compiled(self.definition, options)
+        self.agreed = Agreed.of(compiled(self.definition, options))
         self.program = worker_program(self.compiled.program, names, lookups, settings().hash_rows)
         roles = Roles.of_environment()
         _check_others(self.compiled.program, names, roles.workers)

@@ -156,7 +156,7 @@ def verify_plan(
     if not result.equal:
         return result
     batch = next(random_batches(plan.document.inputs, 1, seed))
-    rounding = made_once(communicator, lambda: policy_rounding(plan, batch))
+    rounding = made_once(communicator, lambda: policy_rounding(plan, batch), Rounding)
     return replace(result, rounding=rounding)
 
 
@@ -167,12 +167,12 @@ def hosts_all(communicator: Communicator) -> bool:
 
 def of_all(communicator: Communicator, item: Item) -> list[Item]:
     """Return the items of all processes, which call this together."""
-    return [item] if hosts_all(communicator) else gathered("verdict", item)
+    return [item] if hosts_all(communicator) else gathered("verdict", item, Verification, Rounding)
 
 
-def made_once(communicator: Communicator, make: Callable[[], Item]) -> Item:
+def made_once(communicator: Communicator, make: Callable[[], Item], kind: type) -> Item:
     """Return in every process what the first one makes."""
-    return make() if hosts_all(communicator) else from_first(make)
+    return make() if hosts_all(communicator) else from_first(make, kind)
 
 
 def _first_different(results: Sequence[Verification]) -> Verification:

@@ -131,13 +131,13 @@ def judge(
         Hosts ranks of the plan; by default all of them in this process.
     """
     communicator = communicator or LocalCommunicator(plan.mesh)
-    proof = made_once(communicator, lambda: prove(plan))
+    proof = made_once(communicator, lambda: prove(plan), Proof)
     if full or is_small(plan):
         numbers = verify_plan(plan, steps, progress=progress, communicator=communicator)
         return Verdict(proof, numbers, None)
     if not proof.proven or plan.program.mesh is None:
         return Verdict(proof, None, None)
-    samples = made_once(communicator, lambda: run_samples(plan.program))
+    samples = made_once(communicator, lambda: run_samples(plan.program), Samples)
     return Verdict(proof, None, samples)
 
 

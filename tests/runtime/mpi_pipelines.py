@@ -22,6 +22,7 @@ from shardwright.runtime import (
     save_checkpoint,
     train,
 )
+from shardwright.runtime.agreement import gathered
 
 
 def inputs_of(graph: Graph, seed: int) -> dict[str, np.ndarray]:
@@ -71,9 +72,9 @@ def main(directory: Path) -> None:
             mpi.mesh = parse(path.read_text()).mesh or Mesh(())
             mpi._groups.clear()  # of the mesh before
             wrong += differences(path, mpi)
-        found = mpi.collect({mpi.ranks[0]: np.array(wrong, object)})
+        found = gathered("outcome", wrong)
         if mpi.ranks[0] == 0:
-            print(json.dumps([case for cases in found.values() for case in cases]))
+            print(json.dumps([case for cases in found for case in cases]))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from shardwright.runtime import (
     save_checkpoint,
     train,
 )
+from shardwright.runtime.agreement import gathered
 from tests.random_micro_batches import random_steps
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
@@ -233,9 +234,9 @@ def main(task: str, directory: Path) -> None:
             wrong = rings(mpi)
         else:
             wrong = exchanges(mpi, 0.0, ("float32", "float64", "float16", "int32"))
-        found = mpi.collect({mpi.ranks[0]: np.array(wrong, object)})
+        found = gathered("outcome", wrong)
         if mpi.ranks[0] == 0:
-            print(json.dumps([case for cases in found.values() for case in cases]))
+            print(json.dumps([case for cases in found for case in cases]))
 
 
 if __name__ == "__main__":

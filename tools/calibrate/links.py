@@ -28,6 +28,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication, priced_as
 from shardwright.operators.info import Array, operator_info
 from shardwright.runtime import MpiCommunicator
+from shardwright.runtime.messages import decoded, encoded, gathered_from_all
 from shardwright.tools.calibrate.fitting import Sample
 from shardwright.tools.calibrate.kernels import ROUNDS, least_seconds, work_between
 
@@ -199,14 +200,17 @@ def least_of_slowest(
         world.Barrier()
         begin = time.perf_counter()
         call()
-        taken.append(world.allreduce(time.perf_counter() - begin, op=most))
+        own, slowest = np.array([time.perf_counter() - begin]), np.empty(1)
+        world.Allreduce(own, slowest, op=most)
+        taken.append(slowest[0])
     return float(min(taken[1:]))
 
 
 def mean_over_mpi(least: dict[str, float]) -> dict[str, float]:
     """Return the mean of the times that all processes of MPI have measured by the same names."""
     mpi = optional("mpi4py.MPI", extra="mpi", need="measuring several processes")
-    everywhere = mpi.COMM_WORLD.allgather(least)
+    messages = gathered_from_all(mpi.COMM_WORLD, encoded(least))
+    everywhere = [decoded(message) for message in messages]
     return {name: sum(own[name] for own in everywhere) / len(everywhere) for name in least}
 
 

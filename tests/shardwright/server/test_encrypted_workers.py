@@ -14,6 +14,9 @@ import pytest
 
 from shardwright.ir.errors import ExecutionError
 from shardwright.runtime.encrypted import Library, Links
+from shardwright.runtime.encrypted import links as module
+from shardwright.runtime.messages import decoded, encoded, received
+from shardwright.runtime.messages import sent as sent_to
 from shardwright.server.certificates import make_certificates, self_signed
 from shardwright.server.security import Security, security_of
 from tests.shardwright.server.runs import ROOT, free_port, needs_grpc
@@ -275,9 +278,9 @@ def test_messages_of_any_size_in_both_directions_at_once(folders):
 
     def exchange(i):
         worlds[i].Isend(sent[i], dest=1 - i)
-        worlds[i].isend({"empty": np.zeros(0)}, dest=1 - i)
+        sent_to(worlds[i], encoded({"empty": np.zeros(0)}), 1 - i, 0)
         worlds[i].Recv(got[i], source=1 - i)
-        assert worlds[i].recv(source=1 - i)["empty"].size == 0
+        assert decoded(received(worlds[i], 1 - i, 0))["empty"].size == 0
 
     threads = [threading.Thread(target=exchange, args=(i,)) for i in range(2)]
     for thread in threads:
@@ -287,6 +290,35 @@ def test_messages_of_any_size_in_both_directions_at_once(folders):
     np.testing.assert_array_equal(got[0], sent[1])
     np.testing.assert_array_equal(got[1], sent[0])
     part(*links)
+
+
+def test_memory_is_taken_for_what_has_come():
+    """A message of 16 GiB that is announced takes at most twice of what has come of it."""
+    rooms, come = [], 0
+
+    class Stream:
+        def recv_into(self, view):
+            nonlocal come
+            rooms.append((len(view), come))
+            count = min(len(view), 2**22) if come < 2**25 else 0
+            come += count
+            return count
+
+    with pytest.raises(EOFError):
+        module._read(Stream(), 2**34)
+    assert come == 2**25
+    assert all(room <= max(2**24, before) for room, before in rooms)
+    whole = bytes(range(256)) * 2**17
+    left = memoryview(whole)
+
+    class Sending:
+        def recv_into(self, view):
+            nonlocal left
+            count = min(len(view), len(left), 2**22 + 1)
+            view[:count], left = left[:count], left[count:]
+            return count
+
+    assert module._read(Sending(), len(whole)) == whole
 
 
 def test_whoever_waits_for_a_process_that_has_gone_is_told(folders):
