@@ -45,7 +45,7 @@ def code(template: str, *fields: object, **named: object) -> Code:
     Examples
     --------
     >>> code("{} = {}", identifier("x"), ("it's", 1))
-    'x = ("it\\'s", 1)'
+    'x = ("it\'s", 1)'
     """
     made = {key: _written(value) for key, value in named.items()}
     return Code(template.format(*map(_written, fields), **made))

@@ -37,7 +37,6 @@ from shardwright.runtime.communicator import ONE_DEVICE, Parts
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.ordered import OrderedReduction
-from shardwright.runtime.messages import encoded, sent
 from shardwright.runtime.mpi.allocation import keep_freed_memory
 from shardwright.runtime.mpi.buffers import (
     Exchange,
@@ -55,6 +54,7 @@ from shardwright.runtime.mpi.buffers import (
     reduced,
     reducing,
     scattering,
+    sent_to_all,
     stacked,
     stacked_shape,
 )
@@ -274,14 +274,13 @@ class MpiCommunicator:
         try:
             exchange = next(turns)
             for tag in count():
-                for to, message in exchange.sends.items():
-                    sends += sent(group, encoded(message), to, tag)
+                sends += sent_to_all(group, exchange.sends, tag)
                 exchange = turns.send(partial(received_from, group, exchange.sources, tag))
         except StopIteration as end:
             self._mpi.Request.Waitall([request for request, _ in sends])
             STANDING.go_on()
             return {rank: end.value}
-        raise AssertionError("unreachable: the turns end")
+        raise AssertionError("unreachable")
 
     def collect(self, parts: Parts) -> dict[int, Array]:
         """Return the slices of all ranks that hold a value, in every process."""

@@ -1,7 +1,7 @@
 """Buffers of one call of MPI, for every element type."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.operators.communication.collectives import REDUCTIONS, Communication
 from shardwright.operators.communication.rings import Message
 from shardwright.operators.info import Array
-from shardwright.runtime.messages import decoded, encoded, gathered_from_all, received
+from shardwright.runtime.messages import decoded, encoded, gathered_from_all, received, sent
 
 Exchange = Callable[[Array], Array]  # of this rank's part, C-contiguous
 
@@ -19,6 +19,15 @@ _NATIVE = frozenset(np.dtype(t).char for t in (np.float32, np.float64, np.int32,
 _FAR = 256  # bytes behind the part, in a page of its own, from which a result does not delay copies
 _LARGE = 2**16  # elements, from which copies take longer than to look where they lie
 _MAY_BE_UNEVEN = ("all_gather", "all_to_all", "reduce_scatter")  # where layouts split unevenly
+
+
+def sent_to_all(group: Any, messages: Mapping[int, Message], tag: int) -> list[tuple[Any, Array]]:
+    """Start to send the messages of one exchange; return requests, and the buffers they need."""
+    return [
+        request
+        for target, message in messages.items()
+        for request in sent(group, encoded(message), target, tag)
+    ]
 
 
 def received_from(group: Any, sources: Sequence[int], tag: int) -> dict[int, Message]:
