@@ -133,8 +133,7 @@ def _item(item: Any, arrays: list[Array]) -> Any:
     if isinstance(item, Mapping):
         return ["mapping", [[_item(k, arrays), _item(v, arrays)] for k, v in item.items()]]
     if isinstance(item, ShardwrightError):
-        parts = [item.what, item.where, item.hint, item.is_of_type]
-        return ["error", type(item).__name__, parts]
+        return ["error", type(item).__name__, [item.what, item.where, item.hint]]
     if is_dataclass(item) and not isinstance(item, type):
         values = {f.name: _item(getattr(item, f.name), arrays) for f in fields(item)}
         return ["class", type(item).__name__, values]
@@ -195,12 +194,11 @@ class _Reader:
 
     def _error(self, name: str, parts: list[Any]) -> ShardwrightError:
         kind = next((k for k in _errors() if k.__name__ == name), ShardwrightError)
-        what, where, hint, is_of_type = parts
+        what, where, hint = parts
         if not all(isinstance(one, str | None) for one in (what, where, hint)):
             raise ValueError("the parts of an error are no texts")
         error = kind.__new__(kind)
         ShardwrightError.__init__(error, str(what), where, hint)
-        error.is_of_type = bool(is_of_type)
         return error
 
     def _class(self, name: str, values: dict[str, Any]) -> Any:

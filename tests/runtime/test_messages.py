@@ -148,7 +148,7 @@ def with_head(text: str) -> bytes:
         with_head('["int",{}]'),
         with_head('["mapping",[[["list",[]],1]]]'),
         with_head('["error","SystemExit",["a",null,null]]'),
-        with_head('["error","ModelError",[["list",[]],null,null,false]]'),
+        with_head('["error","ModelError",[["list",[]],null,null]]'),
         with_head('["class","Told",[]]'),
         with_head('["path",1]'),
         with_head("[" * 100_000),
