@@ -133,7 +133,8 @@ def _item(item: Any, arrays: list[Array]) -> Any:
     if isinstance(item, Mapping):
         return ["mapping", [[_item(k, arrays), _item(v, arrays)] for k, v in item.items()]]
     if isinstance(item, ShardwrightError):
-        return ["error", type(item).__name__, [item.what, item.where, item.hint]]
+        as_python = "" if item.as_python is None else item.as_python.__name__
+        return ["error", type(item).__name__, [item.what, item.where, item.hint, as_python]]
     if is_dataclass(item) and not isinstance(item, type):
         values = {f.name: _item(getattr(item, f.name), arrays) for f in fields(item)}
         return ["class", type(item).__name__, values]
@@ -194,11 +195,12 @@ class _Reader:
 
     def _error(self, name: str, parts: list[Any]) -> ShardwrightError:
         kind = next((k for k in _errors() if k.__name__ == name), ShardwrightError)
-        what, where, hint = parts
+        what, where, hint, as_python = parts
         if not all(isinstance(one, str | None) for one in (what, where, hint)):
             raise ValueError("the parts of an error are no texts")
         error = kind.__new__(kind)
         ShardwrightError.__init__(error, str(what), where, hint)
+        error.as_python = _PYTHON[as_python]
         return error
 
     def _class(self, name: str, values: dict[str, Any]) -> Any:
@@ -227,6 +229,13 @@ _KINDS: Final = frozenset(
         *("array", "scalar", "error", "class"),
     }
 )
+
+
+_PYTHON: Final[Mapping[str, type[Exception] | None]] = {
+    "": None,
+    **{kind.__name__: kind for kind in (TypeError, ValueError, IndexError, KeyError)},
+}
+"""What an error is in Python, by name."""
 
 
 def _errors(kind: type[ShardwrightError] = ShardwrightError) -> Iterator[type[ShardwrightError]]:

@@ -97,6 +97,16 @@ def test_errors_keep_their_class_and_their_parts() -> None:
     assert (type(found), str(found)) == (ShardwrightError, "a")
 
 
+def test_an_error_is_never_of_another_class() -> None:
+    found = decoded(with_head('["error","SystemExit",["a",null,null,""]]'))
+    assert (type(found), str(found)) == (ShardwrightError, "a")
+    error = ModelError("a")
+    error.as_python = TypeError
+    assert decoded(encoded(error)).as_python is TypeError
+    with pytest.raises(ExecutionError, match="what is no message"):
+        decoded(with_head('["error","ModelError",["a",null,null,"SystemExit"]]'))
+
+
 def test_classes_are_those_that_the_reader_names() -> None:
     told = Told(1, {"a": float("inf")})
     assert decoded(encoded(told), [Told]) == told
@@ -147,8 +157,8 @@ def with_head(text: str) -> bytes:
         with_head('["int","1_000"]')[:-1],
         with_head('["int",{}]'),
         with_head('["mapping",[[["list",[]],1]]]'),
-        with_head('["error","SystemExit",["a",null,null]]'),
-        with_head('["error","ModelError",[["list",[]],null,null]]'),
+        with_head('["error","ModelError",["a",null]]'),
+        with_head('["error","ModelError",[["list",[]],null,null,""]]'),
         with_head('["class","Told",[]]'),
         with_head('["path",1]'),
         with_head("[" * 100_000),
