@@ -34,10 +34,11 @@ def out_of_range(speed: Rates, cluster: AnyCluster) -> str | None:
 def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -> Interval | None:
     """Return what runs like a plan take; None where no published step tells.
 
-    Published steps are of products in 16 bits, or of some of them in 8.
+    Published steps are of models of tokens, by products in 16 bits, or of some of them in 8.
     """
     told = _most(speed) in SHORT and speed.flops.rate != FLOAT4
-    if isinstance(cluster, MixedCluster) or not told:
+    has_tokens = speed.tokens_per_second_per_device is not None
+    if isinstance(cluster, MixedCluster) or not (told and has_tokens):
         return None
     routed = any(v.type.ragged is not None for v in plan.program.values.values())
     return step_interval(seconds, cluster, is_dense=not routed)
