@@ -5,7 +5,7 @@ it is asked for, and needs no other package than shardwright does; ``onnx`` need
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.writing import Code, checked_files
 from shardwright.ir.files.writing import check_new_folder, write_folder
 from shardwright.ir.values import check_choice
+from shardwright.operators.models.recipes import RECIPES
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "placements": (
@@ -62,6 +63,7 @@ EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
         "the ONNX file of the model, with sharding specs of IR 11",
     ),
 }
+_OF_LAYOUTS = ("placements", "mindspore", "onnx")
 _WHAT = "the export"
 
 
@@ -112,6 +114,10 @@ def export(plan: Plan, to: str) -> Exported:
     """
     check_choice("--to", to, EXPORTS)
     made: Exported = import_module(EXPORTS[to][0]).export(plan)
+    precision = plan.document.precision
+    if to in _OF_LAYOUTS and precision in RECIPES:
+        note = f"the files say how tensors are divided, not that products are by `{precision}`"
+        made = replace(made, notes=(*made.notes, note))
     return made
 
 

@@ -9,7 +9,8 @@ from shardwright.ir.values import check_choice, number_in
 from shardwright.operators.models.optimizer import DECAY_OF_ADAMW, RULE, STATES, Kind, Optimizer
 
 _WITH_DECAY: Final[Mapping[str, Kind]] = {"adamw": "adam", "adamw8bit": "adam8bit"}
-NAMES: Final = (*STATES, *_WITH_DECAY)
+_WITHOUT_STEP: Final = "gradient"  # for what reads gradients: it would train nothing
+NAMES: Final = (*(name for name in STATES if name != _WITHOUT_STEP), *_WITH_DECAY)
 """The names of optimizers; `adamw` is `adam` with the weight decay of PyTorch's AdamW."""
 _WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
@@ -56,5 +57,6 @@ def optimizer_of(text: str, flag: str = "optimizer") -> Optimizer:
 
 def _value(setting: str, text: str) -> Attribute:
     if setting == RULE:
+        check_choice(setting, text, NAMES)
         return _WITH_DECAY.get(text, text)
     return _WORDS.get(text, number_in(text))

@@ -80,8 +80,6 @@ class Recipe:
         The peak rate of its products in the file of a device, one of `RATES`.
     multiple : int
         What divides both sides of a weight whose products are quantized; others stay as they are.
-    engine : str
-        What Transformer Engine calls it; empty where it has none.
     torchao : str
         What torchao calls it; empty where it has none.
     megatron : tuple of (str, str)
@@ -94,7 +92,6 @@ class Recipe:
     gradient: Scaling
     rate: str
     multiple: int = 16
-    engine: str = ""
     torchao: str = ""
     megatron: tuple[tuple[str, str], ...] = ()
 
@@ -122,7 +119,6 @@ def _recipes() -> tuple[Recipe, ...]:
             "fp8-current",
             *(whole, whole, steep),
             rate=FLOAT8,
-            engine="Float8CurrentScaling",
             torchao="tensorwise",
             megatron=(("fp8-format", "hybrid"), ("fp8-recipe", "tensorwise")),
         ),
@@ -131,7 +127,6 @@ def _recipes() -> tuple[Recipe, ...]:
             "fp8-blockwise",
             *(line, square, line),
             rate=FLOAT8,
-            engine="Float8BlockScaling",
             megatron=(("fp8-format", "e4m3"), ("fp8-recipe", "blockwise")),
         ),
         Recipe(
@@ -139,14 +134,12 @@ def _recipes() -> tuple[Recipe, ...]:
             *(micro, micro, micro),
             rate=FLOAT8,
             multiple=_MX,
-            engine="MXFP8BlockScaling",
             megatron=(("fp8-format", "e4m3"), ("fp8-recipe", "mxfp8")),
         ),
         Recipe(
             "nvfp4",
             *(short, tile, short),
             rate=FLOAT4,
-            engine="NVFP4BlockScaling",
             megatron=(("fp4-format", "e2m1"), ("fp4-recipe", "nvfp4")),
         ),
     )

@@ -327,7 +327,9 @@ class LarsUpdate(_OfWholeTensors):
         norms = [float(np.sqrt(np.square(tensor).sum())) for tensor in (p, g)]
         ratio = own["coefficient"] * norms[0]
         ratio /= norms[1] + own["weight_decay"] * norms[0] + own["epsilon"]
-        return min(ratio / rate, 1.0) if own["clip"] and rate else float(ratio)
+        if not own["clip"]:
+            return float(ratio)
+        return 1.0 if ratio >= rate else float(ratio / rate)  # also at the rate 0
 
 
 @register

@@ -21,6 +21,13 @@ def plan():
     return sw.compile("mlp", 4, mesh="2x2", optimizer="adam", **ANY_PLAN).plan
 
 
+@pytest.fixture(scope="module")
+def quantized():
+    sizes = "layers=1,hidden=32,heads=2,kv_heads=2,inner=32,batch=4,sequence=8,vocabulary=32"
+    how = {"plan": "data=2", "precision": "fp8-current"}
+    return sw.compile(f"llama:{sizes}", 2, **how).plan
+
+
 def test_the_command_writes_the_files_and_their_names(plan, tmp_path, capsys):
     sw.compile("mlp", 4, mesh="2x2", **ANY_PLAN).write(tmp_path / "plan")
     out = tmp_path / "out"
@@ -29,6 +36,25 @@ def test_the_command_writes_the_files_and_their_names(plan, tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document == {"folder": str(out), "files": ["placements.json"], "notes": []}
     assert [path.name for path in out.iterdir()] == ["placements.json"]
+
+
+@pytest.mark.parametrize(
+    ("to", "note"),
+    [
+        ("placements", "divided, not that products are by `fp8-current`"),
+        ("mindspore", "divided, not that products are by `fp8-current`"),
+        ("torch", None),
+        ("parallelize", None),
+    ],
+)
+def test_an_export_refuses_a_recipe_of_low_precision_or_says_what_it_leaves_out(
+    quantized, to, note
+):
+    if note is None:
+        with pytest.raises(ShardwrightError, match="quantize"):
+            export(quantized, to)
+    else:
+        assert export(quantized, to).notes[-1].endswith(note)
 
 
 def test_a_folder_with_files_is_not_written_to(tmp_path):

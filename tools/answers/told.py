@@ -40,8 +40,8 @@ def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -
     has_tokens = speed.tokens_per_second_per_device is not None
     if isinstance(cluster, MixedCluster) or not (told and has_tokens):
         return None
-    routed = any(v.type.ragged is not None for v in plan.program.values.values())
-    return step_interval(seconds, cluster, is_dense=not routed)
+    is_dense = all(node.operator != "dispatch" for node in plan.program.nodes)
+    return step_interval(seconds, cluster, is_dense)
 
 
 def _most(speed: Rates) -> str:

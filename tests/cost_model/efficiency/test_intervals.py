@@ -2,9 +2,12 @@
 
 import pytest
 
+import shardwright as sw
+from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.intervals import SHARE, step_interval
 from shardwright.cost_model.efficiency.software import software
+from shardwright.tools.answers.told import interval_of
 
 
 def interval(name, run_by, seconds=2.0, is_dense=True):
@@ -54,3 +57,14 @@ def test_what_was_fitted_is_known_better_and_a_program_is_faster_than_its_runs()
 )
 def test_what_no_published_step_tells_has_no_interval(name, run_by, seconds):
     assert interval(name, run_by, seconds) is None
+
+
+def test_a_mixture_is_not_dense_where_all_of_its_experts_are_chosen():
+    sizes = "layers=1,hidden=32,heads=2,kv_heads=2,inner=32,batch=4,sequence=8,vocabulary=32"
+    model = f"mixtral:{sizes},experts=2,top_k=2"
+    found = sw.compile(model, 2, plan="data=2", precision="bfloat16", cluster="h100-3200g")
+    speed = rates(found.plan, found.compiled, found.cluster.device, 2.0)
+    run_by = found.cluster.run_by(software("megatron-core"))
+    told = interval_of(speed, found.plan, 2.0, run_by)
+    assert told is not None
+    assert told.known_by == "left_out"

@@ -93,6 +93,8 @@ WRONG = [
     ("adamw:beta1=0.9,beta1=0.8", "gives `beta1` twice; give it once"),
     ("adam8bit:block=4", "`adam8bit` has no setting `block`"),
     ("sgd:w/optimizer=adam", "`optimizer` of a parameter is the text `adam`, expected `sgd`"),
+    ("gradient", "`optimizer` is `gradient`, expected sgd, momentum"),  # it would train nothing
+    ("sgd:w/optimizer=gradient", "`optimizer` is `gradient`, expected sgd, momentum"),
 ]
 
 

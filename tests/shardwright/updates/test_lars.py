@@ -5,7 +5,9 @@ import pytest
 
 import shardwright.mindspore as ms
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.types import TensorType
 from shardwright.mindspore import nn, train
+from shardwright.operators.info import operator_info, whole_kernel
 
 RANDOM = np.random.default_rng(0)
 WEIGHT, BIAS = RANDOM.standard_normal((4, 3)), RANDOM.standard_normal(3)
@@ -40,6 +42,17 @@ def test_three_steps_are_those_of_the_formula(clip, scale, nesterov):
         weight, bias = weight - 0.3 * step[0], bias - 0.3 * step[1]
     np.testing.assert_allclose(network.weight.asnumpy(), weight, rtol=1e-12)
     np.testing.assert_allclose(network.bias.asnumpy(), bias, rtol=1e-12)
+
+
+def test_a_clipped_factor_at_the_rate_0_is_1():
+    """As warm-up begins: nothing moves, and the momentum has the gradient with its decay."""
+    types = [TensorType("float64", (2,))] * 3
+    own = {"learning_rate": 0.0, "weight_decay": 0.1, "clip": True}
+    info = operator_info("lars_update", types, own)
+    p, g, m = np.array([3.0, 4.0]), np.array([1.0, 2.0]), np.zeros(2)
+    after, moment = whole_kernel(info, p, g, m)
+    np.testing.assert_array_equal(after, p)
+    np.testing.assert_allclose(moment, g + 0.1 * p, rtol=1e-12)
 
 
 def test_the_filter_says_which_gradients_are_changed():
