@@ -10,7 +10,10 @@ _RECIPE_OF = {"fp8": "delayed", "fp4": "nvfp4"}  # where the format alone is giv
 _GATHERS = ("fp8-param-gather", "fp8-param", "fp4-param-gather", "fp4-param")
 _OF_DELAYED = ("fp8-margin", "fp8-interval")
 _HEAD = "output"
-_TABLES = {"float8": "float8", "mx": "mx"}  # of the converter, whatever stands before it
+# Converters of linear layers; those of `quantize.grouped_mm` convert products of experts alone.
+_KIND_OF = {
+    f"{where}{kind}": kind for where in ("", "quantize.linear.") for kind in ("float8", "mx")
+}
 _MX = ("mxfp8_cublas", "mxfp8", "mxfp8_emulated")
 _OF_TORCHAO = {one.torchao: name for name, one in RECIPES.items() if one.torchao}
 
@@ -66,17 +69,17 @@ def of_torchtitan(model: Fields, tables: dict[str, Any]) -> str | None:
     Raises
     ------
     ModelError
-        If a converter is none of float8 and mx, converts the head too, or gathers parameters in
-        eight bits; or its recipe is not known.
+        If a converter is none of linear layers in float8 or mx, converts the head too, or gathers
+        parameters in eight bits; or its recipe is not known.
     """
     converters = model.take("converters", [])
     if converters in ([], ""):
         return None
     names = converters if isinstance(converters, list) else [converters]
-    kind = _TABLES.get(str(names[0]).rpartition(".")[2])
+    kind = _KIND_OF.get(str(names[0]))
     if len(names) > 1 or kind is None:
         raise model.reading.error(
-            f"`converters` is `{converters}`", "expected none, or one of float8 and mx"
+            f"`converters` is `{converters}`", f"expected none, or one of {', '.join(_KIND_OF)}"
         )
     table: Any = tables
     for part in str(names[0]).split("."):

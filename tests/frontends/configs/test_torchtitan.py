@@ -147,6 +147,12 @@ def test_micro_scaling_is_a_converter_too(tmp_path):
             "expected none, or one of",
         ),
         (
+            SHIPPED,
+            EIGHT_BITS[0],
+            CONVERTED.replace("linear", "grouped_mm"),  # the products of experts alone
+            "expected none, or one of float8, mx, quantize.linear.float8, quantize.linear.mx",
+        ),
+        (
             SHIPPED.replace("8_all_gather = false", "8_all_gather = true"),
             *(
                 EIGHT_BITS[0],
