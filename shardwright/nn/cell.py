@@ -367,12 +367,12 @@ class Cell:
         """
         own = dict(self.parameters_and_names())
         for name, counts in (parameter_plan or {}).items():
-            found = [p for path, p in own.items() if f".{name}".endswith(f".{path}")]
+            found = [path for path in own if f".{name}".endswith(f".{path}")]
             if not found:
                 raise ModelError(
                     f"`parameter_plan` names `{name}`, the cell has {shortened(', '.join(own))}"
                 )
-            found[0].set_strategy(tuple(counts))
+            own[max(found, key=len)].set_strategy(tuple(counts))
         return shard(self, in_strategy, out_strategy)
 
     def set_train(self, mode: bool = True) -> "Cell":

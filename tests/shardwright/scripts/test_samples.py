@@ -94,6 +94,17 @@ def test_cells_and_functions_are_split_as_they_are_told():
         on(2, shard(Network(), ((1, 2), (1, 1))), X)
 
 
+def test_a_plan_of_parameters_means_the_one_whose_path_is_longest():
+    class Outer(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.second, self.inner = ms.Parameter(ms.Tensor(V)), Network()
+
+    outer = Outer()
+    outer.shard(((1, 2),), parameter_plan={"self.outer.inner.second": (2, 1)})
+    assert (outer.second._strategy, outer.inner.second._strategy) == (None, (2, 1))
+
+
 def test_stages_that_come_again_run_in_the_order_of_stages():
     class InParts(nn.Cell):
         def __init__(self, network):
