@@ -33,7 +33,7 @@ def main() -> int:
     rows = [row for row in read_rows(PUBLISHED)[0] if row.source in _SOURCES]
     prepared = Prepared.of(rows)
     known = (*ALL, *MEASURED)
-    figures = [f for f in known if any(concerns(f, r.cluster, r.software) for r in rows)]
+    figures = [f for f in known if any(concerns(f, *r.kind) for r in rows)]
     lines = [
         "# The robust choice on measured groups",
         "",

@@ -1,10 +1,10 @@
 """Fit figures to published runs, and write what they predict.
 
 ``python -m benchmarks.measurements fit`` writes the figures of time to the product's cluster and
-software files, ``fit-memory`` those of memory. ``left-out SOURCE`` predicts a source by figures
-that are fitted to the others, and keeps the errors for ``intervals``, which writes the product's
-intervals of steps, and ``table``, which writes `measurements.md` and its pictures. Each takes
-minutes, the first time to compile the rows.
+software files, ``fit FIGURE`` one of them alone, ``fit-memory`` those of memory. ``left-out
+SOURCE`` predicts a source by figures that are fitted to the others, and keeps the errors for
+``intervals``, which writes the product's intervals of steps, and ``table``, which writes
+`measurements.md` and its pictures. Each takes minutes, the first time to compile the rows.
 """
 
 import argparse
@@ -36,7 +36,11 @@ def main() -> int:
     """Fit or write the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.measurements", description=__doc__)
     parser.add_argument("action", choices=("fit", "fit-memory", "left-out", "intervals", "table"))
-    parser.add_argument("source", nargs="?", help="of left-out: the source, as the page calls it")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="of left-out the source, of fit a figure alone, as the page calls it",
+    )
     parser.add_argument("--rows", type=Path, default=PUBLISHED, help="the published runs, as JSON")
     arguments = parser.parse_args()
     if not arguments.rows.exists():
@@ -47,8 +51,14 @@ def main() -> int:
             _fit_memory(arguments.rows, profile)
         return 0
     rows, left_out = read_rows(arguments.rows)
+    figures = [f for f in ALL if any(concerns(f, *r.kind) for r in rows)]
+    if arguments.action == "fit" and arguments.name is not None:
+        figures = [f for f in figures if f.name == arguments.name]
+        rows = [r for r in rows if any(concerns(f, *r.kind) for f in figures)]
+        if not rows:
+            print(f"no figure `{arguments.name}`", file=sys.stderr)
+            return 2
     prepared = Prepared.of(rows)
-    figures = [f for f in ALL if any(concerns(f, r.cluster, r.software) for r in rows)]
     if arguments.action == "fit":
         values = _fit(prepared, figures)
         found = Steps(prepared, figures).residuals(values)
@@ -56,11 +66,11 @@ def main() -> int:
         return 0
     if arguments.action == "left-out":
         sources = list(dict.fromkeys(row.source for row in rows))
-        if arguments.source not in sources:
-            print(f"no source `{arguments.source}`: {', '.join(sources)}", file=sys.stderr)
+        if arguments.name not in sources:
+            print(f"no source `{arguments.name}`: {', '.join(sources)}", file=sys.stderr)
             return 2
-        raw, scaled = errors_of(leave_out(prepared, figures, arguments.source))
-        print(f"{arguments.source}: {raw:.1%}, with one factor {scaled:.1%}")
+        raw, scaled = errors_of(leave_out(prepared, figures, arguments.name))
+        print(f"{arguments.name}: {raw:.1%}, with one factor {scaled:.1%}")
         return 0
     found = spreads(prepared, figures)
     if arguments.action == "intervals":
@@ -113,7 +123,7 @@ def _write(prepared: Prepared, figure: Fitted, value: float, sigma: float | None
     if sigma is None:
         write(figure, figure.prior, "assumed", _ASSUMED)
         return
-    own = [r for r in prepared.rows if concerns(figure, r.cluster, r.software)]
+    own = [r for r in prepared.rows if concerns(figure, *r.kind)]
     names = ", ".join(dict.fromkeys(row.source for row in own))
     write(figure, value, "fitted", f"{len(own)} published steps: {names}")
     print(f"{figure.name:45} {figure.value:.4g} -> {value:.4g} (+-{100 * sigma:.0f} %)", flush=True)

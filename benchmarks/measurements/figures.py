@@ -124,6 +124,7 @@ _OPTIONS = (
     ("megatron-core", "overlap", "exposed_parameters", (0.2, 0.4, 1.0)),
     ("megatron-core", "overlap", "exposed_transfers", (0.3, 0.5, 1.0)),
 )
+_RECIPES = {"recipes.fp8-rowwise": (0.9, 0.3, 1.0)}  # of the products of a software by a recipe
 ALL: tuple[Fitted, ...] = (
     *_of("A100", _MATMUL | _ATTENTION, *_A100),
     *_of("H100 and B200, per joule", _PER_JOULE, *_POWER, scales=_WATTS_OVER_PEAK),
@@ -141,13 +142,14 @@ ALL: tuple[Fitted, ...] = (
         for name, option, key, prior in _OPTIONS
         for figure in _of(name, {f"options.{option}.{key}": prior}, ("software", name))
     ),
+    *_of("torchtitan", _RECIPES, ("software", "torchtitan")),
 )
 
 MEASURED: tuple[Fitted, ...] = tuple(_of("A100", _OF_NODES, *_A100))
 """Figures that are measured by themselves, which rows are not fitted to."""
 
 
-_OPTION = "options."
+_OPTION, _RECIPE = "options.", "recipes."
 
 
 @cache
@@ -170,7 +172,7 @@ def read(place: Place) -> float:
 def _part(owner: Any, name: str) -> Any:
     if isinstance(owner, Cluster) and name != "device":
         return next(level for level in owner.levels if level.name == name)
-    return getattr(owner, name)
+    return owner[name] if isinstance(owner, dict) else getattr(owner, name)
 
 
 def changed(owner: Any, values: Mapping[str, float]) -> Any:
@@ -189,6 +191,8 @@ def changed(owner: Any, values: Mapping[str, float]) -> Any:
         )
         device = changed(owner.device, inner["device"]) if "device" in inner else owner.device
         return owner.model_copy(update={"levels": levels, "device": device})
+    if isinstance(owner, dict):
+        return owner | {key: changed(owner[key], own) for key, own in inner.items()}
     assert isinstance(owner, BaseModel)
     return owner.model_copy(update={k: changed(getattr(owner, k), v) for k, v in inner.items()})
 
@@ -229,19 +233,25 @@ class Rates:
         return changed(own, found) if found else own
 
 
-def concerns(figure: Fitted, described: str, profile: str) -> bool:
-    """Return whether rows of a cluster and a profile depend on a figure."""
+def concerns(figure: Fitted, described: str, profile: str, precision: str) -> bool:
+    """Return whether rows of a cluster, a profile and a precision depend on a figure."""
     software, *options = profile.split("+")
+    chosen = {_OPTION: options, _RECIPE: [precision]}
     return any(
         name == described
-        or (name == software and (not key.startswith(_OPTION) or key.split(".")[1] in options))
+        or (
+            name == software
+            and all(
+                key.split(".")[1] in own for kind, own in chosen.items() if key.startswith(kind)
+            )
+        )
         for _, name, key in figure.places
     )
 
 
 # Writing
 
-_KEY = re.compile(r"^(\s*)(?:- )?(\w+): *([^\s#]*)")
+_KEY = re.compile(r"^(\s*)(?:- )?([\w-]+): *([^\s#]*)")
 
 
 def write(figure: Fitted, value: float, tag: str, source: str) -> None:

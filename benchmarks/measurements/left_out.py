@@ -76,10 +76,8 @@ def _connected(
     rows: Sequence[Row], figures: Sequence[Fitted], own: Sequence[bool]
 ) -> tuple[list[bool], list[bool]]:
     """Return the other rows and the figures that a source is connected with by figures."""
-    kinds = {(row.cluster, row.software) for row, is_own in zip(rows, own, strict=True) if is_own}
-    others = {
-        (row.cluster, row.software) for row, is_own in zip(rows, own, strict=True) if not is_own
-    }
+    kinds = {row.kind for row, is_own in zip(rows, own, strict=True) if is_own}
+    others = {row.kind for row, is_own in zip(rows, own, strict=True) if not is_own}
     while True:
         touched = [any(concerns(figure, *kind) for kind in kinds) for figure in figures]
         more = {
@@ -91,4 +89,4 @@ def _connected(
             break
         kinds |= more
     pairs = zip(rows, own, strict=True)
-    return [not is_own and (r.cluster, r.software) in kinds for r, is_own in pairs], touched
+    return [not is_own and r.kind in kinds for r, is_own in pairs], touched

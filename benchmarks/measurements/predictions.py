@@ -88,7 +88,7 @@ class Steps:
         for column, figure in enumerate(self.figures):
             other = list(values)
             other[column] *= 1 - difference
-            only = [concerns(figure, r.cluster, r.software) for r in self.prepared.rows]
+            only = [concerns(figure, *r.kind) for r in self.prepared.rows]
             found = self._along(Rates(self.figures, other), only)
             change = np.where(only, np.log(found / base), 0.0)
             slopes[:, column] = change / np.log(1 - difference)
@@ -130,7 +130,7 @@ def fitted(
 def parts(rows: Sequence[Row], figures: Sequence[Fitted]) -> list[tuple[list[bool], list[Fitted]]]:
     """Divide rows and figures into parts without a figure in common, which are fitted apart."""
     found = []
-    kinds = dict.fromkeys((row.cluster, row.software) for row in rows)
+    kinds = dict.fromkeys(row.kind for row in rows)
     while kinds:
         own = {next(iter(kinds))}
         while True:
@@ -139,6 +139,6 @@ def parts(rows: Sequence[Row], figures: Sequence[Fitted]) -> list[tuple[list[boo
             if not more:
                 break
             own |= more
-        found.append(([(row.cluster, row.software) in own for row in rows], touched))
+        found.append(([row.kind in own for row in rows], touched))
         kinds = dict.fromkeys(kind for kind in kinds if kind not in own)
     return found

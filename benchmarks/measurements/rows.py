@@ -63,6 +63,11 @@ class Row:
     group: str
 
     @property
+    def kind(self) -> tuple[str, str, str]:
+        """What tells the figures that it depends on: its cluster, software and precision."""
+        return self.cluster, self.software, self.precision
+
+    @property
     def passes(self) -> int:
         """Micro-batches of a step."""
         return self.plan.passes(self.batch, self.devices)

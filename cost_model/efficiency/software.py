@@ -29,6 +29,8 @@ from shardwright.cost_model.efficiency.figures import (
 )
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ClusterError
+from shardwright.ir.values import in_words
+from shardwright.operators.models.recipes import RECIPES
 
 IDEAL = "ideal"
 Library = Literal["cublas", "cublas_deterministic", "transformer_engine"]
@@ -187,6 +189,9 @@ class Software(Description):
         Under a recipe of low precision each product quantizes what it reads by itself, ``each``;
         products that read equal copies have them ``shared``, as a compiler finds them; or a tensor
         is quantized once for all of its products, and the copies are ``kept``.
+    recipes : mapping of str to Rate
+        Rate of its products by a recipe of low precision over that of the device; 1 of recipes
+        that are not listed.
     memory : SoftwareMemory, optional
         How it keeps tensors; without it as the program.
     """
@@ -220,7 +225,12 @@ class Software(Description):
     exchange: Sent = "choices"
     gate: Gate = "alike"
     casts: Literal["each", "shared", "kept"] = "each"
+    recipes: dict[str, Rate] = Field(default_factory=dict)
     memory: SoftwareMemory | None = None
+
+    def __hash__(self) -> int:
+        # Explicit, because a dictionary has no hash.
+        return hash((self.name, self.figures))
 
     @model_validator(mode="after")
     def _pairs_have_an_effect(self) -> Self:
@@ -235,6 +245,19 @@ class Software(Description):
             if name not in SCHEDULES:
                 raise ValueError(f"`{name}` is no schedule; there are {', '.join(SCHEDULES)}")
         return names
+
+    @field_validator("recipes")
+    @classmethod
+    def _recipes_are_known(cls, recipes: dict[str, Rate]) -> dict[str, Rate]:
+        if unknown := sorted(set(recipes) - set(RECIPES)):
+            raise ValueError(
+                f"no recipe is called `{unknown[0]}`, expected {in_words(tuple(RECIPES))}"
+            )
+        return recipes
+
+    def recipe_share(self, recipe: str) -> float:
+        """Return the rate of products by a recipe over that of the device; empty: by none."""
+        return self.recipes[recipe].value if recipe in self.recipes else 1.0
 
     def attention_of(self, width: float) -> float:
         """Return the rate of fused attention over that of the cluster file, by a head's width."""

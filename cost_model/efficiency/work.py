@@ -310,7 +310,8 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
         return sum(_product(p, work, device) for p in work.products) + moved
     moved = work.nbytes / (device.memory_bandwidth * _memory_share(work.kind, device))
     if work.kind == "product":
-        products = sum(_product_seconds(p, work, device) for p in work.products)
+        share = 1.0 if software is None else software.recipe_share(work.recipe)
+        products = sum(_product_seconds(p, work, device) for p in work.products) / share
         made = (
             work.between if software is None else dict(work.casts).get(software.casts, work.between)
         )
