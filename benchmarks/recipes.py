@@ -1,15 +1,20 @@
 """Published steps in several precisions beside predicted ones: ``python -m benchmarks.recipes``.
 
 A group is a model on the same devices, by the same degrees, in releases of one software. The page
-compares ratios of its steps, which errors of everything else than the recipe leave alone. Takes
-three minutes of one core.
+compares ratios of its steps, which errors of everything else than the recipe leave alone. Two
+shares of GB200 and GB300 are fitted to groups: each of those is left out once, too, and the shares
+are found anew. Takes five minutes of one core.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cache
+from itertools import combinations, product
 from pathlib import Path
 from statistics import mean, median
+
+import numpy as np
 
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
@@ -23,6 +28,9 @@ _PAGE = Path(__file__).with_suffix(".md")
 _BRIDGE = "Megatron-Bridge, docs/performance-summary.md and its archive"
 _DGXC = "NVIDIA DGX Cloud benchmarks, llama3.1/README_70b.md"
 _TITAN = "torchtitan, benchmarks on H100 of 96 GB"
+_SHARES = ("fp8-current", "nvfp4")
+_NEAR = (0.7, 0.85, 1.0, 1.2, 1.4)  # times a share of the file; in between the line of logarithms
+_FINE = [0.7 * 2 ** (i / 60) for i in range(61)]  # shares that are tried, 1.2 % apart
 
 
 @dataclass(frozen=True)
@@ -51,13 +59,27 @@ class Group:
     source: str
     steps: tuple[dict[str, float], ...]
 
+    def __hash__(self) -> int:
+        # Explicit, because a dictionary has no hash.
+        return hash((self.model, self.plan, self.cluster))
+
     @property
     def precisions(self) -> list[str]:
         """The precisions of all releases."""
         return list(dict.fromkeys(name for one in self.steps for name in one))
 
-    def predicted(self, precision: str) -> float:
-        """Return the step of the plan as its software runs it."""
+    @property
+    def is_fitted(self) -> bool:
+        """Whether shares of its devices were fitted to it."""
+        return self.cluster.startswith("gb")
+
+    def fitted(self, *pair: str) -> bool:
+        """Return whether a figure of a recipe was fitted to the ratio of two precisions."""
+        return self.is_fitted or (self.source == _TITAN and "fp8-rowwise" in pair)
+
+    @cache  # noqa: B019 - as long as the program
+    def predicted(self, precision: str, near: float = 1.0) -> float:
+        """Return the step of the plan as its software runs it; the recipe's share `near` times."""
         definition, _ = training_definition(
             f"{self.model}{',' if ':' in self.model else ':'}sequence={self.row}", self.batch, 1
         )
@@ -69,6 +91,11 @@ class Group:
             reduce_type="float32",
         )
         where, run_by = cluster(self.cluster).without_host(), software(self.software)
+        if near != 1:
+            figure = where.device.recipes[precision]
+            shares = where.device.recipes | {precision: figure.with_value(figure.value * near)}
+            device = where.device.model_copy(update={"recipes": shares})
+            where = where.model_copy(update={"device": device})
         model = EvaluatedModel(definition.graph, where, options, run_by)
         return model.evaluation(NamedPlan.parse(self.plan), self.devices).seconds
 
@@ -186,6 +213,55 @@ GROUPS = (
 )
 
 
+def errors_at(group: Group, near: Mapping[str, float]) -> list[float]:
+    """Return the errors of a group's ratios, as logarithms, with shares `near` times as large."""
+    steps = {name: _step(group, name, near.get(name, 1.0)) for name in group.precisions}
+    return [
+        math.log(steps[one] / steps[other] * published[other] / published[one])
+        for published in group.steps
+        for one, other in combinations(published, 2)
+    ]
+
+
+def _step(group: Group, precision: str, near: float) -> float:
+    if precision not in _SHARES:
+        return group.predicted(precision)
+    known = [math.log(group.predicted(precision, one)) for one in _NEAR]
+    return math.exp(np.interp(math.log(near), [math.log(one) for one in _NEAR], known))
+
+
+def nearest(groups: Sequence[Group]) -> dict[str, float]:
+    """Return the shares, over those of the files, with the least squares of errors."""
+    tried = [dict(zip(_SHARES, pair, strict=True)) for pair in product(_FINE, repeat=2)]
+
+    def squares(near: Mapping[str, float]) -> float:
+        return sum(error**2 for group in groups for error in errors_at(group, near))
+
+    return min(tried, key=squares)
+
+
+def left_out() -> str:
+    """Return how far ratios of groups are from shares that are fitted to the other groups."""
+    own = [group for group in GROUPS if group.is_fitted]
+    files = cluster("gb200-nvl72").device.recipes
+    found = nearest(own)
+    print({name: f"{files[name].value * near:.3f}" for name, near in found.items()}, flush=True)
+    sizes, shares = list[float](), {name: list[float]() for name in _SHARES}
+    for group in own:
+        near = nearest([other for other in own if other is not group])
+        sizes += [abs(math.expm1(error)) for error in errors_at(group, near)]
+        for name in _SHARES:
+            shares[name].append(files[name].value * near[name])
+    ranges = " and ".join(
+        f"`{name}` {min(values):.2f} to {max(values):.2f}" for name, values in shares.items()
+    )
+    return (
+        f"With each of the {len(own)} groups on GB200 and GB300 left out and the two shares found "
+        f"anew from the others ({ranges}), its {len(sizes)} ratios have errors of {min(sizes):.1%} "
+        f"to {max(sizes):.1%}, {mean(sizes):.1%} in the mean."
+    )
+
+
 def ratios(group: Group) -> Iterator[tuple[str, str, float, float]]:
     """Yield pairs of precisions, with their ratio in each release and the predicted one."""
     steps = {name: group.predicted(name) for name in group.precisions}
@@ -196,32 +272,38 @@ def ratios(group: Group) -> Iterator[tuple[str, str, float, float]]:
 
 def main() -> int:
     """Write the page."""
-    head = "| model | devices | plan | steps | published | predicted | error |"
-    lines, errors = [head, "|---" * 7 + "|"], []
+    head = "| model | devices | plan | steps | published | predicted | error | fitted |"
+    lines, errors = [head, "|---" * 8 + "|"], dict[bool, list[float]]()
     for group in GROUPS:
         found: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for one, other, published, predicted in ratios(group):
             found.setdefault((one, other), []).append((published, predicted))
         for (one, other), pairs in found.items():
             own = [predicted / published - 1 for published, predicted in pairs]
-            errors += own
+            is_fitted = group.fitted(one, other)
+            errors.setdefault(is_fitted, []).extend(own)
             lines.append(
                 f"| `{group.model.partition(':')[0]}` | {group.devices} x {group.cluster} "
                 f"| `{group.plan}` | {one} : {other} "
                 f"| {', '.join(f'{published:.3f}' for published, _ in pairs)} "
-                f"| {pairs[0][1]:.3f} | {', '.join(f'{error:+.1%}' for error in own)} |"
+                f"| {pairs[0][1]:.3f} | {', '.join(f'{error:+.1%}' for error in own)} "
+                f"| {'yes' if is_fitted else 'no'} |"
             )
             print(lines[-1], flush=True)
-    sizes = [abs(error) for error in errors]
-    within = sum(size <= 0.08 for size in sizes)
+    lines.append("")
+    for is_fitted, found_errors in errors.items():
+        sizes = [abs(error) for error in found_errors]
+        lines.append(
+            f"{len(sizes)} {'fitted' if is_fitted else 'predicted'} ratios: mean error "
+            f"{mean(sizes):.1%}, median {median(sizes):.1%}, "
+            f"{sum(size <= 0.08 for size in sizes)} within 8 %."
+        )
     lines += [
-        "",
-        f"{len(sizes)} ratios: mean error {mean(sizes):.1%}, median {median(sizes):.1%}, "
-        f"{within} within 8 %.",
+        left_out(),
         "",
         "Sources: " + "; ".join(dict.fromkeys(group.source for group in GROUPS)) + ".",
     ]
-    print(lines[-3])
+    print(*lines[-5:], sep="\n")
     text = "\n".join(lines)
     begin, _, rest = _PAGE.read_text(encoding="utf-8").partition("<!-- table -->\n")
     _, _, end = rest.partition("<!-- end -->")

@@ -372,11 +372,13 @@ class _Execution:
     def timeline(self) -> Timeline:
         """Return the timeline."""
         step, (compute, total) = self.step_seconds, self._busy(self.skipped)
+        # Moments are added up one by one and loads at once: the difference has a rounding error.
+        exposed = min(max(0.0, step - compute), total - compute)
         return Timeline(
             step_seconds=step,
             compute_seconds=compute,
             communication_seconds=total - compute,
-            exposed_communication_seconds=max(0.0, step - compute),
+            exposed_communication_seconds=exposed,
             peak_bytes=self.live().peak_bytes(self.starts, self.ends),
             window_bytes=self.window,
             make_record=lambda: self._record(self.skipped),

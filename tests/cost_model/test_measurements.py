@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 
 from benchmarks.measurements.__main__ import is_told
-from benchmarks.measurements.figures import ALL, MEASURED, Rates, read, rewritten
+from benchmarks.measurements.figures import ALL, MEASURED, Rates, concerns, read, rewritten
 from benchmarks.measurements.recipes import at, repetition, small
 from benchmarks.measurements.rows import PUBLISHED, read_rows
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.recipe import recipe_of
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.timeline import simulate
+from shardwright.operators.models.recipes import RECIPES
 
 FILE = """name: x
 device:
@@ -26,13 +27,20 @@ levels:
   - name: pod
     efficiency:
       skew: {value: 2.0, tag: assumed, source: "a"}
+recipes:
+  fp8-rowwise: {value: 0.5, tag: assumed, source: "a"}
 """
 needs_rows = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published rows are not here")
 
 
 @pytest.mark.parametrize(
     ("key", "line"),
-    [("device.efficiency.matmul", 3), ("node.efficiency.skew", 7), ("pod.efficiency.skew", 10)],
+    [
+        ("device.efficiency.matmul", 3),
+        ("node.efficiency.skew", 7),
+        ("pod.efficiency.skew", 10),
+        ("recipes.fp8-rowwise", 12),
+    ],
 )
 def test_a_figure_is_written_where_it_stands_and_nowhere_else(key, line):
     old, new = FILE.splitlines(), rewritten(FILE, key, "{value: 9}").splitlines()
@@ -71,6 +79,18 @@ def test_rates_change_their_figures_alone():
     assert halved.software.name == "megatron-deepspeed"
 
 
+def test_a_figure_of_a_recipe_concerns_steps_by_it_alone():
+    (own,) = (figure for figure in ALL if figure.name == "torchtitan recipes fp8-rowwise")
+    where = "h100-96gb-3200g", "torchtitan+async_tensor"
+    assert [concerns(own, *where, p) for p in ("bfloat16", "fp8-current", "fp8-rowwise")] == [
+        *(False, False, True)
+    ]
+    assert not concerns(own, where[0], "megatron-core", "fp8-rowwise")
+    halved = Rates([own], [own.value / 2]).software("torchtitan+eager")
+    assert halved.recipe_share("fp8-rowwise") == pytest.approx(own.value / 2)
+    assert halved.pointwise == software("torchtitan+eager").pointwise
+
+
 @needs_rows
 def test_every_row_is_read_or_left_out_with_a_reason():
     rows, left_out = read_rows()
@@ -78,6 +98,11 @@ def test_every_row_is_read_or_left_out_with_a_reason():
     assert all(reason for _, _, reason in left_out)
     counts = Counter(row.source for row in rows)
     assert counts["vTrain single"] == 817
+    assert Counter((r.source, r.precision) for r in rows if r.precision in RECIPES) == {
+        ("torchtitan", "fp8-current"): 13,
+        ("torchtitan", "fp8-rowwise"): 4,
+        ("Megatron-Core", "fp8-current"): 10,
+    }
     assert counts["vTrain multi"] == 62
     assert counts["SC21"] == 6
 

@@ -99,6 +99,24 @@ def test_kernels_of_a_software_change_fused_attention_alone() -> None:
     assert once - launch == pytest.approx(2 * (twice - launch))
 
 
+def test_a_software_attains_its_share_of_products_by_a_recipe_alone() -> None:
+    products, own = (Product(8192.0, 8448.0, 4096.0),), {"fp8-rowwise": rate(0.5)}
+    described = cluster("h100-3200g")
+    whole, half = (
+        {
+            recipe: work_seconds(
+                Work("product", "bfloat16", products[0].flops, 0.0, products, recipe=recipe), timed
+            )
+            - timed.device.launch_seconds
+            for recipe in ("", "fp8-current", "fp8-rowwise")
+        }
+        for timed in (described.run_by(profile()), described.run_by(profile(recipes=own)))
+    )
+    assert half == pytest.approx(whole | {"fp8-rowwise": 2 * whole["fp8-rowwise"]})
+    with pytest.raises(ValidationError, match="no recipe is called `fp6`, expected fp8-current, "):
+        Software.model_validate({**profile().model_dump(), "recipes": {"fp6": rate(0.5)}})
+
+
 def test_attention_has_a_rate_by_the_width_of_heads() -> None:
     own = software("automodel")
     assert own is not None
