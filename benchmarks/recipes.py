@@ -3,7 +3,7 @@
 A group is a model on the same devices, by the same degrees, in releases of one software. The page
 compares ratios of its steps, which errors of everything else than the recipe leave alone. Two
 shares of GB200 and GB300 are fitted to groups: each of those is left out once, too, and the shares
-are found anew. Takes five minutes of one core.
+are found anew. Takes six minutes of one core.
 """
 
 import math
@@ -244,8 +244,10 @@ def left_out() -> str:
     """Return how far ratios of groups are from shares that are fitted to the other groups."""
     own = [group for group in GROUPS if group.is_fitted]
     files = cluster("gb200-nvl72").device.recipes
-    found = nearest(own)
-    print({name: f"{files[name].value * near:.3f}" for name, near in found.items()}, flush=True)
+    best = " and ".join(
+        f"`{name}` {files[name].value * near:.2f} (in the files {files[name].value:.2f})"
+        for name, near in nearest(own).items()
+    )
     sizes, shares = list[float](), {name: list[float]() for name in _SHARES}
     for group in own:
         near = nearest([other for other in own if other is not group])
@@ -256,6 +258,7 @@ def left_out() -> str:
         f"`{name}` {min(values):.2f} to {max(values):.2f}" for name, values in shares.items()
     )
     return (
+        f"The least squares of all ratios on GB200 and GB300 are at {best}. "
         f"With each of the {len(own)} groups on GB200 and GB300 left out and the two shares found "
         f"anew from the others ({ranges}), its {len(sizes)} ratios have errors of {min(sizes):.1%} "
         f"to {max(sizes):.1%}, {mean(sizes):.1%} in the mean."

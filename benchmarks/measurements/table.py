@@ -167,7 +167,10 @@ def _bare(described: Cluster, profile: str) -> Cluster:
     none = Figure(value=0.0, tag="datasheet", source="nothing")
     whole = Figure(value=1.0, tag="datasheet", source="every operator alone")
     efficiency = DeviceEfficiency(matmul=one, attention=one, memory=one)
-    device = described.device.model_copy(update={"efficiency": efficiency, "kernels": None})
+    recipes = {name: figure.with_value(1.0) for name, figure in described.device.recipes.items()}
+    device = described.device.model_copy(
+        update={"efficiency": efficiency, "kernels": None, "recipes": recipes}
+    )
     levels = tuple(level.model_copy(update={"efficiency": None}) for level in described.levels)
     own = software(profile)
     assert own is not None
@@ -178,6 +181,7 @@ def _bare(described: Cluster, profile: str) -> Cluster:
             **dict.fromkeys(("exposed_parameters", "exposed_activations"), one),
             "attention": "fused",
             "recompute": "reads",
+            "recipes": {},
         }
     )
     return described.model_copy(update={"device": device, "levels": levels}).run_by(run_by)
