@@ -38,7 +38,8 @@ relative to the measured one. Means are over all rows of a source but those list
   hidden or fused.
 - **model**: with the figures of the files, fitted to all rows here (`... fit`).
 - **left out**: with figures fitted to the other sources alone, of each at most 50 rows (`...
-  left-out SOURCE`); **scaled**: and one factor for all rows of the source.
+  left-out SOURCE`); **scaled**: and one factor for all rows of the source. Those of Megatron-Core
+  and torchtitan are of before recipes of low precision, whose casts had no price then.
 - **constant**: the operations of the step over the peak times a constant, the best for the source;
   **one for all**: the best for all sources.
 
