@@ -140,13 +140,10 @@ def with_window(graph: Graph, cluster: AnyCluster, window: float) -> Timeline:
 def _as_run(graph: Graph, cluster: AnyCluster, software: Software) -> Timeline:
     """Return the timeline of a program as a training software runs it."""
     in_line = serial_timeline(graph, cluster)
-    return replace(
-        in_line,
-        step_seconds=in_line.step_seconds + software.step.value,
-        exposed_communication_seconds=min(  # computation also waits for the host
-            in_line.exposed_communication_seconds, in_line.communication_seconds
-        ),
-    )
+    step = in_line.step_seconds + software.step.value
+    # Computation also waits for the host.
+    exposed = min(in_line.exposed_communication_seconds, in_line.communication_seconds)
+    return replace(in_line, step_seconds=step, exposed_communication_seconds=exposed)
 
 
 def seconds_by_software(graph: Graph, cluster: AnyCluster, software: Software) -> float:
