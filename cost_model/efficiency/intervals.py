@@ -42,11 +42,14 @@ class Interval:
         return {"share": SHARE, **asdict(self)}
 
 
-def step_interval(seconds: float, cluster: Cluster, is_dense: bool) -> Interval | None:
+def step_interval(
+    seconds: float, cluster: Cluster, is_dense: bool, recipe: str = ""
+) -> Interval | None:
     """Return the interval of a predicted step.
 
-    None where the device's figures are of its data sheet or scaled from another device's, or the
-    step is shorter than all published ones: no published step of such a kind was compared.
+    None where the device's figures, or that of a recipe, are of its data sheet or scaled from
+    another device's, or the step is shorter than all published ones: no published step of such a
+    kind was compared.
 
     Parameters
     ----------
@@ -56,6 +59,8 @@ def step_interval(seconds: float, cluster: Cluster, is_dense: bool) -> Interval 
         The devices, with the software that the step is of.
     is_dense : bool
         Whether no expert is chosen; published steps of dense models alone were fitted to.
+    recipe : str
+        The recipe of low precision of its products; empty without one.
     """
     table, run_by, device = _table(), cluster.software, cluster.device
     known_by = "program"
@@ -64,6 +69,8 @@ def step_interval(seconds: float, cluster: Cluster, is_dense: bool) -> Interval 
         known_by = "fitted" if is_fitted and is_dense else "left_out"
     is_known = device.efficiency is not None and device.efficiency.matmul.tag in _KNOWN
     if seconds < table["shortest"] or not (is_known or known_by == "fitted"):
+        return None
+    if recipe and device.recipes[recipe].tag not in _KNOWN:
         return None
     found = table[known_by]
     return Interval(seconds * found["low"], seconds * found["high"], known_by, found["source"])

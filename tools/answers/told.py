@@ -14,7 +14,7 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
-from shardwright.operators.models.recipes import FLOAT4
+from shardwright.operators.models.recipes import FLOAT4, RECIPES
 from shardwright.tools.answers.headline import Headline
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.training import (
@@ -41,7 +41,9 @@ def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -
     if isinstance(cluster, MixedCluster) or not (told and has_tokens):
         return None
     is_dense = all(node.operator != "dispatch" for node in plan.program.nodes)
-    return step_interval(seconds, cluster, is_dense)
+    precision = plan.document.precision
+    recipe = precision if precision in RECIPES else ""
+    return step_interval(seconds, cluster, is_dense, recipe)
 
 
 def _most(speed: Rates) -> str:

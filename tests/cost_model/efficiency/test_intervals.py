@@ -10,8 +10,8 @@ from shardwright.cost_model.efficiency.software import software
 from shardwright.tools.answers.told import interval_of
 
 
-def interval(name, run_by, seconds=2.0, is_dense=True):
-    return step_interval(seconds, cluster(name).run_by(software(run_by)), is_dense)
+def interval(name, run_by, seconds=2.0, is_dense=True, recipe=""):
+    return step_interval(seconds, cluster(name).run_by(software(run_by)), is_dense, recipe)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,12 @@ def test_what_was_fitted_is_known_better_and_a_program_is_faster_than_its_runs()
 )
 def test_what_no_published_step_tells_has_no_interval(name, run_by, seconds):
     assert interval(name, run_by, seconds) is None
+
+
+def test_a_recipe_whose_figure_is_scaled_has_no_interval():
+    assert interval("b200-node", "megatron-core") is not None
+    assert interval("b200-node", "megatron-core", recipe="fp8-current") is None
+    assert interval("h100-3200g", "megatron-core", recipe="fp8-current") is not None
 
 
 def test_a_mixture_is_not_dense_where_all_of_its_experts_are_chosen():
