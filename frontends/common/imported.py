@@ -109,6 +109,9 @@ def _highs(graph: Graph) -> dict[str, int]:
             _bound(bounds, node.operands[0], depth)
         elif node.operator in _PASSING and node.name in bounds:
             _bound(bounds, node.operands[0], bounds[node.name])
+        elif node.operator == "where" and node.name in bounds:
+            for chosen in node.operands[1:]:
+                _bound(bounds, chosen, bounds[node.name])
     return {value.name: bounds[value.name] for value in graph.inputs if value.name in bounds}
 
 

@@ -24,11 +24,14 @@ class Notes:
         The tensor that a transposed one is made of, and the order of its dimensions.
     joined : dict of str to tuple of Value
         The tensors that a concatenated one is made of.
+    spans : dict of str to (float, float)
+        The least and the greatest number that integers can be.
     """
 
     views: dict[str, Value] = field(default_factory=dict)
     turned: dict[str, tuple[Value, tuple[int, ...]]] = field(default_factory=dict)
     joined: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    spans: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class Call(Emitting):

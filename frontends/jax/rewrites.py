@@ -303,8 +303,13 @@ def _log_sum(m: Found, node: Node) -> Value | None:
 
 
 def _cross_entropy(m: Found, node: Node) -> Value | None:
-    """Match log of the sum of exp(x - max) + max - x[label], over the last dimension."""
-    sums, picked = m.node(node.operands[0], "add"), m.node(node.operands[1], "pick")
+    """Match log of the sum of exp(x - max) + max - x[label], over the last dimension.
+
+    Where the label is out of range, another value may stand in place of x[label].
+    """
+    outer = m.node(node.operands[1], "where")
+    sums = m.node(node.operands[0], "add")
+    picked = m.node(outer.operands[1] if outer else node.operands[1], "pick")
     if sums is None or picked is None:
         return None
     for logarithm, shift in (sums.operands, sums.operands[::-1]):
@@ -321,7 +326,12 @@ def _cross_entropy(m: Found, node: Node) -> Value | None:
         if found[2] != last or attribute_of(total, "axis") != (last,) or not rows:
             continue
         if m.plain(found[1]) == m.plain(shift) and m.value(shift).type.shape == x.type.shape[:-1]:
-            return _emitted_cross_entropy(m, x, m.value(picked.operands[1]))
+            label = m.value(picked.operands[1])
+            if outer is None:
+                return _emitted_cross_entropy(m, x, label)
+            log_sum, own = emit_log_sum_and_pick(m.build, x, label)
+            inside, other = m.value(outer.operands[0]), m.value(outer.operands[2])
+            return m.build.emit("sub", log_sum, m.build.emit("where", inside, own, other))
     return None
 
 

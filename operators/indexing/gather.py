@@ -62,21 +62,28 @@ def _around(axis: int, rank: int) -> tuple[str, str]:
     return " ".join(names[:axis]), " ".join(names[axis + 1 :])
 
 
+_OUTSIDE = ("zero", "nan", "constant")
+
+
 @register
 class Gather(OperatorInfo):
     """Slices of a tensor along ``axis``, by index; along the first an embedding lookup.
 
     ``[v, e...], [i...] -> [i..., e...]``: the dimensions of the indices take the place of the axis.
+    An index -1 - p is one that was out of range, and p is the nearest: its slice is ``outside``,
+    ``zero``, ``nan``, or ``constant``: the nearest, as a constant to gradients.
     """
 
     name = "gather"
-    defaults: ClassVar = {"axis": 0}
+    defaults: ClassVar = {"axis": 0, "outside": "zero"}
     linear = ((0,),)
     examples = (
         Example(("f64[6, 4]", "i64[2, 4]"), ranges={1: (0, 6)}),
         Example(("f64[6, 2, 2]", "i64[4]"), ranges={1: (-1, 7)}),
         Example(("f64[6]", "i64[4]"), ranges={1: (0, 6)}),
         Example(("f64[2, 6, 4]", "i64[2, 2]"), {"axis": 1}, {1: (-1, 7)}),
+        Example(("f64[6, 4]", "i64[2, 4]"), {"outside": "constant"}, {1: (0, 6)}),
+        Example(("f64[2, 6]", "i64[4]"), {"axis": 1, "outside": "nan"}, {1: (0, 6)}),
     )
 
     @property
@@ -101,16 +108,25 @@ class Gather(OperatorInfo):
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of the table."""
         require_integers(self, 1)
+        outside = self.attributes["outside"]
+        if outside not in _OUTSIDE:
+            raise IRError(f"gather: `outside` is {outside!r}, expected one of {list(_OUTSIDE)}")
+        if outside == "nan" and not self.operand_types[0].is_float:
+            raise IRError(f"gather: {self.operand_types[0]} has no nan, which `outside` is")
         return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Look up; zero for positions of other ranks."""
         table, indices = operands
-        local, inside = local_positions(indices, view)
-        found = np.take(table, local, axis=self.axis)
+        outside = self.attributes["outside"]
+        places = np.where(indices < 0, -1 - indices, indices) if outside == "constant" else indices
+        local, inside = local_positions(places, view)
+        found = np.asarray(np.take(table, local, axis=self.axis))  # a scalar, too
+        before: tuple[Any, ...] = (slice(None),) * self.axis
         if not inside.all():
-            elsewhere: tuple[Any, ...] = (*(slice(None),) * self.axis, ~inside)
-            found[elsewhere] = 0
+            found[(*before, ~inside)] = 0
+        if outside == "nan":  # on every rank: their sum is nan, too
+            found[(*before, indices < 0)] = np.nan
         return found
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:

@@ -102,6 +102,8 @@ def lookups_of(graph: Graph, served: Sequence[str], rule: Optimizer) -> tuple[Lo
 
 def _is_lookup(node: Node, table: str) -> bool:
     by_rows = node.operator == "gather" and not node.attributes.get("axis", 0)
+    if node.attributes.get("outside") == "constant":  # its negative indices are rows, too
+        return False
     return by_rows and node.operands[0] == table != node.operands[1]
 
 

@@ -146,15 +146,19 @@ def _behind(inside: Array, rank: int) -> Array:
     return inside.reshape(*inside.shape, *(1,) * (rank - inside.ndim))
 
 
-def _kept(x: Array, inside: Array, first: int = 0) -> Array:
-    """Return the elements whose positions are in the part, and zero elsewhere."""
-    return jnp.where(_behind(inside, x.ndim - first), x, jnp.zeros_like(x))
+def _kept(x: Array, inside: Array, first: int = 0, other: float = 0) -> Array:
+    """Return the elements whose positions are in the part, and zero or `other` elsewhere."""
+    return jnp.where(_behind(inside, x.ndim - first), x, jnp.full_like(x, other))
 
 
-def gather(table: Array, indices: Array, *, axis: int = 0, start_v: Any = 0) -> Array:
+def gather(
+    table: Array, indices: Array, *, axis: int = 0, outside: str = "zero", start_v: Any = 0
+) -> Array:
     axis %= table.ndim
-    local, inside = _local(indices, start_v, table.shape[axis])
-    return _kept(jnp.take(table, local, axis, mode="clip"), inside, axis)
+    places = jnp.where(indices < 0, -1 - indices, indices) if outside == "constant" else indices
+    local, inside = _local(places, start_v, table.shape[axis])
+    found = _kept(jnp.take(table, local, axis, mode="clip"), inside, axis)
+    return found if outside != "nan" else _kept(found, indices >= 0, axis, jnp.nan)
 
 
 def gather_gradient(

@@ -4,6 +4,7 @@ Where a dimension is looked up that is split, `start_v` is where the part of the
 rank serves the positions in its part, and leaves zero elsewhere.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
@@ -144,21 +145,27 @@ def _local(positions: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
     return clipped, clipped == local
 
 
-def _kept(elements: Tensor, inside: Tensor, axis: int = 0) -> Tensor:
+def _kept(elements: Tensor, inside: Tensor, axis: int = 0, other: float = 0) -> Tensor:
     """Return elements, zero at positions of other ranks, which stand along dimensions from `axis`.
+
+    At these positions it may be another number.
 
     They are not multiplied by zero: one that is infinite would be no number.
     """
     deep = inside.reshape(*inside.shape, *(1,) * (elements.ndim - axis - inside.ndim))
-    return torch.where(deep, elements, elements.new_zeros(()))
+    return torch.where(deep, elements, elements.new_full((), other))
 
 
-def gather(table: Tensor, indices: Tensor, *, axis: int = 0, start_v: int = 0) -> Tensor:
+def gather(
+    table: Tensor, indices: Tensor, *, axis: int = 0, outside: str = "zero", start_v: int = 0
+) -> Tensor:
     axis %= table.ndim
-    local, inside = _local(indices, start_v, table.shape[axis])
+    places = torch.where(indices < 0, -1 - indices, indices) if outside == "constant" else indices
+    local, inside = _local(places, start_v, table.shape[axis])
     found = table.index_select(axis, local.reshape(-1))
     found = found.reshape(*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
-    return _kept(found, inside, axis)
+    found = _kept(found, inside, axis)
+    return found if outside != "nan" else _kept(found, indices >= 0, axis, math.nan)
 
 
 def gather_gradient(

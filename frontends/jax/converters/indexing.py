@@ -6,9 +6,16 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.jax.call import Call
+from shardwright.frontends.jax.converters.positions import (
+    columns_of,
+    limited_to,
+    mode_of,
+    positions_inside,
+)
 from shardwright.frontends.jax.converters.shape import sliced, transposed
 from shardwright.frontends.jax.table import converts
-from shardwright.ir.graph import Node, Value
+from shardwright.ir.graph import Value
+from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 
 
@@ -19,24 +26,73 @@ def _gather(call: Call) -> Value:
     sizes = tuple(map(int, call.params["slice_sizes"]))
     mapped = tuple(map(int, numbers.start_index_map))
     batch = tuple(map(int, numbers.operand_batching_dims))
-    fill = call.params.get("fill_value")
-    if x.type.is_float and fill is not None and fill == fill and call.known(1) is None:
-        # Not NaN, which is JAX's own.
-        raise UnsupportedError("a lookup with a `fill_value` for positions out of range")
     for d, n in enumerate(sizes):
         if d not in mapped and d not in batch and n != x.type.shape[d]:
             x = call.part(x, d, 0, n)
-    columns = _columns(call, len(mapped), [x.type.shape[d] - sizes[d] for d in mapped])
+    places = positions_inside(call, x, [x.type.shape[d] - sizes[d] for d in mapped])
+    columns = places.columns
     # A slice of a whole dimension can only begin at zero.
     partial = [i for i, d in enumerate(mapped) if sizes[d] != x.type.shape[d]] or [0]
     mapped, columns = tuple(mapped[i] for i in partial), [columns[i] for i in partial]
     if all(isinstance(c, int) for c in columns) and not batch and _is_single(call):
         found = _slice_at(call, x, mapped, columns, sizes)
-        return call.reshape(_without(call, found, numbers.collapsed_slice_dims), call.result.shape)
-    wide = [d for d in mapped if sizes[d] != 1]
-    if wide:
-        return _runs(call, x, mapped, columns, sizes)
-    return _placed(call, _looked_up(call, x, mapped, batch, columns), sizes)
+        found = call.reshape(_without(call, found, numbers.collapsed_slice_dims), call.result.shape)
+    elif any(sizes[d] != 1 for d in mapped):
+        found = _runs(call, x, mapped, columns, sizes)
+    else:
+        outside = _outside(call)
+        if places.inside is not None and outside and not batch and len(mapped) == 1:
+            index = _marked(call, places.inside, columns[0])
+            found = _taken(call, x, mapped[0], index, outside=outside)
+            return _placed(call, found, sizes)
+        found = _placed(call, _looked_up(call, x, mapped, batch, columns), sizes)
+    return found if places.inside is None else _chosen(call, found, places.inside)
+
+
+def _outside(call: Call) -> str | None:
+    """Return what the operator `gather` calls the value of a slice that was out of range."""
+    if not call.result.is_float:
+        return None
+    if mode_of(call) == "promise":
+        return "constant"
+    fill = call.params["fill_value"]
+    if fill is None or fill != fill:
+        return "nan"
+    return "zero" if fill == 0 else None
+
+
+def _marked(call: Call, inside: Value, column: Any) -> Value:
+    """Return positions, -1 - p in place of p where it was out of range."""
+    place = _as_value(call, column, _outer(call))
+    negative = call.emit("sub", call.fill(-1, place.type.dtype), place)
+    return call.emit("where", inside, place, negative)
+
+
+def _chosen(call: Call, found: Value, inside: Value) -> Value:
+    """Return slices, with what JAX gives in place of those that were out of range."""
+    placed = found.type.shape
+    if inside.type.elements == found.type.elements:  # in the shape of the lookup itself
+        found = call.views.get(found.name, found)
+        test = call.reshape(inside, found.type.shape)
+    else:
+        offset = tuple(map(int, call.params["dimension_numbers"].offset_dims))
+        shape = [1 if d in offset else n for d, n in enumerate(placed)]
+        test = call.broadcast(call.reshape(inside, shape), placed)
+    is_promised = mode_of(call) == "promise"
+    other = call.emit("stop_gradient", found) if is_promised else _filling(call, found.type.dtype)
+    return call.reshape(call.emit("where", test, found, other), placed)
+
+
+def _filling(call: Call, dtype: str) -> Value:
+    """Return what JAX fills in for a slice that was out of range, a scalar."""
+    fill = call.params["fill_value"]
+    if _outside(call) == "nan":  # a lookup gives one; a constant of the program cannot be nan
+        nothing, before = call.fill(0, dtype, (1,)), call.fill(-1, "int64")
+        return call.emit("gather", nothing, before, axis=0, outside="nan")
+    if fill is None and dtype != "bool":  # the least, of unsigned ones the greatest
+        kind = np.iinfo(numpy_dtype(dtype))
+        fill = kind.min or kind.max
+    return call.fill(True if fill is None else np.asarray(fill).item(), dtype)
 
 
 def _is_single(call: Call) -> bool:
@@ -44,58 +100,15 @@ def _is_single(call: Call) -> bool:
     return int(np.prod(_outer(call), dtype=np.int64)) == 1
 
 
-def _columns(call: Call, count: int, most: list[int]) -> list[Any]:
-    """Return the positions along each dimension that is looked up, without the last dimension.
-
-    A position that is one known number is an int.
-    """
-    known = call.known(1)
-    found: list[Any] = []
-    clipped = "CLIP" in str(call.params.get("mode", "")).upper()
-    if known is not None:
-        for i in range(count):
-            line = np.clip(known[..., i], 0, most[i]) if clipped else known[..., i]
-            if (line < 0).any() or (line > most[i]).any():
-                raise UnsupportedError("positions that are out of range")
-            found.append(int(line.ravel()[0]) if line.size == 1 else line)
-        return found
-    index = call.at(1)
-    outer = index.type.shape[:-1]
-    joined = call.notes.joined.get(index.name, ())
-    for i in range(count):
-        last = index.type.rank - 1
-        column = joined[i] if len(joined) == count else call.part(index, last, i, 1)
-        if clipped:
-            column = _limited(call, column, most[i])
-        elif call.primitive == "gather":  # a write beyond the ends is dropped
-            column = _unwrapped(call, column)
-        found.append(call.reshape(column, outer))
-    return found
-
-
-def _unwrapped(call: Call, index: Value) -> Value:
-    """Return positions whose negative ones count from the end, as a remainder."""
-    source = call.views.get(index.name, index)
-    node = call.producer(source.name)
-    if node is None or node.operator != "where":
-        return index
-    test, moved = call.producer(node.operands[0]), call.producer(node.operands[1])
-    if test is None or moved is None or test.operator != "less" or moved.operator != "add":
-        return index
-    plain = node.operands[2]
-    size = _filled(call, moved.operands[1])
-    if test.operands[0] != plain or moved.operands[0] != plain or not size:
-        return index
-    if _filled(call, test.operands[1]) != 0:
-        return index
-    of = Value(plain, source.type)
-    found = call.emit("mod", of, call.fill(size, source.type.dtype))
-    return call.reshape(found, index.type.shape)
-
-
-def _filled(call: Call, name: str) -> Any:
-    node: Node | None = call.producer(name)
-    return node.attributes["value"] if node is not None and node.operator == "fill" else None
+def _written_at(call: Call, most: list[int]) -> list[Any]:
+    """Return the positions of a write; those that are out of range are dropped by the operator."""
+    clipped, known = mode_of(call) == "clip", call.known(1)
+    if clipped:
+        return positions_inside(call, call.at(0), most).columns
+    if known is None:
+        return columns_of(call, len(most))
+    lines = [known[..., i] for i in range(len(most))]
+    return [int(line.ravel()[0]) if line.size == 1 else line for line in lines]
 
 
 def _slice_at(call: Call, x: Value, mapped: Any, columns: Any, sizes: Any) -> Value:
@@ -128,16 +141,7 @@ def _looked_up(call: Call, x: Value, mapped: Any, batch: Any, columns: list[Any]
     """Return ``[positions..., dimensions that are not looked up...]``."""
     outer = _outer(call)
     if not batch and len(mapped) == 1:
-        axis = mapped[0]
-        index = _as_value(call, columns[0], outer)
-        if axis:
-            rest = [d for d in range(x.type.rank) if d != axis]
-            found = call.emit("gather", x, index, axis=axis)
-            # The positions took the place of the axis.
-            order = [*range(axis, axis + len(outer)), *range(axis)]
-            order += range(axis + len(outer), len(rest) + len(outer))
-            return transposed(call, found, order)
-        return call.emit("gather", x, index, axis=0)
+        return _taken(call, x, mapped[0], _as_value(call, columns[0], outer))
     along = tuple(map(int, call.params["dimension_numbers"].start_indices_batching_dims))
     if batch and len(mapped) == 1 and len(batch) == x.type.rank - 1:
         return _along(call, x, mapped[0], batch, along, columns[0])
@@ -145,6 +149,16 @@ def _looked_up(call: Call, x: Value, mapped: Any, batch: Any, columns: list[Any]
     for d, at in zip(batch, along, strict=True):
         tuples[d] = call.constant(_count(outer, at), "int64")
     return call.emit("gather_nd", *_by_tuples(call, x, tuples))
+
+
+def _taken(call: Call, x: Value, axis: int, index: Value, **how: Any) -> Value:
+    """Return slices along one dimension, with the positions in front."""
+    if not axis:
+        return call.emit("gather", x, index, axis=0, **how)
+    found, count = call.emit("gather", x, index, axis=axis, **how), index.type.rank
+    # The positions took the place of the axis.
+    order = [*range(axis, axis + count), *range(axis), *range(axis + count, found.type.rank)]
+    return transposed(call, found, order)
 
 
 def _count(shape: tuple[int, ...], at: int) -> Array:
@@ -232,15 +246,8 @@ def _dynamic_slice(call: Call) -> Value:
         if number is not None:
             x = call.part(x, axis, min(max(int(number), 0), most), size)
         elif most:
-            x = _run(call, x, axis, _limited(call, call.at(axis + 1), most), size)
+            x = _run(call, x, axis, limited_to(call, call.at(axis + 1), most)[0], size)
     return x
-
-
-def _limited(call: Call, position: Value, most: int) -> Value:
-    """Return positions, at least zero and at most a number, as JAX moves them."""
-    dtype = position.type.dtype
-    position = call.emit("minimum", position, call.fill(most, dtype))
-    return call.emit("maximum", position, call.fill(0, dtype))
 
 
 @converts("dynamic_update_slice")
@@ -267,7 +274,7 @@ def _update_rows(call: Call, x: Value, update: Value, computed: list[int], begin
     if len(computed) > 1 or any(size[d] != shape[d] for d in range(len(shape)) if d != axis):
         raise UnsupportedError("an update at computed positions of several dimensions")
     most = shape[axis] - size[axis]
-    begin = call.reshape(_limited(call, call.at(2 + axis), most), (1,))
+    begin = call.reshape(limited_to(call, call.at(2 + axis), most)[0], (1,))
     index = call.emit("add", begin, call.constant(np.arange(size[axis]), begin.type.dtype))
     order = [axis, *(d for d in range(len(shape)) if d != axis)]
     turned = [transposed(call, value, order) for value in (x, update)]
@@ -309,7 +316,7 @@ def _scatter(call: Call) -> Value:
     ):
         raise UnsupportedError("a scatter of slices of several elements along its positions")
     outer = _outer(call)
-    columns = _columns(call, len(mapped), [x.type.shape[d] - 1 for d in mapped])
+    columns = _written_at(call, [x.type.shape[d] - 1 for d in mapped])
     if not outer:
         outer = (1,)
         columns = [call.reshape(c, outer) if isinstance(c, Value) else c for c in columns]
@@ -359,10 +366,11 @@ def _window_written(
     for d, position in zip(kept, window, strict=True):
         size[d] = updates.type.shape[position]
     for d, number in zip(mapped, known.ravel(), strict=True):
-        begin[d] = int(number)
+        most = shape[d] - size[d]
+        begin[d] = min(max(int(number), 0), most)
+        if begin[d] != number and mode_of(call) != "clip":
+            return x  # nothing is written
     ends = [n - b - s for n, b, s in zip(shape, begin, size, strict=True)]
-    if min((*begin, *ends)) < 0:
-        raise UnsupportedError("positions that are out of range")
     block = call.reshape(updates, size)
     around = 1.0 if operator == "mul" else 0.0
     wide = call.emit("pad", block, before=tuple(begin), after=tuple(ends), value=around)

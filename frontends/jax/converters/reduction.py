@@ -52,7 +52,13 @@ for _name, _ours in _SCANS.items():
 def _position(call: Call) -> Value:
     (axis,) = call.params["axes"]
     found = call.emit(call.primitive, call.at(0), axis=int(axis))
-    return call.cast(found, call.result.dtype)
+    return _placed(call, found, int(axis), call.result.dtype)
+
+
+def _placed(call: Call, places: Value, axis: int, dtype: str) -> Value:
+    """Return positions along a dimension of the first operand."""
+    call.notes.spans[places.name] = 0, call.at(0).type.shape[axis] - 1
+    return call.cast(places, dtype)
 
 
 @converts("top_k", "approx_top_k")
@@ -60,7 +66,7 @@ def _top_k(call: Call) -> list[Value]:
     axis = int(call.params.get("axis", -1)) % call.at(0).type.rank
     how = {"k": int(call.params["k"]), "largest": bool(call.params.get("is_max_k", True))}
     values, places = call.emit_all("top_k", call.at(0), axis=axis, **how)
-    return [values, call.cast(places, call.results[1].dtype)]
+    return [values, _placed(call, places, axis, call.results[1].dtype)]
 
 
 @converts("sort")
@@ -73,7 +79,7 @@ def _sort(call: Call) -> list[Value]:
     found = [values]
     for i, other in enumerate(others, 1):
         if _is_count(call, i, axis):
-            found.append(call.cast(places, other.type.dtype))
+            found.append(_placed(call, places, axis, other.type.dtype))
         else:
             found.append(call.emit("gather_elements", other, places, axis=axis))
     return found

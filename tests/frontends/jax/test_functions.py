@@ -348,7 +348,6 @@ def test_other_uses_of_keys_that_are_arguments_are_refused() -> None:
         (lambda x: jnp.linalg.svd(x)[1], "`svd`"),
         (lambda x: jax.pure_callback(np.sin, x, x), "`pure_callback`"),
         (lambda x: jax.lax.fori_loop(0, 2000, lambda i, c: c + x, x), "steps"),
-        (lambda x: x.at[jnp.argmax(x, 0)].get(mode="fill", fill_value=7.0), "`fill_value`"),
         (
             lambda x: jax.lax.reduce_window(
                 jnp.argsort(x), 0, jax.lax.add, (2, 2), (1, 1), "VALID"
