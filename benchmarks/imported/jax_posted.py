@@ -180,6 +180,12 @@ def _lookups_of_data(h: Any, p: Any, x: Any) -> Any:
     return found + jnp.take(h, places, 0, mode="clip") + h[jnp.clip(places, -8, 7)]
 
 
+def _lookups_beyond(h: Any, p: Any, x: Any) -> Any:
+    places = _places(x)
+    found = h[places] + h.at[places].get(mode="fill", fill_value=0.5) + h[places[0]]
+    return found + jnp.nan_to_num(jnp.take(h, places, 0)) + h[places, places % 3][:, None]
+
+
 def _writes_of_data(h: Any, p: Any, x: Any) -> Any:
     places = _places(x)
     found = h.at[places].add(2 * h).at[places, 1].add(1.0, mode="clip")
@@ -390,6 +396,7 @@ CASES: dict[str, Use] = {
     "lookups_outside": _lookups_outside,
     "writes_outside": _writes_outside,
     "lookups_of_data": _lookups_of_data,
+    "lookups_beyond": _lookups_beyond,
     "writes_of_data": _writes_of_data,
     "factors_at_positions": _factors_of_positions,
     "extrema_at_positions": _extrema_of_positions,
