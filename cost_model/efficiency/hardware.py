@@ -1,7 +1,7 @@
 """A device, and the links of a level of a cluster, with what they attain."""
 
 from math import ceil, floor
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -63,6 +63,9 @@ class Device(Description):
     recipes : mapping of str to Figure
         The recipes of low precision whose products it has, each with the share of their peak that
         those attain over the share that products of 16 bits attain of theirs.
+    float8_layouts : str
+        Products of low precision take operands along ``any`` dimension, or need both along the
+        ``contracted`` one, as Hopper's: then a gradient needs a transposed copy.
     workspaces : mapping of str to Figure
         Bytes of one workspace of each library on this device; training software has some of each
         (`SoftwareMemory.libraries`). Libraries that are not listed take none.
@@ -77,6 +80,7 @@ class Device(Description):
     efficiency: DeviceEfficiency | None = None
     kernels: Kernels | None = None
     recipes: dict[str, Figure] = Field(default_factory=dict)
+    float8_layouts: Literal["contracted", "any"] = "contracted"
     workspaces: dict[str, Figure] = Field(default_factory=dict)
 
     @property

@@ -49,7 +49,7 @@ def memory_as_run(graph: Graph, software: Software, device: Device) -> MemoryUse
     kept = software.memory
     assert kept is not None
     workspace = workspace_bytes(graph, software, device)
-    report = peak_memory(graph, buffers_as_run(graph, software))
+    report = peak_memory(graph, buffers_as_run(graph, software, device))
     whole = _whole_gradients(graph) if kept.gradients == "whole" else 0.0
     if kept.gradients == "parts":
         whole = _part_gradients(graph, report.peak_bytes)
@@ -79,7 +79,7 @@ def workspace_bytes(graph: Graph, software: Software, device: Device) -> float:
     return kept.workspace.value + libraries + scores
 
 
-def buffers_as_run(graph: Graph, software: Software) -> Buffers:
+def buffers_as_run(graph: Graph, software: Software, device: Device) -> Buffers:
     """Return the buffers of a program with the sizes that they have in a software.
 
     Without workspaces, and what is reserved.
@@ -103,7 +103,7 @@ def buffers_as_run(graph: Graph, software: Software) -> Buffers:
             whole = held.sizes[results[0]]
             sizes |= {**dict.fromkeys(results, 0.0), roots.get(saved, saved): whole}
     if software.casts == "kept":
-        sizes |= quantized_sizes(graph, sizes, roots)
+        sizes |= quantized_sizes(graph, sizes, roots, device.float8_layouts)
     if kept.accumulation == "in_products" or kept.gradients == "whole":
         sizes |= dict.fromkeys(_unreduced(graph), 0.0)
     scale = _logit_scale(graph, held, logits, kept.logits.value)

@@ -2,7 +2,9 @@
 
 That is Transformer Engine's way: of an activation that products alone read again for the gradient,
 the quantized copy for it is saved in its place; of a weight, a copy for the forward product and one
-for the gradient stay beside it, for all micro-batches. Not measured: by its rules alone.
+for the gradient stay beside it, for all micro-batches. One serves both where a scale is of the
+whole tensor and the device multiplies along either dimension. Not measured: by its rules alone
+(`is_non_tn_fp8_gemm_supported` in Transformer Engine's `pytorch/utils.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +16,9 @@ from shardwright.ir.types import item_bytes
 from shardwright.operators.info import info_of
 from shardwright.operators.linear.quantized import QUANTIZED, QuantizedProduct
 
-_COPIES = 2  # of a weight: for the forward product, and for the gradient of its rows
-
 
 def quantized_sizes(
-    graph: Graph, sizes: Mapping[str, float], roots: Mapping[str, str]
+    graph: Graph, sizes: Mapping[str, float], roots: Mapping[str, str], layouts: str
 ) -> dict[str, float]:
     """Return the sizes of the activations and weights that quantized products read.
 
@@ -30,6 +30,8 @@ def quantized_sizes(
         Bytes of every buffer.
     roots : mapping of str to str
         The buffer of each value that has none of its own.
+    layouts : str
+        Which layouts of operands products of the device take: `Device.float8_layouts`.
     """
     found: dict[str, float] = {}
     mesh, again = graph.mesh or Mesh(()), _read_again(graph, roots)
@@ -38,8 +40,12 @@ def quantized_sizes(
         item = item_bytes(info.operand_types[0].dtype)
         if again.get(rows, False):
             found[rows] = sizes[rows] * min(info.scalings[0].bytes_each / item, 1.0)
-        elements = value_bytes(graph.values[node.operands[1]], mesh) / item
-        found[weight] = sizes[weight] + _COPIES * elements * info.scalings[1].bytes_each
+        elements, scaling = (
+            value_bytes(graph.values[node.operands[1]], mesh) / item,
+            info.scalings[1],
+        )
+        copies = 1 if scaling.is_of_tensor and layouts == "any" else 2
+        found[weight] = sizes[weight] + copies * elements * scaling.bytes_each
     return found
 
 

@@ -118,7 +118,7 @@ def test_what_is_inside_a_kernel_is_not_kept_for_its_gradient():
     graph, run_by = parse(GATED), software("automodel")
     assert run_by is not None
     assert run_by.memory is not None
-    sizes = buffers_as_run(graph, run_by).sizes
+    sizes = buffers_as_run(graph, run_by, cluster("h100").device).sizes
     # Of `a` and `b` their source `biased` is kept, and `up`, which is an input and lasts.
     assert sizes["a"] + sizes["b"] == pytest.approx(ROWS)
     assert sizes["h"] == ROWS

@@ -151,7 +151,7 @@ def evaluated(precision: str, run_by: str | None):
 def test_software_keeps_quantized_copies_of_weights_and_activations() -> None:
     """Of a weight two copies beside it; an activation that products alone read is its copy."""
     program = evaluated("mxfp8", "megatron-core").program
-    found = quantized_sizes(program, {name: 1e6 for name in program.values}, {})
+    found = quantized_sizes(program, {name: 1e6 for name in program.values}, {}, "any")
     first = next(n for n in program.nodes if n.operator == "quantized_matmul")
     rows, weight = first.operands
     each = 1 + 1 / 32
@@ -159,7 +159,11 @@ def test_software_keeps_quantized_copies_of_weights_and_activations() -> None:
     elements = 64 * 64 / 2  # of the queries of a layer, over two tensor ranks
     assert found[weight] == pytest.approx(1e6 + 2 * elements * each)
     plain = evaluated("bfloat16", "megatron-core").program
-    assert quantized_sizes(plain, {name: 1e6 for name in plain.values}, {}) == {}
+    assert quantized_sizes(plain, {name: 1e6 for name in plain.values}, {}, "any") == {}
+    whole = evaluated("fp8-current", "megatron-core").program
+    for layouts, copies in (("contracted", 2), ("any", 1)):
+        found = quantized_sizes(whole, {name: 1e6 for name in whole.values}, {}, layouts)
+        assert found[weight] == pytest.approx(1e6 + copies * elements)
 
 
 def test_a_recipe_takes_less_time_where_products_are_large_and_no_less_memory() -> None:
