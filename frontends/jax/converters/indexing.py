@@ -64,6 +64,8 @@ def _outside(call: Call) -> str | None:
 def _marked(call: Call, inside: Value, column: Any) -> Value:
     """Return positions, -1 - p in place of p where it was out of range."""
     place = _as_value(call, column, _outer(call))
+    if place.type.dtype.startswith("uint"):
+        place = call.cast(place, "int64")
     negative = call.emit("sub", call.fill(-1, place.type.dtype), place)
     return call.emit("where", inside, place, negative)
 

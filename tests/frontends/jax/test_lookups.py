@@ -36,7 +36,10 @@ FUNCTIONS: dict[str, Any] = {
         )
     ),
     "of integers": lambda x, i: x * jnp.take(jnp.argsort(x[:, 0]), i).clip(-1, 1)[:, None],
-    "unsigned": lambda x, i: x[jnp.abs(i).astype(jnp.uint8)],
+    "unsigned": lambda x, i: (
+        x[jnp.abs(i).astype(jnp.uint8)],
+        x[:, :1][(x[:, 0] > 0).astype(jnp.uint8), jnp.abs(i).astype(jnp.uint8)],
+    ),
     "mapped": lambda x, i: (
         jax.vmap(lambda row, j: row[j])(x, i),
         jax.vmap(lambda j: x[j])(i),
