@@ -114,9 +114,9 @@ def stopped(
 
 @dataclass
 class Series:
-    """What came of the trials of a writer that is stopped in one way."""
+    """What came of the trials of a writer: how many calls it has, and how many were tried."""
 
-    places: int
+    calls: int
     tried: int
     outcomes: Counter[str]
     wrong: list[str]
@@ -222,7 +222,7 @@ def main() -> None:
         for stop in _STOPS:
             with tempfile.TemporaryDirectory() as parent:
                 found = series(writer, stop, arguments.most, Path(parent))
-            numbers = (found.places, found.tried, *(found.outcomes[o] for o in _OUTCOMES))
+            numbers = (found.calls, found.tried, *(found.outcomes[o] for o in _OUTCOMES))
             rows.append(f"| {writer.name} | {stop} | {' | '.join(map(str, numbers))} |")
             print(rows[-1], flush=True)
             wrong += [f"- {writer.name}, {stop}, {text}" for text in found.wrong]

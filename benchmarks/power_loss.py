@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from kills import in_child, judged, stopped
+from kills import Series, in_child, judged, stopped
 from machine import machine
 from writers import Writer, all_writers, names_in
 
@@ -257,16 +257,6 @@ def _made(left: dict[str, bytes | None], folder: Path) -> None:
             (folder / name).mkdir(exist_ok=True)
         else:
             (folder / name).write_bytes(content)
-
-
-@dataclass
-class Series:
-    """What came of taking the power from a writer."""
-
-    calls: int
-    tried: int
-    outcomes: Counter[str]
-    wrong: list[str]
 
 
 def series(writer: Writer, folder: Path) -> Series:
