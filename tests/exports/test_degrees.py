@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 import shardwright as sw
+from shardwright.cost_model.efficiency.software import software
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.exports.degrees import deepspeed, megatron, torchtitan
 from shardwright.exports.degrees.nearest import Words, _best, figures, in_full, named, nearest
 from shardwright.exports.degrees.text import Facts
@@ -31,6 +33,21 @@ SYSTEMS = {
 }
 GPT = "gpt:layers=3,hidden=64,heads=4,batch=16,sequence=16,vocabulary=128"
 ANY = Words("all", lambda plan: "")
+
+
+@pytest.mark.parametrize(
+    ("system", "profile", "expert"),
+    [(megatron, "megatron-core", 2), (torchtitan, "torchtitan", 1)],
+)
+def test_a_system_exports_the_schedules_that_fit_tries_for_it(system, profile, expert):
+    run_by = software(profile)
+    assert run_by is not None
+    for order in SCHEDULES:
+        degrees = {"pipeline": 2, "data": 4, "expert": expert, "micro_batch": 1, "zero": 1}
+        chunks = 2 if SCHEDULES[order].has_chunks else 1
+        plan = NamedPlan(**degrees, chunks=chunks, schedule=order)
+        is_refused = system.refusal(plan).startswith("`schedule=")
+        assert is_refused == (order not in (run_by.schedules or ())), order
 
 
 def ranks_of_experts(rng, degrees):
