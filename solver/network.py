@@ -27,6 +27,22 @@ class Interner:
         self._canonical: dict[int, Array] = {}
         self._by_content: dict[Hashable, list[Array]] = {}
         self._derived: dict[Hashable, Array] = {}
+        self._finite: dict[int, bool] = {}
+
+    def copy(self) -> Interner:
+        """Return an interner that knows what this one does."""
+        other = Interner()
+        other._keys, other._canonical = self._keys.copy(), self._canonical.copy()
+        other._by_content = {content: alike.copy() for content, alike in self._by_content.items()}
+        other._derived, other._finite = self._derived.copy(), self._finite.copy()
+        return other
+
+    def is_finite(self, array: Array) -> bool:
+        """Return whether an interned array forbids nothing."""
+        found = self._finite.get(id(array))
+        if found is None:
+            found = self._finite[self.key(array)] = bool(array.max(initial=-np.inf) < np.inf)
+        return found
 
     def canonical(self, array: Array) -> Array:
         """Return the one object that stands for all arrays equal to this one."""
@@ -161,9 +177,9 @@ class Network:
         )
 
 
-def build_network(problem: Problem) -> Network:
+def build_network(problem: Problem, arrays: Interner | None = None) -> Network:
     """Return the network of a problem: parallel pairs summed, equal arrays interned."""
-    arrays = Interner()
+    arrays = arrays or Interner()
     known: dict[int, Array] = {}  # the problem keeps its arrays alive
 
     def converted(array: Array) -> Array:

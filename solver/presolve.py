@@ -23,8 +23,8 @@ import numpy as np
 
 from shardwright.ir.optional import compiled_at_first_call
 from shardwright.solver.least_sums import COMPILED
-from shardwright.solver.network import Interner, Network, add, restrict
-from shardwright.solver.problem import Array, Identity, distinct
+from shardwright.solver.network import Interner, Network, add, build_network, restrict
+from shardwright.solver.problem import Array, Identity, Problem, distinct
 from shardwright.solver.work import Budget
 
 _SECONDS_OF_DIFFERENCE = 1e-9  # of work, for an entry of a table and a strategy
@@ -38,6 +38,20 @@ LARGE_DIFFERENCES = 2**22
 """Subtractions of a dominance test that are compiled where numba is installed: 10 ms of numpy.
 
 At half and at twice, a few milliseconds of numpy more or less."""
+
+
+def allowed_network(problem: Problem) -> Network:
+    """Return the network of a problem without what is forbidden, and what has one strategy.
+
+    Problems that are made of one differ in costs, limit and copies: what was found out about the
+    arrays of the first is known for the others, most of all about its tables.
+    """
+    first = problem.shared.get("arrays")
+    arrays = first.copy() if isinstance(first, Interner) else Interner()
+    network = fold_decided(drop_forbidden(build_network(problem, arrays)))
+    if first is None:
+        problem.shared["arrays"] = arrays.copy()
+    return network
 
 
 def drop_forbidden(network: Network) -> Network:
@@ -54,15 +68,14 @@ def _allowed_strategies(network: Network) -> dict[int, Array]:
     """Return masks of the allowed strategies, for the variables that have forbidden ones."""
     arrays = network.arrays
     keep: dict[int, Array] = {}
-    forbidding = _forbidding(network.unary, _is_finite)
     for index, unary in enumerate(network.unary):
-        if id(unary) in forbidding:
+        if not arrays.is_finite(unary):
             keep[index] = np.isfinite(unary)
     forbidding = _forbidding(
         network.tables.values(),
         # Most tables forbid nothing, and to look at the largest entry takes little time.
         lambda table: (
-            _is_finite(table) or all(_allowed(arrays, table, axis).all() for axis in (0, 1))
+            arrays.is_finite(table) or all(_allowed(arrays, table, axis).all() for axis in (0, 1))
         ),
     )
     for ends, table in network.tables.items():
@@ -75,10 +88,6 @@ def _allowed_strategies(network: Network) -> dict[int, Array]:
 def _forbidding(arrays: Iterable[Array], is_free: Callable[[Array], bool]) -> set[Identity]:
     """Return the identities of the arrays that forbid something; each is tested once."""
     return {Identity(array) for array in distinct(arrays) if not is_free(array)}
-
-
-def _is_finite(array: Array) -> bool:
-    return bool(array.max(initial=-np.inf) < np.inf)
 
 
 def _allowed(arrays: Interner, table: Array, axis: int) -> Array:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -165,7 +166,7 @@ class Problem:
         """
         _check_limit(memory_limit)
         kept = tuple(pair for pair in self.pairs if role in (None, pair.role))
-        return _unchecked(self.variables, kept, memory_limit)
+        return _unchecked(self.variables, kept, memory_limit, self.shared)
 
     def costing(self, costs: Sequence[Array]) -> Problem:
         """Return the problem by other costs, and without memory.
@@ -174,17 +175,28 @@ class Problem:
         """
         pairs = zip(self.variables, costs, strict=True)
         variables = tuple([Variable(variable.name, cost) for variable, cost in pairs])
-        return _unchecked(variables, self.pairs, None)
+        return _unchecked(variables, self.pairs, None, self.shared)
+
+    @cached_property
+    def shared(self) -> dict[str, object]:
+        """What was found out about its arrays: also for the problems that are made of this one."""
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields alone: what follows from them is not sent to other processes."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
 def _unchecked(
-    variables: tuple[Variable, ...], pairs: tuple[Pair, ...], memory_limit: float | None
+    variables: tuple[Variable, ...],
+    pairs: tuple[Pair, ...],
+    memory_limit: float | None,
+    shared: dict[str, object],
 ) -> Problem:
     """Return a problem whose parts have been checked."""
     problem = object.__new__(Problem)
-    object.__setattr__(problem, "variables", variables)
-    object.__setattr__(problem, "pairs", pairs)
-    object.__setattr__(problem, "memory_limit", memory_limit)
+    fields = {"variables": variables, "pairs": pairs, "memory_limit": memory_limit}
+    vars(problem).update(fields, shared=shared)
     return problem
 
 

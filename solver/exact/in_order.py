@@ -26,8 +26,7 @@ from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.exact.dual import Dual, maximise_bound, spent
 from shardwright.solver.exact.frontier import use_in_rows
 from shardwright.solver.memory_rows import MemoryRows
-from shardwright.solver.network import build_network
-from shardwright.solver.presolve import drop_forbidden, fold_decided
+from shardwright.solver.presolve import allowed_network
 from shardwright.solver.problem import Array, Problem
 from shardwright.solver.work import Budget
 
@@ -88,7 +87,7 @@ def in_order(problem: Problem, budget: Budget, most: int) -> Iterator[Ranked]:
     most : int
         Number of partial assignments after which it ends.
     """
-    network = fold_decided(drop_forbidden(build_network(problem)))
+    network = allowed_network(problem)
     if network.empty:
         return
     rows = MemoryRows(network, network.limit)

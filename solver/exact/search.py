@@ -45,8 +45,8 @@ from shardwright.solver.exact.path_relinking import breadth_first, relink
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.methods import SolveOptions
-from shardwright.solver.network import Network, build_network, restrict
-from shardwright.solver.presolve import drop_dominated, drop_forbidden, fold_decided
+from shardwright.solver.network import Network, restrict
+from shardwright.solver.presolve import allowed_network, drop_dominated
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 
@@ -131,7 +131,7 @@ class ExactSearch:
         """Search until the gap is closed or the time is over."""
         size = len(self.problem.variables) + len(self.problem.pairs)
         self.incumbent.budget.charge(SECONDS_OF_NETWORK * size)
-        network = fold_decided(drop_forbidden(build_network(self.problem)))
+        network = allowed_network(self.problem)
         if network.empty:
             self.incumbent.raise_bound(math.inf)
         else:

@@ -55,6 +55,23 @@ def test_whole_costs_give_a_whole_bound(random_problem: ProblemMaker):
             assert solution.lower_bound == solution.cost
 
 
+def test_what_was_found_out_for_another_problem_changes_no_answer(
+    random_problem: ProblemMaker,
+):
+    draw = np.random.default_rng(0)
+    for problem in map(random_problem, range(12)):
+        solve(problem)
+        usages = [float(draw.integers(5, 35)), None]
+        costs = [draw.permutation(variable.cost) for variable in problem.variables]
+        bare = [Variable(v.name, cost) for v, cost in zip(problem.variables, costs, strict=True)]
+        made = [*map(problem.limited, usages), problem.costing(costs), problem.costing(costs)]
+        alone = [Problem(problem.variables, problem.pairs, usage) for usage in usages]
+        alone += [Problem(tuple(bare), problem.pairs)] * 2
+        for one, other in zip(made, alone, strict=True):
+            assert solve(one) == solve(other)
+            assert solve(one.limited(None, "edge")) == solve(other.limited(None, "edge"))
+
+
 def is_whole(problem: Problem) -> bool:
     return all(variable.cost.dtype.kind == "i" for variable in problem.variables)
 
