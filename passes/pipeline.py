@@ -19,7 +19,7 @@ from shardwright.passes.apply_precision import ApplyPrecision, QuantizeProducts
 from shardwright.passes.base import PASSES, Pass, options_of
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.chunk_loss import ChunkLoss
-from shardwright.passes.clean_up import CleanUp
+from shardwright.passes.clean_up import CleanUp, DelayStatistics
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.expect_imbalance import ExpectImbalance
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
@@ -50,6 +50,7 @@ BUILT_IN: tuple[type[Pass], ...] = (
     LowerRedistributions,
     AppendOptimizer,
     CleanUp,
+    DelayStatistics,
     FuseAllReduces,
     FuseGathers,
 )

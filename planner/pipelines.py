@@ -10,7 +10,7 @@ from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.apply_precision import ApplyPrecision, QuantizeProducts
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.chunk_loss import ChunkLoss
-from shardwright.passes.clean_up import CleanUp
+from shardwright.passes.clean_up import CleanUp, DelayStatistics
 from shardwright.passes.differentiate import Differentiate
 from shardwright.passes.expect_imbalance import ExpectImbalance
 from shardwright.passes.fuse_all_reduces import FuseAllReduces
@@ -99,7 +99,12 @@ def fused(options: CompileOptions) -> Pipeline:
     gathers = options.gather_fusion
     joint: Pipeline = (FuseGathers(gathers.allgather, gathers.reducescatter),)
     wanted = gathers != GatherFusion()
-    return (FuseAllReduces(options.fusion), *(joint if wanted else ()), *_extra(options))
+    return (
+        DelayStatistics(),
+        FuseAllReduces(options.fusion),
+        *(joint if wanted else ()),
+        *_extra(options),
+    )
 
 
 def _extra(options: CompileOptions) -> Pipeline:

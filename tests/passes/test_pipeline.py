@@ -136,7 +136,8 @@ def test_python_is_told_as_text_is() -> None:
     assert str(caught.value) == WRONG["differentiate{loss_scale=two}"]
 
 
-BESIDE = {"quantize_products": "apply_precision"}  # a pass in the module of the one it follows
+# Passes in the modules of those that they follow.
+BESIDE = {"delay_statistics": "clean_up", "quantize_products": "apply_precision"}
 
 
 def test_every_module_of_the_passes_is_a_pass() -> None:
