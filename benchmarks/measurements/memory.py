@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measurements.figures import Fitted, Rates
 from benchmarks.measurements.pictures import Point
-from benchmarks.measurements.recipes import CACHE, at
+from benchmarks.measurements.programs import CACHE, at
 from benchmarks.measurements.rows import (
     SOURCES,
     LeftOutError,

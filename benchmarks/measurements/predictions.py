@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measurements.figures import Fitted, Rates, concerns
-from benchmarks.measurements.recipes import recipe, repetition
+from benchmarks.measurements.programs import repetition, work_of
 from benchmarks.measurements.rows import Row
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.fitting import Fit, fit
-from shardwright.cost_model.efficiency.recipe import Recipe, RecipeTimes, Repetition
+from shardwright.cost_model.efficiency.program_work import ProgramTimes, ProgramWork, Repetition
 from shardwright.dataflow.schedule_paths import Path
 
 Floats = NDArray[np.float64]
@@ -21,41 +21,41 @@ _NOISE = 0.05  # relative, of a measured step that the model has the physics of
 
 @dataclass
 class Prepared:
-    """Rows with their recipes."""
+    """Rows with the work of their programs."""
 
     rows: Sequence[Row]
-    recipes: list[Recipe] = field(default_factory=list)
+    works: list[ProgramWork] = field(default_factory=list)
     repetitions: list[Repetition] = field(default_factory=list)
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Prepared":
-        """Read or make the recipes of rows; equal ones are one object."""
-        known: dict[object, Recipe] = {}
+        """Read or make the work of rows; equal ones are one object."""
+        known: dict[object, ProgramWork] = {}
         found = cls(rows)
         for row in rows:
-            made = recipe(row)
+            made = work_of(row)
             key = (made.mesh, made.entries, len(made.parts))
-            found.recipes.append(known.setdefault(key, made))
+            found.works.append(known.setdefault(key, made))
             found.repetitions.append(repetition(row, cluster(row.cluster)))
         return found
 
     def only(self, keep: Sequence[bool]) -> "Prepared":
         """Return some of the rows."""
-        triples = zip(self.rows, self.recipes, self.repetitions, strict=True)
+        triples = zip(self.rows, self.works, self.repetitions, strict=True)
         kept = [triple for triple, is_kept in zip(triples, keep, strict=True) if is_kept]
         return Prepared(*(list(column) for column in zip(*kept, strict=True)))
 
-    def times(self, rates: Rates, only: Sequence[bool] | None = None) -> list[RecipeTimes | None]:
-        """Return the times of the recipe of every row under some rates."""
-        known: dict[tuple[int, str, str], RecipeTimes] = {}
-        found: list[RecipeTimes | None] = []
-        for i, (row, made) in enumerate(zip(self.rows, self.recipes, strict=True)):
+    def times(self, rates: Rates, only: Sequence[bool] | None = None) -> list[ProgramTimes | None]:
+        """Return the times of the program of every row under some rates."""
+        known: dict[tuple[int, str, str], ProgramTimes] = {}
+        found: list[ProgramTimes | None] = []
+        for i, (row, made) in enumerate(zip(self.rows, self.works, strict=True)):
             if only is not None and not only[i]:
                 found.append(None)
                 continue
             key = id(made), row.cluster, row.software
             if key not in known:
-                known[key] = RecipeTimes(made, rates.cluster(row.cluster, row.software))
+                known[key] = ProgramTimes(made, rates.cluster(row.cluster, row.software))
             found.append(known[key])
         return found
 

@@ -14,11 +14,11 @@ from benchmarks.measurements.figures import Fitted
 from benchmarks.measurements.left_out import errors_of, known_left_out
 from benchmarks.measurements.pictures import Point
 from benchmarks.measurements.predictions import Prepared, Steps
-from benchmarks.measurements.recipes import repetition
+from benchmarks.measurements.programs import repetition
 from benchmarks.measurements.rows import Row
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.efficiency.figures import DeviceEfficiency, Figure, Rate
-from shardwright.cost_model.efficiency.recipe import RecipeTimes
+from shardwright.cost_model.efficiency.program_work import ProgramTimes
 from shardwright.cost_model.efficiency.software import software
 
 Floats = NDArray[np.float64]
@@ -152,12 +152,12 @@ def _error(ratios: Floats) -> float:
 def _at_peaks(prepared: Prepared) -> Floats:
     """Return the steps at the peaks of data sheets, as the same software orders communication."""
     found = []
-    known: dict[tuple[int, str, str], RecipeTimes] = {}
-    for row, made in zip(prepared.rows, prepared.recipes, strict=True):
+    known: dict[tuple[int, str, str], ProgramTimes] = {}
+    for row, made in zip(prepared.rows, prepared.works, strict=True):
         described = cluster(row.cluster)
         key = (id(made), row.cluster, row.software)
         if key not in known:
-            known[key] = RecipeTimes(made, _bare(described, row.software))
+            known[key] = ProgramTimes(made, _bare(described, row.software))
         found.append(known[key].step(repetition(row, described)))
     return np.array(found)
 

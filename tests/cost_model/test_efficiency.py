@@ -1,4 +1,4 @@
-"""What devices, links and training software attain: figures, work, host time, recipes, fitting."""
+"""What devices, links and training software attain: figures, work, host time, programs, fitting."""
 
 from dataclasses import replace
 from functools import cache
@@ -15,7 +15,7 @@ from shardwright.cost_model.collectives import collective_seconds
 from shardwright.cost_model.efficiency.as_run import in_line
 from shardwright.cost_model.efficiency.figures import Count, Figure, Protocol, Rate
 from shardwright.cost_model.efficiency.fitting import Unknown, fit
-from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
+from shardwright.cost_model.efficiency.program_work import Repetition, program_work
 from shardwright.cost_model.efficiency.software import (
     Software,
     software,
@@ -272,7 +272,7 @@ def test_selective_recomputation_leaves_nothing_unread() -> None:
     assert not any(unread_recomputation(graph).values())
 
 
-# Recipes
+# Work of programs
 
 PLANS = {
     "tensor=2,sequence_parallel,data=2,micro_batch=2": (4, 3, 1),
@@ -289,7 +289,7 @@ PLANS = {
     ("name", "plan"),
     first(4, [(name, plan) for name in ("other", "megatron") for plan in PLANS]),
 )
-def test_a_recipe_of_few_blocks_times_a_model_of_many(plan: str, name: str) -> None:
+def test_work_of_few_blocks_times_a_model_of_many(plan: str, name: str) -> None:
     devices, layers, stages = PLANS[plan]
     run_by = profile(
         exposed_parameters=rate(0.3), host=figure(2e-5), recompute="reads", transfers="whole"
@@ -299,15 +299,17 @@ def test_a_recipe_of_few_blocks_times_a_model_of_many(plan: str, name: str) -> N
     whole = program(f"{SMALL},layers={layers * 2}{tied}", plan, devices, 24)
     passes = whole.mesh.extent(whole.mesh.in_time) if whole.mesh else 1
     few = program(f"{SMALL},layers={layers}{tied}", plan, devices, 8)
-    found = recipe_of(few, SELENE).seconds(timed, Repetition(layers * 2 // stages, passes, stages))
+    found = program_work(few, SELENE).seconds(
+        timed, Repetition(layers * 2 // stages, passes, stages)
+    )
     assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=1e-9)
 
 
-def test_a_recipe_of_equal_stages_times_stages_of_other_numbers_of_blocks() -> None:
+def test_work_of_equal_stages_times_stages_of_other_numbers_of_blocks() -> None:
     timed = SELENE.run_by(profile())
     whole = program(f"{SMALL},layers=14,tied=false", "pipeline=4,micro_batch=1", 4, 8)
     few = program(f"{SMALL},layers=8,tied=false", "pipeline=4,micro_batch=1", 4, 8)
-    found = recipe_of(few, SELENE).seconds(timed, Repetition((3, 4, 4, 3), 8, 4))
+    found = program_work(few, SELENE).seconds(timed, Repetition((3, 4, 4, 3), 8, 4))
     assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=1e-9)
 
 
@@ -316,7 +318,7 @@ def test_an_interleaved_pipeline_takes_the_stages_of_a_plain_one() -> None:
     plan = "pipeline=2,chunks=2,micro_batch=1"
     whole = program(f"{SMALL},layers=12,tied=false", plan, 2, 8)
     few = program(f"{SMALL},layers=12,tied=false", "pipeline=4,micro_batch=1", 4, 8)
-    found = recipe_of(few, SELENE).seconds(timed, Repetition(3, 8, 2, 2))
+    found = program_work(few, SELENE).seconds(timed, Repetition(3, 8, 2, 2))
     assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=0.01)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.measurements.__main__ import is_told
 from benchmarks.measurements.figures import ALL, MEASURED, Rates, concerns, read, rewritten
-from benchmarks.measurements.recipes import at, repetition, small
+from benchmarks.measurements.programs import at, repetition, small
 from benchmarks.measurements.rows import PUBLISHED, read_rows
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.recipe import recipe_of
+from shardwright.cost_model.efficiency.program_work import program_work
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.timeline import simulate
 from shardwright.operators.models.recipes import RECIPES
@@ -141,7 +141,7 @@ def test_a_row_is_timed_by_the_product_s_own_path():
     rows, _ = read_rows()
     row = next(r for r in rows if r.source == "vTrain single" and r.plan.pipeline == r.layers // 6)
     described = Rates(ALL, [f.value for f in ALL]).cluster(row.cluster, row.software)
-    few = recipe_of(small(row, described).program(), described)
+    few = program_work(small(row, described).program(), described)
     whole = at(row, row.layers, row.plan.pipeline, row.passes).program()
     found = few.seconds(described, repetition(row, described))
     assert found == pytest.approx(simulate(whole, described).step_seconds, rel=1e-9)

@@ -9,7 +9,7 @@ import pytest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.collectives import collective_seconds_array, exchange_seconds_array
 from shardwright.cost_model.efficiency.exchange import Choices
-from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
+from shardwright.cost_model.efficiency.program_work import Repetition, program_work
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.mesh import MeshAxis
@@ -93,7 +93,7 @@ def test_a_token_crosses_the_network_once_for_each_node_and_the_slowest_level_de
     assert found[1] < plain[1] / 1.5
 
 
-def test_software_that_sends_a_token_once_is_faster_and_a_recipe_says_the_same():
+def test_software_that_sends_a_token_once_is_faster_and_its_work_says_the_same():
     graph = program(MIXTRAL, "data=8,expert=4,micro_batch=1", 8, 16)
     described, plain = cluster("h100-3200g"), software("automodel")
     assert plain is not None
@@ -105,6 +105,6 @@ def test_software_that_sends_a_token_once_is_faster_and_a_recipe_says_the_same()
     }.items():
         timed = described.run_by(run_by)
         steps[name] = simulate(graph, timed).step_seconds
-        found = recipe_of(graph, described).seconds(timed, Repetition(3, 2))
+        found = program_work(graph, described).seconds(timed, Repetition(3, 2))
         assert found == pytest.approx(steps[name], rel=1e-9)
     assert steps["neighbours"] <= steps["each rank"] <= steps["each choice"]

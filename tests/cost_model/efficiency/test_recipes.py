@@ -7,8 +7,8 @@ from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.files import device_names
 from shardwright.cost_model.efficiency.hardware import Device
+from shardwright.cost_model.efficiency.program_work import Repetition, program_work
 from shardwright.cost_model.efficiency.quantized_copies import quantized_sizes
-from shardwright.cost_model.efficiency.recipe import Repetition, recipe_of
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
 from shardwright.cost_model.roofline import operator_seconds, operator_work
@@ -186,5 +186,5 @@ def test_a_program_is_timed_again_without_its_operators() -> None:
     timed = where.used_by(4)
     step = simulate(program, timed.run_by(own)).step_seconds
     passes = Repetition(2, 2)
-    found = recipe_of(program, timed).seconds(timed.run_by(own), passes)
+    found = program_work(program, timed).seconds(timed.run_by(own), passes)
     assert found == pytest.approx(step, rel=1e-9)

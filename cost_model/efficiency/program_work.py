@@ -1,6 +1,6 @@
 """A program without its operators: timed again under other rates, and with more equal blocks.
 
-A recipe has what the timeline of a training software needs: of every node in program order the work
+Its work has what the timeline of a training software needs: of every node in program order the work
 and the bytes that it moves, which do not depend on rates. Equal nodes share one entry. So rates are
 fitted to many programs that are compiled once. Of a model of equal blocks it also holds with other
 numbers of them, of stages and of micro-batches: the middle block and the middle stage stand for
@@ -139,7 +139,7 @@ def _number(name: str) -> int:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How often the parts of a recipe run.
+    """How often the parts of a program run.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ProgramWork:
     """The nodes of a program, without rates.
 
     Parameters
@@ -187,29 +187,29 @@ class Recipe:
     in_passes: bool
 
     def stage(self, stage: int, stages: int) -> int:
-        """Return the stage of the recipe that stands for one of so many."""
+        """Return the stage that stands for one of so many."""
         last = len(self.parts) - 1
-        assert last > 1 or stages <= last + 1, "no stage of the recipe is a middle one"
+        assert last > 1 or stages <= last + 1, "no stage is a middle one"
         return 0 if stage == 0 else last if stage == stages - 1 else min(1, last)
 
     def seconds(self, cluster: Cluster, repetition: Repetition) -> float:
         """Return the step on a cluster with a training software."""
-        return RecipeTimes(self, cluster).step(repetition)
+        return ProgramTimes(self, cluster).step(repetition)
 
 
 @dataclass
-class RecipeTimes:
-    """The times of a recipe under the rates of a cluster with a training software.
+class ProgramTimes:
+    """The times of a program under the rates of a cluster with a training software.
 
     Parameters
     ----------
-    recipe : Recipe
-        The recipe.
+    work : ProgramWork
+        Its work.
     cluster : Cluster
         The rates.
     """
 
-    recipe: Recipe
+    work: ProgramWork
     cluster: Cluster
     tasks: list[Task] = field(default_factory=list)
     _known: dict[tuple[bool, tuple[Call, ...]], float] = field(default_factory=dict)
@@ -219,10 +219,10 @@ class RecipeTimes:
         assert software is not None
         self.software, self.bare = software, self.cluster.without_latencies()
         whole = software.recompute == "blocks"
-        for entry in self.recipe.entries:
+        for entry in self.work.entries:
             unread = entry.unread if whole else ()
             found = [self._task(one) for one in (entry, *unread)]
-            self.tasks.append(run_by(software, found, self.recipe.in_passes))
+            self.tasks.append(run_by(software, found, self.work.in_passes))
         self.task_seconds = np.array([task.seconds for task in self.tasks])
         self.task_host = np.array([task.host for task in self.tasks])
         self.beside = np.array([task.exposed < 1 for task in self.tasks], dtype=bool)
@@ -240,7 +240,7 @@ class RecipeTimes:
         rates that the path is of: so derivatives need no further simulation.
         """
         once = self.software.step.value
-        if len(self.recipe.parts) == 1:
+        if len(self.work.parts) == 1:
             return once + self._alone(repetition), None
         seconds, path = self._pipeline(repetition, path)
         return once + seconds, path
@@ -261,8 +261,8 @@ class RecipeTimes:
         if isinstance(call, Work):
             return work_seconds(call, cluster)
         if isinstance(call, RingWork):
-            return ring_seconds(call, self.recipe.mesh, cluster)
-        sizes, mesh = np.array([call.nbytes]), self.recipe.mesh
+            return ring_seconds(call, self.work.mesh, cluster)
+        sizes, mesh = np.array([call.nbytes]), self.work.mesh
         where = call.operator, call.axes, sizes, mesh, cluster
         found = packing_seconds(*where) if call.further else move_seconds(*where, call.choices)
         return float(found[0])
@@ -311,7 +311,7 @@ class RecipeTimes:
 
     def _alone(self, repetition: Repetition) -> float:
         """Return the step without a pipeline: all passes in one line."""
-        parts, passes = self.recipe.parts[0], repetition.passes
+        parts, passes = self.work.parts[0], repetition.passes
         names = ("before", "loop", "after")
         before, body, after = (parts[name].repeated(repetition.of(0)) for name in names)
         if not self.beside[body].any() or passes <= _SIMULATED:
@@ -328,7 +328,7 @@ class RecipeTimes:
         """Return the step of a pipeline, and its critical path."""
         schedule = _schedule(shape)
         count = schedule.stages
-        kept = [(self.recipe.stage(stage, count), shape.of(stage)) for stage in range(count)]
+        kept = [(self.work.stage(stage, count), shape.of(stage)) for stage in range(count)]
         timed = {
             (kind, name): self._segment(kind, name, shape)
             for kind in set(kept)
@@ -357,10 +357,10 @@ class RecipeTimes:
 
     def _segment(self, kind: tuple[int, int], name: str, shape: Repetition) -> float:
         stage, blocks = kind
-        part = self.recipe.parts[stage].get(name)
+        part = self.work.parts[stage].get(name)
         if part is None:
             return 0.0
-        where = shape.level, self.recipe.mesh, self.cluster
+        where = shape.level, self.work.mesh, self.cluster
         received = sum(transfer_seconds(sent, *where) for sent in part.received)
         return received + self._line(part.repeated(blocks))
 
@@ -457,8 +457,8 @@ class _Recording:
         return Entry(calls, self.placed[position], in_loop, others)
 
 
-def recipe_of(graph: Graph, cluster: Cluster) -> Recipe:
-    """Return the recipe of a program, lowered to collectives.
+def program_work(graph: Graph, cluster: Cluster) -> ProgramWork:
+    """Return the work of a program, lowered to collectives.
 
     Parameters
     ----------
@@ -479,4 +479,4 @@ def recipe_of(graph: Graph, cluster: Cluster) -> Recipe:
             own = {name: recording.part(runs) for (_, name), runs in group.segments.items()}
             own |= {"before": recording.part(group.before), "after": recording.part(group.after)}
             parts.append(own)
-    return Recipe(recording.mesh, tuple(recording.known), tuple(parts), loop is not None)
+    return ProgramWork(recording.mesh, tuple(recording.known), tuple(parts), loop is not None)

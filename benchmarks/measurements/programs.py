@@ -1,8 +1,8 @@
-"""The program of a row, compiled once at a small depth and kept as a recipe.
+"""The program of a row, compiled once at a small depth, of which its work is kept.
 
 A stage has at most three blocks and a pipeline the least stages that stand for all; the rest
-follows (`shardwright.cost_model.efficiency.recipe`). Recipes are cached in a folder, as long as no
-file of the package changes.
+follows (`shardwright.cost_model.efficiency.program_work`). The work is cached in a folder, as long
+as no file of the package changes.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import shardwright
 from benchmarks.measurements.rows import Row
 from shardwright.api import compile
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.cost_model.efficiency.recipe import Recipe, Repetition, recipe_of
+from shardwright.cost_model.efficiency.program_work import ProgramWork, Repetition, program_work
 from shardwright.cost_model.efficiency.software import software
 from shardwright.dataflow.placement import even_sizes
 from shardwright.ir.errors import ClusterError
@@ -42,7 +42,7 @@ def _package() -> str:
 
 @dataclass(frozen=True)
 class Small:
-    """A row at a small depth: what its recipe is made of."""
+    """A row at a small depth: what is compiled of it."""
 
     model: str
     plan: str
@@ -78,7 +78,7 @@ class Small:
 
 
 def repetition(row: Row, described: Cluster) -> Repetition:
-    """Return how often the parts of a row's recipe run."""
+    """Return how often the parts of a row's program run."""
     plan = row.plan
     sizes = tuple(even_sizes(row.layers, plan.pipeline * plan.chunks))
     level = plan.stage_level(described, row.devices)
@@ -125,16 +125,16 @@ def _stages(row: Row, described: Cluster) -> int:
     return total
 
 
-def recipe(row: Row, folder: Path = CACHE) -> Recipe:
-    """Return the recipe of a row, of the cache if it is there."""
+def work_of(row: Row, folder: Path = CACHE) -> ProgramWork:
+    """Return the work of a row's program, of the cache if it is there."""
     described = cluster(row.cluster)
     wanted = small(row, described)
     path = folder / f"{wanted.key}.pickle"
     if path.exists():
         found = pickle.loads(path.read_bytes())
-        assert isinstance(found, Recipe)
+        assert isinstance(found, ProgramWork)
         return found
-    made = recipe_of(wanted.program(), described)
+    made = program_work(wanted.program(), described)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(made))
     return made
