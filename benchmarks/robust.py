@@ -6,7 +6,6 @@ fastest measured one. The predictions are those of `benchmarks.measurements`.
 """
 
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from benchmarks.measurements.figures import ALL, MEASURED, Fitted, concerns
 from benchmarks.measurements.predictions import Prepared, Steps
-from benchmarks.measurements.rows import PUBLISHED, Row, read_rows
+from benchmarks.measurements.rows import PUBLISHED, Row, groups, read_rows
 from shardwright.compiler.fit.robust import least_regret
 
 _PAGE = Path(__file__).parent / "robust.md"
@@ -82,12 +81,9 @@ def _moved(figure: Fitted, ends: dict[str, float], signs: dict[str, int]) -> flo
 
 
 def _row(rows: Sequence[Row], table: np.ndarray, source: str, error: float) -> str:
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        if row.source == source:
-            groups[row.group].append(i)
+    own = [group for group in groups(rows) if rows[group[0]].source == source]
     fastest, robust, other = [], [], 0
-    for members in (group for group in groups.values() if len(group) >= _FEWEST):
+    for members in (group for group in own if len(group) >= _FEWEST):
         measured = np.array([rows[i].seconds for i in members])
         steps = table[members]
         first = int(steps[:, 0].argmin())

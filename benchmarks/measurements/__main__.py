@@ -77,7 +77,8 @@ def main() -> int:
         write_intervals(prepared, found)
         return 0
     memory, points = section(arguments.rows)
-    text, times = table(prepared, figures, left_out, [*memory, "", *intervals(found)])
+    about, apart = [*memory, "", *intervals(found)], found["fitted"].apart or 0.0
+    text, times = table(prepared, figures, left_out, about, apart)
     _TABLE.write_text(text, encoding="utf-8")
     for name, found, unit in (("time", times, "seconds"), ("memory", points, "GiB")):
         path = _PICTURES / f"{name}.svg"

@@ -1,4 +1,4 @@
-"""How far measured steps are from predicted ones, as intervals that hold four in five.
+"""How far measured steps, and their ratios, are from predicted ones: intervals of four in five.
 
 ``python -m benchmarks.measurements intervals`` writes them to the product's file. A source counts
 as much as another, whatever its number of rows.
@@ -6,6 +6,7 @@ as much as another, whatever its number of rows.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import exp, log
 
 import numpy as np
@@ -14,7 +15,7 @@ import yaml
 from benchmarks.measurements.figures import FOLDER, Fitted
 from benchmarks.measurements.left_out import known_left_out
 from benchmarks.measurements.predictions import Floats, Prepared, Steps
-from benchmarks.measurements.rows import Row
+from benchmarks.measurements.rows import Row, groups
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.intervals import SHARE
@@ -29,11 +30,15 @@ _HEAD = """# Measured over predicted steps of published runs: four in five lie b
 # `python -m benchmarks.measurements intervals`. `fitted` are steps of sources whose software and
 # devices were fitted to, which `fitted_to` names; `left_out` those of sources that were left out
 # of the fit; `program` those of programs by the figures of devices alone, without what the
-# software adds. `shortest` is the shortest of all steps in seconds: what is shorter has no
-# interval.
+# software adds. `apart` is the same of ratios of steps, of pairs of plans of one model on the same
+# devices that are predicted near each other: four in five lie within one more and one less than
+# `share`. `shortest` is the shortest of all steps in seconds: what is shorter has no interval.
 """
-_FEWEST = 20  # rows of a source that the check counts
+_FEWEST = 20  # rows of a source that the check counts, and pairs that ratios are told from
 _PROGRAMS = 12  # rows of a source whose programs are evaluated
+# Relative: plans whose predicted steps differ by more are no pair, since nobody asks which of them
+# is faster. Fitted plans are told apart by 11.7 % so, with twice as much by 10.1, half by 12.6 %.
+_NEAR = 0.25
 _CONSTANT = 0.15  # relative, the half-width that intervals are compared with
 
 
@@ -50,6 +55,11 @@ class Spread:
     by_source: dict[str, Floats]
 
     @property
+    def count(self) -> int:
+        """How many there are of all sources."""
+        return sum(map(len, self.by_source.values()))
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The logarithms that four in five lie between, as many below as above."""
         found = np.concatenate([*self.by_source.values()])
@@ -64,35 +74,77 @@ class Spread:
         return Spread({name: one for name, one in self.by_source.items() if name != source})
 
 
-def spreads(prepared: Prepared, figures: Sequence[Fitted]) -> dict[str, Spread]:
+@dataclass(frozen=True)
+class Known:
+    """How far steps are from predicted ones, by figures that are known in one way.
+
+    Parameters
+    ----------
+    steps : Spread
+        Of steps.
+    ratios : Spread
+        Of the ratios of pairs of plans, both ways round.
+    """
+
+    steps: Spread
+    ratios: Spread
+
+    @property
+    def apart(self) -> float | None:
+        """By which share of the faster step two predicted steps have to differ to be told apart.
+
+        None where there are too few pairs.
+        """
+        has_several = self.ratios.count >= 2 * _FEWEST
+        return exp(self.ratios.bounds[1]) - 1 if has_several else None
+
+
+def spreads(prepared: Prepared, figures: Sequence[Fitted]) -> dict[str, Known]:
     """Return how far measured steps are from predicted ones, by how the figures are known."""
     rows = prepared.rows
     measured = np.log([row.seconds for row in rows])
     values = [figure.value for figure in figures]
     fitted = measured - np.log(Steps(prepared, figures).seconds(values))
-    sources = list(dict.fromkeys(row.source for row in rows))
-    own = {source: np.array([row.source == source for row in rows]) for source in sources}
-    left_out = known_left_out(figures)
-    return {
-        "fitted": Spread({source: fitted[own[source]] for source in sources}),
-        "left_out": Spread({s: -left_out[s] for s in sources if s in left_out}),
-        "program": _of_programs(rows),
-    }
+    left_out = np.full(len(rows), np.nan)
+    for source, residuals in known_left_out(rows, figures).items():
+        left_out[[row.source == source for row in rows]] = -residuals
+    errors = {"fitted": fitted, "left_out": left_out, "program": _of_programs(rows)}
+    return {name: known(rows, each) for name, each in errors.items()}
 
 
-def _of_programs(rows: Sequence[Row]) -> Spread:
+def known(rows: Sequence[Row], errors: Floats) -> Known:
+    """Return how far steps and ratios are from predicted ones, by log(measured / predicted).
+
+    Rows whose error is no number count for nothing.
+    """
+    steps, ratios = dict[str, list[float]](), dict[str, list[float]]()
+    for row, error in zip(rows, errors, strict=True):
+        if np.isfinite(error):
+            steps.setdefault(row.source, []).append(error)
+    predicted = np.log([row.seconds for row in rows]) - errors
+    for group in groups(rows):
+        for one, other in combinations(group, 2):
+            is_near = abs(predicted[one] - predicted[other]) < log(1 + _NEAR)
+            if is_near and rows[one].plan != rows[other].plan:
+                error = errors[one] - errors[other]
+                ratios.setdefault(rows[one].source, []).extend((error, -error))
+    both = ({name: np.array(e) for name, e in found.items()} for found in (steps, ratios))
+    return Known(*map(Spread, both))
+
+
+def _of_programs(rows: Sequence[Row]) -> Floats:
     """Return how far rows are from their programs by figures of devices, no software beside them.
 
     Of each source some rows are evaluated, evenly spaced: a program of all layers takes a second.
-    Steps by a recipe of low precision are left out.
+    Others, and steps by a recipe of low precision, have no number.
     """
-    found: dict[str, list[float]] = {}
-    rows = [row for row in rows if row.precision not in RECIPES]
+    found = np.full(len(rows), np.nan)
     for source in dict.fromkeys(row.source for row in rows):
-        own = [row for row in rows if row.source == source]
-        few = own[:: max(len(own) // _PROGRAMS, 1)][:_PROGRAMS]
-        found[source] = [log(row.seconds / _program_seconds(row)) for row in few]
-    return Spread({source: np.array(each) for source, each in found.items()})
+        own = [i for i, row in enumerate(rows) if row.source == source]
+        own = [i for i in own if rows[i].precision not in RECIPES]
+        for i in own[:: max(len(own) // _PROGRAMS, 1)][:_PROGRAMS]:
+            found[i] = log(rows[i].seconds / _program_seconds(rows[i]))
+    return found
 
 
 def _program_seconds(row: Row) -> float:
@@ -108,17 +160,18 @@ def _program_seconds(row: Row) -> float:
     return model.evaluation(row.plan, row.devices).seconds
 
 
-def write(prepared: Prepared, found: dict[str, Spread]) -> None:
+def write(prepared: Prepared, found: dict[str, Known]) -> None:
     """Write the intervals, and what was fitted to, to the product's file."""
     document: dict[str, object] = {}
-    for name, spread in found.items():
-        low, high = map(exp, spread.bounds)
-        rows = sum(map(len, spread.by_source.values()))
-        document[name] = {
-            "low": round(low, 3),
-            "high": round(high, 3),
-            "source": f"{rows} published steps: {', '.join(spread.by_source)}",
-        }
+    for name, each in found.items():
+        low, high = map(exp, each.steps.bounds)
+        of_steps = f"{each.steps.count} published steps: {', '.join(each.steps.by_source)}"
+        one: dict[str, object] = {"low": round(low, 3), "high": round(high, 3), "source": of_steps}
+        if each.apart is not None:
+            pairs = f"{each.ratios.count // 2} pairs of published steps"
+            source = f"{pairs}: {', '.join(each.ratios.by_source)}"
+            one["apart"] = {"share": round(each.apart, 3), "source": source}
+        document[name] = one
     document["shortest"] = min(row.seconds for row in prepared.rows)
     devices: dict[str, list[str]] = {}
     for row in prepared.rows:
@@ -131,9 +184,9 @@ def write(prepared: Prepared, found: dict[str, Spread]) -> None:
     _FILE.write_text(_HEAD + text, encoding="utf-8")
 
 
-def section(found: dict[str, Spread]) -> list[str]:
+def section(found: dict[str, Known]) -> list[str]:
     """Return the lines of the page: what intervals hold that were made without the source."""
-    left_out = found["left_out"]
+    left_out = found["left_out"].steps
     lines = [
         "## Intervals",
         "",
@@ -162,17 +215,47 @@ def section(found: dict[str, Spread]) -> list[str]:
             f"Of the {count} rows of sources with at least {_FEWEST}, {held / count:.0%} are held"
         )
         lines += ["", f"{rows}; in the mean of all sources {np.mean(shares):.0%}."]
-    return [*lines, "", *_kinds(found)]
+    return [*lines, "", *_kinds(found), *_of_ratios(found)]
 
 
-def _kinds(found: dict[str, Spread]) -> Iterator[str]:
+def _kinds(found: dict[str, Known]) -> Iterator[str]:
     """Yield the lines on the intervals that the product has."""
-    yield "| figures | measured over predicted step |"
-    yield "|---|---|"
-    for name, spread in found.items():
-        if spread.by_source:
-            low, high = map(exp, spread.bounds)
-            yield f"| {name.replace('_', ' ')} | {low:.3f} to {high:.3f} |"
+    yield "| figures | measured over predicted step | steps that are told apart |"
+    yield "|---|---|---|"
+    for name, each in found.items():
+        if each.steps.by_source:
+            low, high = map(exp, each.steps.bounds)
+            apart = "not known" if each.apart is None else f"by {each.apart:.1%}"
+            ends = f"{low:.3f} to {high:.3f} | {apart}"
+            yield f"| {name.replace('_', ' ')} | {ends} |"
+
+
+def _of_ratios(found: dict[str, Known]) -> Iterator[str]:
+    """Yield the lines on ratios: what is held of a source by the ratios of the others."""
+    yield from _RATIOS
+    for source in found["fitted"].ratios.by_source:
+        cells = [source]
+        for ratios in (found[name].ratios for name in ("fitted", "left_out")):
+            if source in ratios.by_source:
+                own, (_, high) = ratios.by_source[source], ratios.without(source).bounds
+                held = (np.abs(own) <= high).mean()
+                cells += [f"{len(own) // 2}", f"{exp(high) - 1:.1%}", f"{held:.0%}"]
+            else:
+                cells += ["", "", ""]
+        yield f"| {' | '.join(cells)} |"
+
+
+_RATIOS = (
+    "",
+    "Errors of a source are alike, so that ratios of its steps are known better than steps. A pair",
+    "is two plans of one model on the same devices, with the same batch, that are predicted within",
+    f"{_NEAR:.0%} of each other; four in five of the measured ratios lie within so much of the",
+    "predicted ones, and plans whose steps differ by less are not told apart. Here each source is",
+    "judged by the ratios of the others, with figures fitted to all sources, and left out.",
+    "",
+    "| source | pairs, fitted | apart by | held | pairs, left out | apart by | held |",
+    "|---|---|---|---|---|---|---|",
+)
 
 
 def _constant() -> tuple[float, float]:

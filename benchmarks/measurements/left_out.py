@@ -1,7 +1,7 @@
 """What figures predict of a source that they are not fitted to.
 
-The results are kept, since each takes minutes. They are of the figures in the product's files: once
-those are fitted anew, nothing is known.
+The results are kept, since each takes minutes. They are of the figures in the product's files that
+the source is connected with: once those are fitted anew, nothing is known.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,19 @@ _DIGITS = 4  # of a residual
 _STEPS = 3  # of the fit, which begins with the figures that are fitted to all
 
 
-def known_left_out(figures: Sequence[Fitted]) -> dict[str, Floats]:
+def known_left_out(rows: Sequence[Row], figures: Sequence[Fitted]) -> dict[str, Floats]:
     """Return log(predicted / measured) of the rows of the sources that were left out of a fit."""
+    return {source: np.array(one["residuals"]) for source, one in _kept(rows, figures).items()}
+
+
+def _kept(rows: Sequence[Row], figures: Sequence[Fitted]) -> dict[str, dict[str, Any]]:
+    """Return what is kept of the sources whose figures are still those of the files."""
     kept = json.loads(_KEPT.read_text(encoding="utf-8")) if _KEPT.exists() else {}
-    found = kept.get("residuals", {}) if kept.get("figures") == _digest(figures) else {}
-    return {source: np.array(residuals) for source, residuals in found.items()}
+    return {
+        source: one
+        for source, one in kept.items()
+        if one["figures"] == _digest(_part(rows, figures, source)[1])
+    }
 
 
 def errors_of(residuals: Floats) -> tuple[float, float]:
@@ -42,17 +51,15 @@ def leave_out(prepared: Prepared, figures: Sequence[Fitted], source: str) -> Flo
     """Fit the figures to the other sources, and keep log(predicted / measured) of this one."""
     rows = prepared.rows
     own = [row.source == source for row in rows]
-    keep, touched = _connected(rows, figures, own)
+    keep, part = _part(rows, figures, source)
     few = [is_kept and is_few for is_kept, is_few in zip(keep, _few(rows), strict=True)]
-    part = [figure for figure, is_touched in zip(figures, touched, strict=True) if is_touched]
     values = [figure.prior for figure in part]
     if any(few):
         values = list(fitted(prepared, part, few, _STEPS).values)
     found = Steps(prepared.only(own), part).residuals(values).round(_DIGITS)
-    residuals = {**known_left_out(figures), source: found}
-    lists = {name: each.tolist() for name, each in residuals.items()}
-    text = json.dumps({"figures": _digest(figures), "residuals": lists})
-    _KEPT.write_text(text.replace('], "', '],\n"') + "\n", encoding="utf-8")
+    one = {"figures": _digest(part), "residuals": found.tolist()}
+    text = json.dumps({**_kept(rows, figures), source: one})
+    _KEPT.write_text(text.replace('}, "', '},\n"') + "\n", encoding="utf-8")
     return found
 
 
@@ -72,12 +79,12 @@ def _few(rows: Sequence[Row]) -> list[bool]:
     return found
 
 
-def _connected(
-    rows: Sequence[Row], figures: Sequence[Fitted], own: Sequence[bool]
-) -> tuple[list[bool], list[bool]]:
+def _part(
+    rows: Sequence[Row], figures: Sequence[Fitted], source: str
+) -> tuple[list[bool], list[Fitted]]:
     """Return the other rows and the figures that a source is connected with by figures."""
-    kinds = {row.kind for row, is_own in zip(rows, own, strict=True) if is_own}
-    others = {row.kind for row, is_own in zip(rows, own, strict=True) if not is_own}
+    kinds = {row.kind for row in rows if row.source == source}
+    others = {row.kind for row in rows if row.source != source}
     while True:
         touched = [any(concerns(figure, *kind) for kind in kinds) for figure in figures]
         more = {
@@ -88,5 +95,5 @@ def _connected(
         if not more:
             break
         kinds |= more
-    pairs = zip(rows, own, strict=True)
-    return [not is_own and r.kind in kinds for r, is_own in pairs], touched
+    keep = [row.source != source and row.kind in kinds for row in rows]
+    return keep, [figure for figure, is_one in zip(figures, touched, strict=True) if is_one]

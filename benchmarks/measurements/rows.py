@@ -4,7 +4,7 @@ A row that cannot be expressed is left out, with the reason.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,6 @@ class Row:
         Names of the product's cluster and profile.
     seconds : float
         The measured step.
-    group : str
-        Rows of one group differ by the plan alone.
     """
 
     id: str
@@ -60,12 +58,17 @@ class Row:
     cluster: str
     software: str
     seconds: float
-    group: str
 
     @property
     def kind(self) -> tuple[str, str, str]:
         """What tells the figures that it depends on: its cluster, software and precision."""
         return self.cluster, self.software, self.precision
+
+    @property
+    def group(self) -> Hashable:
+        """What rows of one group have in common: they differ by the plan alone."""
+        model = self.family, self.sizes, self.layers, self.batch, self.devices
+        return self.source, *model, *self.kind
 
     @property
     def passes(self) -> int:
@@ -75,6 +78,14 @@ class Row:
 
 class LeftOutError(Exception):
     """Why a row is not expressible."""
+
+
+def groups(rows: Sequence[Row]) -> list[list[int]]:
+    """Return the numbers of the rows of each group, the groups of several plans alone."""
+    found: dict[Hashable, list[int]] = {}
+    for number, row in enumerate(rows):
+        found.setdefault(row.group, []).append(number)
+    return [own for own in found.values() if len({rows[i].plan for i in own}) > 1]
 
 
 def read_rows(path: Path = PUBLISHED) -> tuple[list[Row], list[tuple[str, str, str]]]:
@@ -127,7 +138,6 @@ def gpt_row(
         "precision": "float16",
         "reduce_type": "float32",
         "accumulate_type": "float32",
-        "group": "",
         **others,
     }
     if any(b in record["precision"] for b in "48") and settings["precision"] not in RECIPES:
@@ -196,19 +206,10 @@ def _korthikanti(record: Mapping[str, Any]) -> Row:
 
 def _vtrain(record: Mapping[str, Any]) -> Row:
     multi = "multi" in record["source"]
-    arch, plan = record["arch"], plan_of(record, recompute="full")
-    sizes = _gpt_sizes(record)
-    same = (arch["hidden"], arch["layers"], record["gpus"], record["gbs"])
-    return gpt_row(
-        record,
-        "vTrain multi" if multi else "vTrain single",
-        sizes,
-        plan,
-        record["step_s"],
-        cluster="a100-800g",
-        software="megatron-deepspeed",
-        group=f"{multi} {same}",
-    )
+    plan = plan_of(record, recompute="full")
+    sizes, name = _gpt_sizes(record), "vTrain multi" if multi else "vTrain single"
+    where = {"cluster": "a100-800g", "software": "megatron-deepspeed"}
+    return gpt_row(record, name, sizes, plan, record["step_s"], **where)
 
 
 # Composer's FSDP on A100

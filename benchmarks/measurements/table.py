@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measurements.choice import choices
 from benchmarks.measurements.constant import CLAIMS
 from benchmarks.measurements.constant import errors as constant_errors
 from benchmarks.measurements.figures import Fitted
@@ -23,7 +24,6 @@ from shardwright.cost_model.efficiency.software import software
 
 Floats = NDArray[np.float64]
 _WORST = 12
-_FEWEST = 4  # plans of a group whose choice is judged
 
 _WHY = """Beside each row is the one of the same source and model whose plan is most alike. Where
 that one is predicted well, the program lacks what makes the row slow or fast."""
@@ -38,8 +38,7 @@ relative to the measured one. Means are over all rows of a source but those list
   hidden or fused.
 - **model**: with the figures of the files, fitted to all rows here (`... fit`).
 - **left out**: with figures fitted to the other sources alone, of each at most 50 rows (`...
-  left-out SOURCE`); **scaled**: and one factor for all rows of the source. Those of Megatron-Core
-  and torchtitan are of before recipes of low precision, whose casts had no price then.
+  left-out SOURCE`); **scaled**: and one factor for all rows of the source.
 - **constant**: the operations of the step over the peak times a constant, the best for the source;
   **one for all**: the best for all sources.
 
@@ -107,13 +106,17 @@ def table(
     figures: Sequence[Fitted],
     left_out: Sequence[tuple[str, str, str]],
     memory: Sequence[str],
+    apart: float,
 ) -> tuple[str, list[Point]]:
-    """Return the page, with the lines about memory, and the points of its picture."""
+    """Return the page, with the lines about memory, and the points of its picture.
+
+    `apart`: by which share predicted steps have to differ to be told apart.
+    """
     rows = prepared.rows
     values = [figure.value for figure in figures]
     model = Steps(prepared, figures).seconds(values)
     peaks = _at_peaks(prepared)
-    left = known_left_out(figures)
+    left = known_left_out(rows, figures)
     measured = np.array([row.seconds for row in rows])
     sources = list(dict.fromkeys(row.source for row in rows))
     lines = [_HEAD, "## Time", ""]
@@ -134,7 +137,7 @@ def table(
             CLAIMS.get(source, ""),
         )
         lines.append(f"| {source} | {' | '.join(cells)} |")
-    lines += ["", *memory, "", *_choices(rows, model, peaks), "", *_worst(rows, model)]
+    lines += ["", *memory, "", *choices(rows, model, peaks, apart), "", *_worst(rows, model)]
     lines += ["", *_TRIED, *_left(left_out)]
     lines += ["", *_figures(figures)]
     triples = zip(rows, measured.tolist(), model.tolist(), strict=True)
@@ -186,50 +189,6 @@ def _bare(described: Cluster, profile: str) -> Cluster:
         }
     )
     return described.model_copy(update={"device": device, "levels": levels}).run_by(run_by)
-
-
-def _choices(rows: Sequence[Row], model: Floats, peaks: Floats) -> list[str]:
-    """Return the regret and the rank correlation of choosing the plan that is predicted fastest."""
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        if row.group:
-            groups[row.source, row.group].append(i)
-    measured = np.array([row.seconds for row in rows])
-    lines = ["## Choice", "", "Groups of plans of one model on as many devices, with one batch."]
-    lines += ["", "| source | group | plans | regret | rank correlation | data sheet: regret |"]
-    lines += ["|---|---|---|---|---|---|"]
-    for source in dict.fromkeys(source for source, _ in groups):
-        own = [g for (s, _), g in groups.items() if s == source and len(g) >= _FEWEST]
-        if not own:
-            continue
-        each = [(_regret(measured[g], model[g]), _rank(measured[g], model[g])) for g in own]
-        bare = [_regret(measured[g], peaks[g]) for g in own]
-        if len(own) <= 5:
-            for g, (regret, rank), other in zip(own, each, bare, strict=True):
-                row = rows[g[0]]
-                name = f"hidden {dict(row.sizes)['hidden']}, {row.layers} layers, {row.devices}"
-                cells = (f"{len(g)}", _percent(regret), f"{rank:.2f}", _percent(other))
-                lines.append(f"| {source} | {name} | {' | '.join(cells)} |")
-        regrets, ranks = (np.array(part) for part in zip(*each, strict=True))
-        cells = (
-            f"mean of {len(own)}",
-            f"{sum(map(len, own))}",
-            f"**{_percent(float(regrets.mean()))}**, most {_percent(float(regrets.max()))}",
-            f"{ranks.mean():.2f}",
-            _percent(float(np.mean(bare))),
-        )
-        lines.append(f"| {source} | {' | '.join(cells)} |")
-    return lines
-
-
-def _regret(measured: Floats, predicted: Floats) -> float:
-    return float(measured[int(np.argmin(predicted))] / measured.min() - 1)
-
-
-def _rank(measured: Floats, predicted: Floats) -> float:
-    """Return Spearman's correlation."""
-    first, second = (np.argsort(np.argsort(x)).astype(float) for x in (measured, predicted))
-    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _worst(rows: Sequence[Row], model: Floats) -> list[str]:

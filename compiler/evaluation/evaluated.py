@@ -76,6 +76,7 @@ def fastest(
     most: float = inf,
     best: Evaluated | None = None,
     tried: int | None = None,
+    limit: float = inf,
 ) -> Evaluated | None:
     """Return the fastest plan that fits; None where none does.
 
@@ -95,18 +96,21 @@ def fastest(
         One more plan that fits.
     tried : int, optional
         How many plans are evaluated, whether they fit or not; by default as many as it takes.
+    limit : float
+        Seconds of a step that are too many.
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
     # The step as a software runs it is known before the memory: does a slower plan matter?
     skips_slower = most == inf and case == AS_SAID and model.software is not None
     by_seconds = ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
     for bound in islice(by_seconds, tried):
-        if best is not None and bound.seconds >= best.seconds_in(case):
+        least = limit if best is None else min(limit, best.seconds_in(case))
+        if bound.seconds >= least:
             break
         own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
-        if own is None or (best and skips_slower and own.seconds >= best.seconds) or not own.fits:
+        if own is None or (skips_slower and own.seconds >= least) or not own.fits:
             continue
-        if best is None or own.seconds_in(case) < best.seconds_in(case):
+        if own.seconds_in(case) < least:
             best = own
         most -= 1
         if most <= 0:

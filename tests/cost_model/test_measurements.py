@@ -4,17 +4,21 @@ import json
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from benchmarks.measurements.__main__ import is_told
+from benchmarks.measurements.choice import regrets
 from benchmarks.measurements.figures import ALL, MEASURED, Rates, concerns, read, rewritten
+from benchmarks.measurements.intervals import Known, Spread, known
 from benchmarks.measurements.programs import at, repetition, small
-from benchmarks.measurements.rows import PUBLISHED, read_rows
+from benchmarks.measurements.rows import PUBLISHED, Row, groups, read_rows
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.program_work import program_work
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.timeline import simulate
 from shardwright.operators.models.recipes import RECIPES
+from shardwright.search.named_plan import NamedPlan
 
 FILE = """name: x
 device:
@@ -146,3 +150,43 @@ def test_a_row_is_timed_by_the_product_s_own_path():
     found = few.seconds(described, repetition(row, described))
     assert found == pytest.approx(simulate(whole, described).step_seconds, rel=1e-9)
     assert found == pytest.approx(row.seconds, rel=0.3)
+
+
+def measured(name, plan, seconds, sequence=2048):
+    """Return a row of a small model that differs by its plan."""
+    sizes = (("hidden", 1024), ("heads", 16), ("sequence", sequence), ("vocabulary", 51200))
+    kinds = ("float16", "float32", "float32", "a100-selene", "megatron")
+    return Row(name, "source", "gpt", sizes, 4, NamedPlan.parse(plan), 8, 64, *kinds, seconds)
+
+
+def test_ratios_are_of_plans_of_one_group_that_are_predicted_near_each_other():
+    rows = [
+        measured("a", "data=8", 1.0),
+        measured("b", "tensor=2,data=4", 1.1),
+        measured("again", "data=8", 1.5),
+        measured("slow", "tensor=8", 9.0),
+        measured("unknown", "tensor=4,data=2", 1.0),
+        measured("longer", "pipeline=2,data=4", 1.0, sequence=4096),
+    ]
+    assert groups(rows) == [[0, 1, 2, 3, 4]]
+    predicted = np.array([1.0, 1.2, 1.4, 9.0, np.nan, 1.0])
+    found = known(rows, np.log([row.seconds for row in rows]) - np.log(predicted))
+    assert found.steps.count == 5
+    ratios = [math.log(1.2 / 1.1), math.log(1.1 / 1.2 * 1.4 / 1.5)]
+    assert sorted(found.ratios.by_source["source"]) == pytest.approx(
+        sorted([*ratios, *(-one for one in ratios)])
+    )
+    assert found.apart is None  # too few
+    several = Known(found.steps, Spread({"source": np.tile(ratios + [-one for one in ratios], 10)}))
+    assert several.apart == pytest.approx(math.exp(max(map(abs, ratios))) - 1)
+
+
+def test_the_simplest_plan_that_is_not_told_apart_has_the_regret_that_was_measured():
+    rows = [
+        measured("a", "tensor=2,data=4", 1.2),
+        measured("b", "data=8", 1.0),
+        measured("c", "tensor=8", 3.0),
+    ]
+    predicted = np.array([1.0, 1.05, 2.0])
+    assert regrets(rows, predicted, 0.01) == pytest.approx((0.2, 0.2))
+    assert regrets(rows, predicted, 0.1) == pytest.approx((0.2, 0.0))

@@ -14,6 +14,7 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
+from shardwright.ir.graph import Graph
 from shardwright.operators.models.recipes import FLOAT4, RECIPES
 from shardwright.tools.answers.headline import Headline
 from shardwright.tools.answers.kept import Kept
@@ -40,10 +41,14 @@ def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -
     has_tokens = speed.tokens_per_second_per_device is not None
     if isinstance(cluster, MixedCluster) or not (told and has_tokens):
         return None
-    is_dense = all(node.operator != "dispatch" for node in plan.program.nodes)
     precision = plan.document.precision
     recipe = precision if precision in RECIPES else ""
-    return step_interval(seconds, cluster, is_dense, recipe)
+    return step_interval(seconds, cluster, is_dense(plan.program), recipe)
+
+
+def is_dense(graph: Graph) -> bool:
+    """Return whether a model chooses no experts."""
+    return all(node.operator != "dispatch" for node in graph.nodes)
 
 
 def _most(speed: Rates) -> str:

@@ -1,6 +1,6 @@
 """What to change first: of the changes to a plan, the cheapest way to memory and to speed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change
@@ -10,7 +10,11 @@ _FREED = 0.05  # of the limit: changes that free less are no answer to a lack of
 _FASTER = 0.005  # relative: less is below what estimates tell
 
 
-def advice(base: Evaluated, changes: Sequence[Change]) -> list[str]:
+def advice(
+    base: Evaluated,
+    changes: Sequence[Change],
+    tells: Callable[[Change], bool | None] = lambda _: None,
+) -> list[str]:
     """Return sentences on what to change first.
 
     Parameters
@@ -19,11 +23,13 @@ def advice(base: Evaluated, changes: Sequence[Change]) -> list[str]:
         The plan.
     changes : sequence of Change
         Plans that differ from it in one thing.
+    tells : callable
+        Returns whether a change makes a step that is told from that of the plan, None if unknown.
     """
     same = [one for one in changes if one.then.devices == base.devices]
     if not base.fits:
         return [_to_fit(changes)]
-    return [_for_memory(base, same), _for_speed(base, same)]
+    return [_for_memory(base, same), _for_speed(base, same, tells)]
 
 
 def _to_fit(changes: Sequence[Change]) -> str:
@@ -49,15 +55,19 @@ def _for_memory(base: Evaluated, changes: Sequence[Change]) -> str:
     return f"for memory: `{first.text}` frees {freed} for {_slower(base, first):+.1%} of the step"
 
 
-def _for_speed(base: Evaluated, changes: Sequence[Change]) -> str:
+def _for_speed(
+    base: Evaluated, changes: Sequence[Change], tells: Callable[[Change], bool | None]
+) -> str:
     """Return the fastest change, and what it lacks where it does not fit."""
-    faster = [one for one in changes if _slower(base, one) < -_FASTER]
+    shorter = [one for one in changes if _slower(base, one) < -_FASTER]
+    faster = [one for one in shorter if tells(one) is not False]
     fitting = [one for one in faster if one.then.fits]
     if fitting:
         first = min(fitting, key=lambda one: one.then.seconds)
         return f"for speed: `{first.text}`, {_slower(base, first):+.1%} of the step"
     if not faster:
-        return "for speed: no single change is faster on as many devices"
+        told = "told to be " if shorter else ""
+        return f"for speed: no single change is {told}faster on as many devices"
     first = min(faster, key=lambda one: one.then.memory_bytes)
     needed = bytes_text(first.then.memory_bytes)
     return (

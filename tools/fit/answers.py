@@ -31,11 +31,15 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
+from shardwright.compiler.fit.simplest import simplest
+from shardwright.cost_model.efficiency.intervals import Apart, told_apart
+from shardwright.cost_model.efficiency.published import SHORT
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import ShardwrightError
+from shardwright.operators.models.recipes import FLOAT4, RECIPES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.kept import Kept
-from shardwright.tools.answers.told import Told
+from shardwright.tools.answers.told import Told, is_dense
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
@@ -84,11 +88,27 @@ class Answers:
         return found and improved(found)
 
     @cached_property
+    def apart(self) -> Apart | None:
+        """By how much steps differ that are told apart; None where no published step tells."""
+        precision, best = self.model.options.precision, self.fastest
+        recipe = RECIPES.get(precision)
+        is_told = precision in SHORT or (recipe is not None and recipe.rate != FLOAT4)
+        if best is None or self.subject.tokens is None or not is_told:
+            return None
+        named = precision if recipe is not None else ""
+        return told_apart(best.seconds, self.model.run_on, is_dense(self.model.graph), named)
+
+    @cached_property
     def best(self) -> Evaluated | None:
-        """The fastest plan that fits, or that of least regret; None where none was found."""
+        """The plan that is chosen; None where none was found.
+
+        The simplest of the plans that are not told from the fastest, or that of least regret.
+        """
         if self.robust is not None:
             return self.robust.plan
-        return self.fastest
+        if self.fastest is None or self.apart is None:
+            return self.fastest
+        return simplest(self.model, self.plans, self.fastest, self.apart.share)
 
     @cached_property
     def built(self) -> Compilation | None:
@@ -214,6 +234,16 @@ class Answers:
         """Plans that differ from the best, or from the smallest, in one thing."""
         plan = self.subject_plan
         return [] if plan is None else [*changes(plan), *self._trained_otherwise(plan)]
+
+    def tells(self, change: Change) -> bool | None:
+        """Return whether a change makes a step that is told from the one without it.
+
+        None where no published step tells: also of other numbers of devices or precisions.
+        """
+        plan = self.subject_plan
+        if self.apart is None or plan is None or change.kind in ("devices", "precision"):
+            return None
+        return self.apart.tells(plan.seconds, change.then.seconds)
 
     def _trained_otherwise(self, plan: Evaluated) -> Iterator[Change]:
         """Yield the plan with gradients in float32, and in other precisions."""

@@ -42,6 +42,8 @@ def answers_document(answers: Answers, asked: Asked) -> dict[str, Any]:
         "best": None if plan is None else plan_document(plan, asked, answers),
         "built": built_document(answers, asked),
         "robust": robust_document(answers.robust),
+        "apart": answers.apart and answers.apart.document,
+        "fastest": answers.fastest and plan_document(answers.fastest, asked, answers),
         "front": [plan_document(one, asked, answers) for one in answers.front],
         "changes": [change_document(change, answers, asked) for change in answers.changes],
     }
@@ -49,7 +51,7 @@ def answers_document(answers: Answers, asked: Asked) -> dict[str, Any]:
         document["largest_micro_batch"] = dict(
             zip(("of_batch", "of_any_batch"), answers.micro_batch, strict=True)
         )
-        document["advice"] = advice(plan, answers.changes)
+        document["advice"] = advice(plan, answers.changes, answers.tells)
         document["longest_sequence"] = _sequences_document(answers.sequences)
     return document
 
@@ -121,6 +123,7 @@ def change_document(change: Change, answers: Answers, asked: Asked) -> dict[str,
         "kind": change.kind,
         "change": change.text,
         "step_change": change.then.seconds / base.seconds - 1,
+        "told_apart": answers.tells(change),
         "memory_change_bytes": change.then.memory_bytes - base.memory_bytes,
         **found,
     }

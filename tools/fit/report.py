@@ -11,7 +11,9 @@ from shardwright.compiler.fit.questions import (
     device_counts,
     least_devices,
 )
+from shardwright.compiler.fit.simplest import kinds
 from shardwright.compiler.fit.training import Training
+from shardwright.cost_model.efficiency.intervals import Apart
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.experts import experts_text
@@ -61,7 +63,7 @@ def print_answers(
         _print_plan(answers, plan, asked)
         _print_limits(answers)
     if plan is not None:
-        _line("change", "; ".join(advice(plan, answers.changes)))
+        _line("change", "; ".join(advice(plan, answers.changes, answers.tells)))
     if answers.software is None:
         _line("kept", f"not counted: {NOT_COUNTED}")
     if answers.built is not None and (experts := experts_text(answers.built.plan.program)):
@@ -92,11 +94,26 @@ def first_sentences(answers: Answers, asked: Asked, chosen: str = "") -> list[st
 def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:
     """Yield the first lines: the plan that was built, its figures, and the training."""
     best = "of the least regret" if answers.robust is not None else "the fastest"
+    if answers.robust is None and answers.best is not answers.fastest:
+        best = "the simplest of those that are not told from the fastest"
     compared = f"{best} of {len(answers.plans)} plans of Megatron's family"
     divided, figures, trained, *rest = told.sentences(chosen, compared)
     yield from (divided, figures)
     yield f"{trained}; the plan is `{told.planned.plan.document.how}`"
     yield from rest
+    if answers.apart is not None:
+        yield apart_sentence(answers, answers.apart)
+
+
+def apart_sentence(answers: Answers, apart: Apart) -> str:
+    """Return which steps are not told apart, and the fastest plan where it was not chosen."""
+    best, fastest = answers.best, answers.fastest
+    text = f"steps that differ by less than {apart.share:.0%} are not told apart by published plans"
+    if best is None or fastest is None or best is fastest or answers.robust is not None:
+        return text
+    shorter = f"{fastest.seconds / best.seconds - 1:+.1%}"
+    several = f"{kinds(fastest.plan)} kinds of parallelism for {kinds(best.plan)}"
+    return f"{text}: the fastest is `{fastest.plan}`, {shorter}, with {several}"
 
 
 def _figures(answers: Answers) -> str:
@@ -219,7 +236,7 @@ def _print_changes(answers: Answers, base: Evaluated) -> None:
         rows.append(
             (
                 change.text,
-                f"{step:+.1%}",
+                f"{'~ ' if answers.tells(change) is False else ''}{step:+.1%}",
                 f"{memory:+.2f} GiB",
                 bytes_text(one.memory_bytes),
                 "yes" if one.fits else "no",
@@ -227,7 +244,10 @@ def _print_changes(answers: Answers, base: Evaluated) -> None:
         )
     headings = ("one change to this plan", "step", "memory", "then", "fits")
     print()
-    print_table("what a change costs, the least memory first", headings, rows, right=(1, 2, 3))
+    title = "what a change costs, the least memory first"
+    if answers.apart is not None:
+        title += "; ~ steps that are not told apart"
+    print_table(title, headings, rows, right=(1, 2, 3))
 
 
 def _print_front(answers: Answers, asked: Asked) -> None:

@@ -5,7 +5,7 @@ import pytest
 import shardwright as sw
 from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.intervals import SHARE, step_interval
+from shardwright.cost_model.efficiency.intervals import SHARE, Apart, step_interval, told_apart
 from shardwright.cost_model.efficiency.software import software
 from shardwright.tools.answers.told import interval_of
 
@@ -57,6 +57,28 @@ def test_what_was_fitted_is_known_better_and_a_program_is_faster_than_its_runs()
 )
 def test_what_no_published_step_tells_has_no_interval(name, run_by, seconds):
     assert interval(name, run_by, seconds) is None
+
+
+def test_fitted_plans_are_told_apart_by_less_than_others():
+    on = cluster("h100-3200g")
+    fitted, left_out = (
+        told_apart(2.0, on.run_by(software(name)), is_dense=True)
+        for name in ("megatron-core", "deepspeed")
+    )
+    assert fitted is not None
+    assert left_out is not None
+    assert (fitted.known_by, left_out.known_by) == ("fitted", "left_out")
+    assert 0 < fitted.share < left_out.share
+    assert "pairs of published steps" in fitted.source
+    assert fitted.document["share"] == fitted.share
+    assert told_apart(2.0, cluster("gb200-nvl72"), is_dense=True) is None  # no step tells
+    assert told_apart(2.0, on, is_dense=True) is None  # no ratios of programs tell
+
+
+@pytest.mark.parametrize(("other", "tells"), [(1.0, False), (1.19, False), (1.21, True)])
+def test_steps_are_told_apart_by_a_share_of_the_faster_one(other, tells):
+    apart = Apart(0.2, "fitted", "no pair")
+    assert apart.tells(2.0, 2.0 * other) == apart.tells(2.0 * other, 2.0) == tells
 
 
 def test_a_recipe_whose_figure_is_scaled_has_no_interval():

@@ -58,6 +58,15 @@ def test_a_faster_change_that_does_not_fit_is_told_with_what_it_takes():
     )
 
 
+def test_a_change_that_is_not_told_from_the_plan_is_no_advice_for_speed():
+    base, changes = Plan(1.0, 80), [change("a", 0.9, 80), change("b", 0.8, 90)]
+    assert advice(base, changes)[1] == "for speed: `b`, -20.0% of the step"
+    found = advice(base, changes, lambda one: one.text != "b")
+    assert found[1] == "for speed: `a`, -10.0% of the step"
+    found = advice(base, changes, lambda _: False)
+    assert found[1] == "for speed: no single change is told to be faster on as many devices"
+
+
 def test_of_what_does_not_fit_the_change_is_told_that_makes_it_fit():
     base = Plan(1.0, 150)
     changes = [

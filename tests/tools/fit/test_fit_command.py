@@ -5,10 +5,15 @@ from argparse import ArgumentParser
 
 import pytest
 
+from shardwright.compiler.evaluation.evaluated import evaluated
+from shardwright.compiler.fit.simplest import kinds
 from shardwright.cost_model.cluster import cluster as cluster_named
+from shardwright.cost_model.efficiency.intervals import Apart
 from shardwright.ir.units import bytes_text
+from shardwright.search.named_plan import NamedPlan
 from shardwright.tools import fit
 from shardwright.tools.answers.training import Asked
+from shardwright.tools.fit import answers as answers_module
 from shardwright.tools.fit import report
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import answers_document
@@ -82,6 +87,29 @@ def test_people_read_the_same(answers, capsys):
     assert "plans of Megatron's family" in " ".join(screen.split())
     assert len(screen.splitlines()) < 40
     assert "what a change costs" in screen
+
+
+def test_the_simplest_plan_is_chosen_of_those_that_are_not_told_apart(monkeypatch, capsys):
+    monkeypatch.setattr(answers_module, "told_apart", lambda *_: Apart(9.0, "fitted", "no pair"))
+    found = asked(4, 0.3)
+    other = NamedPlan.parse("tensor=2,data=2,micro_batch=2,zero=1,sequence_parallel")
+    found.fastest = evaluated(found.model, other, 4)
+    assert found.fastest is not None
+    assert found.best is not None
+    assert kinds(found.best.plan) < kinds(found.fastest.plan)
+    assert all(found.tells(one) is False for one in found.changes if one.kind == "degrees")
+    assert all(found.tells(one) is None for one in found.changes if one.kind == "devices")
+    print_answers(found, [], Asked())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the simplest of those that are not told from the fastest of " in printed
+    assert "steps that differ by less than 900% are not told apart by published plans" in printed
+    assert f"the fastest is `{found.fastest.plan}`, " in printed
+    assert "with 2 kinds of parallelism for 1" in printed
+    assert "; ~ steps that are not told apart" in printed
+    document = answers_document(found, Asked())
+    assert document["apart"]["share"] == 9.0
+    assert document["best"]["plan"] == document["built"]["plan"] == found.best.plan.text
+    assert document["fastest"]["plan"] == found.fastest.plan.text
 
 
 def built_bytes(plan, capsys, model=MODEL):
