@@ -10,6 +10,7 @@ a device, or their values, fails here.
 """
 
 import argparse
+import ast
 import os
 import re
 import subprocess
@@ -22,6 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# What a test checks, by its own source: the first of these that it has.
+_KINDS = {
+    "an exception": r"raises|except",
+    "a node, its inputs, or a layout": r"check_",
+    "a strategy": r"(?s)strateg.*assert",
+    "something else": r"assert",
+}
 _PARTS = 24  # of the files, each run by a process of its own
 PARALLEL = Path("tests/ut/python/parallel")
 LOSS = """
@@ -69,7 +77,7 @@ def reset(request, monkeypatch, record_property):
     if request.param == "mutant":
         if request.node.nodeid.replace("mutant", "") not in PASSED:
             pytest.skip("the test itself does not pass")
-        if re.search("assert|raises|except|check_", inspect.getsource(request.function)):
+        if re.search("ASSERTS", inspect.getsource(request.function)):
             pytest.skip("the test asserts something")
         for name, module in list(sys.modules.items()):
             if name.startswith("shardwright.") and vars(module).get("counts_of") is OWN:
@@ -90,10 +98,13 @@ def reset(request, monkeypatch, record_property):
 class File:
     """The tests of a file: how many passed, why the others did not, what became of mutants.
 
-    A mutant is a test that asserts nothing, with its first strategy made illegal.
+    `checks` has what each test checks that checks something, and `held` how many of a kind pass. A
+    mutant is a test that asserts nothing, with its first strategy made illegal.
     """
 
     passed: int = 0
+    checks: dict[str, str] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     mutants: Counter[str] = field(default_factory=Counter)
 
@@ -126,9 +137,27 @@ def copy(source: Path, work: Path, seconds: int) -> None:
     others = work / "tests/ut/python/ops"
     others.mkdir(parents=True)
     (others / "test_math_ops.py").write_text(LOSS)
-    (work / PARALLEL / "conftest.py").write_text(CONFTEST.replace("SECONDS", str(seconds)))
+    conftest = CONFTEST.replace("SECONDS", str(seconds)).replace("ASSERTS", "|".join(_KINDS.values()))
+    (work / PARALLEL / "conftest.py").write_text(conftest)
     for folder in [work / "tests", *(p for p in (work / "tests").rglob("*") if p.is_dir())]:
         (folder / "__init__.py").write_text("")
+
+
+def checks(path: Path) -> dict[str, str]:
+    """Return what the tests of a file check, of those that check something, by their names."""
+    text = path.read_text()
+    tests = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+    ]
+    found = {}
+    for test in tests:
+        source = ast.get_source_segment(text, test) or ""
+        kinds = (kind for kind, words in _KINDS.items() if re.search(words, source))
+        if kind := next(kinds, None):
+            found[test.name] = kind
+    return found
 
 
 def results(work: Path, jobs: int) -> dict[str, File]:
@@ -147,7 +176,7 @@ def results(work: Path, jobs: int) -> dict[str, File]:
     parts = min(len(files), _PARTS)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, range(parts)))
-    found: dict[str, File] = {}
+    found = {Path(file).stem: File(checks=checks(work / file)) for file in files}
     for part in range(parts):
         for case in ET.parse(work / f"results{part}.xml").iter("testcase"):
             _count(case, found)
@@ -158,7 +187,7 @@ def _count(case: ET.Element, found: dict[str, File]) -> None:
     """Add the result of a test to those of its file."""
     place = f"{case.get('classname')}.{case.get('name')}"
     name = next(part for part in place.split(".") if part.startswith("test_"))
-    file = found.setdefault(name, File())
+    file = found[name]
     bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
     message = (bad[0].get("message") or "") if bad else ""
     if "mutant" in (case.get("name") or ""):
@@ -169,6 +198,8 @@ def _count(case: ET.Element, found: dict[str, File]) -> None:
         return
     if not bad:
         file.passed += 1
+        kind = file.checks.get((case.get("name") or "").partition("[")[0])
+        file.held.update([kind] if kind else [])
         return
     if message == "collection failure":
         message = next(iter(re.findall(r"^E +(.*)$", bad[0].text or "", re.M)), message)
@@ -203,6 +234,7 @@ def page(found: dict[str, File], files: int) -> str:
         f"illegal {mutants['refused']} of {told} are refused**; {mutants['without a strategy']} "
         "others say no strategy: nothing can be made illegal in them.",
         "",
+        *_checked(list(found.values())),
         "| tests | why they do not pass (most frequent) |",
         "| --- | --- |",
         *(f"| {count} | {why} |" for why, count in reasons.most_common(40)),
@@ -213,6 +245,22 @@ def page(found: dict[str, File], files: int) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _checked(files: list[File]) -> list[str]:
+    """Return the lines about tests that check something, by what their own source says."""
+    told = Counter(kind for file in files for kind in file.checks.values())
+    held: Counter[str] = sum((file.held for file in files), Counter())
+    share = 100 * held.total() / max(told.total(), 1)
+    return [
+        f"Of the {told.total()} tests whose own source checks something, in files that cannot be "
+        f"imported too, **{held.total()} pass, {share:.0f} %**.",
+        "",
+        "| what a test checks | tests | pass |",
+        "| --- | --- | --- |",
+        *(f"| {kind} | {told[kind]} | {held[kind]} |" for kind in _KINDS),
+        "",
+    ]
 
 
 def main() -> None:

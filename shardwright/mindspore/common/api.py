@@ -22,8 +22,6 @@ from shardwright.mindspore.common.listings import graph_info, parameter_layouts
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
 from shardwright.mindspore.errors import as_mindspore
-from shardwright.mindspore.nn.wrap import _VirtualDatasetCell
-from shardwright.mindspore.ops.primitives import _VirtualDataset
 from shardwright.mindspore.simulation import whole_inputs
 from shardwright.mindspore.spread import options_alone
 from shardwright.mindspore.steps import jit
@@ -97,7 +95,8 @@ class _CellGraphExecutor:
         obj : Cell
             The cell: a training step, a network with gradients by inputs or parameters, or neither.
         *args : Tensor, number, or tuple of them
-            Its inputs; the values of tensors are not read, other values are constants.
+            Its inputs; the values of tensors are not read, other values are constants. Where ranks
+            have parts of the inputs, by ``dataset_strategy``, they are those of one rank.
         phase : str
             Part of the name that is returned.
         do_convert, auto_parallel_mode : bool
@@ -138,16 +137,9 @@ class _CellGraphExecutor:
 
 def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> Compiled:
     arguments = [Tensor(item) if isinstance(item, np.ndarray) else item for item in inputs]
-    if _has_virtual_dataset(cell) and all(isinstance(item, Tensor) for item in arguments):
-        arguments = [*whole_inputs(arguments)]  # a virtual data set has the part of a rank
+    if all(isinstance(item, Tensor) for item in arguments):
+        arguments = [*whole_inputs(arguments)]
     return compile_alone(cell, arguments, options_alone(cell))
-
-
-def _has_virtual_dataset(cell: Cell) -> bool:
-    """Return whether the inputs of a cell are those of a data set: of each the part of a rank."""
-    cells = [inner for _, inner in cell.cells_and_names()]
-    items = [item for inner in cells for item in vars(inner).values()]
-    return any(isinstance(item, _VirtualDatasetCell | _VirtualDataset) for item in (*cells, *items))
 
 
 def compile_alone(

@@ -398,13 +398,34 @@ class UnsortedSegmentSum(Primitive):
         return result
 
 
-class UnsortedSegmentMax(UnsortedSegmentSum):
+class _UnsortedSegmentExtremum(UnsortedSegmentSum):
+    """An extremum of the rows of each segment.
+
+    Where a strategy splits the rows, no extremum lies beyond the finite numbers of its type, and
+    the gradient is shared by the finite rows that attain it, of all ranks.
+    """
+
+    def __call__(self, x: Tensor, segment_ids: Tensor, num_segments: int) -> Tensor:
+        """Compare the rows of each segment."""
+        rows = self.in_strategy[-1] if self.in_strategy else ()
+        self.attributes["differentiable"] = whole = set(rows) <= {1}
+        if whole or not x.type.is_float:
+            return super().__call__(x, segment_ids, num_segments)
+        fixed, sums = own.stop_gradient(x), UnsortedSegmentSum()
+        best = super().__call__(fixed, segment_ids, num_segments)
+        attains = own.LogicalAnd()(fixed == own.Gather()(best, segment_ids, 0), fixed - fixed == 0)
+        count = sums(attains.astype(x.dtype), segment_ids, num_segments)
+        change = sums(own.where(attains, x - fixed, own.zeros_like(x)), segment_ids, num_segments)
+        return best + change / own.Maximum()(count, own.ones_like(count))
+
+
+class UnsortedSegmentMax(_UnsortedSegmentExtremum):
     """The greatest row of each segment."""
 
     operator = "unsorted_segment_max"
 
 
-class UnsortedSegmentMin(UnsortedSegmentSum):
+class UnsortedSegmentMin(_UnsortedSegmentExtremum):
     """The least row of each segment."""
 
     operator = "unsorted_segment_min"
