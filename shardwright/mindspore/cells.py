@@ -6,25 +6,41 @@ from weakref import WeakKeyDictionary
 
 from shardwright.communication import get_group_size
 from shardwright.feeding import ByShape
+from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context, get_seed
 from shardwright.mindspore.running import Running, as_arrays
+from shardwright.mindspore.simulation import is_simulated
 from shardwright.mindspore.spread import from_context
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
 
 
 class SplitCells:
-    """Runs cells on all processes in ``semi_auto_parallel`` and ``auto_parallel``."""
+    """Runs cells on all processes in ``semi_auto_parallel`` and ``auto_parallel``.
+
+    In a simulation they are compiled for the ranks that the context names, and computed alone.
+    """
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Cell, ByShape[Running]] = WeakKeyDictionary()
+        self._simulated: WeakKeyDictionary[Cell, set[Any]] = WeakKeyDictionary()
 
     def run(self, cell: Cell, inputs: Sequence[Any]) -> Any:
         """Return what a cell returns; None where this process computes it alone."""
         if not _splits():
+            if is_simulated() and _divides():
+                self._simulate(cell, inputs)
             return None
         arrays = as_arrays(inputs)
         return self._compiled(cell, arrays)(arrays)
+
+    def _simulate(self, cell: Cell, inputs: Sequence[Any]) -> None:
+        """Compile a cell for inputs of these shapes, once."""
+        known = self._simulated.setdefault(cell, set())
+        shapes = tuple(array.shape for array in as_arrays(inputs))
+        if shapes not in known:
+            _cell_graph_executor.compile(cell, *inputs)
+            known.add(shapes)
 
     def compile(self, cell: Cell, inputs: Sequence[Any]) -> None:
         """Compile a cell for some inputs, where it is not computed by this process alone."""
@@ -40,8 +56,12 @@ class SplitCells:
 
 
 def _splits() -> bool:
+    return get_group_size() > 1 and _divides()
+
+
+def _divides() -> bool:
     modes = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
-    return get_group_size() > 1 and get_auto_parallel_context("parallel_mode") in modes
+    return get_auto_parallel_context("parallel_mode") in modes
 
 
 Cell.runner = SplitCells()

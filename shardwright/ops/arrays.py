@@ -167,6 +167,8 @@ class TraceV2(Composition):
 class Cdist(Composition):
     """The distance of every row of the first to every row of the second."""
 
+    notation = "... m k^, ... n k^ -> ... m n"
+
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Subtract every pair; rows that are equal have no gradient."""
         pairs = apply("expand_dims", x, axis=-2) - apply("expand_dims", y, axis=-3)

@@ -10,6 +10,7 @@ from shardwright.ir.graph import Node, Value
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
 from shardwright.operators.info import SplitCounts
+from shardwright.operators.notation import resolve
 from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, TracedTensor, apply
@@ -21,6 +22,7 @@ class Composition(OnAnyDevice):
 
     in_strategy: SplitCounts | None = None
     is_pointwise: ClassVar[bool] = False  # whether all its operators are, and broadcast alike
+    notation: ClassVar[str] = ""  # as the rule of an operator: dimensions that are split alike
 
     def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
         """Pin how the composition is split: for each operand the slices of each dimension.
@@ -91,11 +93,33 @@ class Composition(OnAnyDevice):
                     f"`{type(self).__name__}` {counts} ways",
                     hint="make at most as many slices as a dimension has elements",
                 )
+        if self.notation:
+            self._check_alike(shapes)
         names = [value.name for value in values]
         given = dict(zip(names, self.in_strategy, strict=True))
         pairs = zip(names, self.in_strategy, strict=True)
         in_two_ways = {name for name, counts in pairs if given[name] != counts}
         return {name: counts for name, counts in given.items() if name not in in_two_ways}
+
+    def _check_alike(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Refuse a strategy that splits a dimension of two operands in different ways.
+
+        Raises
+        ------
+        StrategyError
+            If it does, or splits one that is whole.
+        """
+        rule = resolve(self.notation, shapes)
+        parts: dict[str, int] = {}
+        for dims, counts in zip(rule.operands, self.in_strategy or (), strict=True):
+            for factors, count in zip(dims, counts, strict=True):
+                whole = count > 1 and any(rule.kinds[factor] == "whole" for factor in factors)
+                if whole or any(parts.setdefault(factor, count) != count for factor in factors):
+                    raise StrategyError(
+                        f"`{type(self).__name__}` cannot be split by {self.in_strategy}: its "
+                        f"operands are {shapes}, with the dimensions `{self.notation}`",
+                        hint="give those of one name the same slices, and those with `^` one",
+                    )
 
     def _pins(self, nodes: Sequence[Node], values: Sequence[Value]) -> dict[str, SplitCounts]:
         """Return the strategies of the operators that read operands of the composition alone.

@@ -54,6 +54,8 @@ class BoundingBoxEncode(Composition):
         The mean that is subtracted from each of the four numbers, and the divisor.
     """
 
+    notation = "n c^, n c^ -> n c"
+
     def __init__(
         self,
         means: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),

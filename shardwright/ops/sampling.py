@@ -162,6 +162,8 @@ class CropAndResize(Composition):
         Value of positions outside.
     """
 
+    notation = "n h w c, k b^, k -> k c"
+
     def __init__(self, method: str = "bilinear", extrapolation_value: float = 0.0) -> None:
         nearest = _one_of(method, "bilinear", "nearest") == "nearest"
         self.mode = "nearest or above" if nearest else method

@@ -207,3 +207,46 @@ def test_numbers_and_tuples_are_inputs_of_a_compilation(eight_ranks):
     assert len(mixed.inputs) == 2
     added = program(Applied(ops.AddN()), (x, x))
     assert len(added.inputs) == 2
+
+
+@pytest.mark.parametrize(("kind", "function"), [("Max", np.max), ("Min", np.min)])
+def test_rows_of_segments_may_be_split(kind, function, eight_ranks):
+    """Also where they are differentiated: rows of all ranks share the gradient of an extremum."""
+    x = drawn(16, 3).round(1)
+    segments, sides = np.repeat([2, 0, 2, 3], 4), np.stack([x, x]).reshape(-1, 3)
+    operator = getattr(ops, f"UnsortedSegment{kind}")
+
+    def total(rows, pinned):
+        chosen = operator().shard(pinned)(rows, Tensor(np.tile(segments, 2)), 4)
+        return (chosen[0] + chosen[2:].sum(0) * 3.0).sum()
+
+    split, whole = (
+        ms.grad(lambda rows, how=how: total(rows, how))(Tensor(sides)).asnumpy()
+        for how in (((8, 1), (8,)), None)
+    )
+    np.testing.assert_allclose(split, whole, rtol=1e-12)
+    assert np.count_nonzero(split) >= 18  # each extremum is there twice
+    found = applied(lambda rows: operator().shard(((8, 1), (8,)))(rows, Tensor(segments), 4), x)
+    for number in (0, 2, 3):
+        np.testing.assert_array_equal(found[number], function(x[segments == number], axis=0))
+    made = program(
+        Applied(lambda rows, ids: operator().shard(((8, 1), (8,)))(rows, ids, 4)),
+        Tensor(x),
+        Tensor(segments),
+    )
+    assert read(made, f"unsorted_segment_{kind.lower()}") == {(8, 1)}
+
+
+@pytest.mark.parametrize(
+    ("operator", "strategy", "shapes"),
+    [
+        (ops.Cdist(), ((2, 2), (2, 1)), [(8, 4), (8, 4)]),
+        (ops.BoundingBoxEncode(), ((8, 1), (4, 1)), [(8, 4), (8, 4)]),
+        (ops.BoundingBoxEncode(), ((1, 4), (1, 4)), [(8, 4), (8, 4)]),
+    ],
+)
+def test_a_composition_is_split_alike(operator, strategy, shapes, eight_ranks):
+    message = f"`{type(operator).__name__}` cannot be split by {strategy}: its operands are"
+    with pytest.raises(ShardwrightError) as caught:
+        program(Applied(operator.shard(strategy)), *(Tensor(drawn(*shape)) for shape in shapes))
+    assert str(caught.value).startswith(message)

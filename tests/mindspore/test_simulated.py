@@ -327,3 +327,17 @@ def test_a_parameter_that_is_not_for_the_parallelism_of_optimizers_stays_whole()
     with pytest.raises(ShardwrightError) as caught:
         trained(network)
     assert "`parallel_optimizer` is the text `no`, expected True or False" in str(caught.value)
+
+
+def test_a_cell_that_is_called_is_compiled_for_the_ranks_and_computed_alone():
+    assert Product(((16, 1), (1, 1)))(ones(64, 32)).shape == (64, 8)
+    with pytest.raises(RuntimeError, match=r"`matmul` cannot be split by \(\(32, 1\)"):
+        Product(((32, 1), (1, 1)))(ones(64, 32))
+
+
+def test_inputs_are_those_of_a_rank_where_a_data_set_is_split():
+    ms.set_auto_parallel_context(full_batch=False, dataset_strategy=((4, 2),))
+    network = Product(((4, 2), (2, 1)))
+    phase, _ = _cell_graph_executor.compile(network, ones(16, 16))
+    (given,) = _cell_graph_executor.program(phase).inputs
+    assert given.type.shape == (64, 32)

@@ -2,6 +2,7 @@
 
 from shardwright.gradients import DistributedGradReducer
 from shardwright.mindspore.nn import utils
+from shardwright.mindspore.nn.embeddings import EmbeddingLookup, MultiFieldEmbeddingLookup
 from shardwright.mindspore.nn.normalization import (
     BatchNorm1d,
     BatchNorm2d,
@@ -148,6 +149,7 @@ __all__ = [
     "Dropout",
     "DynamicLossScaleUpdateCell",
     "Embedding",
+    "EmbeddingLookup",
     "ExponentialDecayLR",
     "FeedForward",
     "Flatten",
@@ -179,6 +181,7 @@ __all__ = [
     "MicroBatchInterleaved",
     "Mish",
     "Momentum",
+    "MultiFieldEmbeddingLookup",
     "MultiheadAttention",
     "NaturalExpDecayLR",
     "Optimizer",
