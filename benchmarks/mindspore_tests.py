@@ -48,14 +48,30 @@ import inspect
 import re
 import signal
 import sys
+from contextlib import contextmanager
 import pytest
+from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import context
 from shardwright.mindspore.parallel._cost_model_context import reset_cost_model_context
 from shardwright.mindspore.parallel.algo_parameters import reset_algo_parameters
 from shardwright.ops import primitive
 
 PASSED = set()
+RAISED = []
 OWN = primitive.counts_of
+OWN_RAISES = pytest.raises
+
+@contextmanager
+def noted(*expected, **how):
+    with OWN_RAISES(*expected, **how) as found:
+        yield found
+    RAISED.append(found.value)
+
+pytest.raises = noted
+
+def is_refusal(error):
+    lacks = "not supported|no operator is called|has no"
+    return isinstance(error, ShardwrightError) and not re.search(lacks, str(error))
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
@@ -82,6 +98,7 @@ def reset(request, monkeypatch, record_property):
         for name, module in list(sys.modules.items()):
             if name.startswith("shardwright.") and vars(module).get("counts_of") is OWN:
                 monkeypatch.setattr(module, "counts_of", illegal)
+    RAISED.clear()
     signal.signal(signal.SIGPROF, end)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     context.reset_auto_parallel_context()
@@ -91,6 +108,7 @@ def reset(request, monkeypatch, record_property):
     yield
     signal.setitimer(signal.ITIMER_PROF, 0)
     record_property("strategies", len(changed))
+    record_property("lacking", sum(not is_refusal(error) for error in RAISED))
 """
 
 
@@ -99,7 +117,8 @@ class File:
     """The tests of a file: how many passed, why the others did not, what became of mutants.
 
     `checks` has what each test checks that checks something, and `held` how many of a kind pass. A
-    mutant is a test that asserts nothing, with its first strategy made illegal.
+    mutant is a test that asserts nothing, with its first strategy made illegal; `accepted` has the
+    names of those that are not refused.
     """
 
     passed: int = 0
@@ -107,6 +126,7 @@ class File:
     held: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     mutants: Counter[str] = field(default_factory=Counter)
+    accepted: list[str] = field(default_factory=list)
 
 
 def ported(text: str) -> str:
@@ -193,19 +213,27 @@ def _count(case: ET.Element, found: dict[str, File]) -> None:
     bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
     message = (bad[0].get("message") or "") if bad else ""
     if "mutant" in (case.get("name") or ""):
-        changed = any(p.get("value") == "1" for p in case.iter("property"))
+        changed = _property(case, "strategies") == 1
         if not bad or bad[0].tag != "skipped":
             kind = ("refused" if bad else "accepted") if changed else "without a strategy"
             file.mutants[kind] += 1
+            file.accepted += [case.get("name") or ""] * (kind == "accepted")
         return
-    if not bad:
+    if not bad and _property(case, "lacking"):
+        file.reasons["what it expects to be refused is refused for another reason"] += 1
+    elif not bad:
         file.passed += 1
         kind = file.checks.get((case.get("name") or "").partition("[")[0])
         file.held.update([kind] if kind else [])
-        return
-    if message == "collection failure":
-        message = next(iter(re.findall(r"^E +(.*)$", bad[0].text or "", re.M)), message)
-    file.reasons[reason(message)] += 1
+    else:
+        if message == "collection failure":
+            message = next(iter(re.findall(r"^E +(.*)$", bad[0].text or "", re.M)), message)
+        file.reasons[reason(message)] += 1
+
+
+def _property(case: ET.Element, name: str) -> int:
+    """Return a number that the conftest recorded of a test; 0 where there is none."""
+    return sum(int(p.get("value") or 0) for p in case.iter("property") if p.get("name") == name)
 
 
 def reason(message: str) -> str:
@@ -230,11 +258,12 @@ def page(found: dict[str, File], files: int) -> str:
         f"imports. Of {files} files {sum(not f.reasons for f in found.values())} pass whole.",
         f"**{passed} tests pass, {failed} do not** (a file that cannot be imported counts once). "
         "Nothing is run: models are compiled for the ranks that a test names. A test that does not "
-        "pass because something is refused for lack of support has not passed.",
+        "pass because something is refused for lack of support has not passed, nor one that "
+        "expects a refusal of what is legal here (`DID NOT RAISE`).",
         "",
         f"Of the tests that pass, {mutants.total()} assert nothing. **With the first strategy made "
         f"illegal {mutants['refused']} of {told} are refused**; {mutants['without a strategy']} "
-        "others say no strategy: nothing can be made illegal in them.",
+        "others say no strategy: nothing can be made illegal in them. " + _accepted(found),
         "",
         *_checked(list(found.values())),
         "| tests | why they do not pass (most frequent) |",
@@ -247,6 +276,16 @@ def page(found: dict[str, File], files: int) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _accepted(found: dict[str, File]) -> str:
+    """Return the sentence that names the mutants that are not refused."""
+    names = [
+        f"`{name}::{test.partition('[')[0]}`"
+        for name, file in sorted(found.items())
+        for test in file.accepted
+    ]
+    return f"Not refused: {', '.join(names)}." if names else ""
 
 
 def _checked(files: list[File]) -> list[str]:

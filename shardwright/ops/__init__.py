@@ -10,6 +10,7 @@ from typing import Any
 from shardwright.operators.info import operator_names
 from shardwright.ops.arrays import (
     Cdist,
+    EmbeddingLookup,
     LinSpace,
     NanToNum,
     Range,
@@ -21,6 +22,7 @@ from shardwright.ops.arrays import (
     ScatterUpdate,
     SplitTensor,
     SplitWithSize,
+    StridedSlice,
     TraceV2,
     TruncateDiv,
     TruncateMod,
@@ -54,7 +56,6 @@ from shardwright.ops.composite import (
     AssignSub,
     DivMod,
     DropoutDoMask,
-    EmbeddingLookup,
     Hypot,
     KLDivLoss,
     L2Loss,
@@ -62,7 +63,6 @@ from shardwright.ops.composite import (
     MaskedFill,
     MulNoNan,
     SquareSumAll,
-    StridedSlice,
     Swiglu,
     TensorScatterAdd,
     TensorScatterSub,

@@ -1,4 +1,4 @@
-"""Operators of MindSpore that split, repeat and fill tensors, as compositions."""
+"""Operators of MindSpore that look up, split, repeat and fill tensors, as compositions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
 from shardwright.ops.composite import Assign, Composition, TensorScatterAdd, TensorScatterSub
 from shardwright.ops.primitive import record_strategy
 from shardwright.parameter import Parameter
@@ -27,6 +28,67 @@ class SplitWithSize(Composition):
             parts.append(apply("slice", x, begin=start, size=shape))
             begin += size
         return tuple(parts)
+
+
+class EmbeddingLookup(Composition):
+    """Rows of a table whose first row is `offset`; rows outside of it are zero."""
+
+    def compose(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
+        """Look up."""
+        indices = apply("add_scalar", input_indices, value=-offset) if offset else input_indices
+        return apply("gather", input_params, indices)
+
+
+class StridedSlice(Composition):
+    """The elements from `begin` to before `end` of each dimension, by `strides`.
+
+    Parameters
+    ----------
+    begin_mask, end_mask : int
+        Bits of the entries whose bound is not read: they begin or end where the tensor does.
+    ellipsis_mask : int
+        Must be 0.
+    new_axis_mask : int
+        Bits of the entries that stand for a new dimension of size one, and read no bounds.
+    shrink_axis_mask : int
+        Bits of the other entries of which the element at `begin` alone is taken.
+    """
+
+    def __init__(
+        self,
+        begin_mask: int = 0,
+        end_mask: int = 0,
+        ellipsis_mask: int = 0,
+        new_axis_mask: int = 0,
+        shrink_axis_mask: int = 0,
+    ) -> None:
+        if ellipsis_mask != 0:
+            raise wrong_value("ellipsis_mask", ellipsis_mask, "0", "index the tensor instead")
+        self.begin_mask, self.end_mask = begin_mask, end_mask
+        self.new_axis_mask, self.shrink_axis_mask = new_axis_mask, shrink_axis_mask
+        for name, mask in vars(self).items():
+            NOT_NEGATIVE_INTEGER.check(name, mask)
+
+    def compose(
+        self,
+        input_x: Tensor,
+        begin: tuple[int, ...],
+        end: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+    ) -> Tensor:
+        """Slice; a negative bound counts from the end. Other dimensions stay whole."""
+        steps = strides or (1,) * len(begin)
+
+        def index(d: int, first: int, last: int, step: int) -> int | slice | None:
+            if self.new_axis_mask >> d & 1:
+                return None
+            if self.shrink_axis_mask >> d & 1:
+                return first
+            start = None if self.begin_mask >> d & 1 else first
+            return slice(start, None if self.end_mask >> d & 1 else last, step)
+
+        bounds = zip(begin, end, steps, strict=True)
+        return input_x[tuple(index(d, *bound) for d, bound in enumerate(bounds))]
 
 
 class SplitTensor(Composition):

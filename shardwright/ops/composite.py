@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.graph import Node, Value
-from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
+from shardwright.ir.values import wrong_value
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.notation import resolve
@@ -291,67 +291,6 @@ class DropoutDoMask(Composition):
         if isinstance(keep_prob, Tensor):
             return masked / keep_prob
         return masked * (1.0 / keep_prob)
-
-
-class EmbeddingLookup(Composition):
-    """Rows of a table whose first row is `offset`; rows outside of it are zero."""
-
-    def compose(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
-        """Look up."""
-        indices = apply("add_scalar", input_indices, value=-offset) if offset else input_indices
-        return apply("gather", input_params, indices)
-
-
-class StridedSlice(Composition):
-    """The elements from `begin` to before `end` of each dimension, by `strides`.
-
-    Parameters
-    ----------
-    begin_mask, end_mask : int
-        Bits of the entries whose bound is not read: they begin or end where the tensor does.
-    ellipsis_mask : int
-        Must be 0.
-    new_axis_mask : int
-        Bits of the entries that stand for a new dimension of size one, and read no bounds.
-    shrink_axis_mask : int
-        Bits of the other entries of which the element at `begin` alone is taken.
-    """
-
-    def __init__(
-        self,
-        begin_mask: int = 0,
-        end_mask: int = 0,
-        ellipsis_mask: int = 0,
-        new_axis_mask: int = 0,
-        shrink_axis_mask: int = 0,
-    ) -> None:
-        if ellipsis_mask != 0:
-            raise wrong_value("ellipsis_mask", ellipsis_mask, "0", "index the tensor instead")
-        self.begin_mask, self.end_mask = begin_mask, end_mask
-        self.new_axis_mask, self.shrink_axis_mask = new_axis_mask, shrink_axis_mask
-        for name, mask in vars(self).items():
-            NOT_NEGATIVE_INTEGER.check(name, mask)
-
-    def compose(
-        self,
-        input_x: Tensor,
-        begin: tuple[int, ...],
-        end: tuple[int, ...],
-        strides: tuple[int, ...] | None = None,
-    ) -> Tensor:
-        """Slice; a negative bound counts from the end. Other dimensions stay whole."""
-        steps = strides or (1,) * len(begin)
-
-        def index(d: int, first: int, last: int, step: int) -> int | slice | None:
-            if self.new_axis_mask >> d & 1:
-                return None
-            if self.shrink_axis_mask >> d & 1:
-                return first
-            start = None if self.begin_mask >> d & 1 else first
-            return slice(start, None if self.end_mask >> d & 1 else last, step)
-
-        bounds = zip(begin, end, steps, strict=True)
-        return input_x[tuple(index(d, *bound) for d, bound in enumerate(bounds))]
 
 
 class TensorScatterAdd(Composition):
