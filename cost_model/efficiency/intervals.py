@@ -75,38 +75,17 @@ class Apart:
         return {"interval_share": SHARE, **asdict(self)}
 
 
-def step_interval(
-    seconds: float, cluster: Cluster, is_dense: bool, recipe: str = ""
-) -> Interval | None:
-    """Return the interval of a predicted step; None where `known_by` says that nothing tells."""
-    how = known_by(seconds, cluster, is_dense, recipe)
-    if how is None:
-        return None
-    found = _table()[how]
-    return Interval(seconds * found["low"], seconds * found["high"], how, found["source"])
-
-
-def told_apart(seconds: float, cluster: Cluster, is_dense: bool, recipe: str = "") -> Apart | None:
-    """Return by how much steps have to differ; None where no published ratios tell.
-
-    That is where `known_by` says that nothing tells, and of programs without a software.
-    """
-    how = known_by(seconds, cluster, is_dense, recipe)
-    found = None if how is None else _table()[how].get("apart")
-    return None if how is None or found is None else Apart(**found, known_by=how)
-
-
-def known_by(seconds: float, cluster: Cluster, is_dense: bool, recipe: str = "") -> str | None:
-    """Return how the figures of a predicted step are known, as `Interval` says.
-
-    None where the device's figures, or that of a recipe, are of its data sheet or scaled from
-    another device's, or the step is shorter than all published ones: no published step of such a
-    kind was compared.
+@dataclass(frozen=True)
+class Step:
+    """A predicted step.
 
     Parameters
     ----------
     seconds : float
-        The step.
+        How long it takes.
+    of_layer : float
+        The same for each layer and micro-batch on a device of a pipeline: seconds of the step over
+        the layers of a stage and the micro-batches.
     cluster : Cluster
         The devices, with the software that the step is of.
     is_dense : bool
@@ -114,17 +93,54 @@ def known_by(seconds: float, cluster: Cluster, is_dense: bool, recipe: str = "")
     recipe : str
         The recipe of low precision of its products; empty without one.
     """
-    table, run_by, device = _table(), cluster.software, cluster.device
-    found = "program"
-    if run_by is not None:
-        is_fitted = device.name in table["fitted_to"].get(run_by.name.split("+")[0], ())
-        found = "fitted" if is_fitted and is_dense else "left_out"
-    is_known = device.efficiency is not None and device.efficiency.matmul.tag in _KNOWN
-    if seconds < table["shortest"] or not (is_known or found == "fitted"):
+
+    seconds: float
+    of_layer: float
+    cluster: Cluster
+    is_dense: bool
+    recipe: str = ""
+
+    @property
+    def known_by(self) -> str | None:
+        """How its figures are known, as `Interval` says.
+
+        None where the device's figures, or that of a recipe, are of its data sheet or scaled from
+        another device's, or the step is shorter than all published ones: no published step of such
+        a kind was compared. So it is where nothing was fitted to its software and its layers are
+        short: they take what the host takes to launch them, which software alone tells.
+        """
+        table, run_by, device = _table(), self.cluster.software, self.cluster.device
+        found = "program"
+        if run_by is not None:
+            is_fitted = device.name in table["fitted_to"].get(run_by.name.split("+")[0], ())
+            found = "fitted" if is_fitted and self.is_dense else "left_out"
+        is_known = device.efficiency is not None and device.efficiency.matmul.tag in _KNOWN
+        if self.seconds < table["shortest"] or not (is_known or found == "fitted"):
+            return None
+        if found == "left_out" and self.of_layer < table["shortest_layer"]:
+            return None
+        if self.recipe and device.recipes[self.recipe].tag not in _KNOWN:
+            return None
+        return found
+
+
+def step_interval(step: Step) -> Interval | None:
+    """Return the interval of a predicted step; None where no published step tells."""
+    how = step.known_by
+    if how is None:
         return None
-    if recipe and device.recipes[recipe].tag not in _KNOWN:
-        return None
-    return found
+    found, seconds = _table()[how], step.seconds
+    return Interval(seconds * found["low"], seconds * found["high"], how, found["source"])
+
+
+def told_apart(step: Step) -> Apart | None:
+    """Return by how much other steps have to differ; None where no published ratios tell.
+
+    That is where no published step tells, and of programs without a software.
+    """
+    how = step.known_by
+    found = None if how is None else _table()[how].get("apart")
+    return None if how is None or found is None else Apart(**found, known_by=how)
 
 
 @cache

@@ -5,15 +5,17 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training import Failures, Training
+from shardwright.compiler.plans.parallelism import Parallelism
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import Rates, rates
 from shardwright.cost_model.efficiency.hardware import Device
-from shardwright.cost_model.efficiency.intervals import Interval, step_interval
+from shardwright.cost_model.efficiency.intervals import Interval, Step, step_interval
 from shardwright.cost_model.efficiency.published import SHORT, beyond_published
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mean_device
 from shardwright.cost_model.pipelines.step import MemoryLimit
+from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.recipes import FLOAT4, RECIPES
 from shardwright.tools.answers.headline import Headline
@@ -43,7 +45,10 @@ def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -
         return None
     precision = plan.document.precision
     recipe = precision if precision in RECIPES else ""
-    return step_interval(seconds, cluster, is_dense(plan.program), recipe)
+    found = Parallelism.of(plan)
+    layers = len({block_of(node.scope) for node in plan.model.nodes} - {""}) or 1
+    of_layer = seconds * found.groups / (layers * found.passes)
+    return step_interval(Step(seconds, of_layer, cluster, is_dense(plan.program), recipe))
 
 
 def is_dense(graph: Graph) -> bool:

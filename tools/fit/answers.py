@@ -32,7 +32,7 @@ from shardwright.compiler.fit.questions import (
 )
 from shardwright.compiler.fit.robust import Robust, errors_of, robust
 from shardwright.compiler.fit.simplest import simplest
-from shardwright.cost_model.efficiency.intervals import Apart, told_apart
+from shardwright.cost_model.efficiency.intervals import Apart, Step, told_apart
 from shardwright.cost_model.efficiency.published import SHORT
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import ShardwrightError
@@ -96,7 +96,10 @@ class Answers:
         if best is None or self.subject.tokens is None or not is_told:
             return None
         named = precision if recipe is not None else ""
-        return told_apart(best.seconds, self.model.run_on, is_dense(self.model.graph), named)
+        passes = best.plan.passes(self.subject.samples, self.devices)
+        of_layer = best.seconds * best.plan.pipeline / (self.model.layers * passes)
+        where = self.model.run_on, is_dense(self.model.graph), named
+        return told_apart(Step(best.seconds, of_layer, *where))
 
     @cached_property
     def best(self) -> Evaluated | None:

@@ -5,13 +5,23 @@ import pytest
 import shardwright as sw
 from shardwright.compiler.rates import rates
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.intervals import SHARE, Apart, step_interval, told_apart
+from shardwright.cost_model.efficiency.intervals import (
+    SHARE,
+    Apart,
+    Step,
+    step_interval,
+    told_apart,
+)
 from shardwright.cost_model.efficiency.software import software
 from shardwright.tools.answers.told import interval_of
 
 
-def interval(name, run_by, seconds=2.0, is_dense=True, recipe=""):
-    return step_interval(seconds, cluster(name).run_by(software(run_by)), is_dense, recipe)
+def step(name, run_by="ideal", seconds=2.0, of_layer=0.1, is_dense=True, recipe=""):
+    return Step(seconds, of_layer, cluster(name).run_by(software(run_by)), is_dense, recipe)
+
+
+def interval(*given, **others):
+    return step_interval(step(*given, **others))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +70,8 @@ def test_what_no_published_step_tells_has_no_interval(name, run_by, seconds):
 
 
 def test_fitted_plans_are_told_apart_by_less_than_others():
-    on = cluster("h100-3200g")
     fitted, left_out = (
-        told_apart(2.0, on.run_by(software(name)), is_dense=True)
-        for name in ("megatron-core", "deepspeed")
+        told_apart(step("h100-3200g", name)) for name in ("megatron-core", "deepspeed")
     )
     assert fitted is not None
     assert left_out is not None
@@ -71,14 +79,23 @@ def test_fitted_plans_are_told_apart_by_less_than_others():
     assert 0 < fitted.share < left_out.share
     assert "pairs of published steps" in fitted.source
     assert fitted.document["share"] == fitted.share
-    assert told_apart(2.0, cluster("gb200-nvl72"), is_dense=True) is None  # no step tells
-    assert told_apart(2.0, on, is_dense=True) is None  # no ratios of programs tell
+    assert told_apart(step("gb200-nvl72")) is None  # no step tells
+    assert told_apart(step("h100-3200g")) is None  # no ratios of programs tell
 
 
 @pytest.mark.parametrize(("other", "tells"), [(1.0, False), (1.19, False), (1.21, True)])
 def test_steps_are_told_apart_by_a_share_of_the_faster_one(other, tells):
     apart = Apart(0.2, "fitted", "no pair")
     assert apart.tells(2.0, 2.0 * other) == apart.tells(2.0 * other, 2.0) == tells
+
+
+def test_layers_that_wait_for_a_host_that_was_not_fitted_have_no_interval():
+    short = {"of_layer": 0.009}
+    assert interval("h100-3200g", "deepspeed", **short) is None
+    assert told_apart(step("h100-3200g", "deepspeed", **short)) is None
+    assert interval("h100-3200g", "megatron-core", is_dense=False, **short) is None
+    assert interval("h100-3200g", "megatron-core", **short) is not None
+    assert interval("h100-3200g", "ideal", **short) is not None
 
 
 def test_a_recipe_whose_figure_is_scaled_has_no_interval():
