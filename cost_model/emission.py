@@ -6,8 +6,9 @@ factor, as a pattern of all strategies: under each, the axes of a factor take th
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from shardwright.cost_model.backward_memory import GradientWork, Moment, Turn, Work, work_of
@@ -140,20 +141,34 @@ class OperatorEmitter:
         return [f for f in splittable if f not in halos and rule.sizes[f] > 1]
 
     def _pattern(self, fixed: Assignment) -> "_Pattern | None":
-        """Return the pattern of the strategies with a part; None where there is none.
-
-        No strategy may split all factors, as where one contracts to a sum and another to a maximum.
-        """
-        sizes = self.info.rule.sizes
-        own = [MeshAxis(_own_axis(factor), sizes[factor]) for factor in self._free]
+        """Return the pattern of the strategies with a part, for the mesh; None if there is none."""
         used = {axis for _, axes in fixed for axis in axes}
-        mesh = Mesh((*own, *(axis for axis in self.mesh.axes if axis.name in used)))
-        axes = dict(fixed) | {factor: (_own_axis(factor),) for factor in self._free}
-        strategy = Strategy.of({factor: axes[factor] for factor in sizes if factor in axes})
-        try:
-            return _Pattern(self.info, strategy, self.wanted, mesh)
-        except (IRError, StrategyError):
-            return None
+        axes = tuple([axis for axis in self.mesh.axes if axis.name in used])
+        pattern = _pattern_of(self.info, self.wanted, tuple(self._free), fixed, axes)
+        return None if pattern is None else pattern.for_another_mesh()
+
+
+@lru_cache(maxsize=4096)
+def _pattern_of(
+    info: OperatorInfo,
+    wanted: tuple[bool, ...],
+    free: tuple[str, ...],
+    fixed: Assignment,
+    axes: tuple[MeshAxis, ...],
+) -> "_Pattern | None":
+    """Return the pattern of the strategies with a part, on all meshes that have its axes.
+
+    None where there is none: no strategy may split all factors, as where one contracts to a sum and
+    another to a maximum.
+    """
+    sizes = info.rule.sizes
+    mesh = Mesh((*[MeshAxis(_own_axis(factor), sizes[factor]) for factor in free], *axes))
+    split = dict(fixed) | {factor: (_own_axis(factor),) for factor in free}
+    strategy = Strategy.of({factor: split[factor] for factor in sizes if factor in split})
+    try:
+        return _Pattern(info, strategy, wanted, mesh)
+    except (IRError, StrategyError):
+        return None
 
 
 def _own_axis(factor: str) -> str:
@@ -235,6 +250,12 @@ class _Pattern:
         self.operands, self.results = self._all(operands), self._all(results)
         self.is_form = len(split.made) > len(left)
         self.gradient = self._gradient(split, left, wanted, mesh) if any(wanted) else None
+
+    def for_another_mesh(self) -> "_Pattern":
+        """Return the pattern with tensors of which nothing is known under the axes of a mesh."""
+        other = copy(self)
+        other._tensors = [_Tensor(tensor.type, tensor.layout) for tensor in self._tensors]
+        return other
 
     def _gradient(
         self,
