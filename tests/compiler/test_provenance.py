@@ -104,7 +104,7 @@ def test_programs_written_by_hand(network):
 @pytest.mark.parametrize("search", ["exact", "tensor_parallel", "fully_sharded"])
 @pytest.mark.parametrize("seed", first(2, range(4)))
 def test_random_programs(seed, search):
-    options = CompileOptions(search=search, optimizer=ADAM, fusion=64.0, loss_scale=2.0)
+    options = CompileOptions(search=search, optimizer=ADAM, fusion=64.0, loss_scale=2.0, **ANY_PLAN)
     for graph in (random_graph(seed, 6), any_graph(seed)):
         check(compile_graph(graph, CPU, 4, options), CPU)
 

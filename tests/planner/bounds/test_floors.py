@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved")
 ON_POD = {"cluster": "a100-pod:figures=datasheet", "optimizer": "adam"}
 
 
+@cache
 def drawn(
     seed: int, schedule: str, launches: float = 0.0
 ) -> tuple[ComputationFloor, Configuration, float]:
