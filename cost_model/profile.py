@@ -8,7 +8,7 @@ profiles that price the emitted program node by node; most profiles derive from 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from typing import ClassVar, Self
@@ -188,6 +188,8 @@ class ProfileRequest:
         Whether parameters are stored as finely split as they can be.
     weights : object
         The weights of the profile, where it has some that can be set.
+    among : mapping of OperatorInfo to (frozenset of Strategy)
+        The only strategies that are priced of some operators.
     """
 
     planner: RedistributionPlanner
@@ -197,6 +199,7 @@ class ProfileRequest:
     minimizes_cost: bool = True
     scattered: bool = False
     weights: object = None
+    among: Mapping[OperatorInfo, frozenset[Strategy]] = field(default_factory=dict)
 
 
 def never(info: OperatorInfo) -> bool:

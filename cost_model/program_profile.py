@@ -1,9 +1,10 @@
 """Profiles that price the emitted program, node by node."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -44,6 +45,12 @@ Emissions = dict[tuple[OperatorInfo, tuple[bool, ...]], list[tuple[Emission, int
 """Each strategy of an operator emitted, with the position of the one that costs the same."""
 Tables = dict[tuple[OperatorInfo, tuple[bool, ...]], OperatorTable]
 """The strategies of operators, by the gradients that are wanted of their operands."""
+
+
+@lru_cache(maxsize=4096)  # equal operators share their information
+def every_strategy(info: OperatorInfo, mesh: Mesh) -> tuple[Strategy, ...]:
+    """Return every legal strategy of an operator."""
+    return info.generate_strategies(mesh)
 
 
 class ProgramProfile(CostProfile):
@@ -92,12 +99,15 @@ class ProgramProfile(CostProfile):
         # What the forward nodes of the emissions cost the second time, of the table that is made.
         self._forward: dict[int, list[tuple[float, float]]] = {}
         self._emissions: Emissions = {} if emissions is None else emissions
+        self._among: Mapping[OperatorInfo, frozenset[Strategy]] = {}
 
     @classmethod
     def create(cls, request: ProfileRequest) -> Self:
         """Return the profile of a compilation."""
         planner = request.planner
-        return cls(planner.mesh, request.cluster, request.update_rule, request.by_orbit, planner)
+        found = cls(planner.mesh, request.cluster, request.update_rule, request.by_orbit, planner)
+        found._among = request.among
+        return found
 
     @classmethod
     def make_planner(cls, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
@@ -162,7 +172,7 @@ class ProgramProfile(CostProfile):
         return self._tables[key]
 
     def _make_table(self, info: OperatorInfo, wanted: tuple[bool, ...]) -> OperatorTable:
-        strategies = info.generate_strategies(self.mesh, self.kinds)
+        strategies = self._strategies(info)
         priced = self._priced(info, strategies, wanted)
         emissions = [emission for _, emission in priced]
         return OperatorTable(
@@ -180,6 +190,13 @@ class ProgramProfile(CostProfile):
             ),
             self._recompute_cost(emissions),
         )
+
+    def _strategies(self, info: OperatorInfo) -> tuple[Strategy, ...]:
+        """Return the strategies of an operator; all, if it has none of those asked for."""
+        if not (asked := self._among.get(info, frozenset())):
+            return info.generate_strategies(self.mesh, self.kinds)
+        found = every_strategy(info, self.mesh)
+        return tuple(strategy for strategy in found if strategy in asked) or found
 
     def _recompute_cost(self, emissions: Sequence[Emission]) -> RecomputeCost:
         """Price the forward nodes of each strategy, exchanges of halos by operand."""

@@ -23,7 +23,7 @@ from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions, Mode
 from shardwright.search.driver import SEARCHES, search
-from shardwright.search.heuristics.named_plan import ByName
+from shardwright.search.heuristics.named_plan import ByName, NamedStrategies
 from shardwright.search.method import SearchMethod, SearchResult
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.builder import build_search_space
@@ -79,6 +79,8 @@ class SearchRequest:
         An equal request of another search, which may have built the problems.
     others : mapping
         The `spaces` of the searches by other weights: what one has built, this one only prices.
+    named : NamedStrategies, optional
+        The strategies of a named plan: the problem is built with these alone.
     """
 
     source: Graph
@@ -98,6 +100,7 @@ class SearchRequest:
     others: Mapping[ResourceWeights | None, Mapping[str, SearchSpace]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    named: NamedStrategies | None = None
     spaces: dict[str, SearchSpace] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )  # that were built so far
@@ -137,6 +140,11 @@ class SearchRequest:
         passes = self.options.passes
         return None if passes == 1 else micro_batches(self.source, passes)
 
+    @property
+    def micro_source(self) -> Graph:
+        """The program of one micro-batch."""
+        return self.source if self.micro is None else self.micro.graph
+
     def decisions(self, result: SearchResult) -> Decisions:
         """Return the decisions of a search, for the program of the whole batch."""
         return result.decisions if self.micro is None else self.micro.lifted(result.decisions)
@@ -164,6 +172,7 @@ class SearchRequest:
             minimizes_cost=self.method.minimizes_cost,
             scattered=self.options.sharding is not None,
             weights=self.options.cost_weights,
+            among={} if self.named is None else self.named.by_operator(self.micro_source),
         )
         return PROFILES[self.options.cost_model].create(request)
 
@@ -245,7 +254,7 @@ class SearchRequest:
         if self.options.sharding is not None:
             self.options.sharding.check_mesh(self.planner.mesh)
         return build_search_space(
-            self.source if self.micro is None else self.micro.graph,
+            self.micro_source,
             self.profile,
             optimizer=self.options.optimizer,
             pins=pins,
@@ -293,7 +302,7 @@ class SearchRequest:
     def solve(self, space: SearchSpace, limits: SearchOptions) -> SearchResult:
         """Search a problem of this request within limits."""
         plan = self.options.named_plan
-        return search(space, self.search if plan is None else ByName(plan), limits)
+        return search(space, self.search if plan is None else ByName(plan, self.named), limits)
 
 
 def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from shardwright.cost_model.program_profile import every_strategy
 from shardwright.dataflow.samples import OWN_SAMPLES
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -116,4 +117,4 @@ def legal_strategy(
 
 @lru_cache(maxsize=4096)  # equal operators share their information
 def _strategies(info: OperatorInfo, mesh: Mesh) -> frozenset[Strategy]:
-    return frozenset(info.generate_strategies(mesh))
+    return frozenset(every_strategy(info, mesh))

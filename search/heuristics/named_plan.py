@@ -21,6 +21,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
+from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.search.heuristics.completion import Preference, complete, replicated
 from shardwright.search.heuristics.tensor_ranks import (
     Walk,
@@ -192,6 +193,13 @@ class NamedStrategies:
                 hint=f"leave `{name}` out",
             )
         return changed
+
+    def by_operator(self, graph: Graph) -> Mapping[OperatorInfo, frozenset[Strategy]]:
+        """Return the strategies of equal operators of the program."""
+        found: dict[OperatorInfo, set[Strategy]] = {}
+        for node in graph.nodes:
+            found.setdefault(info_of(graph, node), set()).add(self.strategies[node.name])
+        return {info: frozenset(strategies) for info, strategies in found.items()}
 
     def storage(self, parameter: str) -> tuple[str, ...]:
         """Return the axes over which ZeRO divides a parameter."""
