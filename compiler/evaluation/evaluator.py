@@ -6,14 +6,13 @@ communication are those of the compiled program. Everything that tells what a pl
 none, asks here.
 """
 
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
 
 from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.parts import Parts, parts_of
+from shardwright.compiler.evaluation.repeated import RepeatedModel
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages
 from shardwright.cost_model.buffers import MemoryUseReport
@@ -34,33 +33,29 @@ from shardwright.dataflow.update_rules import rules_within, with_rules
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
-from shardwright.ir.mesh import Mesh
 from shardwright.passes.base import Pass
 from shardwright.passes.clean_up import CleanUp
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
-from shardwright.planner.evaluation.lengthening import NotRepeatedError
-from shardwright.planner.evaluation.repeats import KEPT, Kept, Overrides
 from shardwright.planner.evaluation.simulated_step import (
     SimulatedStep,
     in_least_memory,
     tolerance_of,
 )
-from shardwright.planner.evaluation.tiles import Shortened, shortened
+from shardwright.planner.evaluation.tiles import Shortened
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked, canonical_form, fused, marking, partitioned
 from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.buckets import fastest_fusion
 from shardwright.planner.whole.plan import NO_BUCKETS
+from shardwright.search.heuristics.named_plan import NamedStrategies
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
+from shardwright.search.plan_axes import PlanAxes
 from shardwright.search.plan_dimensions import Words
 from shardwright.solver.work import Budget
-
-T = TypeVar("T")
-_KEPT: tuple[Kept, ...] = ((1, 1), (2, 1), KEPT)  # layers that stay at the ends of equal ones
 
 
 @dataclass(frozen=True)
@@ -235,37 +230,6 @@ class Evaluation:
         return program, None if options.rewrites_programs else timeline
 
 
-@dataclass(frozen=True)
-class _Model:
-    """A model in canonical form, and with few of its equal layers, the fewest first.
-
-    Which of the shorter ones repeats is remembered for plans with sequence parallelism and without.
-    """
-
-    whole: Graph
-    overrides: Overrides
-    _shorter: dict[Kept, Shortened | None] = field(default_factory=dict)
-    _first: dict[bool, int] = field(default_factory=dict)
-
-    def repeated(self, plan: NamedPlan, of: Callable[[Shortened], T]) -> T | None:
-        """Return what is found with few layers that repeat under a plan; None where none do."""
-        begin = self._first.get(plan.sequence_parallel, 0)
-        for number, kept in enumerate(_KEPT[begin:], begin):
-            few = self._few(kept)
-            with suppress(NotRepeatedError):
-                found = None if few is None else of(few)
-                if found is not None:
-                    self._first[plan.sequence_parallel] = number
-                    return found
-        return None
-
-    def _few(self, kept: Kept) -> Shortened | None:
-        if kept not in self._shorter:
-            nothing = Decisions(Mesh(()), {}, {}, stages=stages_of(self.whole))
-            self._shorter[kept] = shortened(self.whole, nothing, self.overrides, kept)
-        return self._shorter[kept]
-
-
 @dataclass
 class Shared:
     """What evaluators of a model on other numbers of devices have in common.
@@ -276,13 +240,13 @@ class Shared:
         What evaluations are charged to.
     ran : list of (Pass, Graph, Graph)
         The passes that ran over the whole model, with what they were given and what they left.
-    models : list of (Graph, tuple of str, _Model)
+    models : list of (Graph, tuple of str, RepeatedModel)
         The forms of the model, by the cuts of its stages.
     """
 
     budget: Budget = field(default_factory=Budget)
     ran: list[tuple[Pass, Graph, Graph]] = field(default_factory=list)
-    models: list[tuple[Graph, tuple[str, ...], _Model]] = field(default_factory=list)
+    models: list[tuple[Graph, tuple[str, ...], RepeatedModel]] = field(default_factory=list)
 
 
 @dataclass
@@ -385,12 +349,14 @@ class Evaluator:
 
     def _program(self, plan: NamedPlan, options: CompileOptions) -> Graph:
         """Return the program of a plan, before gradients are fused."""
-        model, decisions = self._model(options), self._decisions(plan, options)
+        model, decisions = self._model(options), self._decided_in_one_stage(plan, options)
+        whole = self._in_stages(decisions, model.whole, plan)
 
         def of(few: Shortened) -> Graph:
-            return few.lengthened(self._emitted(few.graph, few.decided(decisions), options))
+            own = self._in_stages(few.decided(decisions), few.graph, plan)
+            return replace(few.lengthened(self._emitted(few.graph, own, options)), mesh=whole.mesh)
 
-        return model.repeated(plan, of) or self._emitted(model.whole, decisions, options)
+        return model.repeated(plan, of) or self._emitted(model.whole, whole, options)
 
     def _emitted_alone(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Graph:
         """Return the program of a plan for a model in one stage, before gradients are fused."""
@@ -414,14 +380,17 @@ class Evaluator:
 
     # What a plan decides
 
-    def _decisions(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
-        """Return the decisions of a plan about the whole model, in its stages."""
-        found = self._decided_in_one_stage(plan, options)
-        stages = stages_of(self._model(options).whole)
+    def _in_stages(self, decisions: Decisions, model: Graph, plan: NamedPlan) -> Decisions:
+        """Return decisions of a plan in the stages of a model.
+
+        Few stages that stand for equal ones are each of a device group.
+        """
+        stages = stages_of(model)
         if not stages:
-            return found
-        level = plan.stage_level(self._cluster, self.devices)
-        return in_stages(found, plan.pipeline, stages, plan.order, level)
+            return decisions
+        level, count = plan.stage_level(self._cluster, self.devices), len(model.cuts) + 1
+        groups = count if count < plan.pipeline * plan.chunks else plan.pipeline
+        return in_stages(decisions, groups, stages, plan.order, level)
 
     def _decided_in_one_stage(self, plan: NamedPlan, options: CompileOptions) -> Decisions:
         """Return the decisions of a plan about the whole model: those of few layers, if equal."""
@@ -435,34 +404,47 @@ class Evaluator:
     def _decided(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Decisions:
         """Return the decisions of a plan about a model in one stage, of few layers or of all.
 
-        The problem that they solve is that of all plans on the mesh with as many micro-batches.
+        The problem that they solve is that of all plans that divide operators so, with as many
+        micro-batches.
         """
         planner = self._lowering.planner(plan.mesh(self._cluster, self.devices))
         options = replace(options, optimizer=rules_within(options.optimizer, source))
-        key = id(source), planner.mesh, options.passes, plan.sequence_parallel
-        where = source, self._cluster, planner, options
-        request = SearchRequest(*where, budget=self.shared.budget)
-        first = self._asked.setdefault(key, request)
+        request = SearchRequest(source, self._cluster, planner, options, budget=self.shared.budget)
+        first = self._asked.setdefault((id(source), planner.mesh, options.passes), request)
         request = replace(request, known_micro=first.micro)
+        if not (options.pins or options.result_pins):
+            mesh = planner.mesh
+            named = NamedStrategies.of(plan, request.micro_source, mesh, PlanAxes.of(mesh))
+            request = replace(request, named=named)
+            key = (
+                id(source),
+                mesh,
+                options.passes,
+                plan.sequence_parallel,
+                *named.strategies.items(),
+            )
+            first = self._asked.setdefault(key, request)
         return request.decisions(request.solve(first.space, SearchOptions()))
 
     # The model
 
-    def _model(self, options: CompileOptions) -> _Model:
+    def _model(self, options: CompileOptions) -> RepeatedModel:
         """Return the model in canonical form, in the stages of a plan."""
         source = self._source(options)
         given = given_stages(source, self._cluster, self.devices, options)
         return self._at_cuts(source, () if given is None else given.cuts, options)
 
-    def _in_one_stage(self, options: CompileOptions) -> _Model:
+    def _in_one_stage(self, options: CompileOptions) -> RepeatedModel:
         """Return the model in canonical form, in one stage."""
         return self._at_cuts(self._source(options), (), options)
 
-    def _at_cuts(self, source: Graph, cuts: tuple[str, ...], options: CompileOptions) -> _Model:
+    def _at_cuts(
+        self, source: Graph, cuts: tuple[str, ...], options: CompileOptions
+    ) -> RepeatedModel:
         for known, at, model in self.shared.models:
             if known is source and at == cuts:
                 return model
-        model = _Model(replace(source, cuts=cuts), options.optimizer.overrides)
+        model = RepeatedModel(replace(source, cuts=cuts), options.optimizer.overrides)
         self.shared.models.append((source, cuts, model))
         return model
 

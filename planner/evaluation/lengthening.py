@@ -6,12 +6,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
+from shardwright.ir.attributes import Attributes
 from shardwright.ir.graph import Graph, Node, Parameter, Value
+from shardwright.ir.layout import Layout
 from shardwright.ir.provenance import Provenance
 from shardwright.planner.evaluation.repeats import Layers
 from shardwright.planner.plan.equality import RANDOM, constants
 
 T = TypeVar("T")
+_MOVES, _STAGE = "transfer", "stage"  # the operator between stages, and its attribute
 
 
 class NotRepeatedError(Exception):
@@ -53,17 +56,84 @@ class _Read(NamedTuple):
     name: str
 
 
+class _Stages:
+    """The stages of a pipeline into which layers are put that may have stages of their own.
+
+    Where the last layer of a stretch is some stages behind the first, so is each behind the one
+    before it, and all that follows them is as much later as there are more layers.
+
+    Parameters
+    ----------
+    pairs : sequence of (int, Node, Node)
+        What the first layer of a stretch runs, and the last: the number of the stretch, and both.
+    counts : sequence of int
+        How many layers are put between them.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[int, Node, Node]], counts: Sequence[int]) -> None:
+        self.distance, self._counts = [0] * len(counts), counts
+        self._begin = [0] * len(counts)  # the first stage of the last layer
+        for number in range(len(counts)):
+            first = _first_stage([one for of, one, _ in pairs if of == number])
+            last = _first_stage([other for of, _, other in pairs if of == number])
+            self.distance[number], self._begin[number] = last - first, last
+
+    def are_alike(self, number: int, one: Value, two: Value) -> bool:
+        """Return whether a value of the first layer is what another is in the last."""
+        layout, distance = one.layout, self.distance[number]
+        if distance and layout is not None and layout.stage is not None:
+            layout = layout.at(layout.stage + distance)
+        return one.type == two.type and layout == two.layout
+
+    def layout(self, layout: Layout | None, of: int, place: int) -> Layout | None:
+        """Return a layout of a layer at a place of a stretch, behind the first; of none is -1."""
+        if layout is None or layout.stage is None:
+            return layout
+        stage = layout.stage
+        for number, distance in enumerate(self.distance):
+            if number == of:
+                stage += distance * place
+            elif layout.stage >= self._begin[number]:
+                stage += distance * self._counts[number]
+        return layout.at(stage)
+
+    def moved(self, node: Node, of: int, place: int) -> Node:
+        """Return a node in the stage that it is in now; see `layout`."""
+        if not any(self.distance) or _stage_of(node) is None:
+            return node
+        results = tuple(
+            replace(value, layout=self.layout(value.layout, of, place)) for value in node.results
+        )
+        node = replace(node, results=results)
+        if node.operator != _MOVES:
+            return node
+        return replace(node, attributes={**node.attributes, _STAGE: _stage_of(node)})
+
+
+def _first_stage(nodes: Sequence[Node]) -> int:
+    """Return the first stage that runs nodes forward; 0 without stages."""
+    forward = (_stage_of(node) for node in nodes if node.provenance.phase == "forward")
+    return min((stage for stage in forward if stage is not None), default=0)
+
+
+def _stage_of(node: Node) -> int | None:
+    layout = node.results[0].layout
+    return None if layout is None else layout.stage
+
+
 class _Stretch:
     """The layers of one stretch: what values are called in each, by their names in the first.
 
     Parameters
     ----------
+    number : int
+        Which stretch it is.
     layers : Layers
         The layers, of which the first and the last stay.
     """
 
-    def __init__(self, layers: Layers) -> None:
-        self.layers, self.count = layers, len(layers) - 2
+    def __init__(self, number: int, layers: Layers) -> None:
+        self.number, self.layers, self.count = number, layers, len(layers) - 2
         self.second = dict(zip(layers[0], layers[-1], strict=True))
         self.first: dict[str, str] = {}
         self.names: list[dict[str, str]] = []
@@ -140,7 +210,7 @@ class _Lengthening:
 
     def __init__(self, whole: Graph, program: Graph, stretches: Sequence[Layers]) -> None:
         self.whole, self.short = whole, program
-        self.stretches = [_Stretch(layers) for layers in stretches]
+        self.stretches = [_Stretch(number, layers) for number, layers in enumerate(stretches)]
         self.counts = [one.count for one in self.stretches]
         self.sides: dict[str, int] = {}
         for number, layers in enumerate(stretches):
@@ -148,6 +218,7 @@ class _Lengthening:
             self.sides |= dict.fromkeys(layers[-1], _side_of(number, 1))
         sides = [self._of_node(node) for node in program.nodes]
         self.nodes = _Between(program.nodes, sides)
+        self.stages = _Stages([*self.nodes.pairs], self.counts)
         self.stored = _Between(program.parameters, [self._of_stored(p) for p in program.parameters])
         for number, first, last in self.stored.pairs:
             self._name(number, first.name, last.name)
@@ -174,8 +245,9 @@ class _Lengthening:
 
     def check(self) -> dict[str, list[_Read]]:
         """Return what the operators of the first layers read, once the last ones are equal."""
-        for _, p, q in self.stored.pairs:
-            _check(_are_alike(p.value, q.value) and p.role == q.role)
+        for number, p, q in self.stored.pairs:
+            _check(self.stages.are_alike(number, p.value, q.value) and p.role == q.role)
+        _check(not any(self.stages.distance) or not self._sums_over_layers())
         _check(not any(map(self.sides.get, self.short.outputs)))
         return {
             one.name: self._reads_of(self.stretches[number], one, two)
@@ -188,16 +260,19 @@ class _Lengthening:
         for number, one, two in self.nodes.pairs:
             stretch, reads = self.stretches[number], read[one.name]
             further = [r.step == 1 for r in reads], [r.step == -1 for r in reads]
-            ends[one.name] = stretch.reads(one, reads, -1, further[0])
-            ends[two.name] = stretch.reads(two, reads, stretch.count, further[1])
+            first = stretch.reads(one, reads, -1, further[0])
+            last = stretch.reads(two, reads, stretch.count, further[1])
+            ends[one.name] = self.stages.moved(first, number, 0)
+            ends[two.name] = self.stages.moved(last, number, stretch.count)
         updates = _Between(short.updates, [self.sides.get(name, 0) for name, _ in short.updates])
         nodes = self.nodes.filled(
             self.counts, lambda one, of, number: self._put(one, read[one.name], of, number)
         )
         kept = {node.name: ends.get(node.name) or self._outside(node) for node in short.nodes}
+        parameters = self.stored.filled(self.counts, self._put_parameter)
         return replace(
             short,
-            parameters=self.stored.filled(self.counts, self._put_parameter),
+            parameters=tuple(map(self._kept_parameter, parameters)),
             nodes=tuple([kept.get(node.name, node) for node in nodes]),
             updates=updates.filled(self.counts, self._put_update),
         )
@@ -205,8 +280,10 @@ class _Lengthening:
     def _reads_of(self, stretch: _Stretch, one: Node, two: Node) -> list[_Read]:
         """Return what an operator of a stretch reads, once it is equal in both layers."""
         _check(one.operator == two.operator)
-        _check(constants(one.attributes) == constants(two.attributes))
-        _check(one.strategy == two.strategy and all(map(_are_alike, one.results, two.results)))
+        _check(_constants(one) == _constants(two))
+        pairs = zip(one.results, two.results, strict=True)
+        _check(one.strategy == two.strategy)
+        _check(all(self.stages.are_alike(stretch.number, *pair) for pair in pairs))
         _check(one.provenance.role == two.provenance.role)
         reads = list(map(stretch.reading, _named(one), _named(two)))
         outside = {self.sides.get(read.name, 0) for read in reads if read.step is None} - {0}
@@ -224,7 +301,7 @@ class _Lengthening:
         if RANDOM in attributes:
             model = self.whole.producers[own[node.provenance.operator]]
             attributes = {**attributes, RANDOM: model.attributes[RANDOM]}
-        return Node(
+        found = Node(
             node.operator,
             tuple(operands),
             tuple([Value(own[r.name], r.type, r.layout) for r in node.results]),
@@ -233,6 +310,7 @@ class _Lengthening:
             node.strategy,
             Provenance(operator, node.provenance.role, tensor, target),
         )
+        return self.stages.moved(found, of, number + 1)
 
     def _put_update(self, update: tuple[str, str], of: int, number: int) -> tuple[str, str]:
         names = self.stretches[of].names[number]
@@ -244,11 +322,37 @@ class _Lengthening:
         attributes = parameter.attributes
         if parameter.name in self.stretches[of].layers[0]:
             attributes = self.whole.parameter(name).attributes
-        value = replace(parameter.value, name=name)
+        layout = self.stages.layout(parameter.value.layout, of, number + 1)
+        value = replace(parameter.value, name=name, layout=layout)
         return replace(parameter, value=value, attributes=attributes, weight=weight)
+
+    def _kept_parameter(self, parameter: Parameter) -> Parameter:
+        """Return a parameter that stays, in the stage that it is in now; or one that was put."""
+        if not any(self.stages.distance) or parameter.name not in self.short.values:
+            return parameter
+        number, last = divmod(self._of_stored(parameter) - 1, 2)
+        where = (number, last * self.counts[number]) if number >= 0 else (-1, 0)
+        layout = self.stages.layout(parameter.value.layout, *where)
+        return replace(parameter, value=replace(parameter.value, layout=layout))
+
+    def _sums_over_layers(self) -> bool:
+        """Return whether other operators read what the first layers make and what the last ones do.
+
+        What is made of all layers may be by stages, of which there are more. Before the layers only
+        gradients are read, and after them only what has none yet.
+        """
+        outside = (node for node in self.short.nodes if not self._of_node(node))
+        names = {name for node in outside for name in node.operands if self.sides.get(name)}
+        made = self.short.producers
+        read = {
+            (made[name].provenance.phase if name in made else "", self.sides[name])
+            for name in names
+        }
+        return any((phase, _other(side)) in read for phase, side in read)
 
     def _outside(self, node: Node) -> Node:
         """Return an operator of no layer: one that reads all layers, as a sum may, reads more."""
+        node = self.stages.moved(node, -1, 0)
         sides = [self.sides.get(name, 0) for name in node.operands]
         both = {side for side in sides if side and _other(side) in sides}
         if not both:
@@ -267,8 +371,10 @@ def _named(node: Node) -> tuple[str, ...]:
     return origin.operator, origin.tensor, origin.target, *node.operands
 
 
-def _are_alike(one: Value, two: Value) -> bool:
-    return one.type == two.type and one.layout == two.layout
+def _constants(node: Node) -> Attributes:
+    """Return what is equal of equal operators; a transfer names the stage of its result."""
+    found = constants(node.attributes)
+    return {k: v for k, v in found.items() if k != _STAGE} if node.operator == _MOVES else found
 
 
 def _check(repeats: bool) -> None:

@@ -12,8 +12,7 @@ from functools import cached_property
 from itertools import chain
 
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.graph import Graph, renamed
-from shardwright.ir.provenance import Provenance
+from shardwright.ir.graph import Graph, Node, renamed
 from shardwright.planner.evaluation.lengthening import NotRepeatedError, check_repeats, lengthened
 from shardwright.planner.evaluation.repeats import KEPT, Kept, Layers, Overrides, equal_layers
 
@@ -117,17 +116,9 @@ class Shortened:
     def _with_own_names(self, program: Graph) -> Graph:
         """Return the program with other names where passes took those of layers left out."""
         names = {name: f"{name}.made" for name in program.values if name in self._gone}
-        nodes = [
-            replace(
-                renamed(node, names),
-                results=tuple(replace(r, name=names.get(r.name, r.name)) for r in node.results),
-                provenance=_renamed(node.provenance, names),
-            )
-            for node in program.nodes
-        ]
         return replace(
             program,
-            nodes=tuple(nodes),
+            nodes=tuple(_defining(renamed(node, names), names) for node in program.nodes),
             outputs=tuple(names.get(name, name) for name in program.outputs),
             updates=tuple((p, names.get(new, new)) for p, new in program.updates),
         )
@@ -137,8 +128,15 @@ def _about(decisions: Decisions, names: Mapping[str, Sequence[str]]) -> Decision
     return decisions.about(lambda name: names.get(name, (name,)))
 
 
-def _renamed(origin: Provenance, names: Mapping[str, str]) -> Provenance:
-    return replace(origin, target=names.get(origin.target, origin.target))
+def _defining(node: Node, names: Mapping[str, str]) -> Node:
+    """Return a node that defines values, and redistributes others to them, by their other names."""
+    origin = node.provenance
+    if origin.target in names:
+        node = replace(node, provenance=replace(origin, target=names[origin.target]))
+    if not any(result.name in names for result in node.results):
+        return node
+    results = tuple(replace(r, name=names.get(r.name, r.name)) for r in node.results)
+    return replace(node, results=results)
 
 
 def shortened(
@@ -205,6 +203,7 @@ def _without(graph: Graph, stretches: Iterable[Layers]) -> Graph | None:
         nodes=nodes,
         updates=tuple((p, new) for p, new in graph.updates if p not in gone),
         recomputed=tuple(name for name in graph.recomputed if name not in gone),
+        cuts=tuple(name for name in graph.cuts if name not in gone),
         regathered=tuple(name for name in graph.regathered if name not in gone),
         offloaded=tuple(name for name in graph.offloaded if name not in gone),
         shared_layouts=tuple(pair for pair in graph.shared_layouts if pair[0] not in gone),

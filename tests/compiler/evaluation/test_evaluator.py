@@ -1,6 +1,7 @@
 """The evaluation of a named plan: the numbers of its compiled program."""
 
 import re
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -11,10 +12,13 @@ from shardwright.compiler.accounting import traffic
 from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.graph import Graph
 from shardwright.models import load_model
+from shardwright.operators.models.loss_scale import DynamicLossScale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
+from shardwright.search.options import SearchOptions
 from tests.extent import first
 
 POD = cluster("h100-pod:figures=datasheet")
@@ -80,3 +84,61 @@ def test_plans_that_the_model_has_not_are_refused_as_by_the_compiler() -> None:
             compile(LLAMA, 8, cluster=POD, plan=plan)
         with pytest.raises(type(refused.value), match=f"^{re.escape(str(refused.value))}$"):
             evaluated(LLAMA, plan)
+
+
+DEEP = f"llama:layers=16,kv_heads=4,inner=128,{SMALL}"
+IN_STAGES = first(
+    2,
+    [
+        (DEEP, "pipeline=2,data=4,micro_batch=2,chunks=4,schedule=interleaved,zero=1", 1.0),
+        (DEEP, "pipeline=8,data=1,micro_batch=2,schedule=zero_bubble", DynamicLossScale()),
+        (f"gpt:layers=24,dropout=0.1,{SMALL}", "pipeline=4,data=2,chunks=3,micro_batch=2", 1.0),
+        (
+            f"llama:layers=40,kv_heads=4,inner=128,{SMALL}",
+            "pipeline=4,tensor=2,data=1,micro_batch=4,recompute=full,sequence_parallel",
+            1.0,
+        ),
+    ],
+)
+
+
+@pytest.mark.parametrize(("model", "plan", "scale"), IN_STAGES)
+def test_of_equal_stages_few_go_through_the_passes(
+    model: str, plan: str, scale: float | DynamicLossScale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emitted, emit = [], Evaluator._emitted
+
+    def emitting(self: Evaluator, few: Graph, *others: Any) -> Graph:
+        emitted.append(len(few))
+        return emit(self, few, *others)
+
+    monkeypatch.setattr(Evaluator, "_emitted", emitting)
+    found = evaluated(model, plan, loss_scale=scale)
+    given: dict[str, Any] = {"optimizer": "adam", "precision": "bfloat16", "loss_scale": scale}
+    built = compile(model, 8, cluster=POD, plan=plan, **given)
+    assert found.seconds == pytest.approx(built.plan.document.objective, rel=1e-12)
+    assert found.memory.by_kind == built.plan.document.memory.by_kind
+    assert found.memory.by_group == built.plan.document.memory.by_group
+    assert traffic(found.program) == traffic(built.plan.program)
+    if scale == 1.0:  # else gradients of all stages are looked at: all layers are emitted
+        assert 4 * emitted[-1] < len(found.program)
+
+
+@pytest.mark.parametrize(
+    "plan", ["tensor=2,data=4,zero=3,micro_batch=1,sequence_parallel", "data=8"]
+)
+def test_problem_of_a_plan_has_its_strategies_alone(plan: str) -> None:
+    asked = CompileOptions(optimizer=Optimizer("adam"), precision="bfloat16")
+    evaluator = Evaluator(load_model(LLAMA).graph, POD.used_by(8), 8, asked)
+    named = NamedPlan.parse(plan)
+    options = evaluator._options_of(named)
+    source = evaluator._in_one_stage(options).whole
+    found = evaluator._decided(source, named, options)
+    *_, restricted = evaluator._asked.values()
+    of_all = replace(restricted, named=None)
+    assert found == of_all.decisions(of_all.solve(of_all.space, SearchOptions()))
+    few, many = (
+        max(len(choice.options) for choice in space.choices if choice.kind == "operator")
+        for space in (restricted.space, of_all.space)
+    )
+    assert few < many
