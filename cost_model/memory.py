@@ -57,7 +57,7 @@ def live_memory(
     now = dict.fromkeys(KINDS, 0.0)
     for name in (*(v.name for v in graph.inputs), *(p.name for p in graph.parameters)):
         now[kinds[name]] += sizes[name]
-    dies, total = held.live.freed_after(), sum(now.values())
+    dies, total = held.live.freed_after, sum(now.values())
     yield None, total, now
     for position, node in enumerate(graph.nodes):
         results = (r.name for r in node.results if not held.live.is_accumulator(r.name))
@@ -72,7 +72,7 @@ def live_memory(
 
 def _host_peak(graph: Graph, held: Buffers) -> float:
     """Return the peak bytes in host memory."""
-    dies, now, peak = held.live.freed_after() if held.hosted else {}, 0.0, 0.0
+    dies, now, peak = held.live.freed_after if held.hosted else {}, 0.0, 0.0
     for position, node in enumerate(graph.nodes if held.hosted else ()):
         now += sum(held.hosted.get(result.name, 0.0) for result in node.results)
         peak = max(peak, now)

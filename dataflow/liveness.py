@@ -6,8 +6,9 @@ In a loop over micro-batches the live ranges are those of the passes after the f
 and values from before the loop live through all of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, loop_of
@@ -49,8 +50,9 @@ class Liveness:
         """Yield the buffers that are freed after their last use, with their uses."""
         return ((name, uses) for name, uses in self.uses.items() if name not in self.lasting)
 
-    def freed_after(self) -> dict[int, list[str]]:
-        """Return the buffers that are freed after each node, by its position."""
+    @cached_property
+    def freed_after(self) -> Mapping[int, Sequence[str]]:
+        """The buffers that are freed after each node, by its position."""
         freed: dict[int, list[str]] = {}
         for name, uses in self.freed():
             freed.setdefault(uses[-1], []).append(name)

@@ -8,6 +8,7 @@ operators.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import groupby
 
 from shardwright.ir.graph import Graph, Node
@@ -15,6 +16,7 @@ from shardwright.ir.graph import Graph, Node
 _LEAST = 8  # operators of a segment of a program without numbered cells
 
 
+@lru_cache(maxsize=4096)  # the nodes of a layer have few scopes
 def block_of(scope: str) -> str:
     """Return the outermost numbered cell of a scope: ``blocks/0`` of ``blocks/0/attention``."""
     parts = scope.split("/")

@@ -17,10 +17,12 @@ model (`parts`).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import add, mul, sub
+from typing import TypeVar
 
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
+from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
 from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, Times
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
@@ -29,7 +31,6 @@ from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
     WEIGHTS,
-    InFlight,
     Schedule,
     Segment,
     make_schedule,
@@ -38,6 +39,7 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_axes import has_copies, is_of_batch
 from shardwright.search.plan_dimensions import Held
 
+T = TypeVar("T")
 _OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
 _Which = Callable[[Held], bool]
@@ -107,7 +109,7 @@ class Bound:
     def _stages(self) -> tuple[Stage, ...]:
         return self.parts.in_stages(self.plan.pipeline * self.plan.chunks)
 
-    @property
+    @cached_property
     def _schedule(self) -> Schedule:
         """The schedule of as many micro-batches as are in flight at once, or more."""
         few = min(self.passes, _ROUNDS * self.plan.pipeline)
@@ -115,7 +117,7 @@ class Bound:
 
     def _by_group(self, of: Callable[[Part], float]) -> list[float]:
         """Return what the parts of the stages of each device group have together."""
-        return self._of_groups([of(stage.whole) for stage in self._stages])
+        return self._of_groups(_of_each([stage.whole for stage in self._stages], of))
 
     # Time
 
@@ -181,9 +183,12 @@ class Bound:
         return self._of_passes(lambda times: times.host)
 
     def _of_passes(self, seconds: Callable[[Times], float]) -> _Passes:
-        whole = [stage.whole for stage in self._stages]
-        backward = [seconds(one.backward) + seconds(self._late_of(one)) for one in whole]
-        return [seconds(one.forward) for one in whole], backward
+        def both(part: Part) -> tuple[float, float]:
+            backward = seconds(part.backward) + seconds(self._late_of(part))
+            return seconds(part.forward), backward
+
+        found = _of_each([stage.whole for stage in self._stages], both)
+        return [forward for forward, _ in found], [backward for _, backward in found]
 
     def _put_off(self, seconds: Callable[[Times], float]) -> list[float]:
         """Return what groups run of a micro-batch that no other group waits for."""
@@ -318,7 +323,7 @@ class Bound:
         Each group waits beside that, in its own line.
         """
         (forward, backward), groups, found = passes, self.plan.pipeline, 0.0
-        put_off = _put_off_last(self._schedule)
+        put_off = put_off_last(self._schedule)
         waited = waits or [0.0] * groups
         reached, left = 0.0, 0.0  # when a group begins at least, and what follows its last pass
         for group in range(groups):
@@ -362,18 +367,19 @@ class Bound:
             Returns by which collectives it is moved.
         """
         known: dict[Kind, list[float]] = {}
-        found = []
-        for stage in self._stages:
+
+        def busiest(layers: Part) -> float:
             busy = [0.0] * len(self._used.levels)
-            for kind, count in stage.layers.elements.items():
+            for kind, count in layers.elements.items():
                 if kind not in known:
                     how = kinds(kind.held[self.plan.zero])
                     ranks = self._sharing[kind.of_experts]
                     known[kind] = self._on_levels(nbytes, ranks, self._used, how) if how else []
                 if each := known[kind]:
                     busy = [one + count * seconds for one, seconds in zip(busy, each, strict=True)]
-            found.append(max(busy))
-        return found
+            return max(busy)
+
+        return _of_each([stage.layers for stage in self._stages], busiest)
 
     @cached_property
     def _used(self) -> Cluster:
@@ -436,15 +442,25 @@ class Bound:
         }
         if self.passes > 1:
             found["gradients"] = stored.gradient * gradients
-        found["activations"] = self._saved_on(group)
+        found["activations"] = self._saved[group]
         return found
 
     def _copies(self, kind: Kind) -> int:
         """Return the ranks that share the batch and have the same elements without ZeRO."""
         return self.plan.expert_data if kind.of_experts else self.plan.data or 1
 
+    @property
+    def _saved(self) -> Sequence[float]:
+        """What groups have saved and made where a backward pass has most, at least.
+
+        It does not depend on how data ranks hold parameters.
+        """
+        known, schedule = self.parts.saved, self._schedule
+        if schedule not in known:
+            known[schedule] = [self._saved_on(group) for group in range(self.plan.pipeline)]
+        return known[schedule]
+
     def _saved_on(self, group: int) -> float:
-        """Return what a group has saved and made where a backward pass has most, at least."""
         groups = self.plan.pipeline
         parts = [stage.whole for stage in self._stages[group::groups]]
         saved = [part.saved for part in parts]
@@ -456,31 +472,14 @@ class Bound:
             sum(map(mul, flight.passes, saved))
             + sum(map(mul, flight.weights, late))
             + max(peaks[chunk] - saved[chunk], 0.0)
-            for chunk, flight in _backward_passes(self._schedule)[group]
+            for chunk, flight in backward_passes(self._schedule)[group]
         )
 
 
-@lru_cache(maxsize=256)
-def _put_off_last(schedule: Schedule) -> tuple[int, ...]:
-    """Return for each group how many gradients of weights follow its last backward pass."""
-    parts = [[action.part for action in order] for order in schedule.actions]
-    return tuple(order[::-1].index(BACKWARD) if WEIGHTS in order else 0 for order in parts)
-
-
-@lru_cache(maxsize=256)
-def _backward_passes(schedule: Schedule) -> tuple[tuple[tuple[int, InFlight], ...], ...]:
-    """Return for each device group the chunk of a backward pass, and what is in flight in it."""
-    found = []
-    for order in schedule.actions:
-        passes, weights = [0] * schedule.chunks, [0] * schedule.chunks
-        own = dict[tuple[int, InFlight], None]()
-        for stage, part, _ in order:
-            chunk = stage // schedule.groups
-            passes[chunk] += part == FORWARD
-            if part == BACKWARD:
-                own[chunk, InFlight(tuple(passes), tuple(weights))] = None
-                passes[chunk] -= 1
-                weights[chunk] += WEIGHTS in schedule.parts
-            weights[chunk] -= part == WEIGHTS
-        found.append(tuple(own))
-    return tuple(found)
+def _of_each(parts: Sequence[Part], of: Callable[[Part], T]) -> list[T]:
+    """Return what parts have; those of equal stages are one object."""
+    known: dict[int, T] = {}
+    for part in parts:
+        if id(part) not in known:
+            known[id(part)] = of(part)
+    return [known[id(part)] for part in parts]

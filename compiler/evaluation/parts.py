@@ -19,7 +19,7 @@ from shardwright.cost_model.roofline import value_bytes
 from shardwright.cost_model.streams import Task, parameter_tensors
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.placement import even_sizes
-from shardwright.dataflow.schedules import BACKWARD, FORWARD, PARTS, WEIGHTS
+from shardwright.dataflow.schedules import BACKWARD, FORWARD, PARTS, WEIGHTS, Schedule
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
@@ -208,11 +208,14 @@ class Parts:
         What each of its layers takes, at least.
     first, last : Part
         What is before all layers, and after.
+    saved : dict of Schedule to (sequence of float)
+        Bytes that device groups have saved and made at once, as far as they are known.
     """
 
     layers: tuple[Part, ...]
     first: Part
     last: Part
+    saved: dict[Schedule, Sequence[float]] = field(default_factory=dict)
     _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
 
     def of_samples(self, share: float) -> "Parts":
@@ -230,9 +233,14 @@ class Parts:
     def _stages(self, count: int) -> Iterator[Stage]:
         nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
         none, end = Part(*(nothing,) * 4, {}, *(0.0,) * 5), 0
+        known: dict[tuple[int, ...], Part] = {}  # stages of equal layers are one object
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
-            layers = reduce(Part.then, self.layers[begin:end], none)
+            own = self.layers[begin:end]
+            key = tuple(map(id, own))
+            if key not in known:
+                known[key] = reduce(Part.then, own, none)
+            layers = known[key]
             whole = layers if number else self.first.then(layers)
             yield Stage(layers, whole.then(self.last) if number == count - 1 else whole)
 
@@ -397,7 +405,7 @@ class _Program:
         What is after all layers has its forward pass right before: both count.
         """
         program, held = self.program, buffers(self.program)
-        kinds, dies = buffer_kinds(program), held.live.freed_after()
+        kinds, dies = buffer_kinds(program), held.live.freed_after
         live: dict[str, float] = {}
         peaks: dict[str, float] = {}
         made: dict[str, str] = {}

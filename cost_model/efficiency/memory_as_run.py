@@ -138,7 +138,7 @@ def _logits(graph: Graph) -> set[str]:
 def _logit_scale(graph: Graph, held: Buffers, logits: set[str], each: float) -> float:
     """Return the factor by which the program's bytes for each logit become those of a software."""
     mesh, live, most = graph.mesh or Mesh(()), 0.0, 0.0
-    dies = held.live.freed_after()
+    dies = held.live.freed_after
     for position, node in enumerate(graph.nodes):
         live += sum(held.sizes[r.name] for r in node.results if r.name in logits)
         most = max(most, live)

@@ -32,4 +32,4 @@ def test_parameters_outputs_and_updates_outlive_the_program() -> None:
 
 
 def test_buffers_are_freed_after_their_last_use() -> None:
-    assert liveness(GRAPH).freed_after() == {3: ["x"], 4: ["a", "b"], 6: ["unread"]}
+    assert liveness(GRAPH).freed_after == {3: ["x"], 4: ["a", "b"], 6: ["unread"]}
