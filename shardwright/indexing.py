@@ -149,8 +149,10 @@ def beside(tensor: Any, other: object, *, divides: bool = False) -> Any:
     divides : bool
         Whether the result is a quotient, and so real.
     """
-    if tensor.type.is_float or isinstance(other, bool) or not isinstance(other, (int, float)):
+    if tensor.type.is_float or isinstance(other, bool):
         return tensor
+    if not isinstance(other, (int, float)):
+        return tensor.astype("float32") if divides and hasattr(other, "type") else tensor
     if isinstance(other, float) or divides:
         return tensor.astype("float32")
     return tensor.astype("int32") if tensor.dtype == "bool" else tensor

@@ -183,7 +183,15 @@ class Tensor:
     def __neg__(self) -> "Tensor":
         return apply("neg", self)
 
-    def __pow__(self, exponent: float) -> "Tensor":
+    def __floordiv__(self, other: Operand) -> "Tensor":
+        return apply("floor_div", beside(self, other), other)
+
+    def __mod__(self, other: Operand) -> "Tensor":
+        return apply("mod", beside(self, other), other)
+
+    def __pow__(self, exponent: "Tensor | float") -> "Tensor":
+        if isinstance(exponent, Tensor):
+            return apply("power", self, exponent)
         if isinstance(exponent, int) and exponent >= 0 and not self.type.is_float:
             return apply("power", beside(self, exponent), exponent)
         return apply("pow", beside(self, float(exponent)), exponent=float(exponent))

@@ -433,6 +433,7 @@ class RMSPropUpdate(Update):
 
     v' = ``decay`` v + (1 - ``decay``) g^2; m' = ``momentum`` m + ``learning_rate`` g / sqrt(v' +
     ``epsilon``); p' = p - m'. ``weight_decay`` times the parameter is added to the gradient first.
+    v begins with ``initial_square``.
     """
 
     name = "rmsprop_update"
@@ -443,6 +444,7 @@ class RMSPropUpdate(Update):
         "momentum": 0.0,
         "epsilon": 1e-10,
         "weight_decay": 0.0,
+        "initial_square": 0.0,
     }
     flops_per_point = 12.0
     states = 2

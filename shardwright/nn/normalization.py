@@ -174,10 +174,14 @@ class BatchNorm(Cell):
         if not self.trains:
             return self._by_moving_statistics(x)
         moving = (self.moving_mean, self.moving_variance)
-        y, *statistics = self.bn_train(x, self.gamma, self.beta, *moving, parts=self.parts)
-        for average, of_batch in zip(moving, statistics, strict=True):
-            self._move(average, of_batch)
+        y, mean, variance = self.bn_train(x, self.gamma, self.beta, *moving, parts=self.parts)
+        self._move(self.moving_mean, mean)
+        self._move(self.moving_variance, self._kept(variance, x))
         return y
+
+    def _kept(self, variance: Tensor, x: Tensor) -> Tensor:
+        """Return what the moving variance is moved to: the variance of the batch."""
+        return variance
 
     def _by_moving_statistics(self, x: Tensor) -> Tensor:
         sizes = (1, x.shape[1], *(1,) * (x.ndim - 2))

@@ -466,7 +466,10 @@ class Lamb(Optimizer):
 
 
 class RMSProp(Optimizer):
-    """RMSProp (Tieleman and Hinton, 2012), with momentum."""
+    """RMSProp (Tieleman and Hinton, 2012), with momentum.
+
+    `initial_square` is what the means of squared gradients begin with.
+    """
 
     def __init__(
         self,
@@ -476,6 +479,7 @@ class RMSProp(Optimizer):
         momentum: float = 0.0,
         epsilon: float = 1e-10,
         weight_decay: float = 0.0,
+        initial_square: float = 0.0,
     ) -> None:
         super().__init__(
             params,
@@ -485,4 +489,5 @@ class RMSProp(Optimizer):
             momentum=momentum,
             epsilon=epsilon,
             weight_decay=weight_decay,
+            initial_square=initial_square,
         )

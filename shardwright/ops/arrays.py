@@ -182,7 +182,7 @@ class TruncateMod(Composition):
 
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
         """Divide, and take away."""
-        return x - apply("trunc", x / y) * y
+        return x - TruncateDiv().compose(x, y) * y
 
 
 class TruncateDiv(Composition):
@@ -191,8 +191,13 @@ class TruncateDiv(Composition):
     is_pointwise = True
 
     def compose(self, x: Tensor, y: Tensor) -> Tensor:
-        """Divide and round."""
-        return apply("trunc", x / y)
+        """Divide and round; whole numbers as such."""
+        if x.type.is_float or y.type.is_float:
+            return apply("trunc", x / y)
+        floored = apply("floor_div", x, y)
+        rest = apply("not_equal", x - floored * y, 0)
+        apart = apply("logical_and", rest, apply("less", x, 0) != apply("less", y, 0))
+        return floored + apart.astype(floored.dtype)
 
 
 class Xlogy(Composition):

@@ -13,8 +13,8 @@ from shardwright.operators.info import SplitCounts
 from shardwright.operators.notation import resolve
 from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
-from shardwright.tensor import Tensor, TracedTensor, apply
-from shardwright.tracer import current_tracer, is_tracing
+from shardwright.tensor import Tensor, TracedTensor, apply, computed
+from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 
 class Composition(OnAnyDevice):
@@ -41,14 +41,16 @@ class Composition(OnAnyDevice):
         return self
 
     def __call__(self, *arguments: Any, **others: Any) -> Any:
-        """Apply the composition.
+        """Apply the composition; outside of a trace, compute it.
 
         Raises
         ------
         ModelError
             If it is pinned, and none of its operators can be split so.
         """
-        if self.in_strategy is None or not is_tracing():
+        if not is_tracing():
+            return computed(Tracer(1, {}, {}), lambda: self(*arguments, **others), {})
+        if self.in_strategy is None:
             return self.compose(*arguments, **others)  # type: ignore[attr-defined]
         tracer = current_tracer()
         begin = len(tracer.nodes)

@@ -28,7 +28,7 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
     "muon": {"momentum": None},
     "ftrl": {"accumulator": "initial_accumulator", "linear": None},
     "adagrad": {"accumulator": "initial_accumulator"},
-    "rmsprop": {"mean_square": None, "momentum": None},
+    "rmsprop": {"mean_square": "initial_square", "momentum": None},
     "lamb": {"m": None, "v": None},
     "lars": {"momentum": None},
     "gradient": {"gradient": None},

@@ -266,6 +266,7 @@ def rmsprop_update(
     momentum: float = 0.0,
     epsilon: float = 1e-10,
     weight_decay: float = 0.0,
+    initial_square: float = 0.0,
 ) -> tuple[Array, ...]:
     def rule(rate: Any, p: Array, g: Array, v: Array, m: Array) -> Sequence[Array]:
         g = g + weight_decay * p

@@ -282,6 +282,7 @@ def rmsprop_update(
     momentum: float = 0.0,
     epsilon: float = 1e-10,
     weight_decay: float = 0.0,
+    initial_square: float = 0.0,
 ) -> tuple[Tensor, ...]:
     def rule(rate: float, p: Tensor, g: Tensor, v: Tensor, m: Tensor) -> Sequence[Tensor]:
         g = g + weight_decay * p

@@ -7,6 +7,7 @@ from shardwright.mindspore.nn.normalization import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
+    LayerNorm,
     SyncBatchNorm,
 )
 from shardwright.mindspore.nn.optimizers import (
@@ -65,7 +66,6 @@ from shardwright.nn import (
     InstanceNorm2d,
     InstanceNorm3d,
     L1Loss,
-    LayerNorm,
     LeakyReLU,
     LogSoftmax,
     MaxPool2d,

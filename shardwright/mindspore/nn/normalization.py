@@ -1,12 +1,16 @@
-"""Normalizations over the batch, with MindSpore's arguments."""
+"""Normalizations, with MindSpore's arguments."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from shardwright.communication import get_batch_parts
 from shardwright.ir.values import check_choice, check_flag, wrong_value
+from shardwright.mindspore.ops import primitives
+from shardwright.nn.cell import Cell
 from shardwright.nn.normalization import BatchNorm
-from shardwright.parameter import Init
+from shardwright.parameter import Init, Parameter
 from shardwright.tensor import Tensor
+from shardwright.tracer import current_tracer
 
 
 class _BatchNorm(BatchNorm):
@@ -67,13 +71,61 @@ class _BatchNorm(BatchNorm):
         self._own_parts = "parts" not in others
         if use_batch_statistics is not None:
             check_flag("use_batch_statistics", use_batch_statistics)
-            self.training = use_batch_statistics
+        self.use_batch_statistics = use_batch_statistics
+
+    @property
+    def trains(self) -> bool:
+        """Whether the statistics are those of the batch: what was said, or as the cell trains."""
+        said = self.use_batch_statistics
+        return super().trains if said is None else said
+
+    def _kept(self, variance: Tensor, x: Tensor) -> Tensor:
+        """Return the variance as an estimate of that of all samples: by n - 1 in place of n."""
+        count = x.size // (x.shape[1] * self.parts * current_tracer().micro_batches)
+        return variance * (count / (count - 1)) if count > 1 else variance
 
     def construct(self, x: Tensor) -> Tensor:
         """Normalize, and move the means and variances."""
         if self._own_parts:
             self.parts = get_batch_parts()
         return super().construct(x)
+
+
+class LayerNorm(Cell):
+    """Normalization over the last dimensions, then a scale ``gamma`` and a shift ``beta``.
+
+    Parameters
+    ----------
+    normalized_shape : sequence of int
+        Sizes of the dimensions that have scale and shift, the last ones.
+    begin_norm_axis, begin_params_axis : int
+        The first dimension that is normalized over, and that has scale and shift.
+    gamma_init, beta_init : str, float or Initializer
+        Initializers of scale and shift.
+    epsilon : float
+        Added to the variance.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Sequence[int],
+        begin_norm_axis: int = -1,
+        begin_params_axis: int = -1,
+        gamma_init: Init = "ones",
+        beta_init: Init = "zeros",
+        epsilon: float = 1e-7,
+        dtype: str = "float32",
+    ) -> None:
+        shape = tuple(normalized_shape)
+        self.gamma = Parameter(gamma_init, shape=shape, dtype=dtype)
+        self.beta = Parameter(beta_init, shape=shape, dtype=dtype)
+        self.layer_norm = primitives.LayerNorm(begin_norm_axis, begin_params_axis, epsilon)
+
+    def construct(self, input_x: Tensor) -> Tensor:
+        """Normalize."""
+        return self.layer_norm.normalized(input_x, self.gamma, self.beta)
 
 
 class BatchNorm1d(_BatchNorm):

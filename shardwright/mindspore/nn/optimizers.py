@@ -1,7 +1,7 @@
 """Optimizers with MindSpore's arguments, defaults and rules.
 
 As in MindSpore, the weight decay of parameters that are not in groups leaves out those with
-``beta`` or ``gamma`` in their names, but for `SGD`. Gradients are divided by ``loss_scale``.
+``beta`` or ``gamma`` in their names, but for `FTRL`. Gradients are divided by ``loss_scale``.
 """
 
 from typing import Any, ClassVar
@@ -52,7 +52,7 @@ def _refuse(name: str, expected: object, **arguments: object) -> None:
             raise wrong_value(argument, value, str(expected), hint)
 
 
-class SGD(_Scaled, nn.SGD):
+class SGD(_Filtered, nn.SGD):
     """Stochastic gradient descent; see `shardwright.nn.SGD`.
 
     ``dampening`` must be 0.
@@ -174,7 +174,7 @@ class LazyAdam(Adam):
         )
 
 
-class FTRL(_Filtered, nn.FTRL):
+class FTRL(_Scaled, nn.FTRL):
     """Follow the regularized leader; see `shardwright.nn.FTRL`."""
 
     def __init__(
@@ -216,7 +216,7 @@ class Lamb(_Filtered, nn.Lamb):
 
 
 class RMSProp(_Filtered, nn.RMSProp):
-    """RMSProp; see `shardwright.nn.RMSProp`."""
+    """RMSProp, whose means of squares begin with one; see `shardwright.nn.RMSProp`."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class RMSProp(_Filtered, nn.RMSProp):
     ) -> None:
         _refuse("RMSProp", False, use_locking=use_locking, centered=centered)
         self._set_loss_scale(loss_scale)
-        super().__init__(params, learning_rate, decay, momentum, epsilon, weight_decay)
+        super().__init__(params, learning_rate, decay, momentum, epsilon, weight_decay, 1.0)
 
 
 __all__ = [

@@ -148,7 +148,7 @@ class TopK(Primitive):
         """Return the elements and their positions."""
         self.attributes["k"] = k
         values, positions = super().__call__(input_x)
-        return values, positions
+        return values, positions.astype("int32")
 
 
 class Tile(OnAnyDevice):

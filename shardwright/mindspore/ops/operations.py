@@ -7,7 +7,10 @@ from typing import Any
 from shardwright import ops as own
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.ops import (
+    adapted,
     arrays,
+    convolutions,
+    functions,
     messages,
     primitives,
     reductions,
@@ -17,7 +20,19 @@ from shardwright.mindspore.ops import (
 )
 from shardwright.mindspore.ops.functional import Depend, Shape
 
-_PARTS = (primitives, arrays, messages, reductions, resizing, sampling, updates)
+_PARTS = (
+    adapted,
+    functions,
+    primitives,
+    arrays,
+    convolutions,
+    messages,
+    reductions,
+    resizing,
+    sampling,
+    updates,
+)
+_OWN = {name: getattr(part, name) for part in reversed(_PARTS) for name in part.__all__}
 _RAISING = ("__init__", "shard", "add_prim_attr", "set_device")
 __all__ = ["Depend", "Shape"]
 
@@ -25,7 +40,7 @@ __all__ = ["Depend", "Shape"]
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"no operator is called `{name}`")
-    item = getattr(next((part for part in _PARTS if hasattr(part, name)), own), name)
+    item = _OWN[name] if name in _OWN else getattr(own, name)
     return _as_mindspore(item) if isinstance(item, type) else item
 
 

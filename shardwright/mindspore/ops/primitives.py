@@ -259,6 +259,13 @@ class LayerNorm(Primitive):
         super().__init__(epsilon=epsilon)
         self.begin_norm_axis, self.begin_params_axis = begin_norm_axis, begin_params_axis
 
+    def normalized(self, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        """Normalize, and return no more than that."""
+        if self.begin_norm_axis % x.ndim == self.begin_params_axis % x.ndim == x.ndim - 1:
+            made: Tensor = super().__call__(x, gamma, beta)
+            return made
+        return self(x, gamma, beta)[0]
+
     def __call__(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normalize.
 
@@ -431,15 +438,6 @@ class UnsortedSegmentMin(_UnsortedSegmentExtremum):
     operator = "unsorted_segment_min"
 
 
-class BroadcastTo(Primitive):
-    """Repeats a tensor along new and single dimensions, to a shape."""
-
-    operator = "broadcast_to"
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        super().__init__(shape=tuple(shape))
-
-
 Conv2DBackpropInput = Conv2DTranspose
 GatherV2 = SparseGatherV2 = own.Gather
 
@@ -456,7 +454,6 @@ class _VirtualDataset:
 
 __all__ = [
     "AvgPool",
-    "BroadcastTo",
     "Conv2D",
     "Conv2DBackpropInput",
     "Conv2DTranspose",

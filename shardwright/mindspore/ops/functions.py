@@ -1,0 +1,461 @@
+"""Functions whose arguments, defaults or results are others in MindSpore than those of ours."""
+
+from collections.abc import Sequence
+from math import prod as product
+from typing import Any
+
+from shardwright import ops as own
+from shardwright.indexing import beside
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import check_choice
+from shardwright.tensor import Axis, Operand, Tensor, apply, apply_all
+
+# Activations
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """Return x times the normal distribution's share below x, exactly or by ``tanh``."""
+    check_choice("approximate", approximate, ("none", "tanh"))
+    return apply("gelu", input, approximate=approximate == "tanh")
+
+
+def leaky_relu(input: Tensor, alpha: float = 0.2) -> Tensor:
+    """Return the operand, times `alpha` where negative."""
+    return apply("leaky_relu", input, slope=float(alpha))
+
+
+def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """Return log(1 + exp(beta x)) / beta; the operand itself where beta x exceeds a threshold."""
+    smooth = apply("softplus", input * beta) / beta if beta != 1 else apply("softplus", input)
+    return apply("where", input * beta > threshold, input, smooth)
+
+
+def softmax(input: Tensor, axis: int = -1, *, dtype: str | None = None) -> Tensor:
+    """Return the shares of exponentials along a dimension, in an element type if one is given."""
+    return apply("softmax", input if dtype is None else input.astype(dtype), axis=axis)
+
+
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, seed: int | None = None
+) -> Tensor:
+    """Set elements to zero with a probability, and scale the rest; in evaluation do nothing."""
+    if not training or p == 0:
+        return input
+    made: Tensor = own.dropout(input, rate=p, **({} if seed is None else {"seed": seed}))
+    return made
+
+
+# Arithmetic
+
+
+def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
+    """Return a power; of two tensors, or of one and a number."""
+    if isinstance(input, Tensor) and not isinstance(exponent, Tensor):
+        return input**exponent
+    base = input if isinstance(input, Tensor) else apply("fill", shape=(), value=float(input))
+    if isinstance(exponent, Tensor) and not isinstance(input, Tensor):
+        exponent = exponent if exponent.type.is_float else exponent.astype("float32")
+        base = base.astype(exponent.dtype)
+    return apply("power", base, exponent)
+
+
+def _beside(operator: str, x: Operand, y: Operand) -> Tensor:
+    """Apply an operator of two operands, of which one may be a number: it meets a tensor."""
+    first, second = (beside(a, b) if isinstance(a, Tensor) else a for a, b in ((x, y), (y, x)))
+    return apply(operator, first, second)
+
+
+def add(input: Operand, other: Operand) -> Tensor:
+    """Add."""
+    return _beside("add", input, other)
+
+
+def sub(input: Operand, other: Operand) -> Tensor:
+    """Subtract."""
+    return _beside("sub", input, other)
+
+
+def mul(input: Operand, other: Operand) -> Tensor:
+    """Multiply."""
+    return _beside("mul", input, other)
+
+
+def maximum(input: Operand, other: Operand) -> Tensor:
+    """Return the greater of two elements."""
+    return _beside("maximum", input, other)
+
+
+def minimum(input: Operand, other: Operand) -> Tensor:
+    """Return the lesser of two elements."""
+    return _beside("minimum", input, other)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Return the square root; of whole numbers in float32."""
+    return apply("sqrt", real(x))
+
+
+def reciprocal(input: Tensor) -> Tensor:
+    """Return one divided by each element; of whole numbers in float32."""
+    return apply("reciprocal", real(input))
+
+
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
+    """Divide, and round if asked: ``floor`` or ``trunc``."""
+    if rounding_mode is None:
+        return _beside("div", real(input), real(other))
+    made: Tensor = own.DivMod()(input, other, rounding_mode)
+    return made
+
+
+def polygamma(n: Tensor | int, input: Tensor) -> Tensor:
+    """Return a derivative of the logarithm of the gamma function: the first for 0."""
+    order = int(n.item()) if isinstance(n, Tensor) else n
+    return apply("polygamma", input, order=order)
+
+
+def isclose(
+    input: Tensor,
+    other: Tensor,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> Tensor:
+    """Return where abs(x - y) is at most ``atol + rtol abs(y)``."""
+    bound = apply("abs", other) * rtol + atol
+    near = apply("less_equal", apply("abs", input - other), bound)
+    same = apply("equal", input, other)  # infinities
+    finite = apply("is_finite", other)
+    found = apply("logical_or", apply("logical_and", near, finite), same)
+    if not equal_nan:
+        return found
+    both = apply("logical_and", apply("is_nan", input), apply("is_nan", other))
+    return apply("logical_or", found, both)
+
+
+def clip(
+    input: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None
+) -> Tensor:
+    """Return the operand within bounds, of which one may be left out."""
+    for bound, operator in ((min, "maximum"), (max, "minimum")):
+        if bound is not None:
+            input = _beside(operator, input, bound)
+    return input
+
+
+def where(condition: Tensor, input: Operand, other: Operand) -> Tensor:
+    """Return elements of the first where a condition holds, of the other elsewhere."""
+    known = next((item for item in (input, other) if isinstance(item, Tensor)), None)
+    dtype = "float32" if known is None else known.dtype
+    both = (item if isinstance(item, Tensor) else Tensor(item, dtype) for item in (input, other))
+    return apply("where", condition, *both)
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """Return the product of matrices, or of vectors, whose dimension goes."""
+    first = apply("expand_dims", input, axis=0) if input.ndim == 1 else input
+    second = apply("expand_dims", other, axis=1) if other.ndim == 1 else other
+    made: Tensor = own.matmul(first, second)
+    made = apply("squeeze", made, axis=-1) if other.ndim == 1 else made
+    return apply("squeeze", made, axis=-2 if other.ndim > 1 else -1) if input.ndim == 1 else made
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """Return the products of all pairs of elements of two vectors."""
+    return apply("expand_dims", input, axis=1) * vec2
+
+
+def tensor_dot(
+    x1: Tensor, x2: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]]
+) -> Tensor:
+    """Multiply, and add up over dimensions: so many last and first ones, or those that are named.
+
+    Raises
+    ------
+    ModelError
+        If different numbers of dimensions are named.
+    """
+    if isinstance(axes, int):
+        pair: tuple[Any, Any] = tuple(range(x1.ndim - axes, x1.ndim)), tuple(range(axes))
+    else:
+        pair = tuple((a,) if isinstance(a, int) else tuple(a) for a in axes)  # type: ignore[assignment]
+    first = [d % x1.ndim for d in pair[0]]
+    second = [d % x2.ndim for d in pair[1]]
+    if len(first) != len(second):
+        raise ModelError(f"`tensor_dot` adds up over {axes}, expected as many dimensions of both")
+    left = [d for d in range(x1.ndim) if d not in first]
+    right = [d for d in range(x2.ndim) if d not in second]
+    size = product(x1.shape[d] for d in first)
+    a = x1.transpose(*left, *first).reshape((-1, size))
+    b = x2.transpose(*second, *right).reshape((size, -1))
+    shape = (*(x1.shape[d] for d in left), *(x2.shape[d] for d in right))
+    return apply("matmul", a, b).reshape(shape)
+
+
+# Reductions and orders
+
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Return where the greatest element stands, of all or along a dimension."""
+    return _position("argmax", input, dim, keepdim)
+
+
+def argmin(input: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return where the least element stands, of all or along a dimension."""
+    return _position("argmin", input, axis, keepdims).astype("int32")
+
+
+def max(input: Tensor, axis: int | None = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the greatest element and where it stands; of all elements it stands at 0."""
+    return _extremum("max", input, axis, keepdims)
+
+
+def min(input: Tensor, axis: int | None = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the least element and where it stands; of all elements it stands at 0."""
+    return _extremum("min", input, axis, keepdims)
+
+
+def prod(
+    input: Tensor, axis: Axis = None, keep_dims: bool = False, dtype: str | None = None
+) -> Tensor:
+    """Return the product over dimensions; of whole numbers in int64 unless a type is given."""
+    return apply("reduce_prod", _counted(input, dtype), axis=axis, keep_dims=keep_dims)
+
+
+def cumsum(input: Tensor, axis: int, dtype: str | None = None) -> Tensor:
+    """Return the sums of the elements up to each; of whole numbers in int64, but of int32."""
+    return apply("cumsum", input if dtype is None else input.astype(dtype), axis=axis)
+
+
+def cumprod(input: Tensor, dim: int, dtype: str | None = None) -> Tensor:
+    """Return the products of the elements up to each; of whole numbers in int64."""
+    return apply("cumprod", _counted(input, dtype), axis=dim)
+
+
+def sort(input_x: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the elements in order along a dimension, and where they stood."""
+    values, places = apply_all("sort", input_x, axis=axis, descending=descending)
+    return values, places.astype("int32")
+
+
+def topk(
+    input: Tensor, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return the greatest or least elements along a dimension, and where they stand."""
+    axis = -1 if dim is None else dim
+    values, places = apply_all("top_k", input, k=k, axis=axis, largest=largest)
+    return values, places.astype("int32")
+
+
+def _position(operator: str, x: Tensor, dim: int | None, keep: bool) -> Tensor:
+    if dim is not None:
+        return apply(operator, x, axis=dim, keep_dims=keep)
+    found = apply(operator, x.reshape((-1,)), axis=0)
+    return found.reshape((1,) * x.ndim) if keep else found
+
+
+def _extremum(which: str, x: Tensor, axis: int | None, keep: bool) -> tuple[Tensor, Tensor]:
+    value = apply(f"reduce_{which}", x, axis=axis, keep_dims=keep)
+    if axis is None:
+        return value, apply("fill", shape=(), value=0.0, dtype="int64")
+    return value, apply(f"arg{which}", x, axis=axis, keep_dims=keep)
+
+
+def _counted(x: Tensor, dtype: str | None) -> Tensor:
+    """Return what a product is computed of: whole numbers in int64."""
+    return x.astype(dtype or (x.dtype if x.type.is_float else "int64"))
+
+
+def real(item: Any) -> Any:
+    """Return an operand of a quotient: whole numbers are divided in float32."""
+    return item.astype("float32") if isinstance(item, Tensor) and not item.type.is_float else item
+
+
+# Shapes
+
+
+def flatten(input: Tensor, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Tensor:
+    """Return the tensor with some dimensions in a row as one."""
+    check_choice("order", order, ("C",))
+    if not input.ndim:
+        return input.reshape((1,))
+    first, last = start_dim % input.ndim, end_dim % input.ndim
+    if input.ndim == 1 and start_dim == 1:
+        return input
+    size = product(input.shape[first : last + 1])
+    return input.reshape((*input.shape[:first], size, *input.shape[last + 1 :]))
+
+
+def split(
+    tensor: Tensor, split_size_or_sections: int | Sequence[int], axis: int = 0
+) -> tuple[Tensor, ...]:
+    """Return parts of a size, the last of which may be smaller, or of several sizes."""
+    each = split_size_or_sections
+    kind = own.SplitTensor if isinstance(each, int) else own.SplitWithSize
+    made: tuple[Tensor, ...] = kind()(tensor, each, axis)
+    return made
+
+
+def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """Repeat a tensor along its dimensions, before which there may be further ones."""
+    sizes = (1,) * (len(dims) - input.ndim) + input.shape
+    return apply("tile", input.reshape(sizes), multiples=tuple(dims))
+
+
+def pad(
+    input_x: Tensor, padding: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """Pad dimensions, the last one first: ``(before, after, before of the one before, ...)``.
+
+    Raises
+    ------
+    ModelError
+        If there is not a pair for each of some last dimensions.
+    """
+    check_choice("mode", mode, ("constant", "reflect", "replicate", "circular"))
+    if len(padding) % 2 or len(padding) > 2 * input_x.ndim:
+        raise ModelError(
+            f"`padding` is {tuple(padding)} of a tensor of {input_x.ndim} dimensions, expected two "
+            f"numbers for each of the last ones"
+        )
+    pairs = [(0, 0)] * (input_x.ndim - len(padding) // 2)
+    pairs += list(zip(padding[::2], padding[1::2], strict=True))[::-1]
+    if mode == "constant":
+        before, after = zip(*pairs, strict=True)
+        filled = 0.0 if value is None else float(value)
+        return apply("pad", input_x, before=before, after=after, value=filled)
+    for axis, (first, last) in enumerate(pairs):
+        if first or last:
+            places = Tensor(_places(mode, input_x.shape[axis], first, last), "int32")
+            input_x = apply("gather", input_x, places, axis=axis)
+    return input_x
+
+
+def _places(mode: str, size: int, before: int, after: int) -> list[int]:
+    """Return which element of a dimension each of the padded one repeats."""
+    every = range(-before, size + after)
+    if mode == "circular":
+        return [i % size for i in every]
+    if mode == "replicate":
+        return [sorted((0, i, size - 1))[1] for i in every]
+    return [size - 1 - abs(size - 1 - abs(i)) for i in every]
+
+
+def one_hot(
+    indices: Tensor,
+    depth: int,
+    on_value: Tensor | float = 1,
+    off_value: Tensor | float = 0,
+    axis: int = -1,
+) -> Tensor:
+    """Return for each index a vector of one value at it and another one elsewhere."""
+    values = (on_value, off_value)
+    dtype = next((item.dtype for item in values if isinstance(item, Tensor)), None)
+    if dtype is None:
+        dtype = "float32" if any(isinstance(item, float) for item in values) else "int64"
+    on, off = (item.item() if isinstance(item, Tensor) else item for item in values)
+    made: Tensor = own.OneHot(axis)(indices, depth, float(on), float(off))
+    return made.astype(dtype)
+
+
+def gather(input_params: Tensor, input_indices: Tensor, axis: int, batch_dims: int = 0) -> Tensor:
+    """Look up slices along a dimension, by index; in each of some first dimensions apart."""
+    if not batch_dims:
+        return apply("gather", input_params, input_indices, axis=axis)
+    axis %= input_params.ndim
+    shape, first = input_params.shape, input_params.shape[:batch_dims]
+    rest = shape[axis + 1 :]
+    rows = input_params.transpose(
+        *range(batch_dims), axis, *range(batch_dims, axis), *range(axis + 1, len(shape))
+    ).reshape((product(first) * shape[axis], *shape[batch_dims:axis], *rest))
+    begin = [i * shape[axis] for i in range(product(first))]
+    ones = (1,) * (input_indices.ndim - batch_dims)
+    begins = Tensor(begin, input_indices.dtype).reshape((*first, *ones))
+    found = apply("gather", rows, input_indices + begins, axis=0)
+    inner, between = input_indices.ndim, axis - batch_dims
+    order = (
+        *range(batch_dims),
+        *range(inner, inner + between),
+        *range(batch_dims, inner),
+        *range(inner + between, found.ndim),
+    )
+    return found.transpose(*order)
+
+
+def fill(type: str, shape: Sequence[int], value: float) -> Tensor:
+    """Return a tensor of a type and a shape that holds one number."""
+    return apply("fill", shape=tuple(shape), value=float(value), dtype=type)
+
+
+def ones_like(input: Tensor, *, dtype: str | None = None) -> Tensor:
+    """Return ones in the shape of a tensor, and in its type unless one is given."""
+    made = apply("ones_like", input)
+    return made if dtype is None else made.astype(dtype)
+
+
+def zeros_like(input: Tensor, *, dtype: str | None = None) -> Tensor:
+    """Return zeros in the shape of a tensor, and in its type unless one is given."""
+    made = apply("zeros_like", input)
+    return made if dtype is None else made.astype(dtype)
+
+
+# Losses
+
+
+def binary_cross_entropy(
+    logits: Tensor, labels: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Return the cross entropy of probabilities, each of a choice of its own."""
+    check_choice("reduction", reduction, ("none", "mean", "sum"))
+    losses = apply("binary_cross_entropy", logits, labels)
+    losses = losses if weight is None else losses * weight
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+top_k = topk
+
+__all__ = [
+    "add",
+    "argmax",
+    "argmin",
+    "binary_cross_entropy",
+    "clip",
+    "cumprod",
+    "cumsum",
+    "div",
+    "dropout",
+    "fill",
+    "flatten",
+    "gather",
+    "gelu",
+    "isclose",
+    "leaky_relu",
+    "matmul",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "mul",
+    "one_hot",
+    "ones_like",
+    "outer",
+    "pad",
+    "polygamma",
+    "pow",
+    "prod",
+    "reciprocal",
+    "softmax",
+    "softplus",
+    "sort",
+    "split",
+    "sqrt",
+    "sub",
+    "tensor_dot",
+    "tile",
+    "top_k",
+    "topk",
+    "where",
+    "zeros_like",
+]
