@@ -39,12 +39,12 @@ on 280 A100 by 3.4, GPT-3 175B on 64 by 2, between two of them."""
 _HALVINGS = 1  # of the distance to the room before the best one
 _FIRST = 0.25
 """Where the first of equal blocks of one plan stands, in the distance of two, where plans are
-spread. Of Mixtral 8x7B on 64 H100 the step is 475 ms with it, and with 0, where few gather nothing
-forward and these begin; 478 ms with a half."""
+spread. Of Mixtral 8x7B on 64 H100 the step is 465 ms with it, and with 0, where few gather nothing
+forward and these begin; 467 ms with a half."""
 _WINDOWS = 5
 """Halvings of the window that are tried where links bind: what is gathered long ahead may let
-blocking collectives wait. A plan of Mixtral 8x7B on 64 H100 takes 498 ms in the widest window (28
-GiB), 482 in a quarter of it, 484 in one of 32; then longer."""
+blocking collectives wait. A plan of Mixtral 8x7B on 64 H100 took 498 ms in the widest window (28
+GiB) and 482 in a quarter of it, as long as its statistics waited; its best plan gains nothing."""
 _CORRECTIONS = 4  # of what programs take beyond the limit, where none fits
 
 
