@@ -7,7 +7,13 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
-from shardwright.ops.composite import Assign, Composition, TensorScatterAdd, TensorScatterSub
+from shardwright.ops.composite import (
+    Assign,
+    Composition,
+    TensorScatterAdd,
+    TensorScatterSub,
+    Written,
+)
 from shardwright.ops.primitive import record_strategy
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply, apply_all
@@ -242,9 +248,10 @@ class Cdist(Composition):
         return apply("sqrt", apply("square", pairs).sum(-1))
 
 
-class ScatterAdd(Composition):
+class ScatterAdd(Written):
     """Add to rows of a parameter that is not trained, at the end of the step."""
 
+    rows = True
     change: type[TensorScatterAdd] = TensorScatterAdd
 
     def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
@@ -259,9 +266,10 @@ class ScatterSub(ScatterAdd):
     change = TensorScatterSub
 
 
-class ScatterMax(Composition):
+class ScatterMax(Written):
     """Replace rows of an untrained parameter by the elementwise maximum, at the end of the step."""
 
+    rows = True
     operator = "scatter_nd_max"
 
     def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:

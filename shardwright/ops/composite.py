@@ -22,7 +22,7 @@ class Composition(OnAnyDevice):
 
     in_strategy: SplitCounts | None = None
     is_pointwise: ClassVar[bool] = False  # whether all its operators are, and broadcast alike
-    notation: ClassVar[str] = ""  # as the rule of an operator: dimensions that are split alike
+    notation: ClassVar[str] = ""  # which dimensions are split alike; see `alike`
 
     def shard(self, in_strategy: Any = None, out_strategy: None = None) -> Self:
         """Pin how the composition is split: for each operand the slices of each dimension.
@@ -95,15 +95,19 @@ class Composition(OnAnyDevice):
                     f"`{type(self).__name__}` {counts} ways",
                     hint="make at most as many slices as a dimension has elements",
                 )
-        if self.notation:
-            self._check_alike(shapes)
+        if alike := self.alike(shapes):
+            self._check_alike(alike, shapes)
         names = [value.name for value in values]
         given = dict(zip(names, self.in_strategy, strict=True))
         pairs = zip(names, self.in_strategy, strict=True)
         in_two_ways = {name for name, counts in pairs if given[name] != counts}
         return {name: counts for name, counts in given.items() if name not in in_two_ways}
 
-    def _check_alike(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+    def alike(self, shapes: Sequence[tuple[int, ...]]) -> str:
+        """Return which dimensions are split alike, in the notation of rules; nothing if any may."""
+        return self.notation
+
+    def _check_alike(self, notation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Refuse a strategy that splits a dimension of two operands in different ways.
 
         Raises
@@ -111,7 +115,7 @@ class Composition(OnAnyDevice):
         StrategyError
             If it does, or splits one that is whole.
         """
-        rule = resolve(self.notation, shapes)
+        rule = resolve(notation, shapes)
         parts: dict[str, int] = {}
         for dims, counts in zip(rule.operands, self.in_strategy or (), strict=True):
             for factors, count in zip(dims, counts, strict=True):
@@ -119,7 +123,7 @@ class Composition(OnAnyDevice):
                 if whole or any(parts.setdefault(factor, count) != count for factor in factors):
                     raise StrategyError(
                         f"`{type(self).__name__}` cannot be split by {self.in_strategy}: its "
-                        f"operands are {shapes}, with the dimensions `{self.notation}`",
+                        f"operands are {shapes}, with the dimensions `{notation}`",
                         hint="give those of one name the same slices, and those with `^` one",
                     )
 
@@ -236,7 +240,7 @@ class Assign(Composition):
         with tracer.reading_as(variable.dtype):  # whatever type the cell computes in
             following = self.following(variable, value.of_real_type(variable.dtype))
         name = variable.value(tracer).name
-        if variable.requires_grad and tracer.only_rank is None:
+        if variable.requires_grad and tracer.training and tracer.only_rank is None:
             raise assigned_and_trained(name)
         if any(name == other for other, _ in tracer.updates):
             raise ModelError(f"the parameter `{name}` is assigned to twice in one step")
@@ -295,7 +299,24 @@ class DropoutDoMask(Composition):
         return masked * (1.0 / keep_prob)
 
 
-class TensorScatterAdd(Composition):
+class Written(Composition):
+    """The base of operators that write slices into a tensor at tuples of positions."""
+
+    rows: ClassVar[bool] = False  # whether positions are single numbers, of rows
+
+    def alike(self, shapes: Sequence[tuple[int, ...]]) -> str:
+        """Split what the slices have of the tensor as there, and other dimensions as positions."""
+        tensor, positions, _ = shapes
+        depth = 1 if self.rows else positions[-1]
+        places = len(positions) - (0 if self.rows else 1)
+        v, e, i = (
+            " ".join(f"{letter}{d}" for d in range(count))
+            for letter, count in (("v", depth), ("e", len(tensor) - depth), ("i", places))
+        )
+        return f"{v} {e}, {i}{'' if self.rows else ' k^'}, {i} {e} -> {v} {e}"
+
+
+class TensorScatterAdd(Written):
     """A tensor plus slices at tuples of positions; slices at one position add up."""
 
     sign = 1.0

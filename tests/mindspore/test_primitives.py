@@ -243,10 +243,15 @@ def test_rows_of_segments_may_be_split(kind, function, eight_ranks):
         (ops.Cdist(), ((2, 2), (2, 1)), [(8, 4), (8, 4)]),
         (ops.BoundingBoxEncode(), ((8, 1), (4, 1)), [(8, 4), (8, 4)]),
         (ops.BoundingBoxEncode(), ((1, 4), (1, 4)), [(8, 4), (8, 4)]),
+        (ops.TensorScatterAdd(), ((1, 2, 4), (1, 1), (1, 2)), [(4, 4, 8), (3, 2), (3, 8)]),
+        (ops.TensorScatterMul(), ((1, 2), (2, 1), (1, 2)), [(4, 4), (6, 1), (6, 4)]),
     ],
 )
 def test_a_composition_is_split_alike(operator, strategy, shapes, eight_ranks):
     message = f"`{type(operator).__name__}` cannot be split by {strategy}: its operands are"
+    inputs = [Tensor(drawn(*shape)) for shape in shapes]
+    if len(inputs) == 3:
+        inputs[1] = Tensor(np.zeros(shapes[1], np.int32))
     with pytest.raises(ShardwrightError) as caught:
-        program(Applied(operator.shard(strategy)), *(Tensor(drawn(*shape)) for shape in shapes))
+        program(Applied(operator.shard(strategy)), *inputs)
     assert str(caught.value).startswith(message)

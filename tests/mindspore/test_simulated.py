@@ -341,3 +341,25 @@ def test_inputs_are_those_of_a_rank_where_a_data_set_is_split():
     phase, _ = _cell_graph_executor.compile(network, ones(16, 16))
     (given,) = _cell_graph_executor.program(phase).inputs
     assert given.type.shape == (64, 32)
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(2, True), (4, False)])
+def test_a_network_that_changes_a_parameter_predicts(columns, fits):
+    class Changed(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.table = Parameter(ones(4, 8), name="table")
+            self.update = operations.ScatterAdd().shard(((1, 2), (1,), (1, columns)))
+
+        def construct(self, x):
+            return x + self.update(self.table, Tensor(np.array([1], np.int32)), ones(1, 8))
+
+    if fits:
+        expected = 2 + (np.arange(4) == 1)[:, None] * np.ones(8)
+        found = Model(Changed()).predict(ones(4, 8)).asnumpy()
+        np.testing.assert_array_equal(found, expected)
+        return
+    with pytest.raises(
+        RuntimeError, match=r"`ScatterAdd` cannot be split by \(\(1, 2\), \(1,\), \("
+    ):
+        Model(Changed()).predict(ones(4, 8))

@@ -14,7 +14,7 @@ from shardwright.ir.values import (
 )
 from shardwright.mindspore.ops.arrays import UnsortedSegmentProd
 from shardwright.operators.info import SplitCounts
-from shardwright.ops.composite import Assign, Composition
+from shardwright.ops.composite import Assign, Composition, Written
 from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply
@@ -86,8 +86,10 @@ class InplaceUpdate(_Inplace):
     change = own.ScatterNdUpdate
 
 
-class _ScatterRows(Composition):
+class _ScatterRows(Written):
     """Changes rows of a parameter that is not trained by a product or quotient."""
+
+    rows = True
 
     def compose(self, input_x: Parameter, indices: Tensor, updates: Tensor) -> Tensor:
         """Return the new value."""
@@ -100,7 +102,7 @@ class _ScatterRows(Composition):
         raise NotImplementedError
 
 
-class TensorScatterMul(Composition):
+class TensorScatterMul(Written):
     """A tensor times slices at tuples of positions; slices at one position multiply up."""
 
     def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
@@ -108,7 +110,7 @@ class TensorScatterMul(Composition):
         return _times(input_x, indices, updates)
 
 
-class TensorScatterDiv(Composition):
+class TensorScatterDiv(Written):
     """A tensor divided by slices at tuples of positions."""
 
     def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
@@ -144,7 +146,7 @@ class ScatterDiv(_ScatterRows):
         return TensorScatterDiv()(x, positions, updates)
 
 
-class ScatterNdAdd(Composition):
+class ScatterNdAdd(Written):
     """Add slices to a parameter that is not trained, at the end of the step."""
 
     change: ClassVar[type[Composition]] = own.TensorScatterAdd
