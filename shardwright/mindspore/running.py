@@ -90,7 +90,7 @@ class Running:
 
             whole = _whole(function, self._forward(noted))
             self.session = begin(whole, batch, options, seed=seed, change=change)
-        check_memory(self.session.compiled.memory.peak_bytes)
+        check_memory(self.session.agreed.peak_bytes)
         if noted.inputs and self.session.feed.kind == "own" and options.how.mode != BY_HAND:
             raise ModelError(
                 "the gradient by an input is wanted, of which each process has another part",

@@ -118,6 +118,8 @@ class Agreed:
         The ranks.
     strategies : mapping of str to tuple
         The strategies that were decided, in MindSpore's form.
+    peak_bytes : float
+        The most memory that a rank needs.
     compiled : Compiled, optional
         The compilation, where this process did it.
     """
@@ -125,12 +127,13 @@ class Agreed:
     program: Graph
     mesh: Mesh
     strategies: Mapping[str, SplitCounts]
+    peak_bytes: float
     compiled: Compiled | None = None
 
     @staticmethod
     def of(made: Compiled) -> "Agreed":
         """Return what a compilation has decided."""
-        return Agreed(made.program, made.mesh, split_counts(made), made)
+        return Agreed(made.program, made.mesh, split_counts(made), made.memory.peak_bytes, made)
 
 
 def check_together(options: ParallelOptions) -> None:
@@ -204,15 +207,15 @@ def compiled_together(definition: Definition, options: ParallelOptions) -> Agree
         )
     own: list[Agreed] = []
 
-    def told() -> tuple[str, dict[str, SplitCounts]]:
+    def told() -> tuple[str, dict[str, SplitCounts], float]:
         own.append(Agreed.of(compiled(definition, options)))
-        return to_text(own[0].program), dict(own[0].strategies)
+        return to_text(own[0].program), dict(own[0].strategies), own[0].peak_bytes
 
-    text, strategies = from_first(told)
+    text, strategies, peak = from_first(told)
     if own:
         return own[0]
     program = parse(text)
-    return Agreed(program, program.mesh or Mesh(()), strategies)
+    return Agreed(program, program.mesh or Mesh(()), strategies, peak)
 
 
 def _digest(definition: Definition) -> bytes:

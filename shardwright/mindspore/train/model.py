@@ -224,7 +224,7 @@ class Model(train.Model):
         if spread is self._by_context and spread is not None:
             _check_mean(spread)
         session = super()._begin(batch, dataset)
-        check_memory(session.compiled.memory.peak_bytes)
+        check_memory(session.agreed.peak_bytes)
         return session
 
     def _trained_loss(self) -> Network | None:
