@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.types import TensorType
+from shardwright.server.callers import Caller
 from shardwright.server.certificates import make_certificates, self_signed
 from shardwright.server.client import Client
 from shardwright.server.member import Member
@@ -304,7 +305,7 @@ def _with(security: Security, path: Path) -> Security:
 
 
 def _answered(service: str, address: str, security: Security) -> bool:
-    connection = Connection(service, address, security)
+    connection = Connection(service, address, security, Caller.joining(b""))
     method, kind = ("Join", "Member") if service == "Scheduler" else ("Declare", "Model")
     try:
         connection.call(method, message(kind), 10.0)

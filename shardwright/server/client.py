@@ -17,7 +17,7 @@ from shardwright.server.messages import bytes_of, message, with_data
 from shardwright.server.security import Security
 from shardwright.server.store import NEVER, Task
 from shardwright.server.tables import Division, Ids, divisions
-from shardwright.server.transport import LONG, PIECE_BYTES, WAIT, CallError, Connection
+from shardwright.server.transport import LONG, PIECE_BYTES, CallError, Connection
 
 RETURN = 120.0  # seconds for a server to come back
 _MOST_KEPT = 2**28  # bytes of pushes that are kept for one server before it is asked to save
@@ -128,7 +128,7 @@ class Client:
                 return self._connected(link)
             except CallError as error:
                 self.member.check()
-                if not (error.is_lost or error.code == WAIT):
+                if not (error.is_lost or error.may_repeat):
                     raise ModelError(f"server {link.number} refuses a call: {error}") from None
             time.sleep(_PAUSE)
 
@@ -145,7 +145,8 @@ class Client:
             for cache in self._caches.values():
                 cache.clear()
         link.address = member.servers[number]
-        link.connection = Connection("ParameterServer", link.address, self._security)
+        address, caller = link.address, member.caller
+        link.connection = Connection("ParameterServer", address, self._security, caller)
         standing = self._declared(link)
         for step in sorted(link.log):
             if step >= standing.applied:
@@ -158,8 +159,6 @@ class Client:
         task = self.task
         model = message(
             "Model",
-            token=self.member.token,
-            worker=self.member.number,
             workers=task.workers,
             synchronous=task.synchronous,
             seed=task.seed,
@@ -193,7 +192,7 @@ class Client:
                 self.member.check()
                 if error.is_lost:
                     self._reconnect(link)
-                elif error.code != WAIT:
+                elif not error.may_repeat:
                     raise ModelError(f"server {link.number} refuses a call: {error}") from None
             time.sleep(_PAUSE)
 
@@ -203,7 +202,7 @@ class Client:
             self._connected(link)
         except CallError as error:
             self.member.check()
-            if not (error.is_lost or error.code == WAIT):
+            if not (error.is_lost or error.may_repeat):
                 raise ModelError(f"server {link.number} refuses a call: {error}") from None
 
     # Values
@@ -238,7 +237,7 @@ class Client:
     def _pull_from(self, link: _Link, arrays: Mapping[int, Array]) -> None:
         number = link.number
         tables = [table for table in arrays if self.divisions[table].count(number)]
-        wish = message("Wish", **self._sender, clock=self._clock, tables=tables)
+        wish = message("Wish", clock=self._clock, tables=tables)
 
         def pull(connection: Connection) -> None:
             for piece in connection.calls("Pull", wish):
@@ -279,7 +278,6 @@ class Client:
                 part = slice(begin, begin + _ROWS)
                 yield message(
                     "Rows",
-                    **self._sender,
                     clock=self._clock,
                     table=wanted.table,
                     rows=wanted.places[part].tobytes(),
@@ -296,10 +294,6 @@ class Client:
     def _clock(self) -> int:
         """The updates that values must have."""
         return self.step if self.task.synchronous else 0
-
-    @property
-    def _sender(self) -> dict[str, int]:
-        return {"token": self.member.token, "worker": self.member.number}
 
     # Gradients
 
@@ -318,7 +312,7 @@ class Client:
     ) -> None:
         kept = sum(map(len, link.log.values()))
         saves = kept * PIECE_BYTES > _MOST_KEPT
-        head = message("Piece", **self._sender, step=self.step, save=saves, rates=rates)
+        head = message("Piece", step=self.step, save=saves, rates=rates)
         number = link.number
 
         def pieces() -> Iterator[Any]:
@@ -348,9 +342,7 @@ class Client:
         each = max(1, min(_ROWS, PIECE_BYTES // max(1, gradient[:1].nbytes)))
         for begin in range(0, len(held), each):
             at = held[begin : begin + each]
-            piece = message(
-                "Piece", **self._sender, step=self.step, table=table, rows=places[at].tobytes()
-            )
+            piece = message("Piece", step=self.step, table=table, rows=places[at].tobytes())
             yield with_data(piece, bytes_of(gradient[at]))
 
     def _forget(self, link: _Link, standing: Any) -> None:
@@ -363,7 +355,7 @@ class Client:
         flat = values.reshape(-1)
         each = PIECE_BYTES // flat.itemsize
         for begin in range(0, flat.size, each):
-            piece = message("Piece", **self._sender, step=step, table=table, begin=begin)
+            piece = message("Piece", step=step, table=table, begin=begin)
             yield with_data(piece, bytes_of(flat[begin : begin + each]))
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError
+from shardwright.server.callers import Caller
 from shardwright.server.messages import message
-from shardwright.server.scheduler import SERVER
+from shardwright.server.scheduler import WORKER
 from shardwright.server.security import Security
 from shardwright.server.transport import STRANGER, WAIT, CallError, Connection
 
@@ -34,6 +35,8 @@ class Member:
         Where it listens: a server, and a worker where there are none.
     silence : float
         Seconds without a sign of the scheduler after which the run has ended.
+    secret : bytes
+        What all processes of the run know; empty where none is needed.
 
     Raises
     ------
@@ -51,9 +54,10 @@ class Member:
         number: int | None = None,
         address: str = "",
         silence: float = 30.0,
+        secret: bytes = b"",
     ) -> None:
         self.role, self.address, self.silence = role, scheduler, silence
-        self._connection = Connection("Scheduler", scheduler, security)
+        connection = Connection("Scheduler", scheduler, security, Caller.joining(secret))
         asked = message(
             "Member",
             role=role,
@@ -62,9 +66,11 @@ class Member:
             servers=servers,
             workers=workers,
         )
-        self._place = self._joined(asked)
-        self.number, self.token = int(self._place.number), int(self._place.token)
-        self.run = int(self._place.run)
+        place = self._joined(connection, asked)
+        connection.close()
+        self.number, self.run = int(place.number), int(place.run)
+        self.caller = Caller.member(role, self.number, int(place.token))
+        self._connection = Connection("Scheduler", scheduler, security, self.caller)
         self.view = message("View")
         self.changed = threading.Condition()
         self._failure = ""
@@ -73,14 +79,14 @@ class Member:
         self._beats = threading.Thread(target=self._beat_on, daemon=True)
         self._beats.start()
 
-    def _joined(self, asked: Any) -> Any:
+    def _joined(self, connection: Connection, asked: Any) -> Any:
         end = time.monotonic() + ARRIVAL
         while True:
             try:
-                return self._connection.call("Join", asked)
+                return connection.call("Join", asked)
             except CallError as error:
                 certain = not error.is_lost or "CERTIFICATE_VERIFY_FAILED" in str(error)
-                if certain and error.code != WAIT:
+                if certain and not error.may_repeat:
                     raise ModelError(f"the scheduler refuses this process: {error}") from None
                 if time.monotonic() > end:
                     raise ModelError(
@@ -94,8 +100,7 @@ class Member:
 
     def beat(self, error: str = "", leaves: bool = False) -> None:
         """Tell the scheduler that this process lives, and hear of the others."""
-        fields = {"role": self.role, "number": self.number, "token": self.token}
-        sign = message("Sign", **fields, error=error, leaves=leaves)
+        sign = message("Sign", error=error, leaves=leaves)
         with self._told:
             view = self._connection.call("Beat", sign, max(2.0, self.silence / 3))
         with self.changed:
@@ -168,18 +173,15 @@ class Member:
         """The address of each server; empty where there is none at present."""
         return tuple(self.view.servers)
 
-    def admits(self, worker: int, token: int) -> bool:
-        """Return whether a worker has its token of the scheduler, for a server."""
-        if self.role != SERVER:
-            return False
-        if self._knows(worker, token):
-            return True
-        try:
-            self.beat()
-        except CallError:
-            return False
-        return self._knows(worker, token)
+    def admit(self, method: str, caller: Caller) -> None:
+        """Refuse a call to this server, unless it is of a worker that the scheduler has told of.
 
-    def _knows(self, worker: int, token: int) -> bool:
+        Raises
+        ------
+        CallError
+            If the scheduler has not told of it yet.
+        """
         tokens = self.view.workers
-        return bool(token) and worker < len(tokens) and tokens[worker] == token
+        known = caller.role == WORKER and caller.number < len(tokens)
+        if not known or not caller.has(tokens[caller.number]):
+            raise CallError(f"worker {caller.number} is not known to the scheduler", WAIT)

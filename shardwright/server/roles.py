@@ -16,20 +16,23 @@ from shardwright.communication.processes import (
     launched,
     meet_by,
 )
+from shardwright.communication.secret import secret_at
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_choice
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
 from shardwright.server import context
+from shardwright.server.callers import Caller
 from shardwright.server.checkpoints import Checkpoints
 from shardwright.server.client import Client
 from shardwright.server.context import SCHEDULER, Roles, Settings, settings
+from shardwright.server.deaths import note_deaths
 from shardwright.server.member import ARRIVAL, Member
 from shardwright.server.scheduler import SERVER, WORKER, Members
 from shardwright.server.security import PLAIN, Security
 from shardwright.server.service import ParameterServer
 from shardwright.server.store import Store, Task
-from shardwright.server.transport import Service
+from shardwright.server.transport import WAIT, CallError, Service
 
 _PAUSE = 0.2
 _END = 30.0  # seconds that servers have to end
@@ -75,6 +78,7 @@ def take_part() -> Member:
             _PART.security,
             roles.number,
             silence=how.heartbeat_timeout,
+            secret=_secret(roles, _PART.security),
         )
         _PART.member = member
         joined_servers(Processes(member.number, roles.workers))
@@ -174,6 +178,7 @@ def _linked(listener: socket.socket, how: Settings, roles: Roles, security: Secu
         roles.number,
         f"{host}:{port}",
         how.heartbeat_timeout,
+        _secret(roles, security),
     )
     atexit.register(_leave, member)
     if roles.workers == 1:
@@ -192,6 +197,17 @@ def _linked(listener: socket.socket, how: Settings, roles: Roles, security: Secu
     send_with(Library(links, lambda: member.leave("an error has ended it")))
     joined(Processes(member.number, roles.workers))
     return member
+
+
+def _secret(roles: Roles, security: Security) -> bytes:
+    """Return the secret of the run; with certificates there need be none.
+
+    Raises
+    ------
+    ModelError
+        If it is missing where processes of other hosts can reach the scheduler, or short.
+    """
+    return secret_at("localhost" if security.is_on else roles.host)
 
 
 def get_ps_context(attr_key: str) -> Any:
@@ -222,9 +238,17 @@ def schedule(how: Settings, roles: Roles, security: Security) -> int:
         how.checkpoint_dir is not None,
         how.heartbeat_timeout,
         log,
+        _secret(roles, security),
     )
-    threads = roles.servers + roles.workers + 8
-    service = Service("Scheduler", members.handlers, roles.scheduler, security, threads)
+    service = Service(
+        "Scheduler",
+        members.handlers,
+        members.admit,
+        roles.scheduler,
+        security,
+        roles.servers + roles.workers,
+    )
+    note_deaths(members)
     log(f"listening at {roles.scheduler} for {roles.servers} servers and {roles.workers} workers")
     code = _followed(members)
     service.stop()
@@ -255,14 +279,20 @@ class _Server:
     def __init__(self, how: Settings, roles: Roles, security: Security) -> None:
         self.how, self.roles, self.security = how, roles, security
         self.member: Member | None = None
-        self.answers = ParameterServer(-1, roles.servers, self._admits, self._store)
-        threads = 2 * roles.workers + 8
-        address = f"{_own_host(roles)}:0"
-        handlers = self.answers.handlers
-        self.service = Service("ParameterServer", handlers, address, security, threads)
+        self.answers = ParameterServer(-1, roles.servers, self._store)
+        self.service = Service(
+            "ParameterServer",
+            self.answers.handlers,
+            self._admit,
+            f"{_own_host(roles)}:0",
+            security,
+            roles.workers,
+        )
 
-    def _admits(self, worker: int, token: int) -> bool:
-        return self.member is not None and self.member.admits(worker, token)
+    def _admit(self, method: str, caller: Caller) -> None:
+        if self.member is None:
+            raise CallError("this server has not joined yet", WAIT)
+        self.member.admit(method, caller)
 
     def _store(self, task: Task) -> Store:
         how, number, servers = self.how, self.answers.number, self.roles.servers
@@ -293,6 +323,7 @@ class _Server:
             roles.number,
             f"{_own_host(roles)}:{self.service.port}",
             self.how.heartbeat_timeout,
+            _secret(roles, self.security),
         )
         self.answers.number, self.member = member.number, member
         say(f"server {member.number}: listening at {_own_host(roles)}:{self.service.port}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwright.server.callers import JOINS, Caller
 from shardwright.server.messages import message
 from shardwright.server.transport import LATE, STRANGER, WAIT, CallError, Handler
 
@@ -40,6 +41,8 @@ class Members:
         Seconds without a sign after which a member is lost.
     log : callable
         Writes a line.
+    secret : bytes
+        What processes that join have to know; empty where all may.
     """
 
     servers: int
@@ -48,6 +51,7 @@ class Members:
     recovers: bool
     silence: float
     log: Callable[[str], None]
+    secret: bytes = b""
     run: int = field(default_factory=lambda: secrets.randbits(63))
     failure: str = ""
 
@@ -63,9 +67,25 @@ class Members:
         """The handlers of the methods."""
         return {"Join": self.join, "Beat": self.beat}
 
+    def admit(self, method: str, caller: Caller) -> None:
+        """Refuse a call, unless the caller has a place, or joins and knows the secret.
+
+        Raises
+        ------
+        CallError
+            If it is refused.
+        """
+        if method == "Join":
+            if caller.role != JOINS or (self.secret and not caller.knows(self.secret)):
+                raise CallError("this process does not know the secret of the run", STRANGER)
+            return
+        seats = self._seats.get(caller.role, [])
+        if caller.number >= len(seats) or not caller.has(seats[caller.number].token):
+            raise CallError("another process has the place of this one", STRANGER)
+
     # Calls
 
-    def join(self, member: Any, seconds: float) -> Any:
+    def join(self, member: Any, seconds: float, caller: Caller) -> Any:
         """Give a member a place."""
         if member.role not in _WORDS:
             raise CallError(f"`{member.role[:40]}` is no role of a member", STRANGER)
@@ -101,22 +121,20 @@ class Members:
             return asked  # started again before it was missed
         raise CallError(f"there is no place for a {_WORDS[role]}", WAIT)
 
-    def beat(self, sign: Any, seconds: float) -> Any:
+    def beat(self, sign: Any, seconds: float, caller: Caller) -> Any:
         """Note that a member lives, and tell it of the others."""
+        role, number = caller.role, caller.number
         with self.changed:
-            seats = self._seats.get(sign.role, [])
-            if sign.number >= len(seats) or seats[sign.number].token != sign.token:
-                raise CallError("another process has the place of this one", STRANGER)
-            seat = seats[sign.number]
+            seat = self._seats[role][number]
             seat.heard = time.monotonic()
             if sign.error:
-                self._lose(sign.role, sign.number, sign.error[:500])
+                self._lose(role, number, sign.error[:500])
             elif sign.leaves and not seat.has_left:
                 seat.has_left = True
-                self.log(f"the {_WORDS[sign.role]} {sign.number} has ended")
+                self.log(f"the {_WORDS[role]} {number} has ended")
             self._look()
             self.changed.notify_all()
-            return self._view(sign.role)
+            return self._view(role)
 
     def _view(self, role: str) -> Any:
         servers = self._seats[SERVER]
@@ -161,6 +179,13 @@ class Members:
         """Whether every server has left or is lost."""
         seats, lost = self._seats[SERVER], self._lost[SERVER]
         return all(seat.has_left or i in lost for i, seat in enumerate(seats))
+
+    def lose(self, role: str, number: int, why: str) -> None:
+        """Note that a member has died, unless it has told its end itself."""
+        with self.changed:
+            if number not in self._lost[role] and not self._seats[role][number].has_left:
+                self._lose(role, number, why)
+            self.changed.notify_all()
 
     def look(self) -> None:
         """Look for members that have not been heard for too long."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.operators.info import Array
+from shardwright.server.callers import Caller
 from shardwright.server.messages import bytes_of, message, with_data
 from shardwright.server.shards import Shard
 from shardwright.server.store import Push, Store, Task, gradient_dtype
@@ -18,7 +19,6 @@ _MOST_TABLES = 100_000
 _MOST_WORKERS = 4096
 _SHARE = 0.9  # of the machine's memory that tables may take
 _WAIT = 10.0  # seconds that a call waits for others
-Admission = Callable[[int, int], bool]
 
 
 class ParameterServer:
@@ -28,17 +28,13 @@ class ParameterServer:
     ----------
     number, servers : int
         Number of this server, and of all.
-    admits : callable
-        Takes the number of a worker and its token; returns whether the scheduler gave it.
     begin : callable
         Makes the store for a task, or returns the one of a checkpoint.
     """
 
-    def __init__(
-        self, number: int, servers: int, admits: Admission, begin: Callable[[Task], Store]
-    ) -> None:
+    def __init__(self, number: int, servers: int, begin: Callable[[Task], Store]) -> None:
         self.number, self.servers = number, servers
-        self._admits, self._begin = admits, begin
+        self._begin = begin
         self.store: Store | None = None
         self._lock = threading.Lock()
         self._pushing: set[int] = set()
@@ -56,25 +52,24 @@ class ParameterServer:
 
     # Beginning
 
-    def declare(self, model: Any, seconds: float) -> Any:
+    def declare(self, model: Any, seconds: float, caller: Caller) -> Any:
         """Take what is to be held; every worker says the same."""
-        self._admit(model)
+        task = self._task(model, caller.number)
         with self._lock:
             if self.store is None:
-                task = self._task(model)
                 self.store = self._begin(task)
-            elif self._task(model) != self.store.task:
+            elif task != self.store.task:
                 raise CallError(
-                    f"worker {model.worker} trains another model than the workers before it, or in "
-                    f"another mode"
+                    f"worker {caller.number} trains another model than the workers before it, or "
+                    f"in another mode"
                 )
-        return self._standing(self.store, model.worker)
+        return self._standing(self.store, caller.number)
 
-    def _task(self, model: Any) -> Task:
+    def _task(self, model: Any, worker: int) -> Task:
         if len(model.tables) > _MOST_TABLES or not 0 < model.workers <= _MOST_WORKERS:
             raise CallError(f"{len(model.tables)} tables of {model.workers} workers are too many")
-        if model.worker >= model.workers:
-            raise CallError(f"worker {model.worker} of {model.workers}", STRANGER)
+        if worker >= model.workers:
+            raise CallError(f"worker {worker} of {model.workers}", STRANGER)
         tables = tuple(map(Table.of_message, model.tables))
         parts = zip(tables, divisions(tables, self.servers), strict=True)
         size = sum(division.count(self.number) * table.row_bytes for table, division in parts)
@@ -86,32 +81,32 @@ class ParameterServer:
             )
         return Task(tables, model.workers, model.synchronous, model.seed)
 
-    def fill(self, pieces: Iterable[Any], seconds: float) -> Any:
+    def fill(self, pieces: Iterable[Any], seconds: float, caller: Caller) -> Any:
         """Take the initial values of tables."""
-        store, worker, gathered = self._gathered(
-            pieces, lambda shard: shard.values.dtype, lambda store: store.wanted
+        store = self._known(caller)
+        gathered = self._gathered(
+            store, caller, pieces, lambda shard: shard.values.dtype, store.wanted
         )
         store.fill(gathered.dense)
-        return self._standing(store, worker)
+        return self._standing(store, caller.number)
 
     # Gradients
 
-    def push(self, pieces: Iterable[Any], seconds: float) -> Any:
+    def push(self, pieces: Iterable[Any], seconds: float, caller: Caller) -> Any:
         """Take the gradients of a step; they count when the last piece has arrived."""
-        store, worker, push = self._gathered(
-            pieces,
-            gradient_dtype,
-            lambda store: [i for i, s in enumerate(store.shards) if not s.table.by_rows and s.rows],
-        )
-        store.push(push)
-        return self._standing(store, worker)
+        store = self._known(caller)
+        whole = [i for i, s in enumerate(store.shards) if not s.table.by_rows and s.rows]
+        store.push(self._gathered(store, caller, pieces, gradient_dtype, whole))
+        return self._standing(store, caller.number)
 
     def _gathered(
         self,
+        store: Store,
+        caller: Caller,
         pieces: Iterable[Any],
         dtype_of: Callable[[Shard], Any],
-        expected: Callable[[Store], list[int]],
-    ) -> tuple[Store, int, Push]:
+        expected: Iterable[int],
+    ) -> Push:
         """Return the arrays of a stream of pieces.
 
         Raises
@@ -123,11 +118,10 @@ class ParameterServer:
         first = next(stream, None)
         if first is None:
             raise CallError("a stream has no messages")
-        store = self._known(first)
-        with self._alone(first.worker):
-            push, ends = Push(first.worker, first.step), dict.fromkeys(expected(store), 0)
+        with self._alone(caller.number):
+            push, ends = Push(caller.number, first.step), dict.fromkeys(expected, 0)
             while first is not None:
-                if (first.worker, first.step) != (push.worker, push.step):
+                if first.step != push.step:
                     raise CallError("a stream has messages of several steps")
                 self._note(first, store, push)
                 self._take(first, store, push, ends, dtype_of)
@@ -136,7 +130,7 @@ class ParameterServer:
                 if end < store.shards[table].values.size:
                     name = store.shards[table].table.name
                     raise CallError(f"a stream ends after {end} elements of `{name}`")
-        return store, push.worker, push
+        return push
 
     def _note(self, piece: Any, store: Store, push: Push) -> None:
         """Note what a message says of the whole step."""
@@ -190,9 +184,9 @@ class ParameterServer:
 
     # Values
 
-    def pull(self, wish: Any, seconds: float) -> Iterator[Any]:
+    def pull(self, wish: Any, seconds: float, caller: Caller) -> Iterator[Any]:
         """Send tables, after some number of updates."""
-        store = self._known(wish)
+        store = self._known(caller)
         for table in wish.tables:
             if table >= len(store.shards) or not store.shards[table].rows:
                 raise CallError(f"there is no table {table} here")
@@ -213,11 +207,10 @@ class ParameterServer:
                 sent = with_data(piece, bytes_of(part))
             yield sent
 
-    def pull_rows(self, wishes: Iterable[Any], seconds: float) -> Iterator[Any]:
+    def pull_rows(self, wishes: Iterable[Any], seconds: float, caller: Caller) -> Iterator[Any]:
         """Send rows that have changed since the worker got them."""
-        begin = 0
+        store, begin = self._known(caller), 0
         for wish in wishes:
-            store = self._known(wish)
             if wish.table >= len(store.shards) or not store.shards[wish.table].table.by_rows:
                 raise CallError(f"the rows of table {wish.table} cannot be pulled one by one")
             shard = store.shards[wish.table]
@@ -243,17 +236,12 @@ class ParameterServer:
 
     # Checks
 
-    def _known(self, item: Any) -> Store:
-        """Return the store, for a message of a worker that may use it."""
-        self._admit(item)
+    def _known(self, caller: Caller) -> Store:
+        """Return the store, for a worker that may use it."""
         if self.store is None:
             raise CallError("the server has not been told what to hold", LATE)
-        self.store.check_worker(item.worker)
+        self.store.check_worker(caller.number)
         return self.store
-
-    def _admit(self, item: Any) -> None:
-        if not self._admits(item.worker, item.token):
-            raise CallError(f"worker {item.worker} is not known to the scheduler", STRANGER)
 
     def _alone(self, worker: int) -> "_Alone":
         return _Alone(worker, self._pushing, self._lock)

@@ -1,8 +1,8 @@
 """Calls over gRPC: services that answer them, and connections that make them.
 
-Every call has a deadline, and a service refuses those without one. A message has at most
-`MOST_BYTES`; longer data goes in pieces of `PIECE_BYTES`. What a service cannot read it refuses
-with one sentence.
+Every call says who calls, and has a deadline; a service refuses others before it waits for their
+messages. A message has at most `MOST_BYTES`; longer data goes in pieces of `PIECE_BYTES`. What a
+service cannot read it refuses with one sentence.
 """
 
 import os
@@ -14,6 +14,7 @@ from typing import Any
 
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.optional import optional
+from shardwright.server.callers import JOINS, Caller, Quotas, TooManyCallsError
 from shardwright.server.messages import (
     EXTRA,
     NEED,
@@ -29,6 +30,10 @@ PIECE_BYTES = 2**20
 MOST_BYTES = 2**22
 SHORT, LONG = 20.0, 600.0  # seconds for a message, and for many
 _MOST_SECONDS = 3600.0
+# Calls of one member at a time: one to work with and a sign of life, each beside one of before that
+# the member has given up and the service has not noticed. With fewer, a retry waits for that one.
+_CALLS_OF_A_MEMBER = 4
+_CALLS_OF_JOINING = 8  # they end at once: with half as many more wait, which are repeated
 _OPTIONS = (
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.max_send_message_length", MOST_BYTES),
@@ -37,13 +42,15 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 # The refusals of this program, as codes of gRPC.
-WRONG, WAIT, STRANGER, LATE = (
+WRONG, WAIT, STRANGER, LATE, BUSY = (
     "INVALID_ARGUMENT",
     "ABORTED",
     "PERMISSION_DENIED",
     "FAILED_PRECONDITION",
+    "RESOURCE_EXHAUSTED",
 )
-Handler = Callable[[Any, float], Any]
+Handler = Callable[[Any, float, Caller], Any]
+Admission = Callable[[str, Caller], None]
 
 
 class CallError(ShardwrightError):
@@ -54,7 +61,8 @@ class CallError(ShardwrightError):
     what : str
         Why.
     code : str
-        ``WRONG``, ``WAIT`` (may be repeated), ``STRANGER``, ``LATE``, or another code of gRPC.
+        ``WRONG``, ``WAIT`` and ``BUSY`` (may be repeated), ``STRANGER``, ``LATE``, or another code
+        of gRPC.
     """
 
     def __init__(self, what: str, code: str = WRONG) -> None:
@@ -65,6 +73,11 @@ class CallError(ShardwrightError):
     def is_lost(self) -> bool:
         """Whether the other side cannot be reached."""
         return self.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the same call may be answered later."""
+        return self.code in (WAIT, BUSY)
 
 
 def grpc() -> Any:
@@ -90,14 +103,17 @@ class Service:
     name : str
         Its name in the protocol.
     handlers : mapping of str to callable
-        By method: takes the message, or an iterator over messages, and the seconds that are left;
-        returns the answer, or an iterator over answers.
+        By method: takes the message, or an iterator over messages, the seconds that are left, and
+        who calls; returns the answer, or an iterator over answers.
+    admit : callable
+        Takes a method and who calls; raises a `CallError` where the call is refused. It does not
+        wait.
     address : str
         Where it listens: ``127.0.0.1:0`` for any port.
     security : Security
         How messages are encrypted.
-    threads : int
-        Calls that are answered at the same time; as many more may wait.
+    members : int
+        How many members there are, each of which has a quota of calls at the same time.
 
     Raises
     ------
@@ -109,15 +125,21 @@ class Service:
         self,
         name: str,
         handlers: Mapping[str, Handler],
+        admit: Admission,
         address: str,
         security: Security,
-        threads: int,
+        members: int,
     ) -> None:
         module = grpc()
+        threads = _CALLS_OF_A_MEMBER * members + _CALLS_OF_JOINING
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        quotas = Quotas(lambda role: _CALLS_OF_JOINING if role == JOINS else _CALLS_OF_A_MEMBER)
         self._server = module.server(pool, options=_OPTIONS, maximum_concurrent_rpcs=2 * threads)
         known = methods(name)
-        answers = {known[key].path: _answering(known[key], handlers[key]) for key in known}
+        answers = {
+            known[key].path: _answering(known[key], handlers[key], partial(admit, key), quotas)
+            for key in known
+        }
         self._server.add_generic_rpc_handlers((_handlers_by_path(answers),))
         try:
             if security.is_on:
@@ -146,26 +168,47 @@ def _handlers_by_path(answers: Mapping[str, Any]) -> Any:
     return Handlers()
 
 
-def _answering(method: Method, handler: Handler) -> Any:
-    """Return gRPC's handler of a method, which reads and checks messages itself."""
+def _answering(
+    method: Method, handler: Handler, admit: Callable[[Caller], None], quotas: Quotas
+) -> Any:
+    """Return gRPC's handler of a method, which reads and checks messages itself.
+
+    To gRPC every method takes a stream, so that no thread waits for the message of a caller before
+    it is known who that is.
+    """
     request = message_class(method.request)
 
-    def read(data: Any) -> Any:
-        if not method.streams_requests:
-            return _parsed(request, data)
-        return (_parsed(request, item) for item in data)
+    def read(data: Iterator[bytes]) -> Any:
+        if method.streams_requests:
+            return (_parsed(request, item) for item in data)
+        return _parsed(request, next(data, b""))
 
-    def answer(data: Any, context: Any) -> Any:
-        with _refusing(context):
-            return handler(read(data), _seconds_left(context))
+    def answer(data: Iterator[bytes], context: Any) -> Any:
+        with _refusing(context), quotas.one_more(_admitted(context, admit)) as caller:
+            return handler(read(data), _seconds_left(context), caller)
 
-    def answers(data: Any, context: Any) -> Iterator[Any]:
-        with _refusing(context):
-            yield from handler(read(data), _seconds_left(context))
+    def answers(data: Iterator[bytes], context: Any) -> Iterator[Any]:
+        with _refusing(context), quotas.one_more(_admitted(context, admit)) as caller:
+            yield from handler(read(data), _seconds_left(context), caller)
 
-    make = getattr(grpc(), f"{method.kind}_rpc_method_handler")
-    function = answers if method.streams_responses else answer
-    return make(function, None, encoded)
+    if method.streams_responses:
+        return grpc().stream_stream_rpc_method_handler(answers, None, encoded)
+    return grpc().stream_unary_rpc_method_handler(answer, None, encoded)
+
+
+def _admitted(context: Any, admit: Callable[[Caller], None]) -> Caller:
+    """Return who calls.
+
+    Raises
+    ------
+    CallError
+        If it is not said, or the caller is refused.
+    """
+    caller = Caller.of_metadata(context.invocation_metadata())
+    if caller is None:
+        raise CallError("a call does not say who calls", STRANGER)
+    admit(caller)
+    return caller
 
 
 def _parsed(kind: Any, data: bytes) -> Any:
@@ -191,6 +234,8 @@ def _refusing(context: Any) -> Iterator[None]:
         yield
     except CallError as error:
         code, what = getattr(codes, error.code), str(error)
+    except TooManyCallsError:
+        code, what = codes.RESOURCE_EXHAUSTED, "this process has too many calls at the same time"
     except ShardwrightError as error:
         code, what = codes.INVALID_ARGUMENT, str(error)
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
@@ -213,12 +258,14 @@ class Connection:
         Where it listens.
     security : Security
         How messages are encrypted.
+    caller : Caller
+        Who calls.
     """
 
-    def __init__(self, name: str, address: str, security: Security) -> None:
+    def __init__(self, name: str, address: str, security: Security, caller: Caller) -> None:
         module = grpc()
         options = (*_OPTIONS, ("grpc.max_reconnect_backoff_ms", 1000))
-        self.address = address
+        self.address, self._metadata = address, caller.metadata
         if security.is_on:
             self._channel = module.secure_channel(address, security.of_connections(), options)
         else:
@@ -241,12 +288,12 @@ class Connection:
             If the call is refused, or the service cannot be reached.
         """
         with _told():
-            return self._calls[method](request, timeout=seconds)
+            return self._calls[method](request, timeout=seconds, metadata=self._metadata)
 
     def calls(self, method: str, request: Any, seconds: float = LONG) -> Iterator[Any]:
         """Call a method with several answers, and yield them."""
         with _told():
-            call = self._calls[method](request, timeout=seconds)
+            call = self._calls[method](request, timeout=seconds, metadata=self._metadata)
             try:
                 yield from call
             finally:
@@ -263,4 +310,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except grpc().RpcError as error:
-        raise CallError(error.details() or error.code().name, error.code().name) from None
+        code, details = error.code().name, error.details() or error.code().name
+        if code == BUSY and "larger than max" in details:
+            code = WRONG  # to gRPC the same, but a message that is too long stays so
+        raise CallError(details, code) from None

@@ -6,6 +6,7 @@ workers meet at a scheduler on the first, as MindSpore's ``msrun`` has it.
 
 import argparse
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,12 +20,14 @@ from types import FrameType
 
 from shardwright.communication.processes import FAST_VARIABLE
 from shardwright.communication.rendezvous import Meeting, Scheduler
+from shardwright.communication.secret import SECRET_VARIABLE
 from shardwright.ir.errors import ModelError, PackageError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER, Range
 from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, RUN_VARIABLE, new_run
+from shardwright.server.scheduler import WORKER
 from shardwright.tools.launch.owned import owned
-from shardwright.tools.launch.servers import WORKER, Run
-from shardwright.tools.launch.supervision import Supervisor
+from shardwright.tools.launch.servers import Run
+from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
 from shardwright.tools.main import INTERRUPTED, UsageError, add_number, say
 
 _WORKER = "shardwright.tools.launch.worker"
@@ -192,7 +195,7 @@ def _by_mpi(
             stderr=log,
             start_new_session=True,
         )
-        return _ended(arguments, supervisor, {-1: process}, path)
+        return _ended(arguments, supervisor, {MPI_LAUNCHER: process}, path)
 
 
 def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[str, str]) -> int:
@@ -220,6 +223,7 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
     environment |= {
         "MS_SCHED_HOST": arguments.master_addr,
         "MS_SCHED_PORT": str(arguments.master_port),
+        SECRET_VARIABLE: environment.get(SECRET_VARIABLE) or secrets.token_hex(16),
     }
     script = [str(arguments.script), *arguments.arguments]
     run = Run(
@@ -237,6 +241,9 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
             while run.goes_on():
                 printed = _print_from(path, printed)
                 time.sleep(_PAUSE)
+            if run.fault:
+                say(run.fault)
+                run.stop(arguments.grace)
             _print_from(path, printed)
             code = run.end()
         except KeyboardInterrupt:

@@ -1,17 +1,22 @@
 """Workers with parameter servers and a scheduler: processes that are told apart by ``MS_ROLE``."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardwright.server.context import SCHEDULER
+from shardwright.server.deaths import DEATHS_VARIABLE, death
+from shardwright.server.scheduler import SERVER, WORKER
 from shardwright.tools.launch.owned import owned
+from shardwright.tools.launch.supervision import signal_name
 
 _PROCESS = "shardwright.tools.launch.role"
-SCHEDULER, SERVER, WORKER = "scheduler", "server", "worker"
-_ROLES = {SCHEDULER: "MS_SCHED", SERVER: "MS_PSERVER", WORKER: "MS_WORKER"}
+_NAMES = {SCHEDULER: "scheduler", SERVER: "server", WORKER: "worker"}
 _END = 60.0  # seconds for the scheduler and the servers to end after the workers
 _STOP = 5.0  # seconds for them where the run is stopped, and there is nothing to wait for
 _PAUSE = 0.05  # seconds between two looks at processes that are to end
@@ -33,6 +38,8 @@ class Run:
         How many there are.
     restarts : int
         How often a server that fails is started again.
+    processes : dict
+        The processes that were started, by role and number.
     """
 
     script: Sequence[str]
@@ -43,6 +50,10 @@ class Run:
     restarts: int = 0
     processes: dict[tuple[str, int], "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._hears, self._deaths = os.pipe()
+        self._told: set[int] = set()  # processes of whose death the scheduler has been told
+
     def start(self) -> None:
         """Start the scheduler, the servers and the workers."""
         for role, count in ((SCHEDULER, 1), (SERVER, self.servers), (WORKER, self.workers)):
@@ -52,35 +63,58 @@ class Run:
 
     def log(self, role: str, number: int) -> Path:
         """Return the log of a process."""
-        return self.logs / ("scheduler.log" if role == SCHEDULER else f"{role}_{number}.log")
+        name = _NAMES[role]
+        return self.logs / (f"{name}.log" if role == SCHEDULER else f"{name}_{number}.log")
 
     def _start(self, role: str, number: int) -> None:
         log = str(self.log(role, number).resolve())
         variables = {
-            "MS_ROLE": _ROLES[role],
+            "MS_ROLE": role,
             "MS_NODE_ID": str(number),
             "MS_SERVER_NUM": str(self.servers),
             "MS_WORKER_NUM": str(self.workers),
         }
         command = [sys.executable, "-m", _PROCESS, log, *self.script]
-        environment = {**self.environment, **variables}
+        hears = (self._hears,) if role == SCHEDULER else ()
+        if hears:
+            variables[DEATHS_VARIABLE] = str(self._hears)
         self.processes[role, number] = subprocess.Popen(
-            owned(command), env=environment, start_new_session=True
+            owned(command),
+            env={**self.environment, **variables},
+            start_new_session=True,
+            pass_fds=hears,
         )
 
     def goes_on(self) -> bool:
-        """Return whether a worker runs; start servers again that have failed, if there are any."""
+        """Return whether a worker runs, and the scheduler; start servers again that have failed.
+
+        The scheduler is told at once who has died: it would miss them only after some time.
+        """
         for (role, number), process in tuple(self.processes.items()):
-            if role == SERVER and process.poll() and self.restarts:
+            code = process.poll()
+            if code and role != SCHEDULER and process.pid not in self._told:
+                self._told.add(process.pid)
+                with suppress(BrokenPipeError):  # the scheduler has ended
+                    os.write(self._deaths, death(role, number, _end_by(code)))
+            if code and role == SERVER and self.restarts:
                 self.restarts -= 1
                 self._start(role, number)
-        return any(p.poll() is None for (role, _), p in self.processes.items() if role == WORKER)
+        workers = [p for (role, _), p in self.processes.items() if role == WORKER]
+        return not self.fault and any(process.poll() is None for process in workers)
+
+    @property
+    def fault(self) -> str:
+        """How the scheduler has died, without which the others wait; empty if it has not."""
+        code = self.processes[SCHEDULER, 0].poll()
+        return f"the scheduler has died by {signal_name(code)}" if code and code < 0 else ""
 
     def end(self) -> int:
         """Wait for the scheduler and the servers; return the exit code of the first that failed.
 
         A server that was started again counts by its last end.
         """
+        for pipe in (self._hears, self._deaths):
+            os.close(pipe)
         for process in self.processes.values():
             try:
                 process.wait(_END)
@@ -106,6 +140,11 @@ class Run:
             for process in self.processes.values():
                 process.kill()
                 process.wait()
+
+
+def _end_by(code: int) -> str:
+    """Return how a process ended that failed."""
+    return f"it died by {signal_name(code)}" if code < 0 else f"it ended with the code {code}"
 
 
 def _end(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from shardwright.runtime.faults import Board, Phase, board_path
 from shardwright.tools.launch.segments import Segments
 
+MPI_LAUNCHER = -1  # in place of a rank: it has started them all
 _SHOWN = 8  # ranks in a sentence
 _GRACE = 5.0  # seconds in which MPI ends all ranks after one has died
 _KILLED = re.compile(r"PID (\d+) RUNNING AT .*\n=\s+EXIT CODE: (\d+)")
@@ -32,6 +33,9 @@ class _Seen:
     answered: float = 0.0
     lost: float | None = None
     shares: bool = False  # its shared memory is known
+
+    def __post_init__(self) -> None:
+        self.processes = {self.board.pid, _parent(self.board.pid)}  # one of both is MPI's child
 
     @property
     def is_lost(self) -> bool:
@@ -145,10 +149,14 @@ class Supervisor:
         log : Path, optional
             What MPI's launcher has written.
         codes : mapping of int to int
-            Exit codes of ranks that this process has started itself.
+            Exit codes of what this process has started: ranks, or `MPI_LAUNCHER`.
         """
         failed = [r for r, seen in self._seen.items() if seen.board.phase is Phase.FAILED]
-        dead = self._noted() or self._told(log) or {r: code for r, code in codes.items() if code}
+        dead = self._noted() or self._told(log)
+        if not dead:
+            dead = {rank: code for rank, code in codes.items() if code and rank != MPI_LAUNCHER}
+            if not failed and codes.get(MPI_LAUNCHER, 0) < 0:
+                return f"the launcher of MPI died by {signal_name(codes[MPI_LAUNCHER])}"
         own = [rank for rank in dead if rank not in failed]
         if failed and not (own and all(dead[rank] < 0 for rank in own)):
             rank = failed[0]
@@ -163,7 +171,7 @@ class Supervisor:
         lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
         if starting and len(lost) > 1 and not self._noted():  # MPI's launcher names any of them
             return f"one of the {_ranks(lost[:_SHOWN])} died while MPI started on all ranks"
-        signals = {_signal(dead[rank]) for rank in own if dead[rank] < 0}
+        signals = {signal_name(dead[rank]) for rank in own if dead[rank] < 0}
         how = f" by {signals.pop()}" if len(signals) == 1 else ""
         return f"{shown} died{how} {self.place(gone[0])}"
 
@@ -187,7 +195,7 @@ class Supervisor:
         if found is None:
             return {}
         pid, code = int(found[1]), int(found[2])
-        ranks = [rank for rank, seen in self._seen.items() if seen.board.pid == pid]
+        ranks = [rank for rank, seen in self._seen.items() if pid in seen.processes]
         return {rank: -code if code < 65 else code for rank in ranks}
 
     def places(self) -> list[str]:
@@ -242,17 +250,28 @@ def _is_alive(pid: int) -> bool:
 
 def _state(pid: int) -> str:
     """Return the state of a process as Linux tells it: ``T`` is stopped; ``?`` elsewhere."""
+    return _stat(pid)[0]
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 where it has ended, and on other systems than Linux."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> Sequence[str]:
+    """Return what Linux tells of a process: its state, its parent, and more."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "?"
+        return "?", "0"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
-def _signal(code: int) -> str:
+def signal_name(code: int) -> str:
+    """Return by which signal a process ended, by its exit code, which is negative."""
     try:
         return f"signal {-code} ({signal.Signals(-code).name})"
     except ValueError:

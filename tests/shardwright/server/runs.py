@@ -45,6 +45,7 @@ class Run:
     answers: list
     members: Members
     security: object
+    secret: bytes
 
     def worker(self, task, initial=None, number=None):
         """Return the client of one worker; all must join before a client answers."""
@@ -53,32 +54,48 @@ class Run:
 
     def member(self, number=None):
         return Member(
-            WORKER, self.address, self.servers, self.workers, self.security, number, silence=60.0
+            WORKER,
+            self.address,
+            self.servers,
+            self.workers,
+            self.security,
+            number,
+            silence=60.0,
+            secret=self.secret,
         )
 
 
 @contextmanager
-def running(servers, workers, security=PLAIN, synchronous=True, begin=None):
+def running(servers, workers, security=PLAIN, synchronous=True, begin=None, secret=b""):
     """Run a scheduler and servers; `begin` makes the store of a server."""
-    members = Members(servers, workers, synchronous, False, 60.0, lambda line: None)
-    scheduler = Service("Scheduler", members.handlers, "127.0.0.1:0", security, 8)
+    members = Members(servers, workers, synchronous, False, 60.0, lambda line: None, secret)
+    scheduler = Service(
+        "Scheduler", members.handlers, members.admit, "127.0.0.1:0", security, servers + workers
+    )
     address = f"127.0.0.1:{scheduler.port}"
     services, joined, answers = [], [], []
     for _ in range(servers):
         places = []
-        answer = ParameterServer(-1, servers, lambda w, t, p=places: p[0].admits(w, t), None)
+        answer = ParameterServer(-1, servers, None)
         made = begin or (lambda task, a=answer: Store(task, a.number, servers))
         answer._begin = lambda task, a=answer, m=made: m(task) if begin is None else m(task, a)
-        service = Service("ParameterServer", answer.handlers, "127.0.0.1:0", security, 8)
+        service = Service(
+            "ParameterServer",
+            answer.handlers,
+            lambda method, caller, p=places: p[0].admit(method, caller),
+            "127.0.0.1:0",
+            security,
+            workers,
+        )
         place = f"127.0.0.1:{service.port}"
-        member = Member(SERVER, address, servers, workers, security, None, place, 60.0)
+        member = Member(SERVER, address, servers, workers, security, None, place, 60.0, secret)
         places.append(member)
         answer.number = member.number
         services.append(service)
         joined.append(member)
         answers.append(answer)
     try:
-        yield Run(address, servers, workers, answers, members, security)
+        yield Run(address, servers, workers, answers, members, security, secret)
     finally:
         for member in joined:
             member.leave()

@@ -6,6 +6,7 @@ import ssl
 import pytest
 
 from shardwright.ir.errors import OptionError, ShardwrightWarning
+from shardwright.server.callers import Caller
 from shardwright.server.certificates import make_certificates, self_signed
 from shardwright.server.messages import message
 from shardwright.server.security import PLAIN, Security, security_of
@@ -41,7 +42,7 @@ def identity(path):
 
 
 def called(address, security):
-    connection = Connection("Scheduler", address, security)
+    connection = Connection("Scheduler", address, security, Caller.joining(b""))
     try:
         return connection.call("Join", message("Member", role="MS_WORKER"), 3.0)
     finally:

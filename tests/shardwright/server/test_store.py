@@ -120,7 +120,7 @@ def test_who_waits_is_told_when_the_run_ends():
 
 
 def piece(**fields):
-    return message("Piece", **{"token": 7, "worker": 1, "step": 300, "table": 2, **fields})
+    return message("Piece", **{"step": 300, "table": 2, **fields})
 
 
 @needs_grpc
@@ -131,8 +131,8 @@ def test_long_data_of_a_message_is_a_view_of_what_came():
     assert isinstance(found, WithData)
     assert found.data.obj is sent
     assert bytes(found.data) == content
-    fields = (found.token, found.worker, found.step, found.table, found.begin, found.rows)
-    assert fields == (7, 1, 300, 2, 1 << 40, b"abc")
+    fields = (found.step, found.table, found.begin, found.rows)
+    assert fields == (300, 2, 1 << 40, b"abc")
     assert kind.FromString(sent).data == content  # as protobuf reads it
 
 

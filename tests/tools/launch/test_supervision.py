@@ -10,7 +10,7 @@ import pytest
 from shardwright.runtime.faults import Board, Phase, board_path, note_signal
 from shardwright.runtime.faults import board as board_module
 from shardwright.runtime.faults.standing import Standing
-from shardwright.tools.launch.supervision import Supervisor
+from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
 from tests.extent import first
 
 
@@ -99,7 +99,10 @@ def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
     assert found.supervisor.fault(None, {1: -9}) == f"rank 1 died by signal 9 (SIGKILL) {place}"
     log = tmp_path / "log"
     log.write_text(f"=   PID {child.pid} RUNNING AT here\n=   EXIT CODE: 11\n")
-    assert found.supervisor.fault(log, {-1: 11}) == f"rank 1 died by signal 11 (SIGSEGV) {place}"
+    assert (
+        found.supervisor.fault(log, {MPI_LAUNCHER: 11})
+        == f"rank 1 died by signal 11 (SIGSEGV) {place}"
+    )
 
 
 def test_the_rank_whose_parent_has_noted_its_death_is_named(ranks, tmp_path):
@@ -114,7 +117,7 @@ def test_the_rank_whose_parent_has_noted_its_death_is_named(ranks, tmp_path):
     note_signal(board_path(tmp_path / "boards", 1), 9, 1_000)
     log = tmp_path / "log"
     log.write_text(f"=   PID {children[0].pid} RUNNING AT here\n=   EXIT CODE: 9\n")
-    assert found.supervisor.fault(log, {-1: 9}) == (
+    assert found.supervisor.fault(log, {MPI_LAUNCHER: 9}) == (
         "rank 1 died by signal 9 (SIGKILL) before its first step, where it waits in `MPI_Init` "
         "with all ranks"
     )
@@ -184,8 +187,34 @@ def test_no_rank_is_blamed_while_mpi_starts(ranks, tmp_path):
         child.wait()
     log = tmp_path / "log"
     log.write_text(f"=   PID {children[0].pid} RUNNING AT here\n=   EXIT CODE: 9\n")
-    said = found.supervisor.fault(log, {-1: 9})
+    said = found.supervisor.fault(log, {MPI_LAUNCHER: 9})
     assert said == "one of the ranks 0, 1 died while MPI started on all ranks"
+
+
+def test_the_launcher_of_mpi_is_no_rank(ranks, tmp_path):
+    found = ranks(2, 60.0)
+    found.supervisor.look()
+    log = tmp_path / "log"
+    log.write_text("")
+    told = found.supervisor.fault(log, {MPI_LAUNCHER: -9})
+    assert told == "the launcher of MPI died by signal 9 (SIGKILL)"
+
+
+def test_the_parent_of_a_rank_stands_for_it(ranks, tmp_path):
+    found = ranks(2, 60.0)
+    children = [found.child(rank) for rank in range(2)]
+    for board in found.boards:
+        board.set_phase(Phase.RUNNING)
+    found.supervisor.look()
+    for child in children:
+        child.kill()
+        child.wait()
+    log = tmp_path / "log"
+    log.write_text(f"=   PID {os.getpid()} RUNNING AT here\n=   EXIT CODE: 9\n")
+    told = found.supervisor.fault(log, {MPI_LAUNCHER: 9})
+    assert told.startswith("ranks 0, 1 died by signal 9 (SIGKILL)")  # both are its children
+    log.write_text("")
+    assert "rank -1" not in found.supervisor.fault(log, {MPI_LAUNCHER: 9})
 
 
 def test_an_error_of_a_rank_is_told(ranks):
