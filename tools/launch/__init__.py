@@ -198,8 +198,14 @@ def _by_mpi(
         return _ended(arguments, supervisor, {MPI_LAUNCHER: process}, path)
 
 
-def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[str, str]) -> int:
-    """Start a scheduler, parameter servers and workers, which meet as the script says."""
+def _check_servers(arguments: argparse.Namespace, hosts: int) -> None:
+    """Refuse what parameter servers cannot do.
+
+    Raises
+    ------
+    UsageError
+        If an option asks for it.
+    """
     if hosts > 1 or arguments.join == "False":
         raise UsageError(
             "parameter servers are started on one host, and their launcher waits for them",
@@ -220,6 +226,11 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
             "`--timeout` is given, and there are parameter servers",
             hint="write `set_ps_context(heartbeat_timeout=...)` in the script",
         )
+
+
+def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[str, str]) -> int:
+    """Start a scheduler, parameter servers and workers, which meet as the script says."""
+    _check_servers(arguments, hosts)
     environment |= {
         "MS_SCHED_HOST": arguments.master_addr,
         "MS_SCHED_PORT": str(arguments.master_port),
