@@ -223,7 +223,7 @@ def prod(
 
 
 def cumsum(input: Tensor, axis: int, dtype: str | None = None) -> Tensor:
-    """Return the sums of the elements up to each; of whole numbers in int64, but of int32."""
+    """Return the sums of the elements up to each, in an element type if one is given."""
     return apply("cumsum", input if dtype is None else input.astype(dtype), axis=axis)
 
 
