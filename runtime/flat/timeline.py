@@ -20,6 +20,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.instructions import Instruction
+from shardwright.runtime.messages import decoded, encoded
 
 Kind = Literal["compute", "communicate", "wait", "move", "under way"]
 STEPS = 5  # the last ones, that a timeline keeps
@@ -147,20 +148,21 @@ def write_timeline(path: Path, timeline: RunTimeline, communicator: Communicator
     OutputError
         If it cannot be written.
     """
-    own = np.empty((), object)
-    own[()] = timeline.origin, [tuple(span) for step in timeline.steps for span in step]
-    found = communicator.collect({communicator.ranks[0]: own})
+    spans = [tuple(span) for step in timeline.steps for span in step]
+    own = np.frombuffer(encoded((timeline.origin, spans)), np.uint8)
+    parts = communicator.collect({communicator.ranks[0]: own})
     if communicator.ranks[0]:
         return
     ranks = communicator.ranks
     several = f"ranks {ranks[0]} to {ranks[-1]}, one after the other"
-    origins = {rank: array[()][0] for rank, array in found.items()}
+    found = {rank: decoded(part) for rank, part in parts.items()}
+    origins = {rank: origin for rank, (origin, _) in found.items()}
     first = min(origins.values())
     processes = {
         f"rank {rank}" if len(ranks) == 1 else several: [
-            span.later(origins[rank] - first) for span in starmap(Span, array[()][1])
+            span.later(origins[rank] - first) for span in starmap(Span, spans)
         ]
-        for rank, array in found.items()
+        for rank, (_, spans) in found.items()
     }
     write_file(path, to_chrome_trace(processes).encode(), _TIMELINE, _is_trace)
 

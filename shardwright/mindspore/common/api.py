@@ -117,7 +117,7 @@ class _CellGraphExecutor:
     def keep(self, cell: Cell, found: Compiled) -> None:
         """Keep the newest program of a cell, and how its parameters are split."""
         self._newest[cell] = found
-        cell.parameter_layout_dict = parameter_layouts(found)
+        cell.parameter_layout_dict = parameter_layouts(found.program, found.mesh)
         get = get_auto_parallel_context
         save_group_info(found, get("device_num"), get("global_rank") or 0)
 

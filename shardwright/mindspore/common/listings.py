@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-from shardwright.compiler.compiled import Compiled
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -12,8 +11,8 @@ from shardwright.ops.names import name_of
 ParameterLayout = tuple[list[int], list[int], list[int], int, bool, str]
 
 
-def parameter_layouts(found: Compiled) -> dict[str, ParameterLayout]:
-    """Return the layout of each parameter of the model.
+def parameter_layouts(program: Graph, mesh: Mesh) -> dict[str, ParameterLayout]:
+    """Return the layout of each parameter of a program on a mesh.
 
     It is MindSpore's tuple: the sizes of the arrangement of devices, for each dimension the axis
     that splits it, counted from the last one (-1 for none), the shape of a slice, 0, True, and an
@@ -21,8 +20,8 @@ def parameter_layouts(found: Compiled) -> dict[str, ParameterLayout]:
     Axes that do not split the parameter are one, the first; those of a dimension are one, too.
     """
     return {
-        parameter.name: _layout(parameter.value.layout, parameter.value.type.shape, found.mesh)
-        for parameter in found.program.parameters
+        parameter.name: _layout(parameter.value.layout, parameter.value.type.shape, mesh)
+        for parameter in program.parameters
         if parameter.role in ("weight", "input") and parameter.value.layout is not None
     }
 

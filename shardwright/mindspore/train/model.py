@@ -243,8 +243,8 @@ class Model(train.Model):
         dataset_sink_mode, sink_size
             Have no effect.
         """
-        session = self._session_of(next(iter(train_dataset.samples(0))), train_dataset)
-        return parameter_layouts(session.compiled)
+        agreed = self._session_of(next(iter(train_dataset.samples(0))), train_dataset).agreed
+        return parameter_layouts(agreed.program, agreed.mesh)
 
     def _step(self, batch: Mapping[str, Array], dataset: Dataset, run: RunArguments) -> float:
         if self._optimizer is not None or isinstance(self.network, TrainOneStepCell):

@@ -32,7 +32,7 @@ class Network(nn.Cell):
     def __init__(self):
         self.first, self.second = nn.Dense(8, 8), nn.Dense(8, 4)
         after, before = (rank + 1) % size, (rank + size - 1) % size
-        self.around = ops.NeighborExchange([after], [before], [(4, 8)], [(4, 8)], "float32")
+        self.around = ops.NeighborExchange([after], [before], ([4, 8],), ([4, 8],), "float32")
         self.rows, self.runs = ops.AllGather(group="rows"), ops.AlltoAllV(block_size=2)
 
     def construct(self, x):
