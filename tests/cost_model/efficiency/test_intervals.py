@@ -69,14 +69,14 @@ def test_what_no_published_step_tells_has_no_interval(name, run_by, seconds):
     assert interval(name, run_by, seconds) is None
 
 
-def test_fitted_plans_are_told_apart_by_less_than_others():
+def test_fitted_plans_are_told_apart_by_no_more_than_others():
     fitted, left_out = (
         told_apart(step("h100-3200g", name)) for name in ("megatron-core", "deepspeed")
     )
     assert fitted is not None
     assert left_out is not None
     assert (fitted.known_by, left_out.known_by) == ("fitted", "left_out")
-    assert 0 < fitted.share < left_out.share
+    assert 0 < fitted.share <= left_out.share
     assert "pairs of published steps" in fitted.source
     assert fitted.document["share"] == fitted.share
     assert told_apart(step("gb200-nvl72")) is None  # no step tells
