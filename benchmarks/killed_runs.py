@@ -331,9 +331,6 @@ def page(results: Sequence[Result]) -> str:
         )
         cells = (form, victim, *map(str, counts), f"{max(ended, default=0.0):.1f}")
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "What the launchers said:", "", "| process | signal | |", "|---|---|---|"]
-    said = dict.fromkeys((f"{one.form}: {one.victim}", one.signal, one.said) for one in results)
-    lines += [f"| {who} | {name} | {text} |" for who, name, text in said if text]
     return "\n".join(lines) + "\n"
 
 

@@ -253,7 +253,6 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
                 printed = _print_from(path, printed)
                 time.sleep(_PAUSE)
             if run.fault:
-                say(run.fault)
                 run.stop(arguments.grace)
             _print_from(path, printed)
             code = run.end()
@@ -261,7 +260,9 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
             run.stop(arguments.grace)
             _print_from(path, printed)
             raise
-    return _exit_code(code, arguments.log_dir)
+    if code:
+        say(f"{run.first_death or 'a process has failed'}; the logs are in {arguments.log_dir}")
+    return code if 0 <= code < 128 else 1
 
 
 def _by_scheduler(
@@ -355,13 +356,6 @@ def _ended(
         return 0
     code = next((code for code in codes.values() if code), 1)
     _tell(arguments, supervisor, what, places)
-    return code if 0 <= code < 128 else 1
-
-
-def _exit_code(code: int, logs: Path) -> int:
-    """Say that a process failed, if one did, and return the exit code of the command."""
-    if code:
-        say(f"a process ended with the code {code}; its log is in {logs}")
     return code if 0 <= code < 128 else 1
 
 

@@ -52,7 +52,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._hears, self._deaths = os.pipe()
-        self._told: set[int] = set()  # processes of whose death the scheduler has been told
+        self._told: dict[int, str] = {}  # how processes died of which the scheduler was told
 
     def start(self) -> None:
         """Start the scheduler, the servers and the workers."""
@@ -93,7 +93,7 @@ class Run:
         for (role, number), process in tuple(self.processes.items()):
             code = process.poll()
             if code and role != SCHEDULER and process.pid not in self._told:
-                self._told.add(process.pid)
+                self._told[process.pid] = f"the {_NAMES[role]} {number}: {_end_by(code)}"
                 with suppress(BrokenPipeError):  # the scheduler has ended
                     os.write(self._deaths, death(role, number, _end_by(code)))
             if code and role == SERVER and self.restarts:
@@ -106,7 +106,12 @@ class Run:
     def fault(self) -> str:
         """How the scheduler has died, without which the others wait; empty if it has not."""
         code = self.processes[SCHEDULER, 0].poll()
-        return f"the scheduler has died by {signal_name(code)}" if code and code < 0 else ""
+        return f"the scheduler: {_end_by(code)}" if code and code < 0 else ""
+
+    @property
+    def first_death(self) -> str:
+        """Which process has died first, and how; empty if none has."""
+        return self.fault or next(iter(self._told.values()), "")
 
     def end(self) -> int:
         """Wait for the scheduler and the servers; return the exit code of the first that failed.

@@ -108,7 +108,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def launched(code, folder, servers, workers, *options, fails=False, **variables):
+def launched(code, folder, servers, workers, *options, fails=False, says="", **variables):
     """Run a script with parameter servers by the launcher; return the logs of the workers."""
     script = folder / "train.py"
     script.write_text(code)
@@ -123,6 +123,7 @@ def launched(code, folder, servers, workers, *options, fails=False, **variables)
     )
     logs = [(folder / "logs" / f"worker_{i}.log").read_text() for i in range(workers)]
     assert (found.returncode != 0) == fails, found.stderr + "".join(logs)
+    assert not fails or says in found.stderr, found.stderr
     return logs
 
 

@@ -116,7 +116,8 @@ def test_a_worker_that_dies_does_not_stop_the_others_in_asynchronous_mode(tmp_pa
 def test_a_worker_that_dies_ends_the_others_in_synchronous_mode(tmp_path):
     code = script(settings="heartbeat_timeout=20.0")
     code = code.replace("losses = ", "1 / 0 if rank == 1 else None\nlosses = ")
-    first, second = launched(code, tmp_path, 1, 2, fails=True)
+    says = "shardwright: the worker 1: it ended with the code 1; the logs are in "
+    first, second = launched(code, tmp_path, 1, 2, fails=True, says=says)
     assert "the worker 1 has ended early: ZeroDivisionError: division by zero" in first
     printed = (first + second).splitlines()
     assert not [line for line in printed if line.startswith("losses")]  # a trace quotes the script
