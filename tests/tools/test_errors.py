@@ -391,7 +391,8 @@ OTHERS = {
     "unknown_pass": (
         ["dump", "mlp", "--devices", "2", "--after", "magic"],
         "pass `magic` does not run; expected canonicalize, annotate, partition, insert_mirrors, "
-        "differentiate, append_optimizer, lower_redistributions, clean_up or fuse_all_reduces",
+        "differentiate, append_optimizer, lower_redistributions, clean_up, delay_statistics or "
+        "fuse_all_reduces",
     ),
     "unknown_rank": (
         ["dump", "mlp", "--devices", "2", "--rank", "2"],
