@@ -3,12 +3,13 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from shardwright.operators.info import Array
-from shardwright.server.callers import Caller
+from shardwright.server.callers import Caller, Quotas, TooManyCallsError
 from shardwright.server.messages import bytes_of, message, with_data
 from shardwright.server.shards import Shard
 from shardwright.server.store import Push, Store, Task, gradient_dtype
@@ -37,7 +38,7 @@ class ParameterServer:
         self._begin = begin
         self.store: Store | None = None
         self._lock = threading.Lock()
-        self._pushing: set[int] = set()
+        self._streams = Quotas(lambda role: 1)
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -118,7 +119,7 @@ class ParameterServer:
         first = next(stream, None)
         if first is None:
             raise CallError("a stream has no messages")
-        with self._alone(caller.number):
+        with self._alone(caller):
             push, ends = Push(caller.number, first.step), dict.fromkeys(expected, 0)
             while first is not None:
                 if first.step != push.step:
@@ -243,8 +244,15 @@ class ParameterServer:
         self.store.check_worker(caller.number)
         return self.store
 
-    def _alone(self, worker: int) -> "_Alone":
-        return _Alone(worker, self._pushing, self._lock)
+    @contextmanager
+    def _alone(self, caller: Caller) -> Iterator[None]:
+        """Let a worker have one stream at a time, so that it fills no more memory than its own."""
+        try:
+            with self._streams.one_more(caller):
+                yield
+        except TooManyCallsError:
+            what = f"another stream of worker {caller.number} has not ended"
+            raise CallError(what, WAIT) from None
 
     def _standing(self, store: Store, worker: int) -> Any:
         return message(
@@ -254,23 +262,6 @@ class ParameterServer:
             durable=store.durable[worker],
             wanted=store.wanted,
         )
-
-
-class _Alone:
-    """One stream at a time for each worker, so that a worker fills no more memory than its own."""
-
-    def __init__(self, worker: int, busy: set[int], lock: threading.Lock) -> None:
-        self.worker, self.busy, self.lock = worker, busy, lock
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.worker in self.busy:
-                raise CallError(f"another stream of worker {self.worker} has not ended", WAIT)
-            self.busy.add(self.worker)
-
-    def __exit__(self, *error: object) -> None:
-        with self.lock:
-            self.busy.discard(self.worker)
 
 
 def numbers(data: bytes, dtype: "np.dtype[Any]") -> Array:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,8 +93,7 @@ class Run:
             code = process.poll()
             if code and role != SCHEDULER and process.pid not in self._told:
                 self._told[process.pid] = f"the {_NAMES[role]} {number}: {_end_by(code)}"
-                with suppress(BrokenPipeError):  # the scheduler has ended
-                    os.write(self._deaths, death(role, number, _end_by(code)))
+                os.write(self._deaths, death(role, number, _end_by(code)))
             if code and role == SERVER and self.restarts:
                 self.restarts -= 1
                 self._start(role, number)
