@@ -100,13 +100,15 @@ def _operators() -> Iterator[str]:
     yield f"## The {len(groups[''])} operators of models\n"
     yield "| operator | rule | description |\n|---|---|---|"
     for name in groups[""]:
-        yield f"| `{name}` | `{rule_of(name)}` | {_cell(operator_class(name))} |"
+        operator = operator_class(name)
+        yield f"| {_linked(name, operator)} | `{rule_of(name)}` | {_cell(operator)} |"
     yield f"\n## The {len(groups['communication'])} that communicate\n"
     yield "| operator | description |\n|---|---|"
     for name in groups["communication"]:
-        yield f"| `{name}` | {_cell(operator_class(name))} |"
+        operator = operator_class(name)
+        yield f"| {_linked(name, operator)} | {_cell(operator)} |"
     yield f"\n## The {len(groups['gradient'])} that only gradients use\n"
-    yield ", ".join(f"`{name}`" for name in groups["gradient"]) + ".\n"
+    yield ", ".join(_linked(name, operator_class(name)) for name in groups["gradient"]) + ".\n"
 
 
 def _coverage() -> Iterator[str]:
@@ -132,6 +134,11 @@ def _coverage() -> Iterator[str]:
         if missing:
             yield f"\nNot supported ({len(missing)}): " + ", ".join(missing) + "."
     yield ""
+
+
+def _linked(name: str, operator: type[OperatorInfo]) -> str:
+    """Return the name of an operator as a link, from docs/ to the module of its class."""
+    return f"[`{name}`](../{'/'.join(operator.__module__.split('.')[1:])}.py)"
 
 
 def _cell(operator: type[OperatorInfo]) -> str:

@@ -63,7 +63,9 @@ def _properties() -> Iterator[str]:
 def _section(kind: type[Pass], golden: Path) -> str:
     prose = _plain(_SECTION.sub("", cleandoc(kind.__doc__ or "")))
     lines = [f"## `{kind.name}`", "", prose, "", *_options(kind)]
-    lines += [f"Requires {_names(kind.requires)}; ensures {_names(kind.ensures)}.", ""]
+    module = "/".join(kind.__module__.split(".")[1:]) + ".py"
+    requires, ensures = _names(kind.requires), _names(kind.ensures)
+    lines += [f"Requires {requires}; ensures {ensures}. In [`{module}`](../{module}).", ""]
     return "\n".join([*lines, *_example(kind, golden)])
 
 

@@ -222,7 +222,8 @@ def page(rows, left, total, release):
             key = (row["expression"], row["inputs"])
             if row["verdict"] == verdict and key not in seen:
                 seen.add(key)
-                cells = (f"`{row['expression']}`", row["inputs"], row["what"], reason_of(row))
+                inputs = f"`{row['inputs']}`" if row["inputs"] else ""
+                cells = (f"`{row['expression']}`", inputs, row["what"], reason_of(row))
                 lines.append("| " + " | ".join(cell.replace("|", "or") for cell in cells) + " |")
     lines += ["", f"## Not compared ({missing})", ""]
     lines += [f"`{place}`: {', '.join(names)}.\n" for place, names in left.items()]

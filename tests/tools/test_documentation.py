@@ -49,6 +49,38 @@ def test_links_lead_somewhere(path):
         assert (path.parent / target).exists(), target
 
 
+def links(path):
+    """Return the files that a page links to."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
+    return {(path.parent / target).resolve() for target in targets}
+
+
+def test_the_contents_have_every_page():
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "site").glob("*.md")}
+    assert pages - links(ROOT / "docs" / "README.md") == {ROOT / "docs" / "README.md"}
+
+
+WAYS = re.findall(r"^\| (.*?) \| (.* → .*) \|$", (ROOT / "docs" / "where-is.md").read_text(), re.M)
+
+
+@pytest.mark.parametrize(("question", "way"), WAYS)
+def test_a_way_leads_to_its_answer(question, way):
+    *names, symbol = re.findall(r"\[`?([^]`]+)`?\]", way)
+    *pages, module = [ROOT / "docs" / target for target in re.findall(r"\]\(([^)]+)\)", way)]
+    assert len(pages) == len(names) <= 4
+    for page, following in zip(pages, [*pages[1:], module], strict=True):
+        assert following.resolve() in links(page), f"{page.name} has no link to {following}"
+    text = module.read_text()
+    for name in symbol.split("."):  # a method stands below its class
+        found = re.search(rf"^ *(class |def |){name}\b[(:= ]", text, re.MULTILINE)
+        assert found, f"{module} does not define {name}"
+        text = text[found.end() :]
+
+
+def test_there_are_ten_ways():
+    assert len(WAYS) == 10
+
+
 def test_architecture_names_files_that_there_are():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for name in re.findall(r"`(\w+/[\w/]+\.py)`", text):
@@ -56,7 +88,7 @@ def test_architecture_names_files_that_there_are():
 
 
 GLOSSARY = re.findall(
-    r"^\| ([\w -]+?) \| .+ \| `([\w/.]+)` \|$",
+    r"^\| ([\w -]+?) \| .+ \| \[`[\w/.]+`\]\(\.\./([\w/.]+)\) \|$",
     (ROOT / "docs" / "glossary.md").read_text(),
     re.MULTILINE,
 )
