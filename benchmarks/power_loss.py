@@ -20,14 +20,15 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from kills import Series, in_child, judged, stopped
 from machine import machine
 from writers import Writer, all_writers, names_in
+
+from tests.simulator.disk import Disk, Folder, put
 
 _CALLS = (
     "openat,write,pwrite64,writev,lseek,ftruncate,?fallocate,rename,renameat,?renameat2,link,"
@@ -37,168 +38,6 @@ _OPTIONS = ("-y", "-xx", "-s", str(2**26))
 _LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (-?\d+)(?:<(.*?)>)?(?: .*)?$")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 _PLACE = re.compile(r"(-?\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2}|[^>])*)>")
-
-
-# The model of a disk
-
-
-@dataclass(eq=False)
-class File:
-    """A file: its bytes, and those that were synced."""
-
-    now: bytearray = field(default_factory=bytearray)
-    synced: bytes = b""
-
-
-@dataclass(eq=False)
-class Folder:
-    """A folder: its names, and those that were synced."""
-
-    now: dict[str, "File | Folder"] = field(default_factory=dict)
-    synced: dict[str, "File | Folder"] = field(default_factory=dict)
-
-
-Change = list[tuple[Folder, str, "File | Folder | None"]]  # names that change at once
-
-
-class Disk:
-    """A disk with a folder, all of which is synced.
-
-    Parameters
-    ----------
-    root : Path
-        The folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.top = _read(root)
-        self.pending: list[Change] = []
-        self._offsets: dict[str, int] = {}
-
-    def at(self, path: Path) -> "tuple[Folder, str] | None":
-        """Return the folder and the name of a path; None if it is outside."""
-        if self.root not in path.parents:
-            return None
-        *parents, name = path.relative_to(self.root).parts
-        folder = self.top
-        for part in parents:
-            inner = folder.now.get(part)
-            assert isinstance(inner, Folder), path
-            folder = inner
-        return folder, name
-
-    def entry(self, path: Path) -> "File | Folder | None":
-        """Return what has a path."""
-        if path == self.root:
-            return self.top
-        place = self.at(path)
-        return None if place is None else place[0].now.get(place[1])
-
-    def change(self, *names: "tuple[tuple[Folder, str] | None, File | Folder | None]") -> None:
-        """Change names, all at once."""
-        change: Change = [(*place, entry) for place, entry in names if place is not None]
-        _apply(change, "now")
-        self.pending.append(change)
-
-    def sync(self, path: Path) -> None:
-        """Sync a file or a folder."""
-        entry = self.entry(path)
-        if isinstance(entry, File):
-            entry.synced = bytes(entry.now)
-        elif isinstance(entry, Folder):
-            mine = [c for c in self.pending if any(folder is entry for folder, _, _ in c)]
-            for change in mine:
-                _apply(change, "synced")
-            self.pending = [change for change in self.pending if change not in mine]
-
-    def open(self, path: Path, flags: str) -> None:
-        """Open a file, make it, or empty it."""
-        place = self.at(path)
-        if place is None or "O_DIRECTORY" in flags:
-            return
-        entry = self.entry(path)
-        if entry is None and "O_CREAT" in flags:
-            self.change((place, File()))
-        elif isinstance(entry, File) and "O_TRUNC" in flags:
-            entry.now.clear()
-        self._offsets[str(path)] = 0
-
-    def write(self, path: Path, data: bytes, offset: int | None = None) -> None:
-        """Write to a file, where it was last written or read."""
-        entry = self.entry(path)
-        if not isinstance(entry, File):
-            return
-        begin = self._offsets.get(str(path), 0) if offset is None else offset
-        entry.now.extend(bytes(max(0, begin - len(entry.now))))
-        entry.now[begin : begin + len(data)] = data
-        if offset is None:
-            self._offsets[str(path)] = begin + len(data)
-
-    def seek(self, path: Path, offset: int) -> None:
-        """Set where a file is written next."""
-        self._offsets[str(path)] = offset
-
-    # What is left
-
-    def left(self, draw: random.Random | None, *, names: bool) -> dict[str, bytes | None]:
-        """Return what is left when the power is gone: bytes by path, None for folders.
-
-        Parameters
-        ----------
-        draw : Random, optional
-            Draws which of the bytes, and of the names unless all stay, are left without a sync.
-        names : bool
-            Whether all names stay.
-        """
-        kept = {id(f): dict(f.synced) for f in self._folders()}
-        for change in self.pending:
-            if names or (draw is not None and draw.random() < 0.5):
-                for folder, name, entry in change:
-                    target = kept.setdefault(id(folder), dict(folder.synced))
-                    target.pop(name, None)
-                    if entry is not None:
-                        target[name] = entry
-        found: dict[str, bytes | None] = {}
-
-        def walk(folder: Folder, path: str) -> None:
-            for name, entry in sorted(kept.get(id(folder), folder.synced).items()):
-                if isinstance(entry, File):
-                    late = draw is not None and draw.random() < 0.5
-                    found[path + name] = bytes(entry.now) if late else entry.synced
-                else:
-                    found[path + name] = None
-                    walk(entry, f"{path}{name}/")
-
-        walk(self.top, "")
-        return found
-
-    def _folders(self) -> Iterator[Folder]:
-        waiting = [self.top]
-        while waiting:
-            folder = waiting.pop()
-            yield folder
-            entries = (*folder.now.values(), *folder.synced.values())
-            waiting += {id(e): e for e in entries if isinstance(e, Folder)}.values()
-
-
-def _apply(change: Change, when: str) -> None:
-    for folder, name, _ in change:
-        getattr(folder, when).pop(name, None)
-    for folder, name, entry in change:
-        if entry is not None:
-            getattr(folder, when)[name] = entry
-
-
-def _read(path: Path) -> Folder:
-    folder = Folder()
-    for inner in sorted(path.iterdir()):
-        content = inner.read_bytes() if inner.is_file() else b""
-        folder.now[inner.name] = (
-            _read(inner) if inner.is_dir() else File(bytearray(content), content)
-        )
-    folder.synced = dict(folder.now)
-    return folder
 
 
 # The record of a writer
@@ -227,7 +66,9 @@ def replay(disk: Disk, line: str) -> bool:
     bases = places or [str(Path.cwd())]
     paths = [Path(bases[min(i, len(bases) - 1)]) / _plain(text) for i, text in enumerate(texts)]
     if call == "openat":
-        disk.open(Path(_plain(match[4])) if match[4] else paths[0], arguments)
+        if "O_DIRECTORY" not in arguments:
+            place = Path(_plain(match[4])) if match[4] else paths[0]
+            disk.open(place, creates="O_CREAT" in arguments, empties="O_TRUNC" in arguments)
         return "O_CREAT" in arguments or "O_TRUNC" in arguments
     if call in ("write", "pwrite64"):
         offset = int(bare.rsplit(",", 1)[1]) if call == "pwrite64" else None
@@ -237,10 +78,7 @@ def replay(disk: Disk, line: str) -> bool:
     elif call in ("fsync", "fdatasync"):
         disk.sync(first)
     elif call.startswith("rename"):
-        source, target = disk.at(paths[0]), disk.at(paths[1])
-        moved, other = disk.entry(paths[0]), disk.entry(paths[1])
-        back = other if "RENAME_EXCHANGE" in arguments else None
-        disk.change((source, back), (target, moved))
+        disk.rename(paths[0], paths[1], exchanges="RENAME_EXCHANGE" in arguments)
     elif call.startswith(("unlink", "rmdir")):
         disk.change((disk.at(paths[0]), None))
     elif call.startswith("mkdir"):
@@ -248,15 +86,6 @@ def replay(disk: Disk, line: str) -> bool:
     else:
         raise ValueError(f"`{call}` is not in the model")
     return call != "lseek"
-
-
-def _made(left: dict[str, bytes | None], folder: Path) -> None:
-    folder.mkdir()
-    for name, content in left.items():
-        if content is None:
-            (folder / name).mkdir(exist_ok=True)
-        else:
-            (folder / name).write_bytes(content)
 
 
 def series(writer: Writer, folder: Path) -> Series:
@@ -289,7 +118,7 @@ def series(writer: Writer, folder: Path) -> Series:
     now = {name: content for name, content in whole.items() if content is not None}
     assert now.keys() == written.keys(), "the model has other files than the disk"
     for names in (False, True):
-        _made(disk.left(None, names=names), folder / "trial")
+        put(disk.left(None, names=names), folder / "trial")
         said = in_child(lambda: writer.found(folder / "trial"))[1]
         shutil.rmtree(folder / "trial")
         if states.get(said) != "new":
@@ -313,7 +142,7 @@ def _try(
         return
     tried.add(key)
     found.tried += 1
-    _made(left, trial)
+    put(left, trial)
     wrong = judged(writer, trial, *right, (0, "", "killed"), found.outcomes)
     if wrong:
         found.wrong.append(f"{wrong} (after {line})")

@@ -27,6 +27,9 @@ from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.state import State, fill_regions, hosted_ranks
 
 _NAME = re.compile(r"step-(\d+)")
+# Listings of a folder, each repeated only where a checkpoint is rotated away during it. Two would
+# hardly ever be needed; twice as many change nothing.
+_LISTINGS = 20
 RANDOM = "random"  # key of the states of Python's and numpy's generators, in a rank's file
 NOW, EPOCH = "now", "epoch"  # when they had them: after the step, at the begin of the epoch
 
@@ -44,18 +47,18 @@ def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
     PlanError
         If the folder cannot be read.
     """
-    found = []
-    try:
-        paths = list(folder.iterdir()) if folder.is_dir() else []
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise PlanError(
-            f"the folder of checkpoints cannot be read: {reason}", str(folder)
-        ) from None
-    for path in paths:
-        match = _NAME.fullmatch(path.name)
-        if match and (path / MANIFEST).is_file():
-            found.append((int(match[1]), path))
+    for _ in range(_LISTINGS):
+        try:
+            paths = list(folder.iterdir()) if folder.is_dir() else []
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise PlanError(
+                f"the folder of checkpoints cannot be read: {reason}", str(folder)
+            ) from None
+        named = [(int(match[1]), p) for p in paths if (match := _NAME.fullmatch(p.name))]
+        found = [(step, path) for step, path in named if (path / MANIFEST).is_file()]
+        if all(path.exists() for _, path in named):
+            break  # else one was removed meanwhile, as newer ones came that were not listed
     return sorted(found)
 
 

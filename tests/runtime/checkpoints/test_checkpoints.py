@@ -1,5 +1,6 @@
 import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from shardwright.runtime.checkpoints import (
     reshard,
     writing,
 )
+from shardwright.runtime.checkpoints.reading import checkpoints_in
 from shardwright.runtime.checkpoints.resharding import whole
 from shardwright.runtime.checkpoints.slices import blocks_of
 from tests.extent import first
@@ -169,6 +171,20 @@ def test_what_a_killed_run_left_is_removed_by_its_next_start(tmp_path):
         ".step-9.0000000000000000-0123",
         "step-5",
     ]
+
+
+def test_a_checkpoint_is_found_while_an_older_one_is_rotated_away(tmp_path, monkeypatch):
+    written(PLAIN, tmp_path, step=1)
+    listed = Path.iterdir
+
+    def rotated(folder):
+        paths = list(listed(folder))
+        if (folder / "step-1").exists():
+            (folder / "step-1").rename(folder / "step-2")  # as if it came, and the old one went
+        return iter(paths)
+
+    monkeypatch.setattr(Path, "iterdir", rotated)
+    assert checkpoints_in(tmp_path) == [(2, tmp_path / "step-2")]
 
 
 def test_a_checkpoint_without_its_manifest_is_none(tmp_path):

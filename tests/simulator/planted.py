@@ -1,0 +1,148 @@
+"""Bugs that are put into the product, to see that the simulator finds them."""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug: a text in a function of the product is another one.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong then.
+    function : str
+        The module and the name of the function in it, with a colon between.
+    right, wrong : str
+        What stands there, and what is put there instead.
+    """
+
+    what: str
+    function: str
+    right: str
+    wrong: str
+
+    def _function(self) -> Any:
+        module, _, name = self.function.partition(":")
+        found = reduce(getattr, name.split("."), import_module(module))
+        found = found.fget if isinstance(found, property) else found
+        return inspect.unwrap(found) if callable(found) else found
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Put it in during the block."""
+        function = self._function()
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.right) == 1, f"{self.function}: {self.right}"
+        lines = source.replace(self.right, self.wrong).splitlines()
+        begin = next(i for i, line in enumerate(lines) if line.startswith("def "))
+        found: dict[str, Any] = {}
+        exec("\n".join(lines[begin:]), function.__globals__, found)  # of this repository
+        before = function.__code__
+        function.__code__ = found[function.__name__].__code__
+        try:
+            yield
+        finally:
+            function.__code__ = before
+
+
+_FILES = "shardwright.ir.files"
+_CHECKPOINTS = "shardwright.runtime.checkpoints"
+
+STORAGE = (
+    Planted(
+        "a file of a plan is not synced",
+        f"{_FILES}.folders:write_synced",
+        "os.fsync(file.fileno())",
+        "pass",
+    ),
+    Planted(
+        "a single file is not synced",
+        f"{_FILES}.writing:replacing",
+        "os.fsync(file.fileno())",
+        "pass",
+    ),
+    Planted(
+        "the slices of a checkpoint are not synced",
+        f"{_CHECKPOINTS}.tensor_file:write_tensors",
+        "os.fsync(file.fileno())",
+        "pass",
+    ),
+    Planted(
+        "names are not synced",
+        f"{_FILES}.folders:synced",
+        "os.fsync(descriptor)",
+        "pass",
+    ),
+    Planted(
+        "a plan is renamed before the names in it are synced",
+        f"{_FILES}.folders:exchange",
+        "synced(stage)",
+        "pass",
+    ),
+    Planted(
+        "files of a plan are moved before its commit is synced",
+        f"{_FILES}.folders:exchange",
+        "synced(folder)",
+        "pass",
+    ),
+    Planted(
+        "the next writer does not complete what is left",
+        f"{_FILES}.folders:exchange",
+        "    settle(folder)\n    stage =",
+        "    stage =",
+    ),
+    Planted(
+        "readers do not look at what is complete first",
+        f"{_FILES}.folders:member",
+        "if os.path.lexists(complete)",
+        "if False",
+    ),
+    Planted(
+        "two writers are not kept apart",
+        f"{_FILES}.folders:locked",
+        "fcntl.LOCK_EX if alone",
+        "fcntl.LOCK_SH if alone",
+    ),
+    Planted(
+        "nobody sweeps what writers have left",
+        f"{_FILES}.aside:aside",
+        "sweep(target)",
+        "pass",
+    ),
+    Planted(
+        "a writer sweeps what another holds",
+        f"{_FILES}.aside:sweep",
+        "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+    ),
+    Planted(
+        "an old checkpoint is removed before the new one is there",
+        f"{_FILES}.aside:commit",
+        "if not (target.is_dir() and any(target.iterdir())):",
+        "shutil.rmtree(target, ignore_errors=True)\n    if True:",
+    ),
+    Planted(
+        "a checkpoint is removed file by file under its name",
+        f"{_CHECKPOINTS}.writing:_remove",
+        "path.rename(hidden)",
+        "hidden = path",
+    ),
+)
+
+
+def first_seed(planted: Planted, run: Callable[[int], Any], most: int) -> tuple[int, str] | None:
+    """Return the first seed that finds a planted bug, and what it says; None if none does."""
+    with planted.inside():
+        for seed in range(most):
+            outcome = run(seed)
+            if outcome.wrong:
+                return seed, outcome.wrong[0]
+    return None
