@@ -27,7 +27,7 @@ project = "shardwright"
 version = release = shardwright.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
 root_doc = CONTENTS
-include_patterns = ["*.md", "docs/*.md", "docs/site/*.md", "benchmarks/**.md"]
+include_patterns = ["*.md", "docs/**.md", "benchmarks/**.md"]
 suppress_warnings = ["toc.not_included"]  # results that other pages link to
 html_theme = "furo"
 html_title = f"shardwright {version}"

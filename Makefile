@@ -1,0 +1,28 @@
+# What CONTRIBUTING.md names; `.ci/run` does all of it on a copy of the working tree.
+bin := .venv/bin
+
+.PHONY: setup lint fast test docs bench
+
+setup:  ## an environment for all targets
+	python3 -m venv .venv
+	$(bin)/pip install --quiet --editable '.[test,dev,docs,examples]'
+
+lint:  ## style, types, imports, spelling
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/lint-imports
+	$(bin)/codespell
+
+fast:  ## the tests of the lower layers, in seconds
+	$(bin)/python -m pytest -q -n auto --dist worksteal tests/ir tests/dataflow tests/passes tests/architecture
+
+test:  ## all tests
+	$(bin)/python -m pytest -q -n auto --dist worksteal
+
+docs:  ## what pages show is what is printed, then the site
+	$(bin)/python docs/screens.py
+	$(bin)/sphinx-build -q -W -c docs/site . build/site
+
+bench:  ## the exact search on meshes of several shapes; see benchmarks/ for the others
+	$(bin)/python benchmarks/search.py
