@@ -3,8 +3,8 @@
 ``python -m benchmarks.measurements fit`` writes the figures of time to the product's cluster and
 software files, ``fit FIGURE`` one of them alone, ``fit-memory`` those of memory. ``left-out
 SOURCE`` predicts a source by figures that are fitted to the others, and keeps the errors for
-``intervals``, which writes the product's intervals of steps, and ``table``, which writes
-`measurements.md` and its pictures. Each takes minutes, the first time to compile the rows.
+``table``, which writes `measurements.md`, its pictures and the product's intervals of steps. Each
+takes minutes, the first time to compile the rows.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measurements.compared import Compared
 from benchmarks.measurements.figures import ALL, Fitted, concerns, write
 from benchmarks.measurements.intervals import section as intervals
 from benchmarks.measurements.intervals import spreads
@@ -35,7 +36,7 @@ _TABLE = _PICTURES.with_suffix(".md")
 def main() -> int:
     """Fit or write the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.measurements", description=__doc__)
-    parser.add_argument("action", choices=("fit", "fit-memory", "left-out", "intervals", "table"))
+    parser.add_argument("action", choices=("fit", "fit-memory", "left-out", "table"))
     parser.add_argument(
         "name",
         nargs="?",
@@ -72,18 +73,23 @@ def main() -> int:
         raw, scaled = errors_of(leave_out(prepared, figures, arguments.name))
         print(f"{arguments.name}: {raw:.1%}, with one factor {scaled:.1%}")
         return 0
-    found = spreads(prepared, figures)
-    if arguments.action == "intervals":
-        write_intervals(prepared, found)
-        return 0
-    memory, points = section(arguments.rows)
-    about, apart = [*memory, "", *intervals(found)], found["fitted"].apart or 0.0
-    text, times = table(prepared, figures, left_out, about, apart)
+    _write_page(Compared.of(prepared, figures), arguments.rows, left_out)
+    return 0
+
+
+def _write_page(
+    compared: Compared, published: Path, left_out: Sequence[tuple[str, str, str]]
+) -> None:
+    """Write the page, its pictures, and the intervals of steps that the page shows."""
+    known = spreads(compared)
+    memory, points = section(published)
+    about, apart = [*memory, "", *intervals(known)], known["fitted"].apart or 0.0
+    text, times = table(compared, left_out, about, apart)
+    write_intervals(compared.rows, known)
     _TABLE.write_text(text, encoding="utf-8")
     for name, found, unit in (("time", times, "seconds"), ("memory", points, "GiB")):
         path = _PICTURES / f"{name}.svg"
         path.write_text(picture(found, unit), encoding="utf-8")
-    return 0
 
 
 def _fit(prepared: Prepared, figures: Sequence[Fitted]) -> Sequence[float]:

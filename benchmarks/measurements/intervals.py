@@ -1,6 +1,6 @@
 """How far measured steps, and their ratios, are from predicted ones: intervals of four in five.
 
-``python -m benchmarks.measurements intervals`` writes them to the product's file. A source counts
+``python -m benchmarks.measurements table`` writes them to the product's file. A source counts
 as much as another, whatever its number of rows.
 """
 
@@ -12,9 +12,9 @@ from math import exp, log
 import numpy as np
 import yaml
 
-from benchmarks.measurements.figures import FOLDER, Fitted
-from benchmarks.measurements.left_out import known_left_out
-from benchmarks.measurements.predictions import Floats, Prepared, Steps
+from benchmarks.measurements.compared import Compared
+from benchmarks.measurements.figures import FOLDER
+from benchmarks.measurements.predictions import Floats
 from benchmarks.measurements.rows import Row, groups
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
@@ -27,7 +27,7 @@ from shardwright.planner.options import CompileOptions
 _FILE = FOLDER / "published" / "errors.yaml"
 _HEAD = """# Measured over predicted steps of published runs: four in five lie between `low` and
 # `high`, and as many below as above; each source counts as much as another. Made by
-# `python -m benchmarks.measurements intervals`. `fitted` are steps of sources whose software and
+# `python -m benchmarks.measurements table`. `fitted` are steps of sources whose software and
 # devices were fitted to, which `fitted_to` names; `left_out` those of sources that were left out
 # of the fit; `program` those of programs by the figures of devices alone, without what the
 # software adds. `apart` is the same of ratios of steps, of pairs of plans of one model on the same
@@ -104,14 +104,12 @@ class Known:
         return exp(self.ratios.bounds[1]) - 1 if has_several else None
 
 
-def spreads(prepared: Prepared, figures: Sequence[Fitted]) -> dict[str, Known]:
+def spreads(compared: Compared) -> dict[str, Known]:
     """Return how far measured steps are from predicted ones, by how the figures are known."""
-    rows = prepared.rows
-    measured = np.log([row.seconds for row in rows])
-    values = [figure.value for figure in figures]
-    fitted = measured - np.log(Steps(prepared, figures).seconds(values))
+    rows, measured = compared.rows, np.log(compared.measured)
+    fitted = measured - np.log(compared.model)
     left_out = np.full(len(rows), np.nan)
-    for source, residuals in known_left_out(rows, figures).items():
+    for source, residuals in compared.left.items():
         left_out[[row.source == source for row in rows]] = -residuals
     of_layer = np.exp(measured - left_out) / [row.passes * row.layers for row in rows]
     of_layer *= [row.plan.pipeline for row in rows]
@@ -171,7 +169,7 @@ def _program_seconds(row: Row) -> float:
     return model.evaluation(row.plan, row.devices).seconds
 
 
-def write(prepared: Prepared, found: dict[str, Known]) -> None:
+def write(rows: Sequence[Row], found: dict[str, Known]) -> None:
     """Write the intervals, and what was fitted to, to the product's file."""
     document: dict[str, object] = {}
     for name, each in found.items():
@@ -183,10 +181,10 @@ def write(prepared: Prepared, found: dict[str, Known]) -> None:
             source = f"{pairs}: {', '.join(each.ratios.by_source)}"
             one["apart"] = {"share": round(each.apart, 3), "source": source}
         document[name] = one
-    document["shortest"] = min(row.seconds for row in prepared.rows)
+    document["shortest"] = min(row.seconds for row in rows)
     document["shortest_layer"] = _LAYER
     devices: dict[str, list[str]] = {}
-    for row in prepared.rows:
+    for row in rows:
         of = devices.setdefault(row.software.split("+")[0], [])
         name = cluster(row.cluster).device.name
         if name not in of:

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measurements.choice import choices
+from benchmarks.measurements.compared import Compared
 from benchmarks.measurements.constant import CLAIMS
 from benchmarks.measurements.constant import errors as constant_errors
 from benchmarks.measurements.figures import Fitted
-from benchmarks.measurements.left_out import errors_of, known_left_out
+from benchmarks.measurements.left_out import errors_of
 from benchmarks.measurements.pictures import Point
-from benchmarks.measurements.predictions import Prepared, Steps
+from benchmarks.measurements.predictions import Prepared
 from benchmarks.measurements.programs import repetition
 from benchmarks.measurements.rows import Row
 from shardwright.cost_model.cluster import Cluster, cluster
@@ -102,8 +103,7 @@ _TRIED = (
 
 
 def table(
-    prepared: Prepared,
-    figures: Sequence[Fitted],
+    compared: Compared,
     left_out: Sequence[tuple[str, str, str]],
     memory: Sequence[str],
     apart: float,
@@ -112,12 +112,8 @@ def table(
 
     `apart`: by which share predicted steps have to differ to be told apart.
     """
-    rows = prepared.rows
-    values = [figure.value for figure in figures]
-    model = Steps(prepared, figures).seconds(values)
-    peaks = _at_peaks(prepared)
-    left = known_left_out(rows, figures)
-    measured = np.array([row.seconds for row in rows])
+    rows, model, measured = compared.rows, compared.model, compared.measured
+    peaks, left = _at_peaks(compared.prepared), compared.left
     sources = list(dict.fromkeys(row.source for row in rows))
     lines = [_HEAD, "## Time", ""]
     head = "| source | rows | data sheet | constant | one for all | model | bias | within 10 % |"
@@ -139,7 +135,7 @@ def table(
         lines.append(f"| {source} | {' | '.join(cells)} |")
     lines += ["", *memory, "", *choices(rows, model, peaks, apart), "", *_worst(rows, model)]
     lines += ["", *_TRIED, *_left(left_out)]
-    lines += ["", *_figures(figures)]
+    lines += ["", *_figures(compared.figures)]
     triples = zip(rows, measured.tolist(), model.tolist(), strict=True)
     return "\n".join(lines) + "\n", [(row.source, *pair) for row, *pair in triples]
 
