@@ -71,7 +71,7 @@ from shardwright.search.budget_note import says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
-_SECONDS_OF_BLOCKS = 5e-5  # of work, for an operator of a program that is cut into blocks
+_SECONDS_OF_BLOCKS = 5e-5  # work for an operator of a program that is cut into blocks, in seconds
 
 
 def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:

@@ -36,7 +36,7 @@ from shardwright.ir.values import POSITIVE_INTEGER, checked
 
 DEFAULT_CLUSTER = os.environ.get(DEFAULT_VARIABLE) or "h100"
 """The cluster where none is named: a line of the user's environment, or H100."""
-_AXIS_NAMES = "xyzwuvtsrqp"  # from the outermost axis inwards
+_AXIS_NAMES = "xyzwuvtsrqp"  # names of axes, the outermost first
 
 
 class Host(Description):

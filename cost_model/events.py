@@ -11,7 +11,7 @@ from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.streams import Placement
 from shardwright.ir.graph import Node
 
-_HALVINGS = 12  # of a window, until it holds less than any layer
+_HALVINGS = 12  # most halvings of a window; then it holds less than any layer
 _NEAR = 0.01  # relative distance from the memory of the serial step at which no window is tried
 
 

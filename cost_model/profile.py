@@ -31,8 +31,8 @@ from shardwright.operators.models.optimizer import Optimizer
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-REGATHERED = 3  # of what is made a second time: the redistribution of a tensor alone
-OFFLOADED = 4  # the same, of a tensor that comes back from host memory
+REGATHERED = 3  # code of what is made again: the redistribution of a tensor alone
+OFFLOADED = 4  # code of what is made again: a tensor that comes back from host memory
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 
 _ONE_STAGE = "a program in one stage runs on one kind of device"
-_HALVINGS = 10  # of the window, where all deferrable bytes at once exceed the memory limit
-_COARSE = 2  # halvings at once, of large programs
-_SMALL = 600  # nodes of a program up to which every window is tried
-_MOST_TASKS = 4_000  # up to so many, every pass over micro-batches is simulated
-_FEWEST_PASSES = 4  # of more, that are simulated
-_MOST_PASSES = 16  # that are simulated until they repeat
+_HALVINGS = 10  # most halvings of the window, tried where not all deferrable bytes fit
+_COARSE = 2  # halvings that are taken at once for a large program
+_SMALL = 600  # most nodes of a program for which every window is tried
+_MOST_TASKS = 4_000  # most tasks for which every pass over micro-batches is simulated
+_FEWEST_PASSES = 4  # passes that are simulated at least, where there are more
+_MOST_PASSES = 16  # passes after which one waits no longer for two equal ones
 
 
 def simulate(graph: Graph, cluster: AnyCluster, memory_limit: MemoryLimit = math.inf) -> Timeline:

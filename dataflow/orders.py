@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 from shardwright.ir.registry import Registry
 
 FORWARD, BACKWARD, WEIGHTS = PARTS = ("forward", "backward", "weights")
-_BUBBLE_OF_ZB_H1 = 1 / 3  # of the bubble of `1f1b`, where all three parts are as long
+_BUBBLE_OF_ZB_H1 = 1 / 3  # ZB-H1's bubble over that of `1f1b`, where three parts take equal time
 
 Segment = tuple[int, str]
 """A stage, and its part of a pass over one micro-batch: forward, backward or weights."""

@@ -35,9 +35,9 @@ Transfer = tuple[Segment, Segment]
 Pair = tuple[Segment, Segment]
 """A forward and a backward segment that run beside each other."""
 
-_FORWARD = 1 / 3  # of a pass over a micro-batch
-_SLIGHT = 1e-3  # seconds of the segments that a path is not to follow
-_LATER = 0.75  # of those that it follows while the pipeline fills and drains, and then no more
+_FORWARD = 1 / 3  # share of a micro-batch's pass that is its forward half
+_SLIGHT = 1e-3  # duration of segments off the path, over that of the slow group's
+_LATER = 0.75  # the same of later groups, followed only while a pipeline fills and drains
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 
-_MOST_NAMES = 5  # in a warning
+_MOST_NAMES = 5  # most names that a warning lists
 
 
 def check_trained(graph: Graph) -> None:

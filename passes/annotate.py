@@ -14,7 +14,7 @@ from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.text import parse
 from shardwright.passes.base import Pass, Spelled, register_pass
 
-REGATHERED = "regathered"  # of a parameter: the gathered copy is not saved for backward
+REGATHERED = "regathered"  # a parameter whose gathered copy is not saved for backward
 GATHERED_IN_PASSES = "gathered_in_passes"  # it is gathered in every pass over micro-batches
 REDUCED_IN_PASSES = "reduced_in_passes"  # its gradient is reduced in every pass
 

@@ -27,8 +27,8 @@ Value = TypeVar("Value")
 VARIABLE = "SHARDWRIGHT_CACHE"
 """The environment variable that names the folder; empty, nothing is kept."""
 
-_VERSIONS = 4  # of the code, whose folders are kept: those that were made last
-_MOST_FILES = 2_000  # of one version, of about 100 kB each; then it begins anew
+_VERSIONS = 4  # versions of the code whose folders are kept, the latest
+_MOST_FILES = 2_000  # files of one version, about 100 kB each; then the folder begins anew
 
 
 @cache

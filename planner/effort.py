@@ -5,7 +5,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.search.options import Progress, SearchOptions
 from shardwright.solver.work import Budget, StoppedWork, Work
 
-_SECONDS = 60.0  # of work on one configuration with effort 1 (`benchmarks/work.md`)
+_SECONDS = 60.0  # seconds of work on one configuration with effort 1 (`benchmarks/work.md`)
 
 
 def budget_of(options: CompileOptions) -> Budget:

@@ -14,7 +14,7 @@ from shardwright.operators.rule import ShardView
 from shardwright.operators.views import buffer_roots, buffers_of
 
 Kernel = Callable[..., object]
-_CHUNK_BYTES = 2**21  # of each array, so that all are in the cache of a processor
+_CHUNK_BYTES = 2**21  # bytes of each array in a chunk, so that all are in a processor's cache
 
 
 def replaced_operands(graph: Graph) -> dict[str, tuple[int, ...]]:

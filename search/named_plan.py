@@ -442,7 +442,7 @@ class NamedPlan:
             yield NAMES[elsewhere, "within" if near < within else divides], far // near
 
 
-_ORDER = ("tensor", "context", "shard", "data")  # what ranks share, nearest first
+_ORDER = ("tensor", "context", "shard", "data")  # degrees by their ranks, neighbours first
 _KEYS = tuple(item.name for item in fields(NamedPlan) if item.name != "more")
 _FLAGS = ("ring", "sequence_parallel")
 _COUNTS = (

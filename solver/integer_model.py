@@ -22,7 +22,7 @@ from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
 
 Literal = cp_model.IntVar
-_SECONDS = 1.0  # of work, in a unit of the deterministic time of CP-SAT
+_SECONDS = 1.0  # work of one unit of CP-SAT's deterministic time, in seconds
 _MOMENT = 0.01  # seconds that a search gets at least
 
 

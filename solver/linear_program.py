@@ -18,7 +18,7 @@ Cut = Mapping[Term, float]
 
 PRICE_RANGE = 1e4
 """Largest price, in units of the cost of the dearest assignment for all that a row can exceed."""
-_LEAST = 1e-12  # of the sum of all loads: less is a rounding error
+_LEAST = 1e-12  # share of the greatest load below which a load counts as none
 
 
 class _HeightProgram:

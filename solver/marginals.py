@@ -6,7 +6,7 @@ from shardwright.solver.presolve import drop_forbidden
 from shardwright.solver.problem import Array, Problem
 from shardwright.solver.work import Budget
 
-_ROUNDING = 1e-12  # of sums over all variables and pairs, relatively
+_ROUNDING = 1e-12  # relative rounding error of sums over all variables and pairs
 
 
 def options_below(

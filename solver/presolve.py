@@ -27,7 +27,7 @@ from shardwright.solver.network import Interner, Network, add, build_network, re
 from shardwright.solver.problem import Array, Identity, Problem, distinct
 from shardwright.solver.work import Budget
 
-_SECONDS_OF_DIFFERENCE = 1e-9  # of work, for an entry of a table and a strategy
+_SECONDS_OF_DIFFERENCE = 1e-9  # work for one entry of a table and one strategy, in seconds
 
 DOMINANCE_WORK = 10**8
 """A table whose dominance test needs more subtractions than this is not tested."""

@@ -13,8 +13,8 @@ from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
 from shardwright.search.plan_dimensions import DIMENSIONS, differing, values_of, word_text
 
-_EVALUATIONS = 8  # of the memory at a sequence length, or a micro-batch
-_UNITS = 8  # in which a sequence length is told, of that of the model
+_EVALUATIONS = 8  # most evaluations of the memory at a sequence length or micro-batch
+_UNITS = 8  # parts of the model's sequence length in which lengths are told
 
 
 def least_devices(model: EvaluatedModel) -> int:

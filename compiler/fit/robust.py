@@ -25,10 +25,10 @@ from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
 
 COMPUTE, OVERLAP = "compute", "overlap"
-_TOLD = 0.10  # relative error of what was fitted to measured steps, and of links twice as much
-_PEAK = 0.45  # by which operators at the peaks of a data sheet take longer than measured ones
-_OF_LINKS = 0.67  # the same of links
-_HALVINGS = 5  # of an interval, to the error at which the choice flips: to 3 % of it
+_TOLD = 0.10  # relative error of figures that were fitted; links have twice as much
+_PEAK = 0.45  # by how much operators priced by data sheets may take longer, relatively
+_OF_LINKS = 0.67  # by how much links priced by data sheets may take longer, relatively
+_HALVINGS = 5  # halvings of an interval to the error at which the choice flips: to 3 % of it
 _SAME = 1e-9
 
 

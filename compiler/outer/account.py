@@ -10,7 +10,7 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.planner.choice.trace import MemoryPoint, Outcome, RankedPlan, SearchTrace, Tried
 
 _GIB = 2**30
-_USUAL_ROWS = 24  # of configurations, unless all are asked for
+_USUAL_ROWS = 24  # configurations that are listed unless all are asked for
 _ORDER: dict[Outcome, int] = {
     "compiled": 0,
     "cut": 1,

@@ -61,10 +61,10 @@ from shardwright.planner.search_request import SearchRequest, decided
 from shardwright.solver.work import Budget
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
-_SLOWER = 1.01  # by the memory limit: then memory is short
-_ABOVE = 1.01  # of the bound within the memory limit: an estimate of a plan in one stage
-_SHARE_OF_WEIGHTS = 1 / 4  # of the budget, after which no other weights are tried
-_MUCH = 2  # times the memory limit: blocks alone need not store their parameters split
+_SLOWER = 1.01  # slowdown by the memory limit above which memory is called short
+_ABOVE = 1.01  # estimate of a plan in one stage, over the bound within the limit
+_SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights are tried
+_MUCH = 2  # multiple of the limit above which a form is taken not to fit
 _LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
 
 PipelineOf = Callable[[CompileOptions, Mesh, Budget], PipelinePartitioning]

@@ -18,7 +18,7 @@ from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.solver.work import Budget, Work
 
-_LIMITS = (0.8, 0.9, 1.1, 1.25)  # of the memory limit, whose best plans are searched too
+_LIMITS = (0.8, 0.9, 1.1, 1.25)  # multiples of the memory limit whose best plans are searched, too
 _TEXT = "the search within {:.0%} of the memory limit"
 _MOST = 10  # plans that are told of
 _MOST_OPERATORS = 3  # kinds of operators that a difference names

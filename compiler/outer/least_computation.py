@@ -31,8 +31,8 @@ from shardwright.solver.work import Budget
 ALONE = Mesh((MeshAxis("x", 1, 0),))
 """The mesh of one device."""
 
-_ROUNDING = 1e-6  # of a share of the forward pass
-_INSTANT = 1e60  # flops, or bytes, of a second
+_ROUNDING = 1e-6  # rounding error of a share of the forward pass
+_INSTANT = 1e60  # flops and bytes a second of a device that takes no time
 
 
 def instant(cluster: Cluster) -> Cluster:

@@ -33,7 +33,7 @@ _GIVEN = (
     *("mode", "search", "plan", "cost_model", "objective", "micro_batches", "stages", "chunks"),
     *("schedule", "extra_passes", "optimizer_parallel", "offload"),
 )
-_NUMBERS = frozenset({"micro_batches", "stages", "chunks"})  # of these, the default is one, too
+_NUMBERS = frozenset({"micro_batches", "stages", "chunks"})  # asked for by a 1, too: the default
 _FEW = 8  # devices up to which problems on the finest meshes are small enough
 
 

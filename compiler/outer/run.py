@@ -18,10 +18,10 @@ from shardwright.search.budget_note import ENDED, INTERRUPTED, SETTLED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
-_EXPLAINED = 10  # plans that are told of
+_EXPLAINED = 10  # most plans that are explained
 _MOST_WORKERS = 4
-_ROUNDING = 1e-6  # by which a bound may be above the cost of a plan
-_SHARE = 3 / 4  # of the budget that is the search's, where its account takes time too
+_ROUNDING = 1e-6  # relative rounding error by which a bound may exceed the cost of a plan
+_SHARE = 3 / 4  # share of the budget for the search, where its account takes time, too
 
 
 @dataclass(frozen=True)

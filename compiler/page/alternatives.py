@@ -31,8 +31,8 @@ from shardwright.solver.work import Budget
 Floats = NDArray[np.float64]
 
 MOST_LISTED = 4  # strategies of an operator
-_MOST_AXES = 4  # of a mesh: finer ones have too many strategies to list
-_SECONDS = 20.0  # of work, to build the problem
+_MOST_AXES = 4  # most axes of a mesh whose strategies are listed
+_SECONDS = 20.0  # work for building the problem, in seconds
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import pattern
 
-_MOST_LINES = 4  # of a row
+_MOST_LINES = 4  # most lines of a row
 
 
 def communication_document(

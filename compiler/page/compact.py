@@ -7,7 +7,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.html import html_table
 from shardwright.ir.units import bytes_text, seconds_text
 
-_ROWS = 12  # of a table
+_ROWS = 12  # most rows of a table
 
 
 def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:

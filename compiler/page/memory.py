@@ -20,8 +20,8 @@ from shardwright.cost_model.pipelines.step import group_peaks
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 
-MOST_MOMENTS = 1500  # of a series
-MOST_OF_ALL = 16_000  # of all series
+MOST_MOMENTS = 1500  # most moments of a series
+MOST_OF_ALL = 16_000  # most moments of all series together
 
 
 def memory_document(

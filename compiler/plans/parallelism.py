@@ -31,9 +31,9 @@ SEQUENCE: Final = "sequence"
 TENSOR: Final = "tensor"
 EXPERT: Final = "expert"
 COPIES: Final = "copies"
-_MOST = 0.5  # of bytes or of work: what more than half of it does is said of all
-_ALL = 0.995  # of bytes or of work: less than the rest is not worth a word
-_NEAR = 0.75  # of the work of products that follows the roles, for a named plan to be near
+_MOST = 0.5  # share of bytes or work above which the whole is said to be so
+_ALL = 0.995  # share of bytes or work above which the rest is not worth a word
+_NEAR = 0.75  # share of products' work that must follow the roles of a near named plan
 _NORMS = ("layer_norm", "rms_norm")
 _POSITIONS = -2  # the dimension of queries
 

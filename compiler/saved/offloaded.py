@@ -15,7 +15,7 @@ from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.search.driver import SEARCHES
 
-_ROLES = ("offload", "reload", "recompute")  # of nodes that move a tensor that is offloaded
+_ROLES = ("offload", "reload", "recompute")  # roles of nodes that move an offloaded tensor
 
 
 def offloaded(compiled: Compiled, cluster: AnyCluster) -> list[Group]:

@@ -42,8 +42,8 @@ from shardwright.search.budget_note import FOR_A_BOUND
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
-_ROUNDS = 4  # of adding the critical path of the best cut
-_TOLERANCE = 1e-4  # by which a critical path must raise the bound
+_ROUNDS = 4  # rounds, each of which adds the critical path of the best cut
+_TOLERANCE = 1e-4  # relative rise of the bound that a critical path must bring
 
 
 @dataclass

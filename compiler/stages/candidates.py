@@ -31,7 +31,7 @@ from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
-_TIGHTENINGS = 5  # of the memory limit of stages whose program exceeds it
+_TIGHTENINGS = 5  # tighter limits that are tried for stages whose program exceeds theirs
 _LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
 
 

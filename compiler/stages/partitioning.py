@@ -54,11 +54,11 @@ from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
 T = TypeVar("T")
-_FEW = 40  # cuts up to which all of them are tried
-_CUTS = 3  # that are tried of more
+_FEW = 40  # number of cuts up to which all are tried
+_CUTS = 3  # cuts that are tried where there are more
 _ROUNDING = 1e-9
-_SHARE_OF_WEIGHTS = 1 / 4  # of the budget, after which no other weights are tried
-_SHARE_OF_BOUND = 1 / 2  # of the budget, after which plans are searched
+_SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights are tried
+_SHARE_OF_BOUND = 1 / 2  # share of the budget after which plans are searched
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.budget_note import BudgetNote
 from shardwright.solver.work import Budget
 
-_NEAR = 1.25  # of the least estimate, up to which other ZeRO stages are tried
-_OVERLAPPED = 0.95  # of an estimate, that communication concurrent with computation may leave
-_EXACT = 0.999  # of one of a named plan without
-_LARGE = 200  # operators of a program
-_FEW, _MANY = 3, 12  # named plans that are emitted, of a large and a small program
-_MOVES = 3  # of a block to another stage
+_NEAR = 1.25  # multiple of the least estimate up to which other ZeRO stages are tried
+_OVERLAPPED = 0.95  # share of an estimate that concurrent communication may leave
+_EXACT = 0.999  # share of its estimate that a named plan without overlap takes at least
+_LARGE = 200  # operators from which a program is large
+_FEW, _MANY = 3, 12  # named plans that are emitted of a large and of a small program
+_MOVES = 3  # most moves of a block to another stage
 
 
 @dataclass(frozen=True, eq=False)

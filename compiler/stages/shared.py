@@ -16,7 +16,7 @@ from shardwright.search.space.interning import Interner
 from shardwright.solver.problem import Identity
 
 T = TypeVar("T")
-_KEPT = 3  # of each kind
+_KEPT = 3  # entries that are kept of each kind
 
 
 @dataclass(frozen=True)

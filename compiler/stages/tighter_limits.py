@@ -25,10 +25,10 @@ from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.planner.whole.plan import is_near
 
-_SHARE = 1 / 4  # of the budget left that searches within tighter limits may take
-_OPTIONS = 600  # of the problems of all stages up to which tighter limits are searched
-_SEARCHES = 40  # of a cut within tighter limits, at most
-_TIGHTENINGS = 20  # of the limits of stages whose device group exceeds its memory
+_SHARE = 1 / 4  # share of the remaining budget for searches within tighter limits
+_OPTIONS = 600  # options of all stages up to which tighter limits are searched
+_SEARCHES = 40  # most searches of a cut within tighter limits
+_TIGHTENINGS = 20  # tighter limits that are tried for device groups that exceed their memory
 _Staging = Callable[[Cut, Sequence[StageProblems], Sequence[float]], list[StagePlan] | None]
 
 

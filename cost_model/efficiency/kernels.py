@@ -31,7 +31,7 @@ from shardwright.ir.types import DTYPES
 Size = Literal["m", "n", "k", "keys"]
 SHORT = ("bfloat16", "float16")
 """The types that kernels of attention compute in."""
-_LIKE = {"float16": "bfloat16"}  # the same tensor cores, at the same rate
+_LIKE = {"float16": "bfloat16"}  # types that the same tensor cores compute at the same rate
 
 
 def share_at(points: tuple[tuple[float, float], ...], width: float) -> float:

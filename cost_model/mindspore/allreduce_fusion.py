@@ -30,7 +30,7 @@ from shardwright.operators.info import operator_class, operator_info
 
 FusionIds = dict[str, int]
 LOSS = ""  # stands for the loss among the operators of a `FusionGraph`
-_ELEMENTS_PER_MEGABYTE = 1 << 18  # of 4 bytes, whatever the element type
+_ELEMENTS_PER_MEGABYTE = 1 << 18  # elements of 4 bytes, as MindSpore counts for every type
 
 
 @dataclass(frozen=True)

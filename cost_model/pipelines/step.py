@@ -41,9 +41,9 @@ from shardwright.dataflow.schedules import Action
 from shardwright.dataflow.stages import GroupProgram, Pipeline
 from shardwright.ir.graph import Node
 
-_HALVINGS = (0, 1, 2, 4, 6, 8)  # of the window, where all deferrable bytes exceed the memory limit
-_MOST_EVENTS = 20_000  # of more nodes, only those of the first micro-batches are listed
-_FEWEST_LISTED = 2  # micro-batches
+_HALVINGS = (0, 1, 2, 4, 6, 8)  # halvings of a window whose deferrable bytes do not fit
+_MOST_EVENTS = 20_000  # above this, only nodes of the first micro-batches are listed
+_FEWEST_LISTED = 2  # micro-batches that are listed at least
 
 
 MemoryLimit = float | tuple[float, ...]

@@ -23,7 +23,7 @@ from shardwright.ir.types import TensorType
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_MOST_PERMUTATIONS = 1_000  # that a search tries for each operator; six equal axes have 720
+_MOST_PERMUTATIONS = 1_000  # most permutations tried for an operator; six equal axes have 720
 _UNKNOWN = -1  # the place of a layout that was not looked for yet
 _Form = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 

@@ -43,7 +43,7 @@ Floats = NDArray[np.float64]
 MoveCosts = Callable[[str, tuple[str, ...], Floats], Floats]
 """Prices a communication operator over axes, for several sizes of the operand in bytes."""
 _LOCAL = "local_copy"
-_MOST_AXES = 4  # of a mesh that is not too fine; an axis of one rank does not count
+_MOST_AXES = 4  # most axes of more than one rank on a mesh that is not called fine
 
 
 def move_seconds(

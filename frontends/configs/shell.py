@@ -9,11 +9,11 @@ from shardwright.frontends.configs.reading import Reading, Several
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?)=(?!\()(.*)$")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _SUM = re.compile(r"\$\(\(\s*([^()]*?)\s*\)\)")
-_DEPTH = 8  # of variables in variables
+_DEPTH = 8  # depth to which variables stand in variables
 # Characters of a script with its variables written out. Published scripts have some 10,000; half
 # would refuse none of them, and twice as many take twice the memory before a script is refused.
 _LONGEST = 10_000_000
-_DIGITS = 100  # of a number in a computation; sizes have at most 20
+_DIGITS = 100  # most digits of a number in a computation; sizes have at most 20
 
 
 class _Variables(dict[str, str]):

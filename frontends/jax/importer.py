@@ -24,7 +24,7 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 
-MOST_EQUATIONS = 20_000  # of all repetitions of a loop together
+MOST_EQUATIONS = 20_000  # most equations of all repetitions of a loop together
 # Equations that run a jaxpr once, and the parameter that has it.
 _CALLS = {
     "jit": "jaxpr",

@@ -40,7 +40,7 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array
 
 OLDEST_OPSET = 11
-_NODES_NAMED = 3  # in a message, for each missing operator
+_NODES_NAMED = 3  # nodes that a message names for a missing operator
 
 
 def read_model(path: str | Path) -> ModelProto:

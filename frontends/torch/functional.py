@@ -22,7 +22,7 @@ from shardwright.frontends.torch.private import (
 from shardwright.frontends.torch.table import is_known
 from shardwright.ir.errors import ModelError
 
-_ROUNDS = 4  # of decomposition
+_ROUNDS = 4  # rounds of decomposition
 # Operators that write to statistics, which their schemas do not say.
 _WRITING = ("aten.batch_norm", "aten._batch_norm_impl_index", "aten.instance_norm")
 # Operators that return their argument itself where they have nothing to do.

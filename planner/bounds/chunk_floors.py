@@ -36,8 +36,8 @@ from shardwright.dataflow.schedules import (
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.solver.linear_program import Job, path_mixture
 
-_MOST_ACTIONS = 1024  # of a schedule: of more the bubble is small, and the program takes long
-_MORE = 0.02  # of the computation: communication for which the mixture is chosen
+_MOST_ACTIONS = 1024  # above this the bubble is small, and its linear program takes long
+_MORE = 0.02  # communication, as a share of computation, for which the mixture is chosen
 
 
 @dataclass(frozen=True)

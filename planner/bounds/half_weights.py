@@ -19,8 +19,8 @@ from shardwright.cost_model.weighted.intervals import ResourceWeights
 Shares = tuple[float, ...]
 """The weights of the links of each level, innermost first; the rest is that of computation."""
 
-_FACTORS = (1.5, 1.2)  # by which a share is changed, in turn: with the second alone it takes longer
-_LEAST_SHARE = 1e-3  # of a level that counts at all
+_FACTORS = (1.5, 1.2)  # factors by which a share is changed, in turn; 1.2 alone takes longer
+_LEAST_SHARE = 1e-3  # share below which the links of a level do not count
 
 
 @dataclass

@@ -37,10 +37,10 @@ from shardwright.solver.problem import Array
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
-_STEPS = 8  # of improving a price
-_FIRST = 0.02  # of the seconds without a limit: what the whole limit costs at the first price
-_FACTOR = 4.0  # by which a price is raised until what is held fits
-_TOLERANCE = 5e-4  # of the bound, that another price must promise
+_STEPS = 8  # most improvements of a price
+_FIRST = 0.02  # first price: the whole limit costs this share of the seconds without a limit
+_FACTOR = 4.0  # factor by which a price is raised until its plan fits
+_TOLERANCE = 5e-4  # relative rise of the bound that the next price must promise
 _GAP = 1e-3
 """Part of a sum of a block, by which its bound may be too low where that is too wide to eliminate.
 

@@ -71,7 +71,7 @@ _TOGETHER: dict[Question, int] = {"price": 4, "plan": 1, "search": 2}
 A plan of blocks tells what others must cost less than, and mostly the next one is not expected to.
 With two at a time the plan of Llama 3 70B on 64 H100 is the same, for 14 CPU s more."""
 
-_SHARE = 1 / 2  # of the budget left, on each core, that building a problem may take, and solving it
+_SHARE = 1 / 2  # share of a core's remaining budget for building a problem, and for solving it
 _FARTHER = 0.03
 """By which a plan is expected to cost more for a factor of two in micro-batches or stages.
 

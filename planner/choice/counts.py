@@ -21,10 +21,10 @@ from shardwright.planner.fronts.front import BlockPlan
 from shardwright.solver.linear_program import Mixture, least_mixture
 
 Floats = NDArray[np.float64]
-_GAIN = 2e-3  # of the step, that one more plan for equal blocks must gain: it must be told, too
-_MOST = 4  # plans of equal blocks
-_SHARE = 1e-6  # of the blocks of a kind: less is a rounding error
-_EQUAL = 1e-9  # of the seconds of a step: more is no rounding error of linear programs
+_GAIN = 2e-3  # share of the step that a further plan of equal blocks must gain, as it must be told
+_MOST = 4  # most plans of equal blocks
+_SHARE = 1e-6  # share of the blocks of a kind below which a count is a rounding error
+_EQUAL = 1e-9  # relative difference of steps that may be a rounding error of linear programs
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from shardwright.planner.fronts.kept import fronts_of
 from shardwright.planner.fronts.site import Site
 
 Floats = NDArray[np.float64]
-_WIDEST = 2  # times the mean number of blocks, that a stage has at most
+_WIDEST = 2  # most blocks of a stage, as a multiple of the mean
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _AHEAD = (1.2, 1.7, 2.4, 3.4, 4.8)
 
 Llama 3 70B on 64 H100 is fastest by 1.7 on a mesh of 8 x 8 and by 4.8 on 8 x 2 x 4, Megatron 530B
 on 280 A100 by 3.4, GPT-3 175B on 64 by 2, between two of them."""
-_HALVINGS = 1  # of the distance to the room before the best one
+_HALVINGS = 1  # halvings of the distance from the best room to the one before it
 _FIRST = 0.25
 """Where the first of equal blocks of one plan stands, in the distance of two, where plans are
 spread. Of Mixtral 8x7B on 64 H100 the step is 465 ms with it, and with 0, where few gather nothing
@@ -45,7 +45,7 @@ _WINDOWS = 5
 """Halvings of the window that are tried where links bind: what is gathered long ahead may let
 blocking collectives wait. A plan of Mixtral 8x7B on 64 H100 took 498 ms in the widest window (28
 GiB) and 482 in a quarter of it, as long as its statistics waited; its best plan gains nothing."""
-_CORRECTIONS = 4  # of what programs take beyond the limit, where none fits
+_CORRECTIONS = 4  # most corrections of the limit by what programs take beyond it, where none fits
 
 
 Order = Callable[[Sequence[Run]], list[BlockPlan]]

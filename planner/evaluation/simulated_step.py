@@ -11,7 +11,7 @@ from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import narrowed, serial_seconds, simulate
 from shardwright.ir.graph import Graph
 
-_TOLERANCE = 1e-3  # by which a step may be longer in less memory
+_TOLERANCE = 1e-3  # relative slowdown that is accepted for less memory
 
 
 @dataclass(frozen=True)

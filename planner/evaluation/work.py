@@ -6,8 +6,8 @@ from shardwright.ir.graph import Graph
 from shardwright.passes.manager import PassRecord
 from shardwright.solver.work import Budget
 
-_SECONDS_OF_PASS = 1.5e-5  # of work, for a node of a program that a pass leaves
-_SECONDS_OF_SIMULATION = 9e-5  # of work, for a node of a program whose step is simulated
+_SECONDS_OF_PASS = 1.5e-5  # work for a node that a pass leaves, in seconds
+_SECONDS_OF_SIMULATION = 9e-5  # work for a node whose step is simulated, in seconds
 
 
 def charge_emission(budget: Budget, records: Iterable[PassRecord]) -> None:

@@ -71,7 +71,7 @@ class Elsewhere:
         self._end()
 
 
-_ONE_AT_A_TIME = threading.Lock()  # what runs tasks keeps what it knows, for one thread
+_ONE_AT_A_TIME = threading.Lock()  # a runner keeps what it learns, for one thread alone
 
 
 def answered_bytes(content: bytes, number: int, task: bytes) -> tuple[int, bytes]:

@@ -15,7 +15,7 @@ from shardwright.planner.executors.workers import Forked, Workers, answer_of
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
-_SECONDS = 5.0  # between two looks at which workers there are
+_SECONDS = 5.0  # seconds between two looks at which workers there are
 _AGAIN = "it is done again"
 _ENDED = "ended before its answer"
 

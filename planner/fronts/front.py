@@ -24,9 +24,9 @@ from shardwright.solver.evaluate import cost_of
 Floats = NDArray[np.float64]
 # The best counts of Llama 3 70B on 64 H100 are the same by half and twice of the first and the last
 # of these, and by a depth of 5; by one of 3 they take 0.1 % more seconds.
-_DEAREST = 50.0  # times the seconds of a block, that its bytes cost at the highest price
-_DEPTH = 4  # of halving the prices between the cheapest and the dearest plan: 17 plans at most
-_CLOSE = 1e-4  # of its seconds, that another plan must save at its price
+_DEAREST = 50.0  # highest price: the bytes of a block cost this many times its seconds
+_DEPTH = 4  # halvings between the lowest and the highest price: at most 17 plans
+_CLOSE = 1e-4  # share of a block's seconds that another plan must save at its price
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ MANY = 2**26
 ONE = 1 + 2**-30
 """Passes of a problem of one pass in a loop: gradients are accumulated."""
 
-_SHARE = 1 / 4  # of the budget left that one search may take
+_SHARE = 1 / 4  # share of the remaining budget that one search may take
 T = TypeVar("T")
 Structure = tuple[ResourceWeights | None, MutableMapping[str, SearchSpace]]
 

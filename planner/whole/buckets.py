@@ -35,7 +35,7 @@ from shardwright.solver.work import Budget
 
 _USUAL = (25.0, 64.0)  # megabytes: the defaults of PyTorch and of MindSpore
 _FURTHER = (1.0, 4.0, 16.0, 256.0)
-_SHARES = (1 / 8, 1 / 4, 1 / 2)  # of all gradients
+_SHARES = (1 / 8, 1 / 4, 1 / 2)  # sizes of buckets that are tried, as shares of all gradients
 _SMALL = 1_000  # nodes of a program up to which the further sizes are tried
 _TIMES = (2, 4, 8)  # groups of MindSpore's algorithm 1
 _TAIL = 10  # MindSpore's algorithm 2: the tail takes so many times the latency

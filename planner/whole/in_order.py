@@ -21,8 +21,8 @@ from shardwright.solver.exact.in_order import in_order
 from shardwright.solver.problem import Problem
 
 _PARTIAL = 20_000  # partial plans that are continued at most
-_PROGRAMS = 100  # that are emitted at most
-SHARE = 1 / 4  # of the budget left
+_PROGRAMS = 100  # programs that are emitted at most
+SHARE = 1 / 4  # share of the remaining budget that meeting plans in order may take
 
 
 def plans_in_order(

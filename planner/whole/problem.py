@@ -32,12 +32,12 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.work import Budget
 
 FITTING = "the search for plans that fit"
-_FINE = 3_000  # options up to which every limit below is searched, where a program does not fit
-_FINE_RECOMPUTING = 1_000  # the same where the search decides what is recomputed
+_FINE = 3_000  # options up to which every lower limit is searched, where a program does not fit
+_FINE_RECOMPUTING = 1_000  # options up to which it is where the search decides recomputation
 _FINE_STEPS = 400
 _COARSE_STEPS = 8
 _LEAST_STEP = 1 / 400  # least relative tightening of a large problem, doubled every step
-_SHARE = 3 / 4  # of the budget left that one search may take
+_SHARE = 3 / 4  # share of the remaining budget that one search may take
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,15 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
-_ROUNDS = 8  # searches by weights, with and without the memory limit
-_ROUNDS_WITHIN = 4  # the same of a large program within it: they take longer
-_ROUGH = 2e-3  # gap of searches by weights
-_ROUGH_WITHIN = 5e-3  # the same for a plan where memory is short
-_SHARE_WITHIN = 1 / 8  # of the budget left that such a search may take
-_SHARES = (1.0, 0.98, 0.95, 0.85)  # of the memory limit: the rest is for what is early and late
-_ROOM = 0.01  # relative length of a step that more memory for the window may still save
-_WIDE = 0.02  # relative gap, at which links are given more weight
-_MORE_LINKS = (0.1, 0.2)  # their weights
+_ROUNDS = 8  # searches by weights, both with the memory limit and without
+_ROUNDS_WITHIN = 4  # searches by weights of a large program within the limit: they take longer
+_ROUGH = 2e-3  # gap at which a search by weights ends
+_ROUGH_WITHIN = 5e-3  # gap at which a search for a plan ends where memory is short
+_SHARE_WITHIN = 1 / 8  # share of the remaining budget that such a search may take
+_SHARES = (1.0, 0.98, 0.95, 0.85)  # shares of the memory limit, tried in turn: windows need room
+_ROOM = 0.01  # relative speed-up by a wider window that is worth another search
+_WIDE = 0.02  # relative gap above which the links get more weight
+_MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
 _LARGE = 200  # operators of a program whose serial step is not searched, too, if another plan fits
 _SMALL = 600  # options of a problem all of whose plans that may be faster are met
 _FRONTIER = 40  # plans of tighter limits that are met at most

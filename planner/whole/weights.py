@@ -30,10 +30,10 @@ from shardwright.planner.whole.plan import is_near
 from shardwright.solver.linear_program import Cut, highest_grouped_weights
 
 Floats = NDArray[np.float64]
-_LINKS = 0.05  # weight of the links together, where the search for weights begins
-_HOST = 0.05  # weight of the links to the host together, where memory is short
-_WORTHWHILE = 0.1  # of the gap, by which another search must be able to raise the bound
-_GAPS = 4  # of the relative gap that is allowed, likewise
+_LINKS = 0.05  # first weight of all links together
+_HOST = 0.05  # first weight of the links to the host, where memory is short
+_WORTHWHILE = 0.1  # share of the gap that another search must promise to close
+_GAPS = 4  # multiple of the allowed gap that another search must promise to close
 
 
 @dataclass(frozen=True)

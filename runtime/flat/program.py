@@ -44,8 +44,8 @@ from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.memory import RankMemory
 from shardwright.runtime.state import State
 
-_BYTES_OF_A_MOVE = 2**16  # that nodes touch between two questions to MPI
-MOST_CALLS = 2**16  # of a loop whose passes have calls of their own, each of 1 KiB or so
+_BYTES_OF_A_MOVE = 2**16  # bytes that nodes touch between two questions to MPI
+MOST_CALLS = 2**16  # most calls of a loop whose passes have their own, about 1 KiB each
 FAILURES = (ValueError, TypeError, LookupError, ArithmeticError)
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from shardwright.solver.problem import Identity, MemoryUse, distinct
 
 _SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
-_PEAKS = 16  # moments at which transient memory is counted
-_PEAKS_OF_STRETCH = 6  # of each stretch of the program
+_PEAKS = 16  # moments of a program at which transient memory is counted
+_PEAKS_OF_STRETCH = 6  # moments of one stretch at which transient memory is counted
 Floats = NDArray[np.float64]
 
 

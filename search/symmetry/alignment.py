@@ -28,7 +28,7 @@ from shardwright.solver.work import Budget
 Floats = NDArray[np.float64]
 Ends = tuple[int, int]
 Times = tuple[float, float, float]
-_LARGEST_MESSAGE = 2**18  # of an elimination that takes seconds at most
+_LARGEST_MESSAGE = 2**18  # entries of the largest message; eliminations then take seconds
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from shardwright.solver.problem import Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 
 _REACHES = (1 / 4, 1.0)  # parts of the gap in which orbits are searched by element, in turn
-_MOST_ELEMENTS = 200_000  # of one search
+_MOST_ELEMENTS = 200_000  # most elements of one search
 _ROUNDS = 4  # searches of orbits, the later ones with alignment penalties
 
 

@@ -23,7 +23,7 @@ from shardwright.ir.files.writing import begins, write_file
 LOGGER = logging.getLogger("shardwright.dataset")
 _SLOW = 0.05  # share of the time in which the training waits, from which on there are more
 _IDLE = 0.35  # share of the time in which processes work, below which there are fewer
-_GAIN = 1.1  # of the rate of samples, for which twice as many processes stay
+_GAIN = 1.1  # speed-up for which twice as many processes stay
 _MOST = 32  # processes
 
 

@@ -18,7 +18,7 @@ from shardwright.server.transport import LATE, PIECE_BYTES, STRANGER, WAIT, Call
 
 _MOST_TABLES = 100_000
 _MOST_WORKERS = 4096
-_SHARE = 0.9  # of the machine's memory that tables may take
+_SHARE = 0.9  # share of the machine's memory that tables may take
 _WAIT = 10.0  # seconds that a call waits for others
 
 

@@ -32,8 +32,8 @@ from shardwright.runtime import (
 )
 from shardwright.runtime.rounding import RoundedExecutor
 
-_ALLOWED = 3.0  # times the estimate, since errors are random
-_HALVINGS = 32  # of a dynamic loss scale
+_ALLOWED = 3.0  # tolerance over the estimate, since errors are random
+_HALVINGS = 32  # most halvings of a dynamic loss scale
 _EXACT = "float64"
 
 

@@ -30,8 +30,8 @@ from shardwright.solver.presolve import allowed_network
 from shardwright.solver.problem import Array, Problem
 from shardwright.solver.work import Budget
 
-_ROUNDING = 1e-12  # of a bound, relatively
-_SECONDS_OF_PARTIAL = 1e-4  # of work, for each partial assignment
+_ROUNDING = 1e-12  # relative rounding error of a bound
+_SECONDS_OF_PARTIAL = 1e-4  # work for one partial assignment, in seconds
 
 
 class Ranked(NamedTuple):

@@ -9,7 +9,7 @@ from shardwright.ir.units import pattern, seconds_text
 from shardwright.operators.info import info_of
 from shardwright.tools.diff.sides import Side, common_names
 
-_LEAST = 0.05  # of the change of the step: parts that change by less are no reason
+_LEAST = 0.05  # share of the change of the step below which a part is no reason
 
 
 def diff_document(old: Side, new: Side, max_slower: float | None = None) -> dict[str, Any]:

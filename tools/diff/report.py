@@ -8,8 +8,8 @@ from shardwright.tools.answers.headline import print_sentences, rate_text
 from shardwright.tools.report import print_line
 from shardwright.tools.tables import print_table
 
-_ROWS = 12  # of a table of layouts or strategies
-_TIMES = 10  # as many times as much is told as such, not in percent
+_ROWS = 12  # most rows of a table of layouts or strategies
+_TIMES = 10  # ratio from which a change is told as a multiple, not in percent
 Row = tuple[str, str, str, str]
 
 

@@ -18,7 +18,7 @@ from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import info_of
 from shardwright.operators.models.precision import LOSSES
 
-_MOST = 0.5  # of the step, or of the memory: what one operator takes then decides the answer
+_MOST = 0.5  # share of the step or memory above which one operator decides the answer
 
 
 def doubts(

@@ -6,7 +6,7 @@ from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change
 from shardwright.ir.units import bytes_text
 
-_FREED = 0.05  # of the limit: changes that free less are no answer to a lack of memory
+_FREED = 0.05  # share of the limit that a change must free to be an answer to a lack of memory
 _FASTER = 0.005  # relative: less is below what estimates tell
 
 

@@ -21,7 +21,7 @@ _OF_SOFTWARE = (WORKSPACE, RESERVE)  # kinds of memory that a training software 
 _SCRIPTS = ("units.js", "tables.js", "explorer.js")
 _FIELDS = ("tensor", "pipeline", "data", "chunks", "order", "recompute", "zero", "micro_batch")
 _DEVICES = 8  # numbers of devices of the curve, from the least on which all is stored
-_TIMES = (1 / 2, 1, 2, 4)  # of the batch, and of the sequence
+_TIMES = (1 / 2, 1, 2, 4)  # multiples of the batch and of the sequence
 _CURVE = 4
 """Plans of the least bounds that fit and are evaluated for a point of a curve.
 
