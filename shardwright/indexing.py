@@ -61,7 +61,7 @@ def index_of(items: Sequence[Item], shape: Sequence[int]) -> Index:
     ModelError
         If it does not fit the shape, or keeps nothing.
     """
-    items = _without_ellipsis(items, len(shape))
+    items = without_ellipsis(items, len(shape))
     kept = [item for item in items if item is not None]
     own, cuts = [], []
     for dimension, (item, size) in enumerate(zip(kept, shape, strict=True)):
@@ -76,7 +76,14 @@ def index_of(items: Sequence[Item], shape: Sequence[int]) -> Index:
     return Index(tuple(own), tuple(cuts), tuple(cut.size for cut in sizes if not cut.drop))
 
 
-def _without_ellipsis(items: Sequence[Item], rank: int) -> list[Item]:
+def without_ellipsis(items: Sequence[Any], rank: int) -> list[Any]:
+    """Return the items of an index with slices of whole dimensions where it leaves some out.
+
+    Raises
+    ------
+    ModelError
+        If there are more items than dimensions.
+    """
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > rank:
         raise ModelError(f"{used} indices are given for a tensor of {rank} dimensions")

@@ -235,6 +235,14 @@ class Parameter(Tensor):
         """
         if self.kept is not None:
             return self.kept[0].read(self.kept[1])
+        if self.data is None and self.initializer.partition("(")[0] in (
+            "zeros",
+            "ones",
+            "constant",
+        ):
+            whole = [slice(0, size) for size in self.shape]
+            dtype = numpy_dtype(self.dtype)
+            return initial_value(self.initializer, "", 0, self.shape, whole, dtype)
         if self.data is None:
             raise ModelError(
                 f"a parameter of type {self.type} has no value yet, its initializer draws it when "

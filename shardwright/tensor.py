@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Union
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shardwright.communication import WORLD_AXIS
 from shardwright.eager import values_of
-from shardwright.indexing import Index, Item, beside, index_of, place_of, size_of
+from shardwright.indexing import Item, beside, place_of, size_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
+from shardwright.looked_up import indexed
 from shardwright.operators.info import Array
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
@@ -143,9 +143,10 @@ class Tensor:
             )
         return self.data
 
-    def value(self, tracer: Tracer) -> Value:
-        """Return the value of the tensor in the graph being traced."""
-        return tracer.constant(self, self.asnumpy(), Value("constant", self.type))
+    def value(self, tracer: Tracer | None = None) -> Any:
+        """Return the value of the tensor in the graph being traced; without a graph, itself."""
+        known = Value("constant", self.type)
+        return self if tracer is None else tracer.constant(self, self.asnumpy(), known)
 
     # Arithmetic
 
@@ -219,6 +220,19 @@ class Tensor:
     def __ge__(self, other: "Tensor | float") -> "Tensor":
         return _compared("greater_equal", self, other)
 
+    def __and__(self, other: Operand) -> "Tensor":
+        return _combined("and", self, other)
+
+    def __or__(self, other: Operand) -> "Tensor":
+        return _combined("or", self, other)
+
+    def __xor__(self, other: Operand) -> "Tensor":
+        return _combined("xor", self, other)
+
+    def __invert__(self) -> "Tensor":
+        return apply("logical_not" if self.dtype == "bool" else "invert", self)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -286,7 +300,7 @@ class Tensor:
         return self.shape[0]
 
     def __getitem__(self, items: Item | tuple[Item, ...]) -> "Tensor":
-        return _indexed(self, index_of(items if isinstance(items, tuple) else (items,), self.shape))
+        return indexed(self, items if isinstance(items, tuple) else (items,), apply)
 
     def __iter__(self) -> object:
         return (self[i] for i in range(len(self)))
@@ -326,9 +340,9 @@ class TracedTensor(Tensor):
         self.data = None
         self._value = value
 
-    def value(self, tracer: Tracer) -> Value:
-        """Return the value."""
-        return self._value
+    def value(self, tracer: Tracer | None = None) -> Any:
+        """Return the value; without a graph, itself."""
+        return self if tracer is None else self._value
 
     def __repr__(self) -> str:
         return f"Tensor({self._value.name}: {self.type})"
@@ -345,6 +359,12 @@ def apply(operator: str, *operands: Operand, **attributes: Attribute) -> Tensor:
 def _compared(operator: str, first: Tensor, second: Operand) -> Tensor:
     """Apply a comparison."""
     return apply(operator, beside(first, second), second)
+
+
+def _combined(how: str, first: Tensor, second: Operand) -> Tensor:
+    """Combine truth values, or the bits of whole numbers."""
+    other = Tensor(second, first.dtype) if isinstance(second, int) else second
+    return apply(f"{'logical' if first.dtype == 'bool' else 'bitwise'}_{how}", first, other)
 
 
 def apply_all(operator: str, *operands: Operand, **attributes: Attribute) -> tuple[Tensor, ...]:
@@ -478,19 +498,3 @@ def _operand(item: object) -> Operand:
     if isinstance(item, (Tensor, int, float, np.ndarray)):
         return item
     raise ModelError(f"a tensor is compared with {item!r}, expected a tensor or a number")
-
-
-def _indexed(tensor: Tensor, index: Index) -> Tensor:
-    """Index in three moves: cut by rank, cut by numbers, drop and add dimensions of size one."""
-    for dimension, world in index.own:
-        how: dict[str, Attribute] = {"axes": (WORLD_AXIS,), "dimension": dimension}
-        tensor = apply("local_slice", tensor, group_size=world, **how)
-    if tuple(cut.size for cut in index.cuts) != tensor.shape:
-        tensor = apply(
-            "slice",
-            tensor,
-            begin=tuple(cut.start for cut in index.cuts),
-            size=tuple(cut.size for cut in index.cuts),
-            strides=tuple(cut.step for cut in index.cuts),
-        )
-    return tensor if index.shape == tensor.shape else tensor.reshape(index.shape)

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 HERE = Path(__file__).parent
+SHOWN = 160  # characters of what differs: twice as many make the page wide, half hide sentences
 SHORT = "a float64 of MindSpore's that is a float32"
 TOLERANCES = {"float16": 1e-3, "float32": 1e-5, "float64": 1e-12}
 SIDES = {"mindspore": "MindSpore", "shardwright.mindspore": "here"}
@@ -142,11 +143,13 @@ def compared(theirs, ours):
             "differs",
             f"has {sorted(set(ours) - set(theirs))}, MindSpore {sorted(set(theirs) - set(ours))}",
         )
-    for name, array in theirs.items():
-        found = difference(array, ours[name])
-        if found:
-            return "float32" if found == SHORT else "differs", f"{name}: {found}"
-    return "equal", ""
+    apart = {name: difference(array, ours[name]) for name, array in theirs.items()}
+    apart = {name: found for name, found in apart.items() if found}
+    if not apart:
+        return "equal", ""
+    short = set(apart.values()) == {SHORT}
+    left = {name: found for name, found in apart.items() if short or found != SHORT}
+    return "float32" if short else "differs", "; ".join(f"{n}: {what}" for n, what in left.items())
 
 
 def names_used(jobs):
@@ -176,10 +179,11 @@ def version(python):
 
 
 def reason_of(row):
-    """Return why a case differs, if that is known."""
-    text = f"{row['expression']} {row['what']}"
-    found = (why for pattern, why in REASONS if re.search(pattern, text))
-    return next(found, "")
+    """Return why a case differs, if that is known of each result that does."""
+    parts = row["what"].split("; ") if row["verdict"] == "differs" else [row["what"]]
+    texts = [f"{row['expression']} {part}" for part in parts]
+    found = [next((why for p, why in REASONS if re.search(p, text)), "") for text in texts]
+    return "; ".join(dict.fromkeys(found)) if all(found) else ""
 
 
 def page(rows, left, total, release):
@@ -223,7 +227,8 @@ def page(rows, left, total, release):
             if row["verdict"] == verdict and key not in seen:
                 seen.add(key)
                 inputs = f"`{row['inputs']}`" if row["inputs"] else ""
-                cells = (f"`{row['expression']}`", inputs, row["what"], reason_of(row))
+                what = row["what"][:SHOWN]
+                cells = (f"`{row['expression']}`", inputs, what, reason_of(row))
                 lines.append("| " + " | ".join(cell.replace("|", "or") for cell in cells) + " |")
     lines += ["", f"## Not compared ({missing})", ""]
     lines += [f"`{place}`: {', '.join(names)}.\n" for place, names in left.items()]
@@ -265,11 +270,13 @@ def main():
         rows = []
         for job in jobs:
             verdict, what = compared(*(results(place, job) for place in places.values()))
-            rows.append({**job, "verdict": verdict, "what": what[:160]})
+            rows.append({**job, "verdict": verdict, "what": what})
     left, total = not_compared(names, [row for row in rows if row["verdict"] in COMPARED])
     text = page(rows, left, total, version(arguments.python))
     if arguments.out:
         arguments.out.write_text(text)
+        for row in rows:
+            row["what"] = row["what"][:SHOWN]
         lines = (json.dumps({k: v for k, v in row.items() if k != "number"}) for row in rows)
         arguments.out.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
     else:

@@ -274,13 +274,13 @@ class SparseSoftmaxCrossEntropyGradient(OperatorInfo):
 
 @register
 class SigmoidCrossEntropy(OperatorInfo):
-    """The cross entropy of every element as a choice of its own; the labels are constants."""
+    """The cross entropy of every element as a choice of its own."""
 
     name = "sigmoid_cross_entropy"
     of_reals = True
     notation = "..., ... -> ..."
     flops_per_point = 5.0
-    examples = (Example(("f64[4, 6]", "f64[4, 6]"), constants=(1,)),)
+    examples = (Example(("f64[4, 6]", "f64[4, 6]")),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Return log(1 + exp(logits)) - logits labels."""
@@ -288,9 +288,11 @@ class SigmoidCrossEntropy(OperatorInfo):
         return np.logaddexp(logits.dtype.type(0), logits) - logits * labels
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
-        """Save only the operands for backward."""
-        dx = build.emit("sigmoid_cross_entropy_gradient", at.cotangents[0], *at.operands)
-        return [unbroadcast(build, dx, at.operands[0]), None]
+        """Save only the operands for backward; the gradient by a label is minus its score."""
+        (logits, labels), dy = at.operands, at.cotangents[0]
+        dx = build.emit("sigmoid_cross_entropy_gradient", dy, logits, labels)
+        of_labels = build.emit("neg", build.emit("mul", dy, logits))
+        return [unbroadcast(build, dx, logits), unbroadcast(build, of_labels, labels)]
 
 
 @register

@@ -126,6 +126,7 @@ _INITIALIZERS: dict[str, tuple[Draw, Callable[[Shape, float], float]]] = {
 # Default arguments: MindSpore's values.
 _ARGUMENTS = {"constant": 0.0, "uniform": 0.07, "normal": 0.01, "truncated_normal": 0.01}
 _CALL = re.compile(r"(\w+)(?:\(([^()]*)\))?")
+_WITHOUT = " without row "
 
 
 def _parsed(initializer: str) -> tuple[str, float]:
@@ -161,7 +162,8 @@ def initial_value(
         ``zeros``, ``ones``, ``constant(value)``, ``uniform(bound)`` in [-bound, bound),
         ``whole(bound)`` for whole numbers from 0 to below the bound,
         ``normal(sigma)``, ``truncated_normal(sigma)`` within two sigma, or ``xavier_uniform``,
-        ``xavier_normal``, ``he_uniform``, ``he_normal``, with a gain if it is not one.
+        ``xavier_normal``, ``he_uniform``, ``he_normal``, with a gain if it is not one; behind it
+        ``without row N`` for zeros there.
     name : str
         Name of the parameter.
     seed : int
@@ -204,7 +206,10 @@ def _initial(
     initializer: str, name: str, seed: int, shape: Shape, index: Index, dtype: DTypeLike
 ) -> Array:
     """Return the initial values of the elements with some linear indices."""
+    initializer, _, row = initializer.partition(_WITHOUT)
     kind, argument = _parsed(initializer)
     draw, factor = _INITIALIZERS[kind]
     numbers = draw(seed, name, index.reshape(-1)).reshape(index.shape)
+    if row:
+        numbers = np.where(index // np.uint64(prod(shape[1:])) == int(row), 0.0, numbers)
     return (numbers * factor(shape, argument)).astype(dtype)

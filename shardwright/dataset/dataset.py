@@ -63,7 +63,7 @@ class Dataset:
 
     def resumed(self, epoch: int, begin: int) -> Iterator[Sample]:
         """Return the samples of one epoch from number `begin` on; skips the others at once."""
-        return _without_first(self.samples(epoch), begin)
+        return without_first(self.samples(epoch), begin)
 
     def keys(self, epoch: int) -> Iterator[Any]:
         """Return the keys of the samples of one epoch in turn: here the samples themselves."""
@@ -213,7 +213,7 @@ class Dataset:
         return _Repeated(self, count)
 
 
-def _without_first(items: Iterator[Any], count: int) -> Iterator[Any]:
+def without_first(items: Iterator[Any], count: int) -> Iterator[Any]:
     """Drop some items at once, and return the rest."""
     for _ in islice(items, count):
         pass
@@ -239,7 +239,7 @@ class ByKey(Dataset):
 
     def resumed(self, epoch: int, begin: int) -> Iterator[Sample]:
         """Return the samples of one epoch from number `begin` on; makes only these."""
-        keys = _without_first(self.keys(epoch), begin)
+        keys = without_first(self.keys(epoch), begin)
         count = SETTINGS.workers if self.workers is None else self.workers
         if SETTINGS.autotune:
             self._tuner = self._tuner or Tuner(max(1, count))
@@ -257,7 +257,7 @@ class ByKey(Dataset):
             yield from self._tuner.run(workers, keys, SETTINGS)
 
 
-class _Derived(ByKey):
+class Derived(ByKey):
     """A transformation of another dataset."""
 
     def __init__(self, source: Dataset) -> None:
@@ -267,22 +267,24 @@ class _Derived(ByKey):
         self.workers, self.has_large_keys = source.workers, source.has_large_keys
 
     def keys(self, epoch: int) -> Iterator[Any]:
+        """Return the keys of the samples of one epoch in turn."""
         return self.source.keys(epoch)
 
     def make(self, key: Any) -> Sample:
+        """Return the sample of a key."""
         return self.source.make(key)
 
     @property
     def depth(self) -> int:
         """Number of steps up to this one."""
         source = self.source
-        return 1 + (source.depth if isinstance(source, _Derived) else 0)
+        return 1 + (source.depth if isinstance(source, Derived) else 0)
 
     def __len__(self) -> int:
         return len(self.source)
 
 
-class _Mapped(_Derived):
+class _Mapped(Derived):
     def __init__(
         self, source: Dataset, functions: Sequence[Operation], columns: Sequence[str]
     ) -> None:
@@ -357,7 +359,7 @@ class _Replaced(_Mapped):
         return {name: known[name] for name in self.column_names}
 
 
-class _Projected(_Derived):
+class _Projected(Derived):
     """Some columns of another dataset."""
 
     def __init__(self, source: Dataset, columns: tuple[str, ...]) -> None:
@@ -369,7 +371,7 @@ class _Projected(_Derived):
         return {name: sample[name] for name in self.column_names}
 
 
-class _Shuffled(_Derived):
+class _Shuffled(Derived):
     """Shuffles the samples of a rank; where those of several are interleaved, all in one order."""
 
     def __init__(self, source: Dataset, buffer_size: int, seed: int | None) -> None:
@@ -402,7 +404,7 @@ def _in_groups(keys: Iterator[Any], size: int) -> Iterator[list[Any]]:
         yield together
 
 
-class _Batched(_Derived):
+class _Batched(Derived):
     def __init__(self, source: Dataset, size: int, drop_remainder: bool) -> None:
         super().__init__(source)
         self._size = size * source.shards
@@ -437,7 +439,7 @@ class _Batched(_Derived):
         return whole + (rest > 0 and not self._drop_remainder)
 
 
-class _Repeated(_Derived):
+class _Repeated(Derived):
     def __init__(self, source: Dataset, count: int) -> None:
         super().__init__(source)
         self._count = count
@@ -450,7 +452,7 @@ class _Repeated(_Derived):
         return len(self.source) * self._count
 
 
-class _Taken(_Derived):
+class _Taken(Derived):
     def __init__(self, source: Dataset, count: int) -> None:
         super().__init__(source)
         self._count = count

@@ -42,6 +42,12 @@ class NumberedSource(ByKey):
         self._shuffles = shuffle
         self.has_large_keys = False
 
+    def fill_shards(self) -> None:
+        """Leave out no sample where ranks do not divide them: some ranks begin again."""
+        shards = max(self.shards, self._chosen.step)
+        count = -(-self._total // shards) * shards
+        self._chosen = range(self._chosen.start, count, self._chosen.step)
+
     def keys(self, epoch: int) -> Iterator[Any]:
         """Return the numbers of the samples of one epoch."""
         return iter(self._order(epoch))
@@ -51,8 +57,7 @@ class NumberedSource(ByKey):
         order = np.arange(self._total)
         if self._shuffles:
             order = np.random.default_rng((SETTINGS.get_seed(), epoch)).permutation(self._total)
-        chosen = self._chosen
-        return [int(i) for i in order[chosen.start : chosen.stop : chosen.step]]
+        return [int(order[i % self._total]) for i in self._chosen]
 
     def __len__(self) -> int:
         return len(self._chosen)

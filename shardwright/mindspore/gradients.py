@@ -17,7 +17,7 @@ from shardwright.gradients import Gradients, ValueAndGrad
 from shardwright.ir import graph as ir
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import ModelError
-from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.ir.types import TensorType
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag, wrong_value
 from shardwright.mindspore.differentiated import (
     Differentiated,
@@ -28,6 +28,7 @@ from shardwright.mindspore.differentiated import (
 from shardwright.mindspore.running import Running, as_arrays
 from shardwright.mindspore.runtime import check_memory
 from shardwright.mindspore.spread import running_on_ranks
+from shardwright.nn.cell import only_told_cells_train
 from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
 from shardwright.passes.differentiate import Differentiate
@@ -81,6 +82,11 @@ class GradientFunction:
             return self._on_ranks(inputs)
         return self._alone(inputs)
 
+    def _forward(self, *inputs: Any) -> Any:
+        """Return what the function returns; its cells train if they were told to."""
+        with only_told_cells_train():
+            return self.function(*inputs)
+
     def _alone(self, inputs: Sequence[Any]) -> Any:
         """Return what the function returns, and the gradients, computed by this process alone."""
         tensors = [item if isinstance(item, Tensor) else Tensor(item) for item in inputs]
@@ -114,7 +120,7 @@ class GradientFunction:
                 f"parameters have gradients there",
                 hint="give `None` for `grad_position`, and the parameters as `weights`",
             )
-        outputs, gradients = ValueAndGrad(self.function, self.weights, self.has_aux)(*inputs)
+        outputs, gradients = ValueAndGrad(self._forward, self.weights, self.has_aux)(*inputs)
         if self.with_value:
             return outputs, gradients
         return (gradients, outputs[1:]) if self.has_aux else gradients
@@ -122,7 +128,8 @@ class GradientFunction:
     def _noted(self, noted: Differentiated, inputs: Sequence[Any]) -> Any:
         """Return what has the types of the gradients, and note what they are gradients of."""
         tracer = current_tracer()
-        outputs = self.function(*inputs)
+        # What is compiled alone, and not run, is a step in which all cells train.
+        outputs = self._forward(*inputs) if noted.runs else self.function(*inputs)
         if noted.runs:
             _check_aux(outputs, self.has_aux)
             _positions(self.positions, [item.type for item in inputs])
@@ -170,7 +177,8 @@ class _Program:
         function, has_aux = self._asked.function, self._asked.has_aux
 
         def forward(*symbols: Tensor) -> tuple[Tensor, ...]:
-            made = function(*symbols)
+            with only_told_cells_train():
+                made = function(*symbols)
             _check_aux(made, has_aux)
             loss = made[0] if has_aux else made
             if not isinstance(loss, Tensor) or not loss.type.is_float:
@@ -236,7 +244,7 @@ class _Program:
 
         def gradient(name: str | None, kind: TensorType) -> Tensor:
             array = None if name is None else found.get(gradient_name(name))
-            return Tensor(np.zeros(kind.shape, numpy_dtype(kind.dtype)) if array is None else array)
+            return Tensor(np.zeros(kind.shape) if array is None else array, kind.dtype)
 
         inputs = [self._definition.inputs[i] for i in self._positions]
         by_input: Any = tuple(gradient(spec.name, spec.type) for spec in inputs)

@@ -23,7 +23,7 @@ from shardwright.mindspore.differentiated import (
     differentiated_alone,
 )
 from shardwright.mindspore.runtime import check_memory
-from shardwright.nn.cell import Cell
+from shardwright.nn.cell import Cell, only_told_cells_train
 from shardwright.operators.info import Array
 from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.parameter import Parameter
@@ -105,7 +105,9 @@ class Running:
         """Return a function that returns what is differentiated, and all tensors."""
 
         def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-            made, tracer = self._function(*inputs), current_tracer()
+            tracer = current_tracer()
+            with only_told_cells_train():
+                made = self._function(*inputs)
             tensors = {tensor.value(tracer).name: tensor for tensor in tensors_in(made)}
             found = [*tensors_in(noted.outputs), *tensors.values()]
             if not found:
@@ -176,7 +178,8 @@ class Running:
         if definition.optimizer is None or definition.optimizer.kind != _KEPT:
             return token
         if isinstance(token, InputGradient):
-            return Tensor(self.session.read(f"{token.name}.{_KEPT}"))
+            kind = definition.graph.value(token.name).type
+            return Tensor(self.session.read(f"{token.name}.{_KEPT}"), kind.dtype)
         names = {id(parameter): name for name, parameter in definition.holders.items()}
         found = tuple(self._gradient(names.get(id(p)), p) for p in token.weights or ())
         return found[0] if isinstance(token, OneGradient) else found
@@ -186,7 +189,7 @@ class Running:
         state = f"{name}.{_KEPT}"
         if state not in self.session.state:
             return Tensor(np.zeros(parameter.shape, numpy_dtype(parameter.dtype)))
-        return Tensor(self.session.read(state))
+        return Tensor(self.session.read(state), parameter.dtype)
 
 
 class _Wrapped(Cell):

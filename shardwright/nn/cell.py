@@ -1,6 +1,9 @@
 """Cells: the building blocks of a network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from inspect import signature
 from typing import Any, ClassVar, Protocol
 
 from shardwright.ir.errors import ModelError, OptionError
@@ -24,6 +27,19 @@ _RECOMPUTE = (
     "parallel_optimizer_comm_recompute",
     "recompute_slice_activation",
 )
+
+
+_ONLY_TOLD: ContextVar[bool] = ContextVar("only_told", default=False)
+
+
+@contextmanager
+def only_told_cells_train() -> Iterator[None]:
+    """Let no cell train that `set_train` has not told to, in a training step either."""
+    token = _ONLY_TOLD.set(True)
+    try:
+        yield
+    finally:
+        _ONLY_TOLD.reset(token)
 
 
 class Runner(Protocol):
@@ -90,8 +106,12 @@ class Cell:
         """Apply the cell to tensors; a subclass overrides it."""
         raise ModelError(f"the cell `{type(self).__name__}` has no method `construct`")
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Apply the cell, with its nodes in its own scope; outside of a trace, compute it."""
+        if named:
+            bound = signature(self.construct).bind(*inputs, **named)
+            bound.apply_defaults()
+            inputs = bound.args
         if not is_tracing():
             found = None if Cell.runner is None else Cell.runner.run(self, inputs)
             return self._computed(inputs) if found is None else found
@@ -137,7 +157,9 @@ class Cell:
     @property
     def trains(self) -> bool:
         """Whether the cell trains in the program that is traced."""
-        return current_tracer().training if self.training is None else self.training
+        if self.training is None:
+            return current_tracer().training and not _ONLY_TOLD.get()
+        return self.training
 
     def cells(self) -> Iterator["Cell"]:
         """Return the cells among the attributes."""

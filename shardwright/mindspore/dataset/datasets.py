@@ -15,9 +15,16 @@ import numpy as np
 from shardwright import dataset as own
 from shardwright.communication import Rank
 from shardwright.dataset.configuration import SETTINGS
-from shardwright.dataset.sources import can_be_indexed
+from shardwright.dataset.selection import Filtered, Renamed, Skipped
+from shardwright.dataset.sources import NumberedSource, can_be_indexed
 from shardwright.ir.errors import ModelError, OptionError
-from shardwright.ir.values import POSITIVE_INTEGER, SEED, check_flag, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE_INTEGER,
+    POSITIVE_INTEGER,
+    SEED,
+    check_flag,
+    wrong_value,
+)
 from shardwright.operators.info import Array
 from shardwright.tensor import Tensor
 
@@ -119,6 +126,39 @@ class Dataset(own.Dataset):
         mapped = self.inner.map(operations, columns, output_columns, num_parallel_workers=workers)
         return Dataset(mapped, self._batch_size)
 
+    def filter(
+        self,
+        predicate: Callable[..., Any],
+        input_columns: str | Sequence[str] | None = None,
+        num_parallel_workers: int | None = None,
+    ) -> "Dataset":
+        """Keep the samples for which a function of some columns, or of all, returns true."""
+        _workers(num_parallel_workers)
+        return Dataset(Filtered(self.inner, predicate, self._columns(input_columns)))
+
+    def skip(self, count: int) -> "Dataset":
+        """Leave out the first so many samples, or batches."""
+        NOT_NEGATIVE_INTEGER.check("count", count)
+        return Dataset(Skipped(self.inner, count), self._batch_size)
+
+    def take(self, count: int = -1) -> "Dataset":
+        """Take the first so many samples, or batches; all unless given."""
+        if count == -1:
+            return self
+        POSITIVE_INTEGER.check("count", count)
+        return Dataset(self.inner.take(count * self.shards), self._batch_size)
+
+    def rename(
+        self, input_columns: str | Sequence[str], output_columns: str | Sequence[str]
+    ) -> "Dataset":
+        """Give columns other names."""
+        before = self._columns(input_columns)
+        after = (output_columns,) if isinstance(output_columns, str) else tuple(output_columns)
+        if len(before) != len(after):
+            raise wrong_value("output_columns", after, f"{len(before)} names")
+        names = dict(zip(before, after, strict=True))
+        return Dataset(Renamed(self.inner, names), self._batch_size)
+
     def project(self, columns: str | Sequence[str]) -> "Dataset":
         """Keep some columns alone, in this order."""
         return Dataset(self.inner.project(columns), self._batch_size)
@@ -186,6 +226,8 @@ class _Reader(Dataset):
         workers = _workers(num_parallel_workers)
         _nothing("a dataset", {"sampler": sampler, "cache": cache}, ("sampler", "cache"))
         inner: own.Dataset = make(num_shards, shard_id, shuffle is not False)
+        if isinstance(inner, NumberedSource):
+            inner.fill_shards()
         inner.workers = workers
         if num_samples is not None:
             POSITIVE_INTEGER.check("num_samples", num_samples)

@@ -2,11 +2,19 @@
 
 from shardwright.gradients import DistributedGradReducer
 from shardwright.mindspore.nn import utils
+from shardwright.mindspore.nn.attention import MultiheadAttention
+from shardwright.mindspore.nn.convolutions import Conv1d, Conv2d, Conv2dTranspose, Conv3d
 from shardwright.mindspore.nn.embeddings import EmbeddingLookup, MultiFieldEmbeddingLookup
+from shardwright.mindspore.nn.layers import Dense, Dropout, Embedding, Flatten, PReLU
+from shardwright.mindspore.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from shardwright.mindspore.nn.normalization import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
     LayerNorm,
     SyncBatchNorm,
 )
@@ -36,45 +44,39 @@ from shardwright.mindspore.nn.wrap import _Loss as _Loss
 from shardwright.mindspore.nn.wrap import _MicroBatch as _MicroBatch
 from shardwright.mindspore.nn.wrap import _VirtualDatasetCell as _VirtualDatasetCell
 from shardwright.mindspore.pipelines import PipelineGradReducer
+from shardwright.mindspore.train.metrics import (
+    MAE,
+    MSE,
+    Accuracy,
+    Loss,
+    Metric,
+    Top1CategoricalAccuracy,
+    Top5CategoricalAccuracy,
+    TopKCategoricalAccuracy,
+)
 from shardwright.nn import (
     ELU,
     GELU,
     AdaptiveAvgPool2d,
     AvgPool2d,
-    BCEWithLogitsLoss,
     Cell,
     CellList,
-    Conv1d,
-    Conv2d,
-    Conv2dTranspose,
-    Conv3d,
-    CrossEntropyLoss,
-    Dense,
-    Dropout,
-    Embedding,
     FeedForward,
-    Flatten,
     GatedFeedForward,
     GlobalAvgPool,
     GradAccumulation,
     GroupedQueryAttention,
-    GroupNorm,
     HashEmbedding,
     HSigmoid,
     HSwish,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
     L1Loss,
     LeakyReLU,
     LogSoftmax,
     MaxPool2d,
     Mish,
     MSELoss,
-    MultiheadAttention,
     Optimizer,
     PipelineCell,
-    PReLU,
     ReLU,
     ReLU6,
     RMSNorm,
@@ -104,16 +106,6 @@ from shardwright.nn.rates import (
     piecewise_constant_lr,
     polynomial_decay_lr,
     warmup_lr,
-)
-from shardwright.train.metrics import (
-    MAE,
-    MSE,
-    Accuracy,
-    Loss,
-    Metric,
-    Top1CategoricalAccuracy,
-    Top5CategoricalAccuracy,
-    TopKCategoricalAccuracy,
 )
 
 MAELoss = L1Loss

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.communication import get_batch_parts
-from shardwright.ir.values import check_choice, check_flag, wrong_value
+from shardwright.ir.values import NOT_NEGATIVE, check_choice, check_flag, wrong_value
 from shardwright.mindspore.ops import primitives
+from shardwright.nn import normalization as own
 from shardwright.nn.cell import Cell
 from shardwright.nn.normalization import BatchNorm
 from shardwright.parameter import Init, Parameter
@@ -128,6 +129,85 @@ class LayerNorm(Cell):
         return self.layer_norm.normalized(input_x, self.gamma, self.beta)
 
 
+class GroupNorm(own.GroupNorm):
+    """Normalization of groups of channels of each sample, then a scale and a shift.
+
+    Parameters
+    ----------
+    num_groups, num_channels : int
+        How many groups, and how many channels, the second dimension.
+    eps : float
+        Added to the variance.
+    affine : bool
+        Whether the scale and the shift are trained.
+    gamma_init, beta_init : str, float or Initializer
+        Initializers of scale and shift.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        gamma_init: Init = "ones",
+        beta_init: Init = "zeros",
+        dtype: str = "float32",
+    ) -> None:
+        check_flag("affine", affine)
+        super().__init__(num_groups, num_channels, eps, dtype)
+        self.gamma = Parameter(gamma_init, None, affine, shape=num_channels, dtype=dtype)
+        self.beta = Parameter(beta_init, None, affine, shape=num_channels, dtype=dtype)
+
+
+class _InstanceNorm(GroupNorm):
+    """Normalization of every channel of each sample, then a scale and a shift.
+
+    Parameters
+    ----------
+    num_features : int
+        Number of channels, the second dimension.
+    eps : float
+        Added to the variance.
+    momentum : float
+        Has no effect: the statistics are those of each sample.
+    affine : bool
+        Whether the scale and the shift are trained.
+    gamma_init, beta_init : str, float or Initializer
+        Initializers of scale and shift.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        gamma_init: Init = "ones",
+        beta_init: Init = "zeros",
+        dtype: str = "float32",
+    ) -> None:
+        if momentum not in NOT_NEGATIVE or momentum > 1:
+            raise wrong_value("momentum", momentum, "a number from 0 to 1")
+        super().__init__(num_features, num_features, eps, affine, gamma_init, beta_init, dtype)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Normalization of every channel of ``[n, channel, length]``."""
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Normalization of every channel of ``[n, channel, height, width]``."""
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Normalization of every channel of ``[n, channel, depth, height, width]``."""
+
+
 class BatchNorm1d(_BatchNorm):
     """Normalization over the batch of ``[n, channel]`` or ``[n, channel, length]``."""
 
@@ -140,10 +220,47 @@ class BatchNorm2d(_BatchNorm):
     dimensions = (4,)
 
 
-class BatchNorm3d(_BatchNorm):
+class _OfVolumes(_BatchNorm):
     """Normalization over the batch of ``[n, channel, depth, height, width]``."""
 
     dimensions = (5,)
+
+
+class BatchNorm3d(Cell):
+    """Normalization over the batch of ``[n, channel, depth, height, width]``.
+
+    Its parameters are those of a cell ``bn2d``, as in MindSpore.
+
+    Parameters
+    ----------
+    num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init
+        As of `BatchNorm2d`.
+    use_batch_statistics : bool, optional
+        As of `BatchNorm2d`.
+    dtype : str
+        Element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        gamma_init: Init = "ones",
+        beta_init: Init = "zeros",
+        moving_mean_init: Init = "zeros",
+        moving_var_init: Init = "ones",
+        use_batch_statistics: bool | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        inits = (gamma_init, beta_init, moving_mean_init, moving_var_init)
+        more: dict[str, Any] = {"use_batch_statistics": use_batch_statistics, "dtype": dtype}
+        self.bn2d = _OfVolumes(num_features, eps, momentum, affine, *inits, **more)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Normalize, and move the means and variances."""
+        return self.bn2d(x)
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -34,6 +34,39 @@ class Div(own.Div):  # type: ignore[misc]
         return made
 
 
+class RealDiv(own.Div):  # type: ignore[misc]
+    """A quotient; of whole numbers cut off behind the point, as MindSpore's kernel has it."""
+
+    def __call__(self, x: Any, y: Any) -> Tensor:
+        """Divide."""
+        whole = all(isinstance(item, Tensor) and not item.type.is_float for item in (x, y))
+        made: Tensor = own.TruncateDiv()(x, y) if whole else super().__call__(x, y)
+        return made
+
+
+class Polygamma(Composition):
+    """A derivative of the logarithm of the gamma function; see `functions.polygamma`."""
+
+    def compose(self, a: Tensor, x: Tensor) -> Tensor:
+        """Differentiate."""
+        return functions.polygamma(a, x)
+
+
+class Svd(Composition):
+    """Singular values, and left and right singular vectors; zeros where they are not wanted."""
+
+    def __init__(self, full_matrices: bool = False, compute_uv: bool = True) -> None:
+        self.full_matrices, self.compute_uv = full_matrices, compute_uv
+
+    def compose(self, input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Decompose."""
+        made = functions.svd(input, self.full_matrices, self.compute_uv)
+        if isinstance(made, tuple):
+            return made
+        nothing = apply("fill", shape=(1,), value=0.0, dtype=input.dtype)
+        return made, nothing, nothing
+
+
 class Pow(Composition):
     """A power of two tensors, or of a tensor and a number."""
 
@@ -249,7 +282,10 @@ class BroadcastTo(Primitive):
 
 
 class Gather(own.Gather):
-    """Slices along a dimension, by index; in each of some first dimensions apart."""
+    """Slices along a dimension, by index; in each of some first dimensions apart.
+
+    Negative positions count from the end, unless it is told how it is split.
+    """
 
     def __init__(self, batch_dims: int = 0) -> None:
         check_type("batch_dims", batch_dims, int)
@@ -260,6 +296,8 @@ class Gather(own.Gather):
         """Look up."""
         if self.batch_dims:
             return functions.gather(input_params, input_indices, axis, self.batch_dims)
+        if self.in_strategy is None and self.out_strategy is None:
+            input_indices = functions.from_begin(input_indices, input_params.shape[axis])
         made: Tensor = super().__call__(input_params, input_indices, axis)
         return made
 
@@ -383,7 +421,9 @@ __all__ = [
     "Mod",
     "Pack",
     "Pad",
+    "Polygamma",
     "Pow",
+    "RealDiv",
     "ReduceSum",
     "ResizeBilinearV2",
     "ScatterNd",
@@ -391,5 +431,6 @@ __all__ = [
     "SoftmaxCrossEntropyWithLogits",
     "Sort",
     "SparseSoftmaxCrossEntropyWithLogits",
+    "Svd",
     "Unpack",
 ]

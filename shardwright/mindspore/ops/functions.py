@@ -7,7 +7,7 @@ from typing import Any
 from shardwright import ops as own
 from shardwright.indexing import beside
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import check_choice
+from shardwright.ir.values import check_choice, wrong_value
 from shardwright.tensor import Axis, Operand, Tensor, apply, apply_all
 
 # Activations
@@ -359,7 +359,11 @@ def one_hot(
 
 
 def gather(input_params: Tensor, input_indices: Tensor, axis: int, batch_dims: int = 0) -> Tensor:
-    """Look up slices along a dimension, by index; in each of some first dimensions apart."""
+    """Look up slices along a dimension, by index; in each of some first dimensions apart.
+
+    Negative positions count from the end.
+    """
+    input_indices = from_begin(input_indices, input_params.shape[axis])
     if not batch_dims:
         return apply("gather", input_params, input_indices, axis=axis)
     axis %= input_params.ndim
@@ -380,6 +384,34 @@ def gather(input_params: Tensor, input_indices: Tensor, axis: int, batch_dims: i
         *range(inner + between, found.ndim),
     )
     return found.transpose(*order)
+
+
+def from_begin(index: Tensor, size: int) -> Tensor:
+    """Return positions that count from the begin of a dimension: negative ones from its end."""
+    if index.data is not None and not index.is_parameter and (index.data >= 0).all():
+        return index
+    return apply("where", index < 0, index + size, index)
+
+
+def gather_elements(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Look up elements along a dimension; negative positions count from the end."""
+    found = from_begin(index, input.shape[dim])
+    return apply("gather_elements", input, found, axis=dim)
+
+
+def gather_d(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Look up elements along a dimension; negative positions count from the end."""
+    return gather_elements(x, dim, index)
+
+
+def svd(
+    input: Tensor, full_matrices: bool = False, compute_uv: bool = True
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Return the singular values, and the left and right singular vectors, as columns."""
+    if full_matrices is not False:
+        raise wrong_value("full_matrices", full_matrices, "False")
+    u, s, vh = apply_all("svd", input)
+    return (s, u, vh.swapaxes(-2, -1)) if compute_uv else s
 
 
 def fill(type: str, shape: Sequence[int], value: float) -> Tensor:
@@ -429,6 +461,8 @@ __all__ = [
     "fill",
     "flatten",
     "gather",
+    "gather_d",
+    "gather_elements",
     "gelu",
     "isclose",
     "leaky_relu",
@@ -452,6 +486,7 @@ __all__ = [
     "split",
     "sqrt",
     "sub",
+    "svd",
     "tensor_dot",
     "tile",
     "top_k",

@@ -13,11 +13,12 @@ from shardwright.ir.values import (
     check_flag,
     wrong_value,
 )
+from shardwright.mindspore.ops import functions
 from shardwright.operators.windows.geometry import make_windows
 from shardwright.ops.primitive import Primitive
 from shardwright.ops.sharding import shard
 from shardwright.tensor import Tensor, TracedTensor
-from shardwright.tracer import current_tracer
+from shardwright.tracer import current_tracer, is_tracing
 
 Size = int | Sequence[int]
 
@@ -316,7 +317,10 @@ class LayerNorm(Primitive):
 
 
 class GatherD(Primitive):
-    """Elements along a dimension, by index: the index has the shape of the result."""
+    """Elements along a dimension, by index: the index has the shape of the result.
+
+    Negative ones count from the end.
+    """
 
     operator = "gather_elements"
 
@@ -326,7 +330,7 @@ class GatherD(Primitive):
     def __call__(self, x: Tensor, dim: int, index: Tensor) -> Tensor:
         """Look up."""
         self.attributes["axis"] = dim
-        result: Tensor = super().__call__(x, index)
+        result: Tensor = super().__call__(x, functions.from_begin(index, x.shape[dim]))
         return result
 
 
@@ -382,6 +386,8 @@ class Dropout(Primitive):
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Drop."""
+        if not self.attributes["rate"] and not is_tracing():
+            return x, own.OnesLike()(x)
         tracer = current_tracer()
         step = TracedTensor(tracer.step())
         self.attributes["key"] = f"{tracer.scope} {self._key}"

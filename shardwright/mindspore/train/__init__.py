@@ -1,7 +1,9 @@
 """Training: models, callbacks, checkpoints, metrics, loss scales."""
 
+from shardwright.mindspore.amp import FixedLossScaleManager
 from shardwright.mindspore.train import callback, metrics, serialization
 from shardwright.mindspore.train.graceful import OnRequestExit
+from shardwright.mindspore.train.metrics import MAE, MSE
 from shardwright.mindspore.train.model import Model
 from shardwright.mindspore.train.serialization import (
     ModelCheckpoint,
@@ -11,13 +13,10 @@ from shardwright.mindspore.train.serialization import (
     save_checkpoint,
 )
 from shardwright.train import (
-    MAE,
-    MSE,
     Accuracy,
     Callback,
     CheckpointConfig,
     DynamicLossScaleManager,
-    FixedLossScaleManager,
     Loss,
     LossMonitor,
     Metric,

@@ -25,6 +25,7 @@ from shardwright.mindspore.parallel.auto_parallel import AutoParallel
 from shardwright.mindspore.runtime import check_memory
 from shardwright.mindspore.simulation import is_simulated, whole_batch
 from shardwright.mindspore.spread import from_context, options_alone
+from shardwright.mindspore.train.metrics import metrics_of
 from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array
@@ -93,7 +94,7 @@ class Model(train.Model):
             network,
             loss_fn,
             optimizer,
-            metrics,
+            metrics_of(metrics),
             amp_level=amp_level,
             loss_scale_manager=loss_scale_manager,
             seed=get_seed() or 0,
@@ -134,6 +135,8 @@ class Model(train.Model):
         ):
             if value != only:
                 raise wrong_value(name, value, str(only), "leave it out")
+        if isinstance(self.network, TrainOneStepCell):
+            self.network.set_train()
         if not is_simulated():
             return super().train(epoch, train_dataset, callbacks, dataset_sink_mode)
         POSITIVE_INTEGER.check("epoch", epoch)

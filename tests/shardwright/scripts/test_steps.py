@@ -176,6 +176,7 @@ class Normalized(nn.Cell):
 
 def test_moving_statistics_are_updated_outside_of_a_step():
     network = Normalized()
+    network.set_train()
     picture = RANDOM.standard_normal((4, 3, 2, 2)).astype(np.float32) + 2
     ms.grad(network, None, network.trainable_params())(ms.Tensor(picture))
     expected = 0.5 * picture.mean((0, 2, 3))
