@@ -198,8 +198,9 @@ def page(rows, left, total, release):
         "float32 to 1e-5 and in float64 to 1e-12 of the greatest element (or of 1). `float32`:",
         "MindSpore's result in float64 is one of float32 to the bit, and within 1e-5 of ours.",
         "`not here` is refused by us, `only here` by MindSpore's CPU kernels, `neither` by both.",
-        "Of a case in several types the first difference is shown. One without a reason is open; a",
-        "reason that was not checked by numbers is `inferred`.",
+        "Of a case in several types one row is shown for each reason, which is one of all results",
+        "that differ. A row without a reason is open; a reason that was not checked by numbers is",
+        "`inferred`.",
         "A name that MindSpore has no kernel for on a CPU is not compared.",
         "",
         "| kind | cases | " + " | ".join(VERDICTS) + " | of these with a reason |",
@@ -223,7 +224,7 @@ def page(rows, left, total, release):
         ]
         seen = set()
         for row in rows:
-            key = (row["expression"], row["inputs"])
+            key = (row["expression"], row["inputs"], reason_of(row))
             if row["verdict"] == verdict and key not in seen:
                 seen.add(key)
                 inputs = f"`{row['inputs']}`" if row["inputs"] else ""

@@ -164,7 +164,7 @@ def networks(ms):
         "MLP": (mlp, [(32, 784)]),
         "LeNet": (lenet, [(32, 1, 32, 32)]),
         "VGG, small": (vgg, [(4, 3, 32, 32)]),
-        "ResNet-18, CIFAR": (ResNet, [(16, 3, 32, 32)]),
+        "ResNet-18, CIFAR": (ResNet, [(8, 3, 32, 32)]),
         "separable convolutions": (separable, [(2, 4, 9, 9)]),
         "autoencoder": (autoencoder, [(2, 3, 8, 8)]),
         "signals": (signals, [(3, 2, 16)]),
