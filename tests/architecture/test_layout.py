@@ -1,5 +1,6 @@
 """The folders at the top, the package list, the mapping and the links say the same."""
 
+import ast
 import os
 import re
 import shutil
@@ -110,3 +111,35 @@ def test_the_wheel_holds_every_package_and_data_file(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name for name in names if ".dist-info/" not in name} == packaged_files()
+
+
+def imported_layers():
+    """Return the layers that each layer imports from, by every import in its files."""
+    found = {layer: set() for layer in (*LAYERS, "shardwright")}
+    for layer in found:
+        for file in (ROOT / layer).rglob("*.py"):
+            inside = file.relative_to(ROOT / layer).parts[0]
+            if layer == "shardwright" and (inside in LAYERS or inside == "__main__.py"):
+                continue  # a link to the layer, or what calls the command line
+            for node in ast.walk(ast.parse(file.read_text())):
+                module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+                if module.startswith("shardwright."):
+                    name = module.split(".")[1]
+                    found[layer].add(name if name in LAYERS else "shardwright")
+    return {layer: others - {layer} for layer, others in found.items()}
+
+
+def test_the_architecture_draws_the_imports():
+    imports = imported_layers()
+
+    def reached(layer):
+        return imports[layer].union(*(reached(other) for other in imports[layer]))
+
+    arrows = {
+        layer: others - set().union(*(reached(other) for other in others))
+        for layer, others in imports.items()
+    }
+    drawn = re.findall(r"^    (\w+) +→ ([\w, ]+)$", (ROOT / "ARCHITECTURE.md").read_text(), re.M)
+    assert {layer: set(others.split(", ")) for layer, others in drawn} == {
+        layer: others for layer, others in arrows.items() if others
+    }

@@ -1,7 +1,7 @@
 """Values of equal terms are equal: what ranks hold is what one device computes."""
 
 import numpy as np
-import proof
+import proofs
 import pytest
 
 from shardwright.ir.graph import Graph
@@ -12,7 +12,7 @@ from shardwright.runtime import Executor, LocalCommunicator, assemble, initializ
 from tests.equivalence import random_inputs
 from tests.extent import first
 
-MODELS = (proof.SMALL[0], proof.SMALL[2], proof.SMALL[5], proof.SMALL[8])
+MODELS = (proofs.SMALL[0], proofs.SMALL[2], proofs.SMALL[5], proofs.SMALL[8])
 
 
 def values(
@@ -29,7 +29,7 @@ def values(
 
 @pytest.mark.parametrize("model", first(1, [*MODELS[1:], MODELS[0]]))
 def test_values_of_equal_terms_are_equal(model: str) -> None:
-    for _, definition, program, rule in proof.random_plans(2, 7, (model,), (4, 8)):
+    for _, definition, program, rule in proofs.random_plans(2, 7, (model,), (4, 8)):
         step = training_step(definition.graph, rule)
         ours, theirs = erase(program), erase(step)
         known = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import proof
+import proofs
 import pytest
 from proof_mutants import _after, _alike, _with
 
@@ -206,19 +206,19 @@ def mutants_of_experts(program):
 
 
 def test_wrong_mutants_of_operators_of_experts_in_a_folded_plan_are_refused():
-    definition = load_model(next(model for model in proof.SMALL if model.startswith("mixtral")))
+    definition = load_model(next(model for model in proofs.SMALL if model.startswith("mixtral")))
     plan = "tensor=2,data=2,expert_tensor=1,expert=4,sequence_parallel,zero=1"
     how = CompileOptions(plan=plan, optimizer=Optimizer("sgd"))
     program = compile_graph(definition.graph, CPU, 4, how).program
     rule = UpdateRule("sgd", Optimizer("sgd").settings)
     highs = {spec.name: spec.high or 2 for spec in definition.inputs}
-    expected = proof.trained(program, 2, highs, definition.initial)
+    expected = proofs.trained(program, 2, highs, definition.initial)
     assert prove_program(definition.graph, program, rule).proven
     wrong = Counter()
     for node, mutant in mutants_of_experts(program):
-        if proof.differs(expected, mutant, highs, definition.initial):
+        if proofs.differs(expected, mutant, highs, definition.initial):
             wrong[node.operator] += 1
             found = prove_program(definition.graph, mutant, rule)
-            assert found.proven is False, (node.name, proof.changes(program, mutant))
+            assert found.proven is False, (node.name, proofs.changes(program, mutant))
     assert {*wrong} == {*OF_EXPERTS}
     assert wrong.total() > 15

@@ -1,4 +1,4 @@
-"""What the proof proves and refuses: ``python benchmarks/proof.py zoo|random|mutants``.
+"""What the proof proves and refuses: ``python benchmarks/proofs.py zoo|random|mutants``.
 
 ``zoo`` proves plans of every model at full size, in every mode and search; ``random`` proves plans
 of random strategies; ``mutants`` makes small changes to programs and compares what the proof says
