@@ -287,7 +287,7 @@ def limited(row: Row, ranks: int) -> Row:
 
 
 def _end(status: int, errors: str) -> str:
-    """Return how a process ended that left no result: by which signal, and its last words."""
+    """Return how a process ended that left no result: by which signal, and where it was."""
     if not os.WIFSIGNALED(status):
         return f"the process ended with code {os.WEXITSTATUS(status)}"
     name = signal.Signals(os.WTERMSIG(status)).name
@@ -296,7 +296,7 @@ def _end(status: int, errors: str) -> str:
     if "bad_alloc" in errors or "memory" in errors.lower():
         return f"more than {GIGABYTES} GiB ({name})"
     said = [line.strip() for line in errors.splitlines() if line.strip()]
-    return f"the process ended by {name}: {' '.join(said[-3:])[:200]}"
+    return f"the process ended by {name}: {' '.join(said[:6])[:500]}"
 
 
 def warm() -> None:

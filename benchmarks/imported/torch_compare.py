@@ -124,6 +124,7 @@ def gradients_of(module: torch.nn.Module) -> dict[str, Array]:
     """Return gradients of parameters that have elements; complex ones as pairs of real numbers."""
     named = module.named_parameters()
     found = {n: p.grad for n, p in named if p.grad is not None and p.numel()}
+    found = {n: g.to_dense() if g.is_sparse else g for n, g in found.items()}
     return {
         n: (torch.view_as_real(g.resolve_conj()) if g.is_complex() else g).numpy()
         for n, g in found.items()

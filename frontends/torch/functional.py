@@ -1,6 +1,6 @@
 """Exports without writes, of operators that have converters."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from operator import getitem, is_not
 from typing import Any
@@ -23,6 +23,8 @@ from shardwright.frontends.torch.table import is_known
 from shardwright.ir.errors import ModelError
 
 _ROUNDS = 4  # rounds of decomposition
+# The operator that raises an error where equations could not be solved.
+_SOLVED = "aten._linalg_check_errors"
 # Operators that write to statistics, which their schemas do not say.
 _WRITING = ("aten.batch_norm", "aten._batch_norm_impl_index", "aten.instance_norm")
 # Operators that return their argument itself where they have nothing to do.
@@ -85,7 +87,22 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
             break
         with whole_traces(_inner_traces(program)):
             program = program.run_decompositions(chosen)
+    for graph in _graphs(program):
+        _drop_checks(graph)
     return program
+
+
+def _drop_checks(graph: fx.Graph) -> None:
+    """Leave out checks that equations could be solved, which transforms make effects of.
+
+    Elements are infinite or not numbers where such a check would fail.
+    """
+    for node in list(graph.nodes):
+        if str(node.target) == "with_effects" and str(node.args[1]).startswith(_SOLVED):
+            for result in list(node.users):
+                result.replace_all_uses_with(node.args[0])
+                graph.erase_node(result)
+            graph.erase_node(node)
 
 
 def _graphs(program: ExportedProgram) -> Iterator[fx.Graph]:
@@ -180,7 +197,7 @@ def _argument(node: fx.Node, name: str) -> Any:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get(name)
 
 
-def _detach(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:
+def _detach(graph: fx.Graph, mode: fx.Node, trained: Mapping[str, str]) -> None:
     """Let results of a function without gradients, and what it writes, be constants to them."""
     _detach_written(graph, mode, trained)
     for result in list(mode.users):
@@ -201,7 +218,7 @@ def _is_float(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) -> None:
+def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Mapping[str, str]) -> None:
     """Detach what a function writes; refuse if it writes to what may have a gradient."""
     function: Any = mode.args[1]
     body: fx.Graph = getattr(graph.owning_module, str(function.target)).graph
@@ -216,9 +233,10 @@ def _detach_written(graph: fx.Graph, mode: fx.Node, trained: Collection[str]) ->
                 and _is_float(outer)
                 and _may_have_gradient(outer, trained)
             ):
+                name = trained.get(outer.name, outer.name)
                 raise ModelError(
-                    f"`{outer.name}` is written to where gradients are off, so its gradient is not "
-                    "that of what is computed",
+                    f"`{name}` is written to where gradients are off, so its gradient is not that "
+                    "of what is computed",
                     place(node),
                     "write where gradients are on, or to a copy",
                 )
@@ -240,7 +258,7 @@ def _detach_in_place(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _separate_written(graph: fx.Graph, trained: Collection[str]) -> None:
+def _separate_written(graph: fx.Graph, trained: Mapping[str, str]) -> None:
     """Let a detached tensor that is written to have the gradient of what is written.
 
     A program without writes makes the detached tensor anew from the whole one after each write, so
@@ -334,7 +352,7 @@ def _views_of(node: fx.Node) -> set[fx.Node]:
     return found
 
 
-def _may_have_gradient(node: fx.Node, trained: Collection[str]) -> bool:
+def _may_have_gradient(node: fx.Node, trained: Mapping[str, str]) -> bool:
     """Return whether a node depends on a parameter, also by writes to what it shares.
 
     Of what a function is given, nothing is known.

@@ -77,16 +77,16 @@ class Importer:
     def placeholders(self, graph: fx.Graph, signature: ExportGraphSignature) -> dict[fx.Node, Any]:
         """Return the items of the parameters, buffers, constants and inputs of a graph."""
         updated = {self.names[name] for name in signature.buffers_to_mutate.values()}
-        items: dict[fx.Node, Any] = {}
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        items: dict[fx.Node, Any] = dict.fromkeys(nodes)  # tokens of effects stay None
         for node, spec in zip(nodes, signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
                 is_held = node.name in self.held
                 items[node] = _as_constants(self.held[node.name]) if is_held else self._input(node)
-            elif spec.target is None or spec.kind in (InputKind.TOKEN, InputKind.CUSTOM_OBJ):
+            elif spec.kind is InputKind.CUSTOM_OBJ:
                 self.node = next(iter(node.users), node)
                 raise UnsupportedError("an object that is no tensor, such as a generator,")
-            else:
+            elif spec.target is not None:
                 items[node] = self._stored(self.names.get(spec.target, spec.target), updated)
         return items
 

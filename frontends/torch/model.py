@@ -7,6 +7,7 @@ from contextlib import redirect_stderr
 from dataclasses import replace
 from io import StringIO
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -199,6 +200,13 @@ def _failure(
         )
     if "cache" in str(error).lower():
         return ModelError(_exports(error), line_of(error), "set `config.use_cache = False`")
+    told = _raised(module, lambda: _told(module, arguments, keywords))
+    if told is not None and line_of(told) == line_of(error):
+        return ModelError(
+            f"the module itself fails where it is told that it is exported ({_reason(told)})",
+            line_of(told),
+            "let it compute the same where `torch.compiler.is_exporting()` is true",
+        )
     plain = _raised(module, lambda: torch.export.export(module, arguments, keywords, strict=False))
     if plain is not None:
         is_same = _reason(plain) == _reason(error)
@@ -217,6 +225,15 @@ def _failure(
         line_of(error),
         "the fault is this package's: report it with the line",
     )
+
+
+def _told(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+    """Run a module that is told that it is exported."""
+    with (
+        patch.object(torch.compiler, "is_exporting", lambda: True),
+        patch.object(torch.compiler, "is_compiling", lambda: True),
+    ):
+        module(*arguments, **keywords)
 
 
 def _gradients(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:

@@ -12,8 +12,10 @@ from own_gradients.hooks import HOOKS
 from own_gradients.indexing import INDEXING
 from own_gradients.layers import Case, Cases
 from own_gradients.losses import LOSSES
+from own_gradients.mixtures import MIXTURES
 from own_gradients.numbers import NUMBERS
 from own_gradients.numerics import NUMERICS
+from own_gradients.parts import PARTS
 from own_gradients.regions import REGIONS
 from own_gradients.sequences import SEQUENCES
 from own_gradients.space import SPACE
@@ -34,4 +36,4 @@ def _wide(make: Callable[[], Any]) -> Callable[[], Case]:
 SECOND = {f"second_{name}": _wide(make) for name, make in torch_second.CASES.items()}
 CASES: Cases = FUNCTIONS | HOOKS | REGIONS | TENSORS | CONTROL | TRANSFORMS | SECOND
 CASES |= WRITTEN_LAYERS | LOSSES | INDEXING | SEQUENCES | STATES | NUMERICS
-CASES |= CHOICES | NUMBERS | SPACE
+CASES |= CHOICES | NUMBERS | SPACE | MIXTURES | PARTS

@@ -106,7 +106,7 @@ def _conjugate(call: Call, x: Value) -> Value:
     return joined(call, real, _minus(call, None, imaginary))
 
 
-@both("neg")
+@both("neg", "_neg_view")
 def _negative(call: Call, x: Value) -> Value:
     return call.emit("neg", x)
 

@@ -55,6 +55,7 @@ _KEEPING = {
     "ceil": "ceil",
     "floor": "floor",
     "neg": "neg",
+    "_neg_view": "neg",
     "relu": "relu",
     "relu6": "relu6",
     "sign": "sign",

@@ -72,6 +72,7 @@ class Transforms(Weights):
         found += [torch.cat([z, z], 1).roll(1), torch.polar(z.abs(), z.angle()), z.reshape(3, 8)]
         found += [torch.view_as_real(z), torch.view_as_complex(x.view(4, 3, 2)) * self.b[:3]]
         found += [(z == z) * x, z.isfinite() * x, torch.linalg.vector_norm(z, dim=0)]
+        found += [z.conj().imag, torch.fft.ihfft(x).imag]
         return sum(one.abs().sin().mean() + 0.1 * one.real.sin().mean() for one in found)
 
 

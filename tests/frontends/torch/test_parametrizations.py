@@ -118,6 +118,31 @@ def test_linear_algebra_is_pytorchs() -> None:
     assert max(compare.on_ranks(Algebra(), inputs, 4)) < 1e-11
 
 
+class Filtered(nn.Module):
+    """Equations of each sample by themselves, under `vmap`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.matrix = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+
+    def forward(self, x: Any) -> Any:
+        def each(v: Any) -> Any:
+            positive = torch.outer(v, v) + self.matrix @ self.matrix.T + 2 * torch.eye(4)
+            factor = torch.linalg.cholesky(positive)
+            found = torch.linalg.solve(positive, v), torch.linalg.inv(positive) @ v, factor @ v
+            return torch.stack(found)
+
+        return torch.func.vmap(each)(x).tanh().square().mean()
+
+
+def test_equations_under_vmap_are_pytorchs() -> None:
+    inputs = (torch.randn(8, 4, dtype=torch.float64),)
+    found = compare.gradients_differ(Filtered(), inputs)
+    assert max(found.loss, found.gradient) < 1e-12
+    assert max(compare.on_ranks(Filtered(), inputs, 4)) < 1e-12
+
+
 def test_a_spectral_norm_that_moves_has_no_micro_batches() -> None:
     torch.manual_seed(0)
     module = parametrizations.spectral_norm(nn.Linear(6, 3).double())

@@ -40,6 +40,10 @@ def _branching(net: Any, x: Any) -> Any:
     return net.layer(x) if x.sum() > 0 else x
 
 
+def _telling(net: Any, x: Any) -> Any:
+    return net.layer(x[:, :3] if torch.compiler.is_exporting() else x)
+
+
 class Asserting(torch.autograd.Function):
     """Has a backward pass that fails."""
 
@@ -76,6 +80,12 @@ CASES: dict[str, tuple[Callable[..., Any], str, str]] = {
         "the module itself fails on the example inputs "
         "(RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 3x3))",
         "; call the module with them: it must run",
+    ),
+    "the module where it is exported": (
+        _telling,
+        "the module itself fails where it is told that it is exported "
+        "(RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 4x4))",
+        "; let it compute the same where `torch.compiler.is_exporting()` is true",
     ),
     "data": (
         _branching,
