@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from math import inf
 
-from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.cost_model.cluster import Cluster
 from shardwright.planner.evaluation.simulated_step import tolerance_of
 from shardwright.planner.whole.blocks import plan_of_blocks
 from shardwright.planner.whole.buckets import Buckets
+from shardwright.planner.whole.partitioned import Emitted, Partitioned
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from shardwright.compiler.names import check_input_layouts, check_tensor_names
 from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
-from shardwright.compiler.partitioned import Emitted
 from shardwright.compiler.partitioning import Partitioning
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
@@ -67,6 +66,7 @@ from shardwright.planner.pipelines import (
 )
 from shardwright.planner.plan.blocks import most_stages
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.partitioned import Emitted
 from shardwright.search.budget_note import says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget

@@ -7,7 +7,6 @@ their decisions are; what the emitted program takes on each device group is comp
 
 from dataclasses import dataclass, replace
 
-from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.places import (
     clusters_of_groups,
     level_of_stages,
@@ -28,6 +27,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.buckets import fusion_text
+from shardwright.planner.whole.partitioned import Emitted, Partitioned
 from shardwright.planner.whole.plan import memory_text
 from shardwright.search.named_plan import NamedPlan
 

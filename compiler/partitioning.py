@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.partitioned import Emitted, Partitioned
 from shardwright.planner.whole.search import WholeSearch
 
 

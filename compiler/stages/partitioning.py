@@ -9,7 +9,6 @@ from itertools import combinations
 from math import comb, inf
 from typing import TypeVar
 
-from shardwright.compiler.partitioned import Emitted, Partitioned
 from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.by_blocks import PipelinesOfBlocks
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
@@ -47,6 +46,7 @@ from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
 from shardwright.planner.search_request import SearchRequest, decided
+from shardwright.planner.whole.partitioned import Emitted, Partitioned
 from shardwright.planner.whole.plan import bounded
 from shardwright.search.budget_note import BY_WEIGHTS
 from shardwright.search.method import SearchResult

@@ -17,7 +17,6 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts, info_of, operator_class
 from shardwright.operators.models.optimizer import Optimizer
-from shardwright.search.pins import pinned_strategies, restricted
 from shardwright.search.space.context import (
     SECONDS_OF_ENTRY,
     SECONDS_OF_STEP,
@@ -37,6 +36,7 @@ from shardwright.search.space.ends import Ends
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.memory import HostMemory
 from shardwright.search.space.parameters import ParameterChoices
+from shardwright.search.space.pins import pinned_strategies, restricted
 from shardwright.search.space.saved.offloading import Offloading
 from shardwright.search.space.saved.recomputation import Recomputable, with_states
 from shardwright.search.space.saved.regathering import Positions, Regathering, with_regathering

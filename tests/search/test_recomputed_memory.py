@@ -19,7 +19,7 @@ from shardwright.passes.manager import PassManager
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.search_request import SearchRequest
-from shardwright.search.pins import restricted
+from shardwright.search.space.pins import restricted
 from shardwright.search.space.space import Choice, Option, RecomputedStrategy, SearchSpace
 from shardwright.solver import minimize_memory, solve
 from shardwright.solver.evaluate import evaluate

@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from shardwright.compiler.driver import compile_graph
-from shardwright.compiler.partitioned import Emitted
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.schedules import most_in_flight
@@ -22,6 +21,7 @@ from shardwright.planner.fronts.front import BlockFront
 from shardwright.planner.fronts.narrow import narrowed
 from shardwright.planner.fronts.site import Site
 from shardwright.planner.options import CompileOptions
+from shardwright.planner.whole.partitioned import Emitted
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.solver.work import Budget
