@@ -80,6 +80,7 @@ class Row:
     seconds: float = 0.0
     assumed: list[str] = field(default_factory=list)
     day: str = ""  # when it was run; empty before days were noted
+    ranks_day: str = ""  # when its plan for four ranks was run, likewise
 
 
 def heads() -> dict[str, tuple[str, str]]:
@@ -358,6 +359,7 @@ def main(*arguments: str) -> None:
         head, name = table[kind]
         row = alone(Row(kind, name, head), RANKS if "ranks" in statuses else 1)
         row.day = datetime.now(tz=UTC).date().isoformat()
+        row.ranks_day = row.day if row.ranks else ""
         put(row)
         print(
             f"{row.kind:28} {row.head:12} {row.status:9} {row.loss:.0e} {row.gradient:.0e} "

@@ -113,10 +113,12 @@ def _days(rows: Sequence[Any]) -> str:
     if not old:
         return f"All were run on {last}.\n"
     causal = sum(row.head == _CAUSAL for row in old)
+    ranked = [row for row in rows if row.ranks]
+    old_ranked = sum(row.ranks_day != last for row in ranked)
     return (
-        f"On {last} {len(rows) - len(old)} were run, the cheapest ones first; {len(old)}, {causal} "
-        "of them causal language models,\nhave the rows of the run before, and so have "
-        "the columns of four ranks.\n"
+        f"On {last} {len(rows) - len(old)} were run; {len(old)}, {causal} of them causal language "
+        f"models, have the\nrows of the run before, and so have {old_ranked} of the {len(ranked)} "
+        "with numbers of four ranks.\n"
     )
 
 
