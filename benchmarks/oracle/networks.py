@@ -29,9 +29,9 @@ def networks(ms):
             return self.relu(y + (x if self.down is None else self.down(x)))
 
     class ResNet(nn.Cell):
-        """ResNet-18 at the sizes of CIFAR: no first pooling, a first kernel of three."""
+        """ResNet-18 at the sizes of CIFAR: no first pooling, a first kernel of three, narrow."""
 
-        def __init__(self, width=64):
+        def __init__(self, width=16):
             super().__init__()
             self.conv, self.bn, self.relu = convolution(3, width), nn.BatchNorm2d(width), nn.ReLU()
             blocks, before = [], width
@@ -164,7 +164,7 @@ def networks(ms):
         "MLP": (mlp, [(32, 784)]),
         "LeNet": (lenet, [(32, 1, 32, 32)]),
         "VGG, small": (vgg, [(4, 3, 32, 32)]),
-        "ResNet-18, CIFAR": (ResNet, [(8, 3, 32, 32)]),
+        "ResNet-18, CIFAR, width 16": (ResNet, [(8, 3, 32, 32)]),
         "separable convolutions": (separable, [(2, 4, 9, 9)]),
         "autoencoder": (autoencoder, [(2, 3, 8, 8)]),
         "signals": (signals, [(3, 2, 16)]),

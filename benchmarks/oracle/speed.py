@@ -1,4 +1,4 @@
-"""Time steps of training here and in MindSpore, on one core, of networks of ``networks.py``.
+"""Time steps of training here and in MindSpore, of networks of ``networks.py``.
 
     python benchmarks/oracle/speed.py PYTHON [--out speed.md]
 
@@ -22,8 +22,8 @@ import numpy as np
 from compare import HERE, SIDES, version
 from networks import inputs_of, networks
 
-TIMED = ("MLP", "LeNet", "ResNet-18, CIFAR", "GPT, small")
-TURNS = 7  # of each side; twice as many take twice the time, of half as many the middle is wide
+TIMED = ("MLP", "LeNet", "ResNet-18, CIFAR, width 16", "GPT, small")
+TURNS = 5  # of each side; twice as many take twice the time, of half as many there is no middle
 SECONDS = 0.5  # of a turn, at least a step; half of it is one step of the slower networks
 
 
@@ -105,7 +105,7 @@ def measured(python, name):
 def page(rows, release):
     """Return the page."""
     lines = [
-        "# Steps here and in MindSpore, on one core",
+        "# Steps here and in MindSpore, in seconds of the processor",
         "",
         f"Written by `benchmarks/oracle/speed.py` with MindSpore {release} on a CPU.",
         "Compiled steps of training with momentum in float32, operators with one thread, in",
