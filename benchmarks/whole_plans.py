@@ -25,6 +25,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +49,7 @@ from shardwright.tools.documents import compile_document
 
 HERE = Path(__file__)
 TRAINED = {"optimizer": "adam", "precision": "bfloat16"}
+EARLIER = "2 cores of AMD EPYC, Linux, Python 3.12.1, numpy 2.4.6"  # of results that name none
 # What is compared, and what JSON calls it.
 FIGURES = (
     "overlapped_step_seconds",
@@ -182,6 +184,7 @@ def run(task: Task, arguments: argparse.Namespace) -> None:
         "key": task.key,
         "load": os.getloadavg()[1],
         "effort": arguments.effort,
+        "machine": machine(),
     }
     with arguments.results.open("a") as file:
         file.write(json.dumps(told, default=str) + "\n")
@@ -206,7 +209,13 @@ def document(path: Path) -> str:
     template = HERE.with_suffix(".template.md").read_text()
     notes = "\n".join(f"- {note}" for note in remarks(results)) or "None."
     told = {"table": "\n".join(lines), "compared": compared(path)}
-    return template.format(**told, machine=machine(), remarks=notes)
+    return template.format(**told, machines=machines(results), remarks=notes)
+
+
+def machines(results: dict[str, dict[str, Any]]) -> str:
+    """Return how many searches were measured on which machine."""
+    searches = (results[task.key].get("machine", EARLIER) for task, _ in variants(results))
+    return "; ".join(f"{count} searches on {name}" for name, count in Counter(searches).items())
 
 
 def compared(path: Path) -> str:
