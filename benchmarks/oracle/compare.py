@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).absolute().parent
 SHOWN = 160  # characters of what differs: twice as many make the page wide, half hide sentences
 SHORT = "a float64 of MindSpore's that is a float32"
 TOLERANCES = {"float16": 1e-3, "float32": 1e-5, "float64": 1e-12}
@@ -83,7 +83,8 @@ def run(python, namespace, folder, document):
     jobs = [job for job in document["jobs"] if not (folder / f"{job['number']}.npz").exists()]
     while True:
         child = subprocess.run(
-            [python, str(HERE / "side.py"), namespace, str(folder)],
+            [os.path.abspath(python), str(HERE / "side.py"), namespace, str(folder.absolute())],
+            cwd=folder,  # MindSpore writes what it could not compile
             input=json.dumps({**document, "jobs": jobs}),
             capture_output=True,
             text=True,
