@@ -35,17 +35,17 @@ class _Link:
     ----------
     number : int
         Number of the server.
-    address : str
-        Where it listens.
-    connection : Connection
-        The connection.
+    connection : Connection, optional
+        The connection, once the server has what was sent before.
     log : dict of int to list
         The pushes that are not in its checkpoint, by step.
+    standing : Standing
+        What the server has said last when it was connected to.
     """
 
     number: int
-    address: str = ""
     connection: Connection | None = None
+    standing: Any = None
     log: dict[int, list[Any]] = field(default_factory=dict)
 
 
@@ -123,39 +123,43 @@ class Client:
 
     def _begun(self, link: _Link) -> Any:
         """Connect to a server for the first time."""
-        while True:
-            try:
-                return self._connected(link)
-            except CallError as error:
-                self.member.check()
-                if not (error.is_lost or error.may_repeat):
-                    raise ModelError(f"server {link.number} refuses a call: {error}") from None
-            time.sleep(_PAUSE)
+        return self._persistently(link, lambda _: link.standing)
 
-    def _connected(self, link: _Link) -> Any:
-        """Connect to a server that has just come, and send it what it lacks."""
+    def _connect(self, link: _Link) -> Connection:
+        """Connect to a server that has just come, and send it what it lacks.
+
+        The connection counts when the server has all of that: values that are pulled from it wait
+        for pushes that were sent before.
+        """
         member, number = self.member, link.number
         member.wait_for(
             lambda: member.servers[number],
             RETURN,
             f"server {number} has ended early, and has not come back",
         )
+        address, caller = member.servers[number], member.caller
+        connection = Connection("ParameterServer", address, self._security, caller)
+        try:
+            link.standing = self._declared(link, connection)
+            for step in sorted(link.log):
+                if step >= link.standing.applied:
+                    link.standing = connection.call("Push", iter(link.log[step]), LONG)
+        except CallError:
+            connection.close()
+            raise
+        link.connection = connection
+        self._forget(link, link.standing)
+        return connection
+
+    def _disconnect(self, link: _Link) -> None:
+        """Close the connection to a server; nothing is known of what another one has."""
         if link.connection is not None:
             link.connection.close()
+            link.connection = None
             for cache in self._caches.values():
                 cache.clear()
-        link.address = member.servers[number]
-        address, caller = link.address, member.caller
-        link.connection = Connection("ParameterServer", address, self._security, caller)
-        standing = self._declared(link)
-        for step in sorted(link.log):
-            if step >= standing.applied:
-                standing = link.connection.call("Push", iter(link.log[step]), LONG)
-        self._forget(link, standing)
-        return standing
 
-    def _declared(self, link: _Link) -> Any:
-        assert link.connection is not None
+    def _declared(self, link: _Link, connection: Connection) -> Any:
         task = self.task
         model = message(
             "Model",
@@ -164,10 +168,10 @@ class Client:
             seed=task.seed,
             tables=[table.as_message() for table in task.tables],
         )
-        standing = link.connection.call("Declare", model, LONG)
+        standing = connection.call("Declare", model, LONG)
         if standing.wanted and self.member.number == 0:
             pieces = self._filling(link, standing.wanted)
-            standing = link.connection.call("Fill", pieces, LONG)
+            standing = connection.call("Fill", pieces, LONG)
         return standing
 
     def _filling(self, link: _Link, tables: Sequence[int]) -> Iterator[Any]:
@@ -175,6 +179,7 @@ class Client:
             whole = self._initial(table).reshape(self.task.tables[table].rows, -1)
             rows = self.divisions[table].rows_of(link.number)
             yield from self._pieces(table, np.ascontiguousarray(whole[rows]), 0)
+        yield message("Piece", last=True)
 
     def _persistently(self, link: _Link, work: Callable[[Connection], T]) -> T:
         """Call a server until it answers; a server that is lost may come back.
@@ -186,24 +191,14 @@ class Client:
         """
         while True:
             try:
-                assert link.connection is not None
-                return work(link.connection)
+                return work(link.connection or self._connect(link))
             except CallError as error:
                 self.member.check()
                 if error.is_lost:
-                    self._reconnect(link)
+                    self._disconnect(link)
                 elif not error.may_repeat:
                     raise ModelError(f"server {link.number} refuses a call: {error}") from None
             time.sleep(_PAUSE)
-
-    def _reconnect(self, link: _Link) -> None:
-        """Connect again, where the server has come back or a call was lost."""
-        try:
-            self._connected(link)
-        except CallError as error:
-            self.member.check()
-            if not (error.is_lost or error.may_repeat):
-                raise ModelError(f"server {link.number} refuses a call: {error}") from None
 
     # Values
 
@@ -325,6 +320,7 @@ class Client:
                     yield from self._pieces(table, held, self.step)
             for table, (rows, gradient) in by_rows.items():
                 yield from self._row_pieces(number, table, rows, gradient)
+            yield message("Piece", step=self.step, last=True)
 
         sent = list(pieces()) if self._keeps else None
         if sent is not None:

@@ -97,7 +97,8 @@ class ParameterServer:
         """Take the gradients of a step; they count when the last piece has arrived."""
         store = self._known(caller)
         whole = [i for i, s in enumerate(store.shards) if not s.table.by_rows and s.rows]
-        store.push(self._gathered(store, caller, pieces, gradient_dtype, whole))
+        push = self._gathered(store, caller, pieces, gradient_dtype, whole)
+        store.push(push, min(_WAIT, seconds / 2))
         return self._standing(store, caller.number)
 
     def _gathered(
@@ -121,12 +122,16 @@ class ParameterServer:
             raise CallError("a stream has no messages")
         with self._alone(caller):
             push, ends = Push(caller.number, first.step), dict.fromkeys(expected, 0)
+            is_whole = False
             while first is not None:
+                is_whole |= first.last
                 if first.step != push.step:
                     raise CallError("a stream has messages of several steps")
                 self._note(first, store, push)
                 self._take(first, store, push, ends, dtype_of)
                 first = next(stream, None)
+            if not is_whole:
+                raise CallError("a stream ends before its last message", WAIT)
             for table, end in ends.items():
                 if end < store.shards[table].values.size:
                     name = store.shards[table].table.name

@@ -212,17 +212,31 @@ class Store:
         """Return how many pushes of a worker have arrived."""
         return self.applied[worker] + (worker in self._waiting)
 
-    def push(self, push: Push) -> None:
+    def push(self, push: Push, seconds: float = 0.0) -> None:
         """Take a push; one that has arrived before is ignored.
+
+        A worker may send the next push while its last one waits for those of others: to a server
+        that has come back, and to one of which its step reads nothing.
+
+        Parameters
+        ----------
+        push : Push
+            The push.
+        seconds : float
+            How long it may wait for the update before.
 
         Raises
         ------
         CallError
-            If the worker has skipped one, or the values are not there yet.
+            If the worker has skipped one, or the values are not there yet; with the code ``WAIT``
+            if the update before takes longer.
         """
         if push.rates is None and any(table.scheduled for table in self.task.tables):
             raise CallError("gradients arrive without the learning rates of their step")
         with self.changed:
+            following = push.step == self.applied[push.worker] + 1
+            if self.task.synchronous and following and push.worker in self._waiting:
+                self.wait_for(push.step, seconds)
             counted = self.counted(push.worker)
             if self.wanted:
                 raise CallError("gradients arrive before the initial values", LATE)

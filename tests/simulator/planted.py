@@ -138,6 +138,60 @@ STORAGE = (
 )
 
 
+_SERVER = "shardwright.server"
+
+SERVERS = (
+    Planted(
+        "a push that comes twice is applied twice",
+        f"{_SERVER}.store:Store.push",
+        "if push.step < counted:",
+        "if False:",
+    ),
+    Planted(
+        "a push takes the place of the one before",
+        f"{_SERVER}.store:Store.push",
+        "self.wait_for(push.step, seconds)",
+        "pass",
+    ),
+    Planted(
+        "workers keep no pushes for a server that comes back",
+        f"{_SERVER}.client:Client._forget",
+        "if step < standing.durable",
+        "if True",
+    ),
+    Planted(
+        "a connection counts before the server has what was sent before",
+        f"{_SERVER}.client:Client._connect",
+        "connection.close()",
+        "link.connection = connection",
+    ),
+    Planted(
+        "pushes are told to be durable before the snapshot is written",
+        f"{_SERVER}.checkpoints:Checkpoints.save",
+        "if not now and store.clock % self.interval:",
+        "store.durable[:] = store.applied\n    if not now and store.clock % self.interval:",
+    ),
+    Planted(
+        "a snapshot has no counts of pushes",
+        f"{_SERVER}.checkpoints:Checkpoints._load",
+        "int(count) for count in",
+        "0 for count in",
+    ),
+    Planted(
+        "a server that comes back begins anew",
+        f"{_SERVER}.checkpoints:Checkpoints.begin",
+        "if self.path.exists():",
+        "if False:",
+    ),
+    Planted(
+        "values are pulled before the updates that they must have",
+        f"{_SERVER}.service:ParameterServer.pull_rows",
+        "store.wait_for(wish.clock, min(_WAIT, seconds / 2))",
+        "pass",
+    ),
+)
+
+
 def first_seed(planted: Planted, run: Callable[[int], Any], most: int) -> tuple[int, str] | None:
     """Return the first seed that finds a planted bug, and what it says; None if none does."""
     with planted.inside():

@@ -387,7 +387,8 @@ class Case:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def folder_in_memory() -> Iterator[Path]:
+    """Make a folder in memory, and remove it at the end."""
     made = Path(mkdtemp(prefix="shardwright-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
         (made / "disk").mkdir()
@@ -409,7 +410,7 @@ class Outcome:
 def storage(seed: int) -> Outcome:
     """Run a seed."""
     _sums()
-    with _folder() as folder, entered(seed) as world:
+    with folder_in_memory() as folder, entered(seed) as world:
         files = Files(world, folder)
         kind = world.draw.choice(KINDS)
         case = Case(world, files, kind)

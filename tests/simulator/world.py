@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-# Steps after which a run counts as one that never ends; the longest have some 20,000. With half as
-# many the longest could be cut off; twice as many only delay the message.
-_MOST_STEPS = 200_000
+# Steps after which a run counts as one that never ends; most have some thousand. Half as many would
+# do for all that were seen; twice as many only delay the message.
+_MOST_STEPS = 50_000
 
 # How often another task goes on after a step that need not wait: each seed has one of them, since
 # some orders take many changes and others take long stretches without one.

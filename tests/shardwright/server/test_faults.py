@@ -13,8 +13,8 @@ ADAM = ("adam_update", (("learning_rate", 0.1),))
 KILL = """
 import signal, shardwright.server.store as store
 push = store.Store.push
-def dying(self, one):
-    push(self, one)
+def dying(self, one, seconds):
+    push(self, one, seconds)
     if {when} and self.server == 1 and not os.path.exists("died"):
         open("died", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -55,10 +55,10 @@ def valid(random):
     rows = np.array([1, 3], np.int64).tobytes()
     return {
         "Declare": [message("Model", workers=1, synchronous=True)],
-        "Fill": [message("Piece", data=numbers)],
+        "Fill": [message("Piece", data=numbers, last=True)],
         "Push": [
             message("Piece", step=int(random.integers(4)), data=numbers),
-            message("Piece", table=1, rows=rows, data=numbers[:16]),
+            message("Piece", table=1, rows=rows, data=numbers[:16], last=True),
         ],
         "Pull": [message("Wish", clock=int(random.integers(2)), tables=[0, 9])],
         "PullRows": [message("Rows", table=1, rows=rows, versions=rows)],
@@ -158,9 +158,10 @@ def test_what_does_not_fit_is_refused_with_one_sentence():
             return message("Piece", **fields)
 
         def push(*pieces):
-            return refused(connection, "Push", head, *pieces)
+            return refused(connection, "Push", head, *pieces, message("Piece", last=True))
 
         five = bytes(20)
+        assert refused(connection, "Push", head) == "a stream ends before its last message"
         assert push() == "a stream ends after 0 elements of `w`"
         assert push(piece(data=five)) == "a stream ends after 5 elements of `w`"
         assert push(piece(data=bytes(28))) == "`w` has 6 elements here"

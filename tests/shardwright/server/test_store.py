@@ -103,6 +103,19 @@ def test_a_worker_that_skips_a_step_is_refused_where_others_wait_for_it():
         store.push(Push(0, 2, {0: np.ones(2, np.float32)}))
 
 
+def test_a_push_waits_for_the_update_of_the_one_before():
+    store = Store(task(table("w", (2,), "zeros"), workers=2), 0, 1)
+    gradient = np.ones(2, np.float32)
+    store.push(Push(0, 0, {0: gradient}))
+    with pytest.raises(CallError, match="there were 0 updates, 1 are asked for") as caught:
+        store.push(Push(0, 1, {0: 5 * gradient}))
+    assert caught.value.may_repeat
+    for worker, step in ((1, 0), (0, 1), (1, 1)):
+        store.push(Push(worker, step, {0: gradient}))
+    assert store.applied == [2, 2]
+    assert drawn(store, 0).ravel().tolist() == [-1, -1]
+
+
 def test_a_worker_that_ends_too_early_is_named_by_those_that_wait():
     store = Store(task(table("w", (2,)), workers=2), 0, 1)
     store.push(Push(0, 0, {0: np.ones(2, np.float32)}))
