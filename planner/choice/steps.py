@@ -6,15 +6,15 @@ it is short, gathers are no longer hidden, and the step may take twice as long. 
 leaves about one gather; further ones leave more, as long as the step becomes shorter.
 
 Where links bind one half of the step, how long blocking collectives wait for gathers only the
-simulated step tells, too: so plans of smaller gathers are tried, and the fastest in more windows.
+simulated step tells, too: so plans of smaller gathers are tried.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.timeline import simulate, with_window
+from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.placement import in_stages
 from shardwright.dataflow.schedules import Schedule
 from shardwright.ir.decisions import Decisions
@@ -41,10 +41,6 @@ _FIRST = 0.25
 """Where the first of equal blocks of one plan stands, in the distance of two, where plans are
 spread. Of Mixtral 8x7B on 64 H100 the step is 465 ms with it, and with 0, where few gather nothing
 forward and these begin; 467 ms with a half."""
-_WINDOWS = 5
-"""Halvings of the window that are tried where links bind: what is gathered long ahead may let
-blocking collectives wait. A plan of Mixtral 8x7B on 64 H100 took 498 ms in the widest window (28
-GiB) and 482 in a quarter of it, as long as its statistics waited; its best plan gains nothing."""
 _CORRECTIONS = 4  # most corrections of the limit by what programs take beyond it, where none fits
 
 
@@ -138,7 +134,7 @@ class StepSearch:
                 "no plan of blocks was found that fits within the memory limit",
                 hint="allow more memory",
             )
-        return self._in_best_window(self._fastest)
+        return self._fastest
 
     @property
     def site(self) -> Site:
@@ -169,21 +165,6 @@ class StepSearch:
             smaller = [s for s in self.blocks.gathers if s < choices[-1].gathered_bytes]
             if smaller:
                 self._leave_room(max(smaller))
-
-    def _in_best_window(self, step: Step) -> Step:
-        """Return a step with the fastest of some windows where links bind one half."""
-        if not step.choice.can_spread or self.site.intervals == 1:
-            return step
-        program, site, fastest = step.emitted.program, self.site, step.timeline
-        for number in range(1, _WINDOWS + 1):
-            if self._is_late:
-                break
-            charge_simulation(site.budget, program)
-            tried = with_window(program, site.cluster, step.timeline.window_bytes / 2**number)
-            fits = tried.peak_bytes <= site.limits.limit_bytes
-            if fits and tried.step_seconds < fastest.step_seconds:
-                fastest = tried
-        return replace(step, timeline=fastest)
 
     def _leave_room(self, most_bytes: float = inf) -> None:
         """Try plans that leave ever more room, as long as they may be faster."""
