@@ -18,6 +18,7 @@ from machine import machine
 
 from tests.simulator import planted
 from tests.simulator.planted import Planted, first_seed
+from tests.simulator.servers import servers
 from tests.simulator.storage import Outcome, storage
 
 _MOST = 1000  # seeds for a planted bug
@@ -62,6 +63,23 @@ next writer leaves nothing but its files.""",
         (
             "A reader that listed a folder while its last checkpoint was rotated away found none, "
             "and a training that resumes would have begun anew. The folder is listed again.",
+        ),
+    ),
+    Protocol(
+        "Parameter servers",
+        """A scheduler, one or two servers and one to three workers train four steps, synchronously
+or not. Calls are lost before or after they are answered, doubled, cut, held up and reordered;
+servers die at some time or at a call that changes a file, and are started again; a worker dies.
+Losses and tables are those of a run without faults to the bit, every push is applied once, and
+all processes end. Not among what is drawn: a server that dies after a worker has ended its last
+step. What that worker had sent since the last snapshot is lost then, and the run ends early.""",
+        servers,
+        planted.SERVERS,
+        (
+            "A push of a worker overwrote the one before it that waited for those of other "
+            "workers: where several are sent again to a server that came back.",
+            "A call that was lost while pushes were sent again left the connection in use without "
+            "them, and all workers waited for ever.",
         ),
     ),
 )
