@@ -10,6 +10,14 @@ from shardwright.runtime.faults.board import BOARD_VARIABLE, Board, Phase, board
 _NOTHING = nullcontext()  # where nobody watches, a step has no time for more
 
 
+def _told(error: BaseException | str) -> str:
+    """Return what is said of an error: its kind and what it says, if anything."""
+    if isinstance(error, KeyboardInterrupt):
+        return "it was interrupted"
+    text = str(error)
+    return text if isinstance(error, str) else ": ".join(filter(None, (type(error).__name__, text)))
+
+
 class Standing:
     """Where this process stands.
 
@@ -38,8 +46,7 @@ class Standing:
     def fail(self, error: BaseException | str) -> None:
         """Note the error with which the process ends."""
         if self._board is not None:
-            text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-            self._board.fail(" ".join(text.split()))
+            self._board.fail(" ".join(_told(error).split()))
 
     def note_checkpoint(self, path: Path) -> None:
         """Note the newest checkpoint."""

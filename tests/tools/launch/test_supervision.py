@@ -301,3 +301,20 @@ def test_the_newest_checkpoint_is_remembered_over_a_restart(ranks, tmp_path):
     found.supervisor.begin()
     assert found.supervisor.look() is None
     assert found.supervisor.checkpoint == str(tmp_path / "step-7")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyboardInterrupt(), "it was interrupted"),
+        (ValueError("two\nlines"), "ValueError: two lines"),
+        (AssertionError(), "AssertionError"),
+        ("the script ended with 3", "the script ended with 3"),
+    ],
+)
+def test_what_a_rank_ends_with_is_told(error, told, tmp_path, monkeypatch):
+    monkeypatch.setenv(board_module.BOARD_VARIABLE, str(tmp_path))
+    standing = Standing()
+    standing.open(0)
+    standing.fail(error)
+    assert Board(board_path(tmp_path, 0)).error == told
