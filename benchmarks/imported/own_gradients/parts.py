@@ -1,6 +1,7 @@
 """Parts of modules that people mix: losses over the batch, linear algebra, wrappers, writes."""
 
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
@@ -121,11 +122,15 @@ def _scripted(m: Net, x: Tensor) -> Tensor:
     return m.b(_SCRIPTED(m.a(x)))
 
 
-@torch.jit.script
-def _SCRIPTED(h: Tensor) -> Tensor:  # noqa: N802
+def _twice(h: Tensor) -> Tensor:
     for _ in range(2):
         h = h.tanh() if h.shape[0] > 3 else h.sin()
     return h
+
+
+with catch_warnings():  # PyTorch deprecates scripts, and people have them
+    simplefilter("ignore", FutureWarning)
+    _SCRIPTED = torch.jit.script(_twice)
 
 
 def _custom_types(m: Net, x: Tensor) -> Tensor:
