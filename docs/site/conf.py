@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from io import StringIO
 from types import ModuleType
 
 from pygments.lexers.special import TextLexer
@@ -46,8 +45,8 @@ def with_navigation(text: str) -> str:
     """Return the contents with a table of contents after each section, of the pages it links to."""
     parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     for i, part in enumerate(parts):
-        pages = re.findall(r"^- .*$", part, re.MULTILINE)
-        links = [link for line in pages for link in re.findall(r"\]\(([\w./-]+)\.md\)", line)]
+        pages = "".join(re.findall(r"^- .*$", part, re.MULTILINE))
+        links = re.findall(r"\]\(([\w./-]+)\.md\)", pages)
         if links:
             title = part.partition("\n")[0].removeprefix("## ")
             entries = "\n".join(links)
@@ -61,9 +60,7 @@ def all_help() -> Iterator[str]:
     for name in COMMANDS:
         parser = Parser(prog=f"shardwright {name}")
         import_module(f"shardwright.tools.{name}").add_arguments(parser)
-        shown = StringIO()
-        parser.print_help(shown)
-        yield f"## `{name}`\n\n```text\n{shown.getvalue()}```\n"
+        yield f"## `{name}`\n\n```text\n{parser.format_help()}```\n"
 
 
 def public(module: ModuleType) -> list[str]:

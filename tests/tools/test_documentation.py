@@ -41,19 +41,19 @@ def test_commands_are_understood(place, line, monkeypatch):
     parser.parse_args(_load_plugins(arguments))
 
 
+def links(path):
+    """Return the files that a page links to."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
+    return {(path.parent / target).resolve() for target in targets}
+
+
 @pytest.mark.parametrize(
     "path",
     [ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")] + DOCUMENTS,
 )
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
-        assert (path.parent / target).exists(), target
-
-
-def links(path):
-    """Return the files that a page links to."""
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
-    return {(path.parent / target).resolve() for target in targets}
+    for target in links(path):
+        assert target.exists(), target
 
 
 def test_the_contents_have_every_page():

@@ -15,28 +15,22 @@ from shardwright.train.metrics import (
 )
 
 
-class MAE(own.MAE):
+class _OverSamples(own.MeanMetric):
+    """A mean over the number of samples, where the base has one over that of elements."""
+
+    def update(self, *inputs: Any) -> None:
+        """Take in predictions and labels."""
+        super().update(*inputs)
+        labels = own.array_of(inputs[1])
+        self.count += len(np.atleast_1d(labels)) - labels.size
+
+
+class MAE(_OverSamples, own.MAE):
     """The sum of the absolute errors over the number of samples, as MindSpore has it."""
 
-    def update(self, *inputs: Any) -> None:
-        """Take in predictions and labels."""
-        super().update(*inputs)
-        _count_samples(self, inputs[1])
 
-
-class MSE(own.MSE):
+class MSE(_OverSamples, own.MSE):
     """The sum of the squared errors over the number of samples, as MindSpore has it."""
-
-    def update(self, *inputs: Any) -> None:
-        """Take in predictions and labels."""
-        super().update(*inputs)
-        _count_samples(self, inputs[1])
-
-
-def _count_samples(metric: own.MeanMetric, labels: Any) -> None:
-    """Count the samples of a batch in the place of its elements."""
-    array = own.array_of(labels)
-    metric.count += len(np.atleast_1d(array)) - array.size
 
 
 def metrics_of(metrics: Any) -> dict[str, Metric]:
