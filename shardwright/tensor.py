@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shardwright.eager import values_of
-from shardwright.indexing import Item, beside, place_of, size_of
+from shardwright.extremes import extremes, position
+from shardwright.indexing import Item, beside, common_type, indexed, place_of, size_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import DTYPES, TensorType, numpy_dtype
-from shardwright.looked_up import indexed
 from shardwright.operators.info import Array
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
@@ -315,15 +315,21 @@ class Tensor:
         """Return the mean over the dimensions `axis` (None: all)."""
         return apply("reduce_mean", self, axis=axis, keep_dims=keep_dims)
 
-    def max(self, axis: Axis = None, keep_dims: bool = False) -> "Tensor":
-        """Return the greatest elements over the dimensions `axis` (None: all)."""
-        return apply("reduce_max", self, axis=axis, keep_dims=keep_dims)
+    def max(self, *dim: Any, **how: Any) -> Any:
+        """Return the greatest elements, and for `max(1)` or `max(dim=1)` their positions, too."""
+        return extremes("max", self, dim, how, apply)
 
-    def argmax(self, axis: int | None = None) -> "Tensor":
-        """Return the place of the greatest element along an axis, or among all elements."""
-        if axis is None:
-            return self.flatten().argmax(0)
-        return apply("argmax", self, axis=axis)
+    def min(self, *dim: Any, **how: Any) -> Any:
+        """Return the least elements, and for `min(1)` or `min(dim=1)` their positions, too."""
+        return extremes("min", self, dim, how, apply)
+
+    def argmax(self, *axis: Any, **how: Any) -> "Tensor":
+        """Return the position of the greatest element along an axis, or among all elements."""
+        return position("max", self, axis, how, apply)
+
+    def argmin(self, *axis: Any, **how: Any) -> "Tensor":
+        """Return the position of the least element along an axis, or among all, as int32."""
+        return position("min", self, axis, how, apply).astype("int32")
 
     def __repr__(self) -> str:
         return f"Tensor({self.type})"
@@ -420,23 +426,10 @@ def _read(operand: Operand, tracer: Tracer) -> Operand:
 
 
 def _met(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    """Return operands whose tensors have one element type, as in MindSpore.
-
-    Real numbers come before whole ones, these before truth values, and wider ones before narrower;
-    float16 and bfloat16 meet in float32. Whole numbers meet in the type that holds both, if any.
-    """
-    types = {operand.dtype for operand in operands if isinstance(operand, Tensor)}
-    if len(types) < 2:
+    """Return operands whose tensors have one element type."""
+    common = common_type({item.dtype for item in operands if isinstance(item, Tensor)})
+    if common is None:
         return operands
-    kinds = {dtype: numpy_dtype(dtype) for dtype in types}
-    if all(kind.kind in "iu" for kind in kinds.values()):
-        both = np.result_type(*kinds.values())
-        if both.kind not in "iu":
-            return operands
-        common = both.name
-    else:
-        halves = types >= {"float16", "bfloat16"}
-        common = min(types | ({"float32"} if halves else set()), key=DTYPES.index)
     return tuple(
         item.astype(common) if isinstance(item, Tensor) and item.dtype != common else item
         for item in operands

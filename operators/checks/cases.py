@@ -88,5 +88,6 @@ def expect_close(found: Array, whole: Array, what: str, place: str, tolerance: f
     """Raise an error with the largest difference, unless two arrays agree."""
     if np.allclose(found, whole, rtol=tolerance, atol=tolerance, equal_nan=True):
         return
-    worst = np.nanmax(np.abs(np.asarray(found, float) - np.asarray(whole, float)))
+    with np.errstate(invalid="ignore"):  # infinities
+        worst = np.nanmax(np.abs(np.asarray(found, float) - np.asarray(whole, float)))
     raise OperatorError(f"{what}: they differ by up to {worst:.3g}", place)

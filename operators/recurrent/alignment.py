@@ -121,6 +121,39 @@ class CtcLossGradient(OverAlignments):
         return (-operands[0].astype(shares.dtype)[:, None] * shares).astype(operands[0].dtype)
 
 
+@register
+class CtcPrefixes(OverAlignments):
+    """The logarithms ``[sample, step, state]`` of the sums over the begins of all alignments.
+
+    Operands are those of `ctc_loss`. A state stands for a label or for a blank beside one; those of
+    labels or steps that a sample does not have are minus infinity. There is no gradient.
+    """
+
+    name = "ctc_prefixes"
+    operations = 12.0
+    defaults: ClassVar = {"blank": 0}
+    stops_gradient = True
+    examples = (
+        Example(_TYPES, {}, _RANGES, (0,)),
+        Example(_TYPES, {"blank": 2}, {**_RANGES, 1: (0, 2), 2: (2, 7)}, (0,)),
+    )
+
+    def make_rule(self) -> Rule:
+        """Split the samples alone."""
+        shapes = [operand.shape for operand in self.operand_types]
+        return resolve(f"{self.read} -> b t^ z^", shapes, {"z": 2 * shapes[1][1] + 1})
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array:
+        """Take the steps one by one."""
+        logs, labels, steps, _ = operands
+        paths = self.paths(*operands)
+        found = np.full((len(labels), len(logs), 2 * labels.shape[1] + 1), -np.inf, logs.dtype)
+        for step, sums in enumerate(paths.forward()):
+            known = (step < steps[:, None]) & (paths.states <= paths.ends)
+            found[:, step, : sums.shape[1]] = np.where(known, sums, -np.inf)
+        return found
+
+
 class Paths:
     """The paths of samples through their states.
 

@@ -328,6 +328,21 @@ class ArgMax(Reduction):
         """Whole: positions of parts cannot be reduced without values."""
         return "^"
 
+    def make_rule(self) -> Rule:
+        """Reduce one dimension.
+
+        Raises
+        ------
+        IRError
+            If there are several.
+        """
+        if len(self.axes) != 1:
+            raise IRError(
+                f"`{self.name}` finds positions along one dimension, `axis` is "
+                f"{self.attributes['axis']} of a tensor of {self.operand_types[0].rank} dimensions"
+            )
+        return super().make_rule()
+
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of positions."""
         return ("int64",)

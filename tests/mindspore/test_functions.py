@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import shardwright.mindspore as ms
+from shardwright.ir.errors import IRError, ModelError
 from shardwright.mindspore import Tensor, nn, ops
 
 X = np.array([[-1.5, 0.25, 2.0], [0.5, -0.75, 1.0]], np.float32)
@@ -43,6 +44,19 @@ CASES = {
         X.argmin(1)[:, None].astype(np.int32),
     ),
     "where max stands": (lambda x: ops.max(x, 1)[1], X, X.argmax(1)),
+    "max by position": (lambda x: x.max(1)[1], X, X.argmax(1)),
+    "min by position": (lambda x: x.min(-1)[0], X, X.min(1)),
+    "min along dim": (lambda x: x.min(dim=1, keepdim=True)[1], X, X.argmin(1)[:, None]),
+    "max along axis": (lambda x: x.max(axis=1, keepdims=True), X, X.max(1, keepdims=True)),
+    "max of two dimensions": (lambda x: x.max((0, 1)), X, X.max()),
+    "max with return_indices": (
+        lambda x: x.max(axis=1, return_indices=True)[1],
+        X,
+        X.argmax(1),
+    ),
+    "max of all": (lambda x: ops.max(x, keepdims=True)[0], X, X.max()),
+    "argmin": (lambda x: x.argmin(1), X, X.argmin(1).astype(np.int32)),
+    "argmax with keepdim": (lambda x: x.argmax(dim=1, keepdim=True), X, X.argmax(1)[:, None]),
     "topk": (lambda x: ops.topk(x, 1, dim=0)[1], X, X.argmax(0)[None].astype(np.int32)),
     "prod": (lambda x: ops.prod(x), WHOLE, np.int64(WHOLE.astype(np.int64).prod())),
     "CumProd": (
@@ -84,6 +98,49 @@ def test_a_function_returns_what_mindspore_does(case):
     found = function(Tensor(given)).asnumpy()
     assert found.dtype == np.asarray(expected).dtype
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_two_results_are_unpacked():
+    for found in (Tensor(X).max(1), ops.min(Tensor(X), 1)):
+        values, positions = found
+        assert (values.shape, positions.dtype) == ((2,), "int64")
+
+
+def test_ctc_loss_returns_losses_and_sums():
+    logs = np.log(np.full((4, 2, 3), 1 / 3, np.float32))
+    operands = [Tensor(logs), Tensor([[1, 2], [1, 1]], "int32"), [4, 3], [2, 1]]
+    loss, sums = ops.ctc_loss(*operands)
+    losses, _ = ops.ctc_loss(*operands, reduction="none")
+    assert (loss.shape, losses.shape, sums.shape) == ((), (2,), (2, 4, 5))
+    # 15 of 81 paths of 4 steps read "12", 6 of 27 of 3 steps "1"
+    expected = -np.log([15 / 81, 6 / 27])
+    np.testing.assert_allclose(losses.asnumpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(loss.asnumpy(), (expected / [2, 1]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(np.exp(sums.asnumpy()[1, 1]), [1 / 9, 2 / 9, 1 / 9, 0, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda x: ops.gather(x, Tensor([0, 5]), 0),
+        lambda x: ops.Gather()(x, Tensor([0, 5]), 0),
+        lambda x: ops.gather_elements(x, 0, Tensor([[5, 0, 0]])),
+    ],
+)
+def test_known_positions_outside_are_refused(look_up):
+    message = r"the position \[5\] is outside a tensor of the shape \(2,\); positions count from 0"
+    with pytest.raises(ModelError, match=message):
+        look_up(Tensor(X))
+
+
+def test_known_tuples_of_positions_outside_are_refused():
+    with pytest.raises(ModelError, match=r"the position \[-1, 0\] is outside"):
+        ops.gather_nd(Tensor(X), Tensor([[0, 0], [-1, 0]]))
+
+
+def test_positions_along_two_dimensions_are_refused():
+    with pytest.raises(IRError, match="finds positions along one dimension"):
+        ops.max(Tensor(X), (0, 1))
 
 
 class Net(nn.Cell):

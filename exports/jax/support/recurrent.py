@@ -120,6 +120,17 @@ def ctc_loss_gradient(
     return -g[:, None] * jnp.where(lost, 0 if zero_infinity else jnp.nan, total)
 
 
+@widened
+def ctc_prefixes(
+    logs: Array, labels: Array, steps: Array, counts: Array, *, blank: int = 0
+) -> Array:
+    classes, skips = _paths(labels, counts, blank)
+    found = _forward(logs, classes, skips, steps, counts).swapaxes(0, 1)
+    is_own = jnp.arange(classes.shape[1]) <= 2 * counts[:, None]
+    is_read = jnp.arange(len(logs)) < steps[:, None]
+    return jnp.where(is_read[..., None] & is_own[:, None], found, -jnp.inf)
+
+
 def _paths(labels: Array, counts: Array, blank: int) -> tuple[Array, Array]:
     """Return the class of each state, and whether the blank before it can be skipped."""
     classes = jnp.full((len(labels), 2 * labels.shape[1] + 1), blank)

@@ -122,3 +122,24 @@ def ctc_loss_gradient(
     step = torch.arange(len(logs), device=logs.device)[:, None]
     is_read = (step < steps) & (plain.isfinite() | (not zero_infinity))
     return found - torch.where(is_read[..., None], g[:, None] * logs.exp(), 0)
+
+
+@widened
+def ctc_prefixes(
+    logs: Tensor, labels: Tensor, steps: Tensor, counts: Tensor, *, blank: int = 0
+) -> Tensor:
+    own = torch.arange(labels.shape[1], device=logs.device) < counts[:, None]
+    classes = torch.full((len(labels), 2 * labels.shape[1] + 1), blank, device=logs.device)
+    classes[:, 1::2] = torch.where(own, labels, blank)
+    states = torch.arange(classes.shape[1], device=logs.device)
+    skips = (classes != torch.nn.functional.pad(classes, (2, 0))[:, :-2]) & (states % 2 == 1)
+    is_own, none = states <= 2 * counts[:, None], logs.new_tensor(-torch.inf)
+    found = torch.where((states < 1) & is_own, logs.new_zeros(()), none)
+    sums = []
+    for step, log in enumerate(logs):
+        before = torch.nn.functional.pad(found, (2, 0), value=-torch.inf)
+        skipped = torch.where(skips, before[:, :-2], none) if step else none.expand_as(found)
+        ways = torch.stack((found, before[:, 1:-1], skipped)).logsumexp(0)
+        found = torch.where(is_own, ways + log.gather(1, classes), none)
+        sums.append(torch.where((step < steps)[:, None], found, none))
+    return torch.stack(sums, 1)

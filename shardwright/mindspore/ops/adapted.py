@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from shardwright import ops as own
 from shardwright.ir.values import check_choice, check_flag, check_type, wrong_value
-from shardwright.mindspore.ops import functions
+from shardwright.mindspore.ops import functions, losses
 from shardwright.mindspore.ops.resizing import ResizeBilinear
 from shardwright.ops.composite import Composition
 from shardwright.ops.primitive import Primitive
@@ -328,7 +328,7 @@ class BinaryCrossEntropy(Composition):
 
     def compose(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the loss."""
-        return functions.binary_cross_entropy(logits, labels, weight, self.reduction)
+        return losses.binary_cross_entropy(logits, labels, weight, self.reduction)
 
 
 class SoftmaxCrossEntropyWithLogits(Primitive):

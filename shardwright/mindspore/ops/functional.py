@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardwright import ops as own
-from shardwright.mindspore.ops import convolutions, functions
+from shardwright.mindspore.ops import convolutions, functions, losses, reductions
 from shardwright.tensor import Tensor
 
 
@@ -41,5 +41,5 @@ def scalar_to_tensor(input_x: float | bool, dtype: str = "float32") -> Tensor:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"no operator is called `{name}`")
-    parts = (functions, convolutions)
+    parts = (functions, convolutions, losses, reductions)
     return getattr(next((part for part in parts if name in part.__all__), own), name)

@@ -8,7 +8,7 @@ from shardwright import ops as own
 from shardwright.indexing import beside
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_choice, wrong_value
-from shardwright.tensor import Axis, Operand, Tensor, apply, apply_all
+from shardwright.tensor import Operand, Tensor, apply, apply_all
 
 # Activations
 
@@ -192,80 +192,6 @@ def tensor_dot(
     return apply("matmul", a, b).reshape(shape)
 
 
-# Reductions and orders
-
-
-def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return where the greatest element stands, of all or along a dimension."""
-    return _position("argmax", input, dim, keepdim)
-
-
-def argmin(input: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Return where the least element stands, of all or along a dimension."""
-    return _position("argmin", input, axis, keepdims).astype("int32")
-
-
-def max(input: Tensor, axis: int | None = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the greatest element and where it stands; of all elements it stands at 0."""
-    return _extremum("max", input, axis, keepdims)
-
-
-def min(input: Tensor, axis: int | None = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the least element and where it stands; of all elements it stands at 0."""
-    return _extremum("min", input, axis, keepdims)
-
-
-def prod(
-    input: Tensor, axis: Axis = None, keep_dims: bool = False, dtype: str | None = None
-) -> Tensor:
-    """Return the product over dimensions; of whole numbers in int64 unless a type is given."""
-    return apply("reduce_prod", _counted(input, dtype), axis=axis, keep_dims=keep_dims)
-
-
-def cumsum(input: Tensor, axis: int, dtype: str | None = None) -> Tensor:
-    """Return the sums of the elements up to each, in an element type if one is given."""
-    return apply("cumsum", input if dtype is None else input.astype(dtype), axis=axis)
-
-
-def cumprod(input: Tensor, dim: int, dtype: str | None = None) -> Tensor:
-    """Return the products of the elements up to each; of whole numbers in int64."""
-    return apply("cumprod", _counted(input, dtype), axis=dim)
-
-
-def sort(input_x: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the elements in order along a dimension, and where they stood."""
-    values, places = apply_all("sort", input_x, axis=axis, descending=descending)
-    return values, places.astype("int32")
-
-
-def topk(
-    input: Tensor, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Return the greatest or least elements along a dimension, and where they stand."""
-    axis = -1 if dim is None else dim
-    values, places = apply_all("top_k", input, k=k, axis=axis, largest=largest)
-    return values, places.astype("int32")
-
-
-def _position(operator: str, x: Tensor, dim: int | None, keep: bool) -> Tensor:
-    if dim is not None:
-        return apply(operator, x, axis=dim, keep_dims=keep)
-    found = apply(operator, x.reshape((-1,)), axis=0)
-    return found.reshape((1,) * x.ndim) if keep else found
-
-
-def _extremum(which: str, x: Tensor, axis: int | None, keep: bool) -> tuple[Tensor, Tensor]:
-    value = apply(f"reduce_{which}", x, axis=axis, keep_dims=keep)
-    if axis is None:
-        return value, apply("fill", shape=(), value=0.0, dtype="int64")
-    return value, apply(f"arg{which}", x, axis=axis, keep_dims=keep)
-
-
-def _counted(x: Tensor, dtype: str | None) -> Tensor:
-    """Return what a product is computed of: whole numbers in int64."""
-    return x.astype(dtype or (x.dtype if x.type.is_float else "int64"))
-
-
 def real(item: Any) -> Any:
     """Return an operand of a quotient: whole numbers are divided in float32."""
     return item.astype("float32") if isinstance(item, Tensor) and not item.type.is_float else item
@@ -387,10 +313,40 @@ def gather(input_params: Tensor, input_indices: Tensor, axis: int, batch_dims: i
 
 
 def from_begin(index: Tensor, size: int) -> Tensor:
-    """Return positions that count from the begin of a dimension: negative ones from its end."""
-    if index.data is not None and not index.is_parameter and (index.data >= 0).all():
-        return index
+    """Return positions that count from the begin of a dimension: negative ones from its end.
+
+    Raises
+    ------
+    ModelError
+        If they are known, and one is outside; one that is computed in a program reads zeros.
+    """
+    if index.data is not None and not index.is_parameter:
+        _check_inside(index.data[..., None], (size,), -size)
+        if (index.data >= 0).all():
+            return index
     return apply("where", index < 0, index + size, index)
+
+
+def _check_inside(known: Any, sizes: Sequence[int], least: int) -> None:
+    outside = known[((known < least) | (known >= sizes)).any(-1)] if known.size else known
+    if outside.size:
+        raise ModelError(
+            f"the position {outside[0].tolist()} is outside a tensor of the shape {tuple(sizes)}",
+            hint="positions count from 0",
+        )
+
+
+def gather_nd(input_x: Tensor, indices: Tensor) -> Tensor:
+    """Look up slices at tuples of positions; see `from_begin` for those outside.
+
+    Raises
+    ------
+    ModelError
+        If they are known, and one is outside or negative.
+    """
+    if indices.data is not None and not indices.is_parameter:
+        _check_inside(indices.data, input_x.shape[: indices.shape[-1]], 0)
+    return apply("gather_nd", input_x, indices)
 
 
 def gather_elements(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -431,31 +387,9 @@ def zeros_like(input: Tensor, *, dtype: str | None = None) -> Tensor:
     return made if dtype is None else made.astype(dtype)
 
 
-# Losses
-
-
-def binary_cross_entropy(
-    logits: Tensor, labels: Tensor, weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
-    """Return the cross entropy of probabilities, each of a choice of its own."""
-    check_choice("reduction", reduction, ("none", "mean", "sum"))
-    losses = apply("binary_cross_entropy", logits, labels)
-    losses = losses if weight is None else losses * weight
-    if reduction == "none":
-        return losses
-    return losses.mean() if reduction == "mean" else losses.sum()
-
-
-top_k = topk
-
 __all__ = [
     "add",
-    "argmax",
-    "argmin",
-    "binary_cross_entropy",
     "clip",
-    "cumprod",
-    "cumsum",
     "div",
     "dropout",
     "fill",
@@ -463,13 +397,12 @@ __all__ = [
     "gather",
     "gather_d",
     "gather_elements",
+    "gather_nd",
     "gelu",
     "isclose",
     "leaky_relu",
     "matmul",
-    "max",
     "maximum",
-    "min",
     "minimum",
     "mul",
     "one_hot",
@@ -478,19 +411,15 @@ __all__ = [
     "pad",
     "polygamma",
     "pow",
-    "prod",
     "reciprocal",
     "softmax",
     "softplus",
-    "sort",
     "split",
     "sqrt",
     "sub",
     "svd",
     "tensor_dot",
     "tile",
-    "top_k",
-    "topk",
     "where",
     "zeros_like",
 ]

@@ -11,6 +11,7 @@ from shardwright.mindspore.ops import (
     arrays,
     convolutions,
     functions,
+    losses,
     messages,
     primitives,
     reductions,
@@ -23,6 +24,7 @@ from shardwright.mindspore.ops.functional import Depend, Shape
 _PARTS = (
     adapted,
     functions,
+    losses,
     primitives,
     arrays,
     convolutions,

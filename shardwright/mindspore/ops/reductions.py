@@ -1,11 +1,11 @@
-"""Reductions whose strategies may split what they reduce: each rank its part, then all parts."""
+"""Reductions and orders; of a primitive the strategy may split what it reduces."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from shardwright.operators.reduction.reduce import reduced_axes
 from shardwright.ops.primitive import Primitive
-from shardwright.tensor import Tensor, apply
+from shardwright.tensor import Axis, Tensor, apply, apply_all
 
 
 class _InStages(Primitive):
@@ -67,4 +67,83 @@ class ReduceProd(_InStages):
     operator = "reduce_prod"
 
 
-__all__ = ["ReduceMax", "ReduceMin", "ReduceProd"]
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Return where the greatest element stands, of all or along a dimension."""
+    return input.argmax(dim, keepdim)
+
+
+def argmin(input: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return where the least element stands, of all or along a dimension."""
+    return input.argmin(axis, keepdims)
+
+
+def max(input: Tensor, axis: int | None = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the greatest element and where it stands; of all elements it stands at 0."""
+    made: tuple[Tensor, Tensor] = input.max(
+        axis, keepdims and axis is not None, return_indices=True
+    )
+    return made
+
+
+def min(input: Tensor, axis: int | None = None, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the least element and where it stands; of all elements it stands at 0."""
+    made: tuple[Tensor, Tensor] = input.min(
+        axis, keepdims and axis is not None, return_indices=True
+    )
+    return made
+
+
+def prod(
+    input: Tensor, axis: Axis = None, keep_dims: bool = False, dtype: str | None = None
+) -> Tensor:
+    """Return the product over dimensions; of whole numbers in int64 unless a type is given."""
+    return apply("reduce_prod", _counted(input, dtype), axis=axis, keep_dims=keep_dims)
+
+
+def cumsum(input: Tensor, axis: int, dtype: str | None = None) -> Tensor:
+    """Return the sums of the elements up to each, in an element type if one is given."""
+    return apply("cumsum", input if dtype is None else input.astype(dtype), axis=axis)
+
+
+def cumprod(input: Tensor, dim: int, dtype: str | None = None) -> Tensor:
+    """Return the products of the elements up to each; of whole numbers in int64."""
+    return apply("cumprod", _counted(input, dtype), axis=dim)
+
+
+def sort(input_x: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the elements in order along a dimension, and where they stood."""
+    values, places = apply_all("sort", input_x, axis=axis, descending=descending)
+    return values, places.astype("int32")
+
+
+def topk(
+    input: Tensor, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return the greatest or least elements along a dimension, and where they stand."""
+    axis = -1 if dim is None else dim
+    values, places = apply_all("top_k", input, k=k, axis=axis, largest=largest)
+    return values, places.astype("int32")
+
+
+def _counted(x: Tensor, dtype: str | None) -> Tensor:
+    """Return what a product is computed of: whole numbers in int64."""
+    return x.astype(dtype or (x.dtype if x.type.is_float else "int64"))
+
+
+top_k = topk
+
+__all__ = [
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "argmax",
+    "argmin",
+    "cumprod",
+    "cumsum",
+    "max",
+    "min",
+    "prod",
+    "sort",
+    "top_k",
+    "topk",
+]

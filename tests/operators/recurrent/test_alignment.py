@@ -59,3 +59,25 @@ def test_losses_and_gradients_are_those_of_all_paths(blank: int, zero_infinity: 
         found = gradient[: steps[n], n]
         np.testing.assert_allclose(found, slope[n] * right, rtol=1e-12, atol=1e-14)
         assert not gradient[steps[n] :, n].any()
+
+
+def test_prefixes_are_sums_over_the_paths_that_reach_a_state() -> None:
+    rng = np.random.default_rng(1)
+    logs = rng.normal(size=(4, 2, CLASSES))
+    labels, steps, counts = np.array([[1, 2], [1, -7]]), np.array([4, 3]), np.array([2, 1])
+    found = run("ctc_prefixes", logs, labels, steps, counts, blank=0)
+    assert found.shape == (2, 4, 5)
+    for n, states in enumerate(((0, 1, 0, 2, 0), (0, 1, 0))):
+        for step in range(4):
+            expected = np.full(5, -np.inf)
+            if step < steps[n]:
+                for path in product(range(len(states)), repeat=step + 1):
+                    moves = zip((-1, *path), path, strict=False)
+                    if all(0 <= b - a <= 1 or (a, b) in ((-1, 1), (1, 3)) for a, b in moves):
+                        classes = [states[state] for state in path]
+                        likely = logs[np.arange(step + 1), n, classes].sum()
+                        expected[path[-1]] = np.logaddexp(expected[path[-1]], likely)
+            if step < steps[n]:
+                np.testing.assert_allclose(found[n, step], expected, rtol=1e-12)
+            else:
+                assert np.isinf(found[n, step]).all()
