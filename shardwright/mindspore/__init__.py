@@ -56,7 +56,7 @@ from shardwright.mindspore.gradients import grad, value_and_grad
 from shardwright.mindspore import mint as mint  # isort: skip
 from shardwright.mindspore import runtime as runtime  # isort: skip
 from shardwright.mindspore.cells import SplitCells as SplitCells
-from shardwright.mindspore.parallel import AutoParallel, Layout
+from shardwright.mindspore.parallel import AutoParallel, Layout, shard
 from shardwright.mindspore.parallel import nn as _spread_nn  # noqa: F401
 from shardwright.mindspore.paths import make_known
 from shardwright.mindspore.pipelines import lazy_inline, sync_pipeline_shared_parameters
@@ -126,6 +126,7 @@ __all__ = [
     "set_offload_context",
     "set_ps_context",
     "set_seed",
+    "shard",
     "sync_pipeline_shared_parameters",
     "train",
     "uint8",

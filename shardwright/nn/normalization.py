@@ -99,7 +99,7 @@ def _last(shape: int | tuple[int, ...] | list[int]) -> int:
     return sizes[0]
 
 
-class _BatchStatistics(Composition):
+class BatchStatistics(Composition):
     """Normalization by the statistics of a batch, which are returned, too."""
 
     def __init__(self, epsilon: float) -> None:
@@ -158,7 +158,7 @@ class BatchNorm(Cell):
             raise wrong_value("momentum", momentum, "a number from 0 to 1")
         self.parts = parts
         self.eps = eps
-        self.bn_train = _BatchStatistics(eps)
+        self.bn_train = BatchStatistics(eps)
         self.momentum = momentum
         self.moving_mean = _moving(moving_mean_init, num_features, dtype)
         self.moving_variance = _moving(moving_var_init, num_features, dtype)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
 from shardwright.ops.composite import (
     Assign,
@@ -129,6 +129,12 @@ class Made(Composition):
         made = self.compose(*arguments)  # type: ignore[attr-defined]
         if self.in_strategy is None or not is_tracing():
             return made
+        (counts,) = self.in_strategy
+        if len(counts) != 1 or made.size % counts[0]:
+            raise StrategyError(
+                f"the strategy {self.in_strategy} of `{type(self).__name__}` does not divide the "
+                f"{made.size} numbers that it makes"
+            )
         same = apply_all("identity", made)
         record_strategy(same, [made], self.in_strategy, None)
         return same[0]

@@ -190,7 +190,7 @@ def test_primitives_with_arguments_of_mindspore():
         (lambda: operations.Conv2D(4, 3, mode=0), "`mode` is 0, expected 1"),
         (lambda: operations.Conv2D(4, 3, pad_mode="full"), "`pad_mode` is `full`"),
         (lambda: operations.Add().set_device("TPU"), "`device_target` is `TPU`"),
-        (lambda: operations.Gather().add_prim_attr("manual_split", 1), "`name` is `manual_split`"),
+        (lambda: operations.Gather().add_prim_attr("fake_split", 1), "`name` is `fake_split`"),
         (lambda: operations.StridedSlice(ellipsis_mask=1), "`ellipsis_mask` is 1, expected 0"),
         (lambda: ms.parallel.set_algo_parameters(tensor_slice_align_size=0), "expected an integer"),
     ],

@@ -1,17 +1,53 @@
 """Normalizations, with MindSpore's arguments."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from shardwright.communication import get_batch_parts
 from shardwright.ir.values import NOT_NEGATIVE, check_choice, check_flag, wrong_value
 from shardwright.mindspore.ops import primitives
 from shardwright.nn import normalization as own
 from shardwright.nn.cell import Cell
-from shardwright.nn.normalization import BatchNorm
+from shardwright.nn.normalization import BatchNorm, BatchStatistics
 from shardwright.parameter import Init, Parameter
 from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer
+
+
+class _Statistics(BatchStatistics):
+    """Normalization by the statistics of a batch, or of the parts that groups of ranks have."""
+
+    group_size: object = None
+
+    def add_prim_attr(self, name: str, value: object) -> Self:
+        """Set ``group_size``, how many ranks share statistics, or another attribute."""
+        if name != "group_size":
+            return super().add_prim_attr(name, value)
+        self.group_size = value
+        return self
+
+    def parts(self) -> int | None:
+        """Return into how many parts groups of ranks divide the batch; None without groups.
+
+        Raises
+        ------
+        OptionError
+            If groups are no power of two of the ranks that divide the batch alone.
+        """
+        if self.group_size is None:
+            return None
+        counts = self.in_strategy[0] if self.in_strategy else (1,)
+        ranks, size = counts[0], self.group_size
+        fits = isinstance(size, int) and size > 0 and size & (size - 1) == 0 and ranks % size == 0
+        if not fits or any(count > 1 for count in counts[1:]):
+            raise wrong_value(
+                "group_size",
+                size,
+                f"a power of two that divides the {ranks} slices of the batch, and no other "
+                f"dimension that is split (the strategy is {counts})",
+            )
+        assert isinstance(size, int)
+        return ranks // size
 
 
 class _BatchNorm(BatchNorm):
@@ -73,6 +109,7 @@ class _BatchNorm(BatchNorm):
         if use_batch_statistics is not None:
             check_flag("use_batch_statistics", use_batch_statistics)
         self.use_batch_statistics = use_batch_statistics
+        self.bn_train = self._statistics = _Statistics(eps)
 
     @property
     def trains(self) -> bool:
@@ -88,7 +125,7 @@ class _BatchNorm(BatchNorm):
     def construct(self, x: Tensor) -> Tensor:
         """Normalize, and move the means and variances."""
         if self._own_parts:
-            self.parts = get_batch_parts()
+            self.parts = self._statistics.parts() or get_batch_parts()
         return super().construct(x)
 
 

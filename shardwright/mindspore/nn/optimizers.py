@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 from shardwright import nn
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.values import wrong_value
+from shardwright.mindspore.context import get_context
 from shardwright.nn.lars import LARS
 from shardwright.nn.optimizers import Optimizer, Parameters, Rate
 from shardwright.operators.models.loss_scale import SCALES
+from shardwright.ops.primitive import OnAnyDevice
 
 _UNDECAYED = ("beta", "gamma")
 
@@ -36,6 +38,21 @@ class _Filtered(_Scaled):
         for parameter in parameters:
             left_out = any(word in getattr(parameter, "name", "") for word in _UNDECAYED)
             super()._add([parameter], {decay: 0.0} if left_out else own)
+
+
+class _OfRows:
+    """What scripts say of the device that updates rows of tables: it is that of the program."""
+
+    sparse_opt = OnAnyDevice()
+
+    @property
+    def target(self) -> str:
+        """The device that updates parameters."""
+        return str(get_context("device_target"))
+
+    @target.setter
+    def target(self, value: str) -> None:
+        self.sparse_opt.set_device(value)
 
 
 def _refuse(name: str, expected: object, **arguments: object) -> None:
@@ -107,7 +124,7 @@ class AdamWeightDecay(_Filtered, nn.AdamWeightDecay):
         return {"bias_correction": "none"}
 
 
-class Adam(_Filtered, nn.Adam):
+class Adam(_OfRows, _Filtered, nn.Adam):
     """Adam; ``weight_decay`` times a parameter is added to its gradient.
 
     The bias of the moments is corrected in the learning rate, so ``eps`` is added as it is. The
@@ -174,7 +191,7 @@ class LazyAdam(Adam):
         )
 
 
-class FTRL(_Scaled, nn.FTRL):
+class FTRL(_OfRows, _Scaled, nn.FTRL):
     """Follow the regularized leader; see `shardwright.nn.FTRL`."""
 
     def __init__(

@@ -8,11 +8,15 @@ from typing import Any
 from shardwright import ops as own
 from shardwright.mindspore.gradients import GradOperation, grad, value_and_grad
 from shardwright.mindspore.ops import composite, functional, operations
+from shardwright.mindspore.ops.composite import HyperMap, Map, MultitypeFuncGraph, partial
 from shardwright.mindspore.ops.creation import arange, eye, full, linspace, ones, zeros
 from shardwright.mindspore.ops.functional import Shape, scalar_to_tensor, shape
 
 __all__ = [
     "GradOperation",
+    "HyperMap",
+    "Map",
+    "MultitypeFuncGraph",
     "Shape",
     "arange",
     "composite",
@@ -23,6 +27,7 @@ __all__ = [
     "linspace",
     "ones",
     "operations",
+    "partial",
     "scalar_to_tensor",
     "shape",
     "value_and_grad",

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from shardwright import ops as own
 from shardwright.ir.values import check_choice, check_flag, check_type, wrong_value
 from shardwright.mindspore.ops import functions, losses
+from shardwright.mindspore.ops.fields import ByFields
 from shardwright.mindspore.ops.resizing import ResizeBilinear
 from shardwright.ops.composite import Composition
 from shardwright.ops.primitive import Primitive
@@ -281,7 +282,7 @@ class BroadcastTo(Primitive):
         return made
 
 
-class Gather(own.Gather):
+class Gather(ByFields, own.Gather):
     """Slices along a dimension, by index; in each of some first dimensions apart.
 
     Negative positions count from the end, unless it is told how it is split.
@@ -294,11 +295,24 @@ class Gather(own.Gather):
 
     def __call__(self, input_params: Tensor, input_indices: Tensor, axis: int = 0) -> Tensor:
         """Look up."""
+        if self._fields:
+            return self.by_fields(input_params, input_indices, axis)
         if self.batch_dims:
             return functions.gather(input_params, input_indices, axis, self.batch_dims)
         if self.in_strategy is None and self.out_strategy is None:
             input_indices = functions.from_begin(input_indices, input_params.shape[axis])
         made: Tensor = super().__call__(input_params, input_indices, axis)
+        return made
+
+
+class EmbeddingLookup(ByFields, own.EmbeddingLookup):
+    """Rows of a table whose first row has a number; rows outside of it are zero."""
+
+    def __call__(self, input_params: Tensor, input_indices: Tensor, offset: int = 0) -> Tensor:
+        """Look up."""
+        if self._fields:
+            return self.by_fields(input_params, input_indices, offset)
+        made: Tensor = super().__call__(input_params, input_indices, offset)
         return made
 
 
@@ -413,6 +427,7 @@ __all__ = [
     "CumProd",
     "Cummin",
     "Div",
+    "EmbeddingLookup",
     "FillV2",
     "Gather",
     "IsClose",

@@ -1,5 +1,113 @@
-"""Functions of functions: `GradOperation`."""
+"""Functions of functions: `GradOperation`, and what is done to each of several tensors."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from shardwright.ir.errors import ModelError
 from shardwright.mindspore.gradients import GradOperation
+from shardwright.tensor import Tensor
 
-__all__ = ["GradOperation"]
+_KINDS: dict[str, tuple[type, ...]] = {
+    "Tensor": (Tensor,),
+    "Number": (int, float),
+    "Bool": (bool,),
+    "Tuple": (tuple,),
+    "List": (list,),
+    "String": (str,),
+    "Function": (),
+}
+
+
+class MultitypeFuncGraph:
+    """A function with a body for each list of kinds of arguments.
+
+    Parameters
+    ----------
+    name : str
+        What the function is called.
+    read_value : bool
+        Has no meaning here: tensors are values.
+    """
+
+    def __init__(self, name: str, read_value: bool = False) -> None:
+        self.name, self.entries = name, list[tuple[tuple[str, ...], Callable[..., Any]]]()
+
+    def register(self, *kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator of the body for kinds of arguments: ``Tensor``, ``Number``, ..."""
+
+        def registered(body: Callable[..., Any]) -> Callable[..., Any]:
+            self.entries.append((kinds, body))
+            return body
+
+        return registered
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the body that was registered for the arguments.
+
+        Raises
+        ------
+        ModelError
+            If there is none.
+        """
+        for kinds, body in self.entries:
+            if len(kinds) == len(arguments) and all(map(_is_kind, arguments, kinds)):
+                return body(*arguments)
+        given = tuple(type(argument).__name__ for argument in arguments)
+        raise ModelError(f"`{self.name}` has no body for arguments of the types {given}")
+
+
+def _is_kind(argument: object, kind: str) -> bool:
+    if kind == "Function":
+        return callable(argument) and not isinstance(argument, Tensor)
+    if kind == "Number" and isinstance(argument, bool):
+        return False
+    return isinstance(argument, _KINDS.get(kind, ()))
+
+
+class Map:
+    """Calls a function on the first, second, ... items of tuples or lists.
+
+    Parameters
+    ----------
+    ops : callable, optional
+        The function; else it is given with the items.
+    reverse : bool
+        Has no meaning here: calls have no effects that depend on their order.
+    """
+
+    def __init__(self, ops: Callable[..., Any] | None = None, reverse: bool = False) -> None:
+        self.ops, self.reverse = ops, reverse
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        """Return the results in a tuple.
+
+        Raises
+        ------
+        ModelError
+            If there are different numbers of items.
+        """
+        function, items = (
+            (self.ops, arguments) if self.ops is not None else (arguments[0], arguments[1:])
+        )
+        if len({len(each) for each in items}) != 1:
+            raise ModelError(
+                f"`{type(self).__name__}` is given {[len(each) for each in items]} items, expected "
+                f"as many of each"
+            )
+        return tuple(self._called(function, each) for each in zip(*items, strict=True))
+
+    def _called(self, function: Callable[..., Any], items: Sequence[Any]) -> Any:
+        return function(*items)
+
+
+class HyperMap(Map):
+    """Calls a function on the items of tuples or lists, also on those within them."""
+
+    def _called(self, function: Callable[..., Any], items: Sequence[Any]) -> Any:
+        if all(isinstance(item, tuple | list) for item in items):
+            return HyperMap(function)(*items)
+        return function(*items)
+
+
+__all__ = ["GradOperation", "HyperMap", "Map", "MultitypeFuncGraph", "partial"]

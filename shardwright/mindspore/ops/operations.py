@@ -5,6 +5,7 @@ from functools import cache, wraps
 from typing import Any
 
 from shardwright import ops as own
+from shardwright.ir.values import wrong_value
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.ops import (
     adapted,
@@ -14,6 +15,7 @@ from shardwright.mindspore.ops import (
     losses,
     messages,
     primitives,
+    products,
     reductions,
     resizing,
     sampling,
@@ -26,6 +28,7 @@ _PARTS = (
     functions,
     losses,
     primitives,
+    products,
     arrays,
     convolutions,
     messages,
@@ -50,8 +53,22 @@ def __getattr__(name: str) -> Any:
 def _as_mindspore(kind: type) -> type:
     """Return a primitive whose constructor and `shard` raise errors that MindSpore raises, too."""
     known = {name: _raising(getattr(kind, name)) for name in _RAISING if hasattr(kind, name)}
+    if "shard" in known:
+        known["shard"] = _raising(_with_operands(kind))
     named = {"__doc__": kind.__doc__, "__module__": __name__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), known | named)
+
+
+def _with_operands(kind: Any) -> Callable[..., Any]:
+    """Return the `shard` of a primitive, which needs the slices of operands."""
+
+    @wraps(kind.shard)
+    def shard(self: Any, in_strategy: Any = None, out_strategy: Any = None) -> Any:
+        if in_strategy is None and out_strategy is not None:
+            raise wrong_value("out_strategy", out_strategy, "None without `in_strategy`")
+        return kind.shard(self, in_strategy, out_strategy)
+
+    return shard
 
 
 def _raising(function: Callable[..., Any]) -> Callable[..., Any]:

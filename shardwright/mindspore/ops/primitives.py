@@ -4,19 +4,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from shardwright import ops as own
-from shardwright.ir.errors import StrategyError
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
     SHARE,
     check_choice,
-    check_flag,
     wrong_value,
 )
 from shardwright.mindspore.ops import functions
 from shardwright.operators.windows.geometry import make_windows
 from shardwright.ops.primitive import Primitive
-from shardwright.ops.sharding import shard
 from shardwright.tensor import Tensor, TracedTensor
 from shardwright.tracer import current_tracer, is_tracing
 
@@ -69,6 +66,7 @@ class _Convolution(Primitive):
             groups=group,
         )
         self.out_channel, self.kernel_size = out_channel, _each(kernel_size, count)
+        self._stride = stride
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """Convolve.
@@ -83,6 +81,10 @@ class _Convolution(Primitive):
         return result
 
     def _check(self, weight: Tensor) -> None:
+        count = len(self.kernel_size)
+        sizes = () if isinstance(self._stride, int) else tuple(self._stride)
+        if any(size != 1 for size in sizes[:-count]):
+            raise wrong_value("stride", sizes, f"1 for all but the last {count} dimensions")
         if (weight.shape[0], *weight.shape[2:]) != (self.out_channel, *self.kernel_size):
             expected = f"({self.out_channel}, in_channel / group, {self.kernel_size})"
             raise wrong_value("weight", weight.shape, f"the shape {expected}")
@@ -153,55 +155,6 @@ class Conv2DTranspose(_Convolution):
         self.attributes = {**self._windows, "padding": windows.padding, "size": sizes[2:]}
         result: Tensor = Primitive.__call__(self, dout, weight)
         return result
-
-
-class MatMul(own.MatMul):  # type: ignore[misc]
-    """The product of two matrices; with ``enable_nd_tp`` split along two axes of devices.
-
-    Then the operand's last dimension is split along both axes, and the weight's first and second
-    along one each: the operand is gathered along the second, and the sums along the first are
-    scattered over the columns of the result.
-    """
-
-    _along_two = False
-
-    def add_prim_attr(self, name: str, value: object) -> Self:
-        """Set ``enable_nd_tp``, or another attribute; see `OnAnyDevice.add_prim_attr`."""
-        if name != "enable_nd_tp":
-            return super().add_prim_attr(name, value)
-        check_flag("value", value)
-        if value and (self.attributes.get("transpose_a") or self.attributes.get("transpose_b")):
-            raise wrong_value("enable_nd_tp", value, "False: an operand is transposed")
-        self._along_two = bool(value)
-        return self
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Multiply.
-
-        Raises
-        ------
-        StrategyError
-            If the strategy is not one along two axes, and ``enable_nd_tp`` says it is.
-        """
-        pins = self.in_strategy
-        if not self._along_two or pins is None:
-            made: Tensor = super().__call__(x, y)
-            return made
-        if len(pins) != 2 or len(pins[1]) != 2 or pins[0][-1] != pins[1][0] * pins[1][1]:
-            raise StrategyError(
-                f"the strategy {pins} of `MatMul` is not one along two axes: `enable_nd_tp` splits "
-                f"the last dimension of the operand by both axes of the weight",
-                hint='such as `layout("None", ("x", "y"))` and `layout("x", "y")`',
-            )
-        (*rows, both), (first, second) = pins
-        moved = shard(_same, ((*rows, both),))(x)
-        product = own.MatMul().shard(((*rows, first), (first, second)))(moved, y)
-        result: Tensor = shard(_same, ((*rows, both),))(product)
-        return result
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 class _Pool(Primitive):
@@ -468,7 +421,6 @@ __all__ = [
     "GatherD",
     "GatherV2",
     "LayerNorm",
-    "MatMul",
     "MaxPool",
     "PReLU",
     "SparseGatherV2",
