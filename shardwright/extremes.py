@@ -1,4 +1,4 @@
-"""The greatest and the least elements of a tensor, by the arguments of its methods.
+"""Reductions of a tensor, by the arguments of its methods.
 
 As in MindSpore 2.10, ``x.max(1)`` and ``x.max(dim=1)`` return the elements and where they stand,
 ``x.max(axis=1)`` and ``x.max()`` the elements alone.
@@ -68,3 +68,40 @@ def position(
         return apply(f"arg{which}", tensor, axis=axis, keep_dims=keep)
     found = apply(f"arg{which}", tensor.reshape(-1), axis=0)
     return found.reshape((1,) * tensor.ndim) if keep else found
+
+
+def reduction(
+    operator: str,
+    tensor: Any,
+    axis: Axis,
+    keep: bool,
+    apply: Callable[..., Any],
+    *,
+    dim: Axis = None,
+    keepdim: bool = False,
+    keepdims: bool = False,
+    dtype: str | None = None,
+) -> Any:
+    """Return a reduction over dimensions, which have two names, as what keeps them has three.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    tensor : Tensor
+        The tensor.
+    axis, dim : int, tuple of int or None
+        The dimensions; all if neither is given.
+    keep, keepdim, keepdims : bool
+        Whether they stay, with size one.
+    apply : callable
+        Records an operator.
+    dtype : str, optional
+        The element type that is reduced in; unless given that of the tensor, but int64 for sums of
+        whole numbers and truth values.
+    """
+    if dtype is None and operator == "reduce_sum" and not tensor.type.is_float:
+        dtype = "int64"
+    tensor = tensor if dtype in (None, tensor.dtype) else tensor.astype(dtype)
+    axis = dim if axis is None else axis
+    return apply(operator, tensor, axis=axis, keep_dims=bool(keep or keepdim or keepdims))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shardwright.eager import values_of
-from shardwright.extremes import extremes, position
+from shardwright.extremes import extremes, position, reduction
 from shardwright.indexing import Item, beside, common_type, indexed, place_of, size_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
@@ -307,13 +307,13 @@ class Tensor:
 
     # Reductions
 
-    def sum(self, axis: Axis = None, keep_dims: bool = False) -> "Tensor":
-        """Return the sum over the dimensions `axis` (None: all)."""
-        return apply("reduce_sum", self, axis=axis, keep_dims=keep_dims)
+    def sum(self, axis: Axis = None, keep_dims: bool = False, **how: Any) -> "Tensor":
+        """Return the sum over the dimensions `axis` (None: all); see `reduction` for `how`."""
+        return reduction("reduce_sum", self, axis, keep_dims, apply, **how)
 
-    def mean(self, axis: Axis = None, keep_dims: bool = False) -> "Tensor":
-        """Return the mean over the dimensions `axis` (None: all)."""
-        return apply("reduce_mean", self, axis=axis, keep_dims=keep_dims)
+    def mean(self, axis: Axis = None, keep_dims: bool = False, **how: Any) -> "Tensor":
+        """Return the mean over the dimensions `axis` (None: all); see `reduction` for `how`."""
+        return reduction("reduce_mean", self, axis, keep_dims, apply, **how)
 
     def max(self, *dim: Any, **how: Any) -> Any:
         """Return the greatest elements, and for `max(1)` or `max(dim=1)` their positions, too."""

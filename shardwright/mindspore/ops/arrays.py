@@ -222,21 +222,14 @@ class Tile(OnAnyDevice):
 
 
 class Diag(Composition):
-    """A square matrix with the elements of a vector on its diagonal."""
+    """A square matrix with a vector on its diagonal; any tensor has each dimension twice."""
 
     def compose(self, input_x: Tensor) -> Tensor:
-        """Put on the diagonal.
-
-        Raises
-        ------
-        ModelError
-            If the tensor is no vector.
-        """
-        if input_x.ndim != 1:
-            raise ModelError(f"`Diag` takes a vector, the tensor has the shape {input_x.shape}")
-        diagonal = Tensor(np.eye(input_x.shape[0], dtype=bool))
+        """Put on the diagonal."""
+        diagonal = Tensor(np.eye(input_x.size, dtype=bool))
         zero = apply("fill", shape=(), value=0.0, dtype=input_x.dtype)
-        return apply("where", diagonal, apply("expand_dims", input_x, axis=0), zero)
+        made = apply("where", diagonal, input_x.reshape((1, input_x.size)), zero)
+        return made if input_x.ndim == 1 else made.reshape(input_x.shape * 2)
 
 
 class UnsortedSegmentProd(Composition):

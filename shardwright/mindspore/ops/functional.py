@@ -4,6 +4,8 @@ from typing import Any
 
 from shardwright import ops as own
 from shardwright.mindspore.ops import convolutions, functions, losses, reductions
+from shardwright.mindspore.ops.formulas import FORMULAS, SAME
+from shardwright.mindspore.ops.shapes import SHAPES
 from shardwright.tensor import Tensor
 
 
@@ -41,5 +43,9 @@ def scalar_to_tensor(input_x: float | bool, dtype: str = "float32") -> Tensor:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"no operator is called `{name}`")
+    name = SAME.get(name, name)
+    for table in (FORMULAS, SHAPES):
+        if name in table:
+            return table[name]
     parts = (functions, convolutions, losses, reductions)
     return getattr(next((part for part in parts if name in part.__all__), own), name)

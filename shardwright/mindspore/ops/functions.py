@@ -59,7 +59,7 @@ def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     return apply("power", base, exponent)
 
 
-def _beside(operator: str, x: Operand, y: Operand) -> Tensor:
+def beside_each(operator: str, x: Operand, y: Operand) -> Tensor:
     """Apply an operator of two operands, of which one may be a number: it meets a tensor."""
     first, second = (beside(a, b) if isinstance(a, Tensor) else a for a, b in ((x, y), (y, x)))
     return apply(operator, first, second)
@@ -67,27 +67,27 @@ def _beside(operator: str, x: Operand, y: Operand) -> Tensor:
 
 def add(input: Operand, other: Operand) -> Tensor:
     """Add."""
-    return _beside("add", input, other)
+    return beside_each("add", input, other)
 
 
 def sub(input: Operand, other: Operand) -> Tensor:
     """Subtract."""
-    return _beside("sub", input, other)
+    return beside_each("sub", input, other)
 
 
 def mul(input: Operand, other: Operand) -> Tensor:
     """Multiply."""
-    return _beside("mul", input, other)
+    return beside_each("mul", input, other)
 
 
 def maximum(input: Operand, other: Operand) -> Tensor:
     """Return the greater of two elements."""
-    return _beside("maximum", input, other)
+    return beside_each("maximum", input, other)
 
 
 def minimum(input: Operand, other: Operand) -> Tensor:
     """Return the lesser of two elements."""
-    return _beside("minimum", input, other)
+    return beside_each("minimum", input, other)
 
 
 def sqrt(x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def reciprocal(input: Tensor) -> Tensor:
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """Divide, and round if asked: ``floor`` or ``trunc``."""
     if rounding_mode is None:
-        return _beside("div", real(input), real(other))
+        return beside_each("div", real(input), real(other))
     made: Tensor = own.DivMod()(input, other, rounding_mode)
     return made
 
@@ -139,7 +139,7 @@ def clip(
     """Return the operand within bounds, of which one may be left out."""
     for bound, operator in ((min, "maximum"), (max, "minimum")):
         if bound is not None:
-            input = _beside(operator, input, bound)
+            input = beside_each(operator, input, bound)
     return input
 
 

@@ -21,7 +21,9 @@ from shardwright.mindspore.ops import (
     sampling,
     updates,
 )
+from shardwright.mindspore.ops.formulas import FORMULAS, SAME
 from shardwright.mindspore.ops.functional import Depend, Shape
+from shardwright.mindspore.ops.shapes import SHAPES
 
 _PARTS = (
     adapted,
@@ -37,7 +39,8 @@ _PARTS = (
     sampling,
     updates,
 )
-_OWN = {name: getattr(part, name) for part in reversed(_PARTS) for name in part.__all__}
+_OWN = FORMULAS | SHAPES
+_OWN |= {name: getattr(part, name) for part in reversed(_PARTS) for name in part.__all__}
 _RAISING = ("__init__", "shard", "add_prim_attr", "set_device")
 __all__ = ["Depend", "Shape"]
 
@@ -45,6 +48,7 @@ __all__ = ["Depend", "Shape"]
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"no operator is called `{name}`")
+    name = SAME.get(name, name)
     item = _OWN[name] if name in _OWN else getattr(own, name)
     return _as_mindspore(item) if isinstance(item, type) else item
 
