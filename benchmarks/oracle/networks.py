@@ -100,6 +100,18 @@ def networks(ms):
         def construct(self, users, items):
             return self.deep(ops.concat((self.users(users), self.items(items)), 1))
 
+    class Words(nn.Cell):
+        """A model of language by an LSTM of two layers."""
+
+        def __init__(self, words=1000, width=128):
+            super().__init__()
+            self.table = nn.Embedding(words, width)
+            self.lstm = nn.LSTM(width, width, 2, batch_first=True)
+            self.head = nn.Dense(width, words)
+
+        def construct(self, tokens):
+            return self.head(self.lstm(self.table(tokens))[0])
+
     def lenet():
         return nn.SequentialCell(
             nn.Conv2d(1, 6, 5, pad_mode="valid"),
@@ -171,6 +183,7 @@ def networks(ms):
         "volumes": (volumes, [(2, 1, 4, 4, 4)]),
         "GPT, small": (Gpt, [((8, 64), 1000)]),
         "attention": (Encoder, [((3, 7), 50)]),
+        "LSTM": (Words, [((8, 32), 1000)]),
         "recommender": (Recommender, [((9,), 20), ((9,), 30)]),
     }
 

@@ -22,7 +22,7 @@ import numpy as np
 from compare import HERE, SIDES, version
 from networks import inputs_of, networks
 
-TIMED = ("MLP", "LeNet", "ResNet-18, CIFAR, width 16", "GPT, small")
+TIMED = ("MLP", "LeNet", "ResNet-18, CIFAR, width 16", "GPT, small", "LSTM")
 TURNS = 5  # of each side; twice as many take twice the time, of half as many there is no middle
 SECONDS = 0.5  # of a turn, at least a step; half of it is one step of the slower networks
 

@@ -90,13 +90,17 @@ from shardwright.nn.rates import (
     polynomial_decay_lr,
     warmup_lr,
 )
+from shardwright.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from shardwright.nn.transformer import FeedForward, MultiheadAttention, TransformerLayer
 
 __all__ = [
     "ELU",
     "FTRL",
     "GELU",
+    "GRU",
     "LARS",
+    "LSTM",
+    "RNN",
     "SGD",
     "Adagrad",
     "Adam",
@@ -124,6 +128,7 @@ __all__ = [
     "ExponentialDecayLR",
     "FeedForward",
     "Flatten",
+    "GRUCell",
     "GatedDeltaNet",
     "GatedFeedForward",
     "GlobalAvgPool",
@@ -138,6 +143,7 @@ __all__ = [
     "InstanceNorm3d",
     "InverseDecayLR",
     "L1Loss",
+    "LSTMCell",
     "Lamb",
     "LatentAttention",
     "LayerNorm",
@@ -159,6 +165,7 @@ __all__ = [
     "PolynomialDecayLR",
     "RMSNorm",
     "RMSProp",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "Reach",

@@ -405,6 +405,12 @@ _ACTIVATIONS: dict[str, Callable[[], Cell]] = {
     "hsigmoid": HSigmoid,
     "softplus": Softplus,
     "mish": Mish,
+    "prelu": PReLU,
+    "fast_gelu": lambda: Activation(ops.FastGelu()),
+    "softsign": lambda: Activation(ops.Softsign()),
+    "softshrink": lambda: Activation(ops.SoftShrink()),
+    "hshrink": lambda: Activation(ops.HardShrink()),
+    "selu": lambda: Activation(ops.Selu()),
 }
 
 

@@ -7,8 +7,8 @@ from shardwright.ir.errors import ModelError
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.loss import emit_cross_entropy
 from shardwright.ops.composite import Composition
-from shardwright.tensor import Tensor, TracedTensor, apply
-from shardwright.tracer import current_tracer
+from shardwright.tensor import Tensor, TracedTensor, apply, computed
+from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -176,6 +176,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, sparse: bool) -> Tensor:
             f"labels of type {labels.type} stand for {kind} of scores of shape {logits.shape}, "
             f"they must have the shape {expected}"
         )
+    if not is_tracing():
+        made = computed(Tracer(1, {}, {}), lambda: (cross_entropy(logits, labels, sparse),), {})
+        return made[0]
     tracer = current_tracer()
     values = (logits.value(tracer), labels.value(tracer))
     return TracedTensor(emit_cross_entropy(tracer, *values, sparse))

@@ -5,6 +5,7 @@ from shardwright.mindspore.nn import utils
 from shardwright.mindspore.nn.attention import MultiheadAttention
 from shardwright.mindspore.nn.convolutions import Conv1d, Conv2d, Conv2dTranspose, Conv3d
 from shardwright.mindspore.nn.embeddings import EmbeddingLookup, MultiFieldEmbeddingLookup
+from shardwright.mindspore.nn.functions import CELLS
 from shardwright.mindspore.nn.layers import Dense, Dropout, Embedding, Flatten, PReLU
 from shardwright.mindspore.nn.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from shardwright.mindspore.nn.normalization import (
@@ -107,16 +108,21 @@ from shardwright.nn.rates import (
     polynomial_decay_lr,
     warmup_lr,
 )
+from shardwright.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
 MAELoss = L1Loss
+globals().update(CELLS)
 
 __all__ = [
     "ELU",
     "FTRL",
     "GELU",
+    "GRU",
     "LARS",
+    "LSTM",
     "MAE",
     "MSE",
+    "RNN",
     "SGD",
     "Accuracy",
     "Adagrad",
@@ -145,6 +151,7 @@ __all__ = [
     "ExponentialDecayLR",
     "FeedForward",
     "Flatten",
+    "GRUCell",
     "GatedFeedForward",
     "GlobalAvgPool",
     "GradAccumulation",
@@ -158,6 +165,7 @@ __all__ = [
     "InstanceNorm3d",
     "InverseDecayLR",
     "L1Loss",
+    "LSTMCell",
     "Lamb",
     "LayerNorm",
     "LazyAdam",
@@ -183,6 +191,7 @@ __all__ = [
     "PolynomialDecayLR",
     "RMSNorm",
     "RMSProp",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "RoutedExperts",
@@ -213,3 +222,4 @@ __all__ = [
     "utils",
     "warmup_lr",
 ]
+__all__ += sorted(CELLS)

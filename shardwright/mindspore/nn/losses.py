@@ -1,9 +1,10 @@
 """Losses with MindSpore's arguments."""
 
 from shardwright.ir.values import NOT_NEGATIVE, check_type, wrong_value
+from shardwright.mindspore.ops import losses
 from shardwright.nn import losses as own
 from shardwright.nn.losses import Loss, Reduction
-from shardwright.tensor import Tensor, apply
+from shardwright.tensor import Tensor
 
 
 class CrossEntropyLoss(Loss):
@@ -39,47 +40,9 @@ class CrossEntropyLoss(Loss):
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
-        if labels.type.is_float:
-            return self._by_shares(_classes_last(logits), _classes_last(labels))
-        scores = _classes_last(logits)
-        kept = apply("not_equal", labels, self.ignore_index)
-        known = apply("mask", labels, kept)
-        losses = apply("mask", own.cross_entropy(scores, known, sparse=True), kept)
-        weights = kept.astype(losses.dtype)
-        if self.weight is not None:
-            weights = weights * apply("gather", self.weight, known, axis=0)
-            losses = losses * weights
-        if self.label_smoothing:
-            losses = self._smoothed(losses, scores, kept)
-        if self.reduction != "mean":
-            return self.reduced(losses)
-        if not losses.ndim:
-            return losses / weights
-        return losses.sum() / weights.sum()
-
-    def _by_shares(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of weights of all classes."""
-        if self.label_smoothing:
-            even = self.label_smoothing / scores.shape[-1]
-            labels = labels * (1 - self.label_smoothing) + even
-        labels = labels if self.weight is None else labels * self.weight
-        losses = own.cross_entropy(scores, labels, sparse=False)
-        return self.reduced(losses)
-
-    def _smoothed(self, losses: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
-        """Return losses a share of which is that of all classes, equally."""
-        logs = apply("log_softmax", scores, axis=-1)
-        logs = logs if self.weight is None else logs * self.weight
-        every = apply("mask", -logs.sum(-1), kept)
-        share = self.label_smoothing
-        return losses * (1 - share) + every * (share / scores.shape[-1])
-
-
-def _classes_last(x: Tensor) -> Tensor:
-    """Return scores with the dimension of the classes, the second one if there is, as the last."""
-    if x.ndim < 3:
-        return x
-    return x.transpose(0, *range(2, x.ndim), 1)
+        return losses.cross_entropy(
+            logits, labels, self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        )
 
 
 class BCEWithLogitsLoss(own.BCEWithLogitsLoss):
@@ -106,9 +69,6 @@ class BCEWithLogitsLoss(own.BCEWithLogitsLoss):
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss."""
-        losses = apply("sigmoid_cross_entropy", logits, labels)
-        if self.pos_weight is not None:
-            # log(1 + exp(-x)) is the loss of a positive label.
-            more = labels * (self.pos_weight - 1.0)
-            losses = losses + more * apply("softplus", -logits)
-        return self.reduced(losses if self.weight is None else losses * self.weight)
+        return losses.binary_cross_entropy_with_logits(
+            logits, labels, self.weight, self.pos_weight, self.reduction
+        )

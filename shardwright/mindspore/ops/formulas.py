@@ -47,6 +47,7 @@ SAME = {
     "negative": "neg",
     "pinv": "pseudo_inverse",
     "sgn": "sign",
+    "soft_shrink": "softshrink",
     "subtract": "sub",
     "swapdims": "swapaxes",
     "true_divide": "div",
@@ -120,6 +121,7 @@ POINTWISE: dict[str, Formula] = {
     "glu": lambda x, axis=-1: (lambda parts: parts[0] * apply("sigmoid", parts[1]))(
         apply_all("split", x, axis=axis, parts=2)
     ),
+    "hardshrink": lambda input, lambd=0.5: apply("hard_shrink", input, bound=lambd),
     "hardtanh": lambda input, min_val=-1.0, max_val=1.0: functions.clip(input, min_val, max_val),
     "heaviside": lambda input, values: apply(
         "where", input == 0, values, (input > 0).astype(input.dtype)
@@ -145,6 +147,7 @@ POINTWISE: dict[str, Formula] = {
     "signbit": lambda input: input < 0,
     "sinc": _sinc,
     "softmin": lambda x, axis=-1, *, dtype=None: functions.softmax(-x, axis, dtype=dtype),
+    "softshrink": lambda input, lambd=0.5: apply("soft_shrink", input, bound=lambd),
     "tanhshrink": lambda input: input - apply("tanh", input),
     "threshold": lambda input, thr, value: apply(
         "where", input > thr, input, _filled(value, input)
