@@ -231,16 +231,25 @@ class GroupNorm(Cell):
         Added to the variance.
     dtype : str
         Element type of the parameters.
+    gamma_init, beta_init : str, float or Initializer
+        Initializers of scale and shift.
     """
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, dtype: str = "float32"
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        dtype: str = "float32",
+        *,
+        gamma_init: Start = "ones",
+        beta_init: Start = "zeros",
     ) -> None:
         POSITIVE_INTEGER.check("num_groups", num_groups)
         if num_channels % num_groups:
             raise ModelError(f"{num_channels} channels do not make {num_groups} equal groups")
-        self.gamma = Parameter("ones", shape=num_channels, dtype=dtype)
-        self.beta = Parameter("zeros", shape=num_channels, dtype=dtype)
+        self.gamma = Parameter(gamma_init, shape=num_channels, dtype=dtype)
+        self.beta = Parameter(beta_init, shape=num_channels, dtype=dtype)
         self.group_norm = ops.GroupNorm(groups=num_groups, epsilon=eps)
 
     def construct(self, x: Tensor) -> Tensor:

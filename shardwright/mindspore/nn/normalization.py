@@ -194,9 +194,9 @@ class GroupNorm(own.GroupNorm):
         dtype: str = "float32",
     ) -> None:
         check_flag("affine", affine)
-        super().__init__(num_groups, num_channels, eps, dtype)
-        self.gamma = Parameter(gamma_init, None, affine, shape=num_channels, dtype=dtype)
-        self.beta = Parameter(beta_init, None, affine, shape=num_channels, dtype=dtype)
+        inits: dict[str, Init] = {"gamma_init": gamma_init, "beta_init": beta_init}
+        super().__init__(num_groups, num_channels, eps, dtype, **inits)
+        self.gamma.requires_grad = self.beta.requires_grad = affine
 
 
 class _InstanceNorm(GroupNorm):
