@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwright.mindspore.ops import functional
+from shardwright.operators.info import operator_class
 from shardwright.tensor import Tensor
 
 _NAMES = [
@@ -207,8 +208,8 @@ _NAMES = [
 _SAME = ({"axis", "dim"}, {"keepdims", "keep_dims", "keepdim"})
 
 
-def _method(name: str) -> Callable[..., Any]:
-    """Return a method that calls the function of its name, whatever it calls a dimension."""
+def calling(name: str) -> Callable[..., Any]:
+    """Return a function that calls one of `ops`, whatever it calls a dimension."""
 
     def method(self: Tensor, *arguments: Any, **named: Any) -> Any:
         function = getattr(functional, name)
@@ -222,6 +223,9 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    operator = getattr(function, "operator", None)
+    if operator is not None:
+        return tuple(operator_class(operator).defaults)
     return tuple(inspect.signature(function).parameters)
 
 
@@ -241,4 +245,4 @@ def add_methods() -> None:
     Tensor.where = _where  # type: ignore[attr-defined]
     for name in _NAMES:
         if not hasattr(Tensor, name):
-            setattr(Tensor, name, _method(name))
+            setattr(Tensor, name, calling(name))

@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwright import ops as own
 from shardwright.mindspore.mint import nn
+from shardwright.mindspore.mint.table import FUNCTIONS
 from shardwright.tensor import Tensor
 
 Dim = int | tuple[int, ...] | None
@@ -69,6 +70,8 @@ def permute(input: Tensor, dims: tuple[int, ...]) -> Tensor:
     return input.transpose(*(d % input.ndim for d in dims))
 
 
+globals().update({name: item for name, item in FUNCTIONS.items() if name not in globals()})
+
 __all__ = [
     "abs",
     "add",
@@ -93,3 +96,4 @@ __all__ = [
     "tanh",
     "transpose",
 ]
+__all__ += sorted(set(FUNCTIONS) - set(__all__))
