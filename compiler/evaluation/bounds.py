@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import add, mul, sub
-from typing import TypeVar
 
+from shardwright.compiler.evaluation.data_ranks import ByDataRanks, Shape, busiest
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
-from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, Times
-from shardwright.compiler.evaluation.stored_bytes import StoredBytes
-from shardwright.cost_model.cluster import Cluster
+from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, Times, of_each
 from shardwright.dataflow.schedule_paths import Pair, simulate_in_step, simulate_schedule
 from shardwright.dataflow.schedules import (
     BACKWARD,
@@ -36,38 +34,14 @@ from shardwright.dataflow.schedules import (
     make_schedule,
 )
 from shardwright.search.named_plan import NamedPlan
-from shardwright.search.plan_axes import has_copies, is_of_batch
-from shardwright.search.plan_dimensions import Held
 
-T = TypeVar("T")
-_OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
-_Which = Callable[[Held], bool]
 _MOST_ACTIONS = 20_000
 """Actions of a schedule that is simulated for a bound, which takes 0.1 s of a core then.
 
 With half of it pipelines of more actions are bounded by what each group runs alone, by up to 3 %
 less (DeepSeek-V3 in 8 uneven stages); with twice as many, bounds take as long as evaluations."""
 _ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A model on a cluster, as far as bounds of its plans ask.
-
-    Parameters
-    ----------
-    samples : int
-        Samples of a step.
-    cluster : Cluster
-        The devices as the training software runs programs on them.
-    stored : StoredBytes
-        Bytes of a trained element.
-    """
-
-    samples: int
-    cluster: Cluster
-    stored: StoredBytes
 
 
 @dataclass(frozen=True)
@@ -117,7 +91,7 @@ class Bound:
 
     def _by_group(self, of: Callable[[Part], float]) -> list[float]:
         """Return what the parts of the stages of each device group have together."""
-        return self._of_groups(_of_each([stage.whole for stage in self._stages], of))
+        return self._of_groups(of_each([stage.whole for stage in self._stages], of))
 
     # Time
 
@@ -127,7 +101,8 @@ class Bound:
         if self.shape.cluster.software is not None:
             by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
             if self._has_pairs:  # what one pass waits for may be beside the other
-                in_line = max(self._of_loads(load, self._late) for load in self._of_resources)
+                loads = (*self._of_resources, *self._of_one_direction)
+                in_line = max(self._of_loads(load, self._late) for load in loads)
             else:
                 in_line = self._of_loads(self._in_line, self._late, waits=self._exposed)
             found = max(by_host, in_line)  # the host launches on while a device waits
@@ -169,10 +144,25 @@ class Bound:
 
     @property
     def _of_resources(self) -> Iterator[_Passes]:
-        """What stages compute, and what each level carries for them in line."""
+        """What stages compute, and what each level carries for them in each pass."""
         yield self._of_passes(lambda times: self.factors.compute * times.compute)
+        moved = self._by_data_ranks
         for level in range(len(self.shape.cluster.levels)):
-            yield self._of_passes(self._on_level(level))
+            forward, backward = self._of_passes(self._on_level(level))
+            again = [one[level] for one in moved.gathered_in_passes]
+            behind = [one[level] for one in moved.reduced_in_passes]
+            yield (
+                list(map(add, forward, again)),
+                [*map(sum, zip(backward, again, behind, strict=True))],
+            )
+
+    @property
+    def _of_one_direction(self) -> Iterator[_Passes]:
+        """What stages run forward, and backward: of two passes beside each other one is either."""
+        forward, backward = self._with_exposed
+        nothing = [0.0] * len(forward)
+        yield forward, nothing
+        yield nothing, backward
 
     def _on_level(self, level: int) -> Callable[[Times], float]:
         return lambda times: self.factors.of_level(level) * times.links[level]
@@ -187,7 +177,7 @@ class Bound:
             backward = seconds(part.backward) + seconds(self._late_of(part))
             return seconds(part.forward), backward
 
-        found = _of_each([stage.whole for stage in self._stages], both)
+        found = of_each([stage.whole for stage in self._stages], both)
         return [forward for forward, _ in found], [backward for _, backward in found]
 
     def _put_off(self, seconds: Callable[[Times], float]) -> list[float]:
@@ -213,15 +203,32 @@ class Bound:
     @cached_property
     def _moved_in_passes(self) -> _Passes:
         """Seconds in which stages gather and reduce in each pass, forward and backward."""
-        again = self._gathers(lambda held: held.in_passes)
-        reductions = self._reductions(lambda held: held.reduced_in_passes)
+        moved = self._by_data_ranks
+        again, reductions = map(busiest, (moved.gathered_in_passes, moved.reduced_in_passes))
         return again, list(map(add, again, reductions))
+
+    @cached_property
+    def _by_data_ranks(self) -> ByDataRanks:
+        """What data ranks gather and reduce of the layers of stages."""
+        layers = [stage.layers for stage in self._stages]
+        return ByDataRanks(self.plan, self.devices, self.shape, self.factors, layers)
+
+    @property
+    def _with_exposed(self) -> _Passes:
+        """What stages run in line, with the waits for what data ranks move in the pass."""
+        share = self._exposed_share
+        forward, backward = (
+            [one + share * two for one, two in zip(own, beside, strict=True)]
+            for own, beside in zip(self._in_line, self._moved_in_passes, strict=True)
+        )
+        return forward, backward
 
     @property
     def _once(self) -> list[tuple[float, float]]:
         """Seconds in which groups gather before all passes, and reduce after them."""
-        before = self._gathers(lambda held: not held.in_passes)
-        after = self._reductions(lambda held: not held.reduced_in_passes)
+        moved = self._by_data_ranks
+        before = busiest(moved.gathers(lambda held: not held.in_passes))
+        after = busiest(moved.reductions(lambda held: not held.reduced_in_passes))
         return list(zip(self._of_groups(before), self._of_groups(after), strict=True))
 
     @property
@@ -272,11 +279,7 @@ class Bound:
             forward, backward = self._segments
             parts = {FORWARD: forward, BACKWARD: backward}
         else:
-            share, moved = self._exposed_share, self._moved_in_passes
-            parts = {
-                part: [one + share * two for one, two in zip(own, beside, strict=True)]
-                for part, own, beside in zip((FORWARD, BACKWARD), self._in_line, moved, strict=True)
-            }
+            parts = dict(zip((FORWARD, BACKWARD), self._with_exposed, strict=True))
         return {(stage, part): parts[part][stage] for stage, part in schedule.segments}
 
     @property
@@ -291,7 +294,8 @@ class Bound:
     def _of_one_stage(self) -> float:
         """The bound where all links are beside all passes: the last pass reduces what it makes."""
         found = self._of_loads(self._in_line, self._late)
-        each = *self._in_line, self._gathers(), self._reductions(), *self._moved_in_passes
+        all_moved = self._by_data_ranks.gathers(), self._by_data_ranks.reductions()
+        each = *self._in_line, *map(busiest, all_moved), *self._moved_in_passes
         for forward, backward, gathers, reductions, again, behind in zip(
             *map(self._of_groups, each), strict=True
         ):
@@ -340,76 +344,6 @@ class Bound:
 
     def _of_groups(self, stages: Sequence[float]) -> list[float]:
         return [sum(stages[group :: self.plan.pipeline]) for group in range(self.plan.pipeline)]
-
-    def _gathers(self, which: _Which = lambda held: True) -> list[float]:
-        """Return the seconds in which layers of stages are gathered over data ranks."""
-        stored = self.shape.stored
-        nbytes, kinds = stored.lower or stored.master, ("all_gather",)
-        return self._moved(nbytes, lambda held: kinds if held.divided and which(held) else ())
-
-    def _reductions(self, which: _Which = lambda held: True) -> list[float]:
-        """Return the seconds in which gradients of layers of stages are reduced over data ranks."""
-
-        def kinds(held: Held) -> Sequence[str]:
-            whole = () if held.divided else ("all_gather",)
-            return ("reduce_scatter", *whole) if which(held) else ()
-
-        return self._moved(self.shape.stored.reduced, kinds)
-
-    def _moved(self, nbytes: float, kinds: Callable[[Held], Sequence[str]]) -> list[float]:
-        """Return the seconds of the busiest level in which elements of stages are moved.
-
-        Parameters
-        ----------
-        nbytes : float
-            Bytes of an element.
-        kinds : callable
-            Returns by which collectives it is moved.
-        """
-        known: dict[Kind, list[float]] = {}
-
-        def busiest(layers: Part) -> float:
-            busy = [0.0] * len(self._used.levels)
-            for kind, count in layers.elements.items():
-                if kind not in known:
-                    how = kinds(kind.held[self.plan.zero])
-                    ranks = self._sharing[kind.of_experts]
-                    known[kind] = self._on_levels(nbytes, ranks, self._used, how) if how else []
-                if each := known[kind]:
-                    busy = [one + count * seconds for one, seconds in zip(busy, each, strict=True)]
-            return max(busy)
-
-        return _of_each([stage.layers for stage in self._stages], busiest)
-
-    @cached_property
-    def _used(self) -> Cluster:
-        return self.shape.cluster.used_by(self.devices)
-
-    @cached_property
-    def _sharing(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Data ranks by levels, innermost first: those of all parameters, and those of experts."""
-        parts = self.plan.parts(self._used, self.devices)
-        if self.plan.shard > 1:  # what a node divides is gathered in it
-            parts = {name: parts[name] for name in parts if name not in _OUTSIDE_SHARDS}
-        of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
-        return of_batch, [one for name in parts if has_copies(name) for one in parts[name]]
-
-    def _on_levels(
-        self,
-        nbytes: float,
-        parts: Sequence[tuple[int, int]],
-        cluster: Cluster,
-        kinds: Sequence[str],
-    ) -> list[float]:
-        """Return the seconds of each level in which bytes are moved over some ranks."""
-        found = [0.0] * len(cluster.levels)
-        for size, number in parts:
-            level = cluster.levels[number].without_latency()
-            moved = sum(min(slope for _, slope in level.ways_of(kind)) for kind in kinds)
-            seconds = nbytes * (1 - 1 / size) * moved
-            found[number] += seconds * self.factors.of_level(number)
-            nbytes /= size
-        return found
 
     # Memory
 
@@ -474,12 +408,3 @@ class Bound:
             + max(peaks[chunk] - saved[chunk], 0.0)
             for chunk, flight in backward_passes(self._schedule)[group]
         )
-
-
-def _of_each(parts: Sequence[Part], of: Callable[[Part], T]) -> list[T]:
-    """Return what parts have; those of equal stages are one object."""
-    known: dict[int, T] = {}
-    for part in parts:
-        if id(part) not in known:
-            known[id(part)] = of(part)
-    return [known[id(part)] for part in parts]

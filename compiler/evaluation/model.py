@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 
-from shardwright.compiler.evaluation.bounds import Bound, Shape
+from shardwright.compiler.evaluation.bounds import Bound
+from shardwright.compiler.evaluation.data_ranks import Shape
 from shardwright.compiler.evaluation.degrees import on_tensor_ranks
 from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator, Shared
 from shardwright.compiler.evaluation.parts import Parts

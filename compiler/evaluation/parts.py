@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from itertools import chain
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
@@ -38,6 +38,7 @@ _ADDED = "added"  # what adds gradients to those of earlier passes
 # that program is at the bound, and at twice as much some ten plans more are priced by their own.
 _OTHER_LAYOUTS = 0.85
 _FIRST, _LAST = "before all layers", "after them"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -471,3 +472,12 @@ class _Program:
         loop, roles = loop_of(self.program), [n.provenance.role for n in self.program.nodes]
         begin = 0 if loop is None else loop.start
         return begin + [*roles[begin:], "backward"].index("backward")
+
+
+def of_each(parts: Sequence[Part], of: Callable[[Part], T]) -> list[T]:
+    """Return what parts have; those of equal stages are one object."""
+    known: dict[int, T] = {}
+    for part in parts:
+        if id(part) not in known:
+            known[id(part)] = of(part)
+    return [known[id(part)] for part in parts]

@@ -1,0 +1,146 @@
+"""What data ranks gather and reduce of a plan, at least: seconds of every level of the cluster."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwright.compiler.evaluation.factors import Factors
+from shardwright.compiler.evaluation.parts import Kind, Part, of_each
+from shardwright.compiler.evaluation.stored_bytes import StoredBytes
+from shardwright.cost_model.cluster import Cluster
+from shardwright.search.named_plan import NamedPlan
+from shardwright.search.plan_axes import has_copies, is_of_batch
+from shardwright.search.plan_dimensions import Held
+
+Which = Callable[[Held], bool]
+_Levels = list[float]  # of every level of the cluster
+_OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model on a cluster, as far as bounds of its plans ask.
+
+    Parameters
+    ----------
+    samples : int
+        Samples of a step.
+    cluster : Cluster
+        The devices as the training software runs programs on them.
+    stored : StoredBytes
+        Bytes of a trained element.
+    """
+
+    samples: int
+    cluster: Cluster
+    stored: StoredBytes
+
+
+@dataclass(frozen=True)
+class ByDataRanks:
+    """What data ranks gather and reduce of the layers of every stage.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan, with its data ranks and micro-batch.
+    devices : int
+        Number of ranks.
+    shape : Shape
+        The model on its cluster.
+    factors : Factors
+        On what the cluster's figures say.
+    layers : sequence of Part
+        The layers of every stage.
+    """
+
+    plan: NamedPlan
+    devices: int
+    shape: Shape
+    factors: Factors
+    layers: Sequence[Part]
+
+    @cached_property
+    def gathered_in_passes(self) -> list[_Levels]:
+        """Seconds in which stages gather in each pass, forward and again backward."""
+        return self.gathers(lambda held: held.in_passes)
+
+    @cached_property
+    def reduced_in_passes(self) -> list[_Levels]:
+        """Seconds in which stages reduce in each backward pass."""
+        return self.reductions(lambda held: held.reduced_in_passes)
+
+    def gathers(self, which: Which = lambda held: True) -> list[_Levels]:
+        """Return the seconds of levels in which layers of stages are gathered over data ranks."""
+        stored = self.shape.stored
+        nbytes, kinds = stored.lower or stored.master, ("all_gather",)
+        return self._moved(nbytes, lambda held: kinds if held.divided and which(held) else ())
+
+    def reductions(self, which: Which = lambda held: True) -> list[_Levels]:
+        """Return the seconds of levels in which gradients of stages are reduced over data ranks."""
+
+        def kinds(held: Held) -> Sequence[str]:
+            whole = () if held.divided else ("all_gather",)
+            return ("reduce_scatter", *whole) if which(held) else ()
+
+        return self._moved(self.shape.stored.reduced, kinds)
+
+    def _moved(self, nbytes: float, kinds: Callable[[Held], Sequence[str]]) -> list[_Levels]:
+        """Return the seconds of every level in which elements of stages are moved.
+
+        Parameters
+        ----------
+        nbytes : float
+            Bytes of an element.
+        kinds : callable
+            Returns by which collectives it is moved.
+        """
+        known: dict[Kind, list[float]] = {}
+
+        def of(layers: Part) -> _Levels:
+            busy = [0.0] * len(self._cluster.levels)
+            for kind, count in layers.elements.items():
+                if kind not in known:
+                    how = kinds(kind.held[self.plan.zero])
+                    ranks = self._sharing[kind.of_experts]
+                    known[kind] = self._on_levels(nbytes, ranks, self._cluster, how) if how else []
+                if each := known[kind]:
+                    busy = [one + count * seconds for one, seconds in zip(busy, each, strict=True)]
+            return busy
+
+        return of_each(self.layers, of)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return self.shape.cluster.used_by(self.devices)
+
+    @cached_property
+    def _sharing(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Data ranks by levels, innermost first: those of all parameters, and those of experts."""
+        parts = self.plan.parts(self._cluster, self.devices)
+        if self.plan.shard > 1:  # what a node divides is gathered in it
+            parts = {name: parts[name] for name in parts if name not in _OUTSIDE_SHARDS}
+        of_batch = [one for name in parts if is_of_batch(name) for one in parts[name]]
+        return of_batch, [one for name in parts if has_copies(name) for one in parts[name]]
+
+    def _on_levels(
+        self,
+        nbytes: float,
+        parts: Sequence[tuple[int, int]],
+        cluster: Cluster,
+        kinds: Sequence[str],
+    ) -> list[float]:
+        """Return the seconds of each level in which bytes are moved over some ranks."""
+        found = [0.0] * len(cluster.levels)
+        for size, number in parts:
+            level = cluster.levels[number].without_latency()
+            moved = sum(min(slope for _, slope in level.ways_of(kind)) for kind in kinds)
+            seconds = nbytes * (1 - 1 / size) * moved
+            found[number] += seconds * self.factors.of_level(number)
+            nbytes /= size
+        return found
+
+
+def busiest(stages: Sequence[_Levels]) -> list[float]:
+    """Return the seconds of the busiest level of every stage."""
+    return list(map(max, stages))
