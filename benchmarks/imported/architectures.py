@@ -1,6 +1,7 @@
 """Imports every architecture of transformers, of a small size, and compares it with PyTorch.
 
-    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--new] [--refused] [--ranks]
+    python benchmarks/imported/architectures.py [ARCHITECTURE ...] [--status new refused ...]
+                                                [--before DAY] [--ranks]
     python benchmarks/imported/architectures.py --page
 
 Each in a process of its own, with limits of time and memory: loss and every gradient in float64
@@ -8,6 +9,7 @@ against autograd, of one device and of a plan for four ranks. Writes `architectu
 page `architectures.md`. Needs `torch` and `transformers`.
 """
 
+import argparse
 import faulthandler
 import gc
 import importlib
@@ -17,11 +19,11 @@ import os
 import re
 import resource
 import signal
-import sys
 import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +47,7 @@ from shardwright.ir.errors import ShardwrightError
 HERE = Path(__file__).parent
 ROWS = HERE / "architectures.jsonl"
 SECONDS, GIGABYTES, RANKS = 60, 6, 4
+STATUSES = ("new", "right", "refused", "wrong", "not tried", "not finished")
 # A result counts as right up to these differences in float64.
 MOST_LOSS, MOST_GRADIENT = 1e-9, 1e-7
 # Heads of auto classes, in the order in which one is chosen.
@@ -278,6 +281,9 @@ def limited(row: Row, ranks: int) -> Row:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     faulthandler.enable()
+    # PyTorch makes its pool of threads anew after a fork. Where autograd's thread and this one are
+    # the first to ask for it, at once, one of them finds none, and the process is aborted.
+    torch.set_num_threads(1)
     try:
         compared(row, ranks)
     except MemoryError:
@@ -336,28 +342,40 @@ def settle() -> None:
     architectures_page.write(rows().values(), heads(), settings)
 
 
-def main(*arguments: str) -> None:
-    """Compare all architectures, or those that are named, or those that were not right."""
+def asked(table: Mapping[str, object]) -> tuple[list[str], argparse.Namespace]:
+    """Return the architectures that the command line asks for, quick first, and options."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("kinds", nargs="*", metavar="ARCHITECTURE", choices=[*table, []])
+    parser.add_argument("--status", nargs="+", choices=STATUSES, help="those of such rows alone")
+    parser.add_argument("--before", metavar="DAY", help="those that were run before a day alone")
+    parser.add_argument("--ranks", action="store_true", help="a plan for four ranks, too")
+    parser.add_argument("--page", action="store_true", help="write the page of the known rows")
+    options = parser.parse_args()
+    known = {kind: Row(kind, status="new") for kind in table} | rows()
+    kinds = [
+        kind
+        for kind in options.kinds or table
+        if known[kind].status in (options.status or STATUSES)
+        and (options.before is None or known[kind].day < options.before)
+    ]
+    return sorted(kinds, key=lambda kind: known[kind].seconds), options
+
+
+def main() -> None:
+    """Compare the architectures that are asked for, and write the page when all are."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    kinds = [one for one in arguments if not one.startswith("--")]
-    known, table = rows(), heads()
-    statuses = {one[2:].replace("-", " ") for one in arguments if one.startswith("--")}
-    if not kinds and statuses != {"page"}:
-        kinds = [
-            k
-            for k in table
-            if not statuses & {"refused", "wrong", "not tried", "not finished", "new"}
-            or (known[k].status if k in known else "new") in statuses
-        ]
-        kinds.sort(key=lambda kind: known[kind].seconds if kind in known else SECONDS)
-    if kinds:
-        warm()
+    table = heads()
+    kinds, options = asked(table)
+    if options.page:
+        settle()
+        return
+    warm()
     for kind in kinds:
         head, name = table[kind]
-        row = alone(Row(kind, name, head), RANKS if "ranks" in statuses else 1)
+        row = alone(Row(kind, name, head), RANKS if options.ranks else 1)
         row.day = datetime.now(tz=UTC).date().isoformat()
         row.ranks_day = row.day if row.ranks else ""
         put(row)
@@ -366,9 +384,8 @@ def main(*arguments: str) -> None:
             f"{row.ranks} {row.seconds:.1f} {row.said[:300]}",
             flush=True,
         )
-    if "page" in statuses or not arguments:
-        settle()
+    settle()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
