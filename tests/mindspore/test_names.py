@@ -5,7 +5,8 @@ import pytest
 
 import shardwright.mindspore as ms
 from shardwright.ir.errors import OptionError
-from shardwright.mindspore import Tensor, ops
+from shardwright.mindspore import Tensor, mint, ops
+from shardwright.mindspore.mint.table import FUNCTIONS
 from shardwright.mindspore.ops.formulas import FORMULAS, SAME
 from shardwright.mindspore.ops.shapes import SHAPES
 
@@ -71,6 +72,12 @@ CASES = {
     "vander": (lambda: ops.vander(Tensor(Y)), np.vander(Y).astype(np.float32)),
     "trapz": (lambda: ops.trapz(Tensor(X), dx=0.5), np.trapezoid(X, dx=0.5).astype(np.float32)),
     "sums of truth values": (lambda: (Tensor(X) > 0).sum(1), (X > 0).sum(1)),
+    "mint.var": (lambda: mint.var(Tensor(X), 1), X.var(1, ddof=1)),
+    "mint.max of two": (lambda: mint.max(Tensor(X), other=Tensor(Y)), np.maximum(X, Y)),
+    "mint.max along": (lambda: mint.max(Tensor(X), dim=1)[1], X.argmax(1)),
+    "mint.cat": (lambda: mint.cat([Tensor(X), Tensor(X)], dim=1), np.concatenate([X, X], 1)),
+    "mint.sort": (lambda: mint.sort(Tensor(X), dim=1)[1], X.argsort(1)),
+    "mint.norm": (lambda: mint.norm(Tensor(X)), np.linalg.norm(X)),
     "method: where": (
         lambda: Tensor(X).where(Tensor(X > 0), 0.5),
         np.where(X > 0, X, np.float32(0.5)),
@@ -100,6 +107,12 @@ def test_a_function_gives_what_numpy_gives(case):
 def test_every_name_is_a_function_of_ops(name):
     assert callable(getattr(ops, name))
     assert callable(getattr(ops.functional, name))
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_name_is_a_function_of_mint(name):
+    assert callable(getattr(mint, name))
+    assert name in mint.__all__
 
 
 def test_gradients_of_formulas():
