@@ -77,6 +77,7 @@ CASES = {
     "mint.max along": (lambda: mint.max(Tensor(X), dim=1)[1], X.argmax(1)),
     "mint.cat": (lambda: mint.cat([Tensor(X), Tensor(X)], dim=1), np.concatenate([X, X], 1)),
     "mint.sort": (lambda: mint.sort(Tensor(X), dim=1)[1], X.argsort(1)),
+    "mint.flatten": (lambda: mint.flatten(Tensor(X[None]), 1), X.reshape(1, -1)),
     "mint.norm": (lambda: mint.norm(Tensor(X)), np.linalg.norm(X)),
     "method: where": (
         lambda: Tensor(X).where(Tensor(X > 0), 0.5),

@@ -56,10 +56,16 @@ FUNCTIONS |= {
     )[1].astype("int64"),
     "count_nonzero": lambda input, dim=None: functional.count_nonzero(input, dim, dtype="int64"),
     "eye": creation.eye,
+    "flatten": lambda input, start_dim=0, end_dim=-1: functional.flatten(
+        input, start_dim=start_dim, end_dim=end_dim
+    ),
     "full": lambda size, fill_value, *, dtype=None: creation.full(size, fill_value, dtype=dtype),
     "gather": lambda input, dim, index: functional.gather_elements(input, dim, index),
     "linspace": creation.linspace,
     "max": _extremes("max"),
+    "mean": lambda input, dim=None, keepdim=False, *, dtype=None: input.mean(
+        dim, keepdim, dtype=dtype
+    ),
     "meshgrid": lambda *tensors, indexing=None: functional.meshgrid(
         *tensors, indexing=indexing or "ij"
     ),
@@ -72,6 +78,9 @@ FUNCTIONS |= {
     "ones": lambda size, *, dtype=None: creation.ones(size, dtype or "float32"),
     "sort": lambda input, *, dim=-1, descending=False, stable=False: _long(
         functional.sort(input, dim, descending)
+    ),
+    "sum": lambda input, dim=None, keepdim=False, *, dtype=None: input.sum(
+        dim, keepdim, dtype=dtype
     ),
     "topk": lambda input, k, dim=-1, largest=True, sorted=True: _long(
         functional.topk(input, k, dim, largest, sorted)
