@@ -1,6 +1,6 @@
 """The roofline time of single operators: the maximum of compute time and memory time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -25,6 +25,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.redistribution.prices import ExchangePrices, NodePrices
+from shardwright.ir.attributes import Attributes, ordered
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates_over, times_run
@@ -310,23 +311,45 @@ def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrice
         The prices, or those of each node.
     """
     each = prices if isinstance(prices, Sequence) else (prices,) * len(graph.nodes)
-    values, costs = graph.values, []
+    values, costs, numbers = graph.values, [], _Numbers()
     known: dict[object, float] = {}
-    same: dict[object, float] = {}  # by the objects, which copies of a layer have in common
     for node, of in zip(graph.nodes, each, strict=True):
         operands = [values[name] for name in node.operands]
-        read = [part for value in operands for part in (value.type, value.layout)]
-        left = [value.layout for value in node.results]
-        objects = (node.operator, id(of), id(node.attributes), *map(id, read), *map(id, left))
-        cost = same.get(objects)
+        if node.operator == Transfer.name:  # of others no cost depends on the stage
+            costs.append(node_cost(node, operands, mesh, of))
+            continue
+        parts = [part for value in operands for part in (value.type, value.layout)]
+        parts += [value.layout for value in node.results]
+        key = (node.operator, id(of), numbers.of(node.attributes), *map(numbers.of, parts))
+        cost = known.get(key)
         if cost is None:
-            key = (node.operator, id(of), *node.attributes.items(), *read, *left)
-            cost = known.get(key)
-            if cost is None:
-                cost = known[key] = node_cost(node, operands, mesh, of)
-            same[objects] = cost
+            cost = known[key] = node_cost(node, operands, mesh, of)
         costs.append(cost)
     return costs
+
+
+class _Numbers:
+    """Numbers of the types, layouts and attributes of a program: equal ones have the same.
+
+    Each object is compared once. Layouts in several stages are equal.
+    """
+
+    def __init__(self) -> None:
+        self._by_object: dict[int, int] = {}
+        self._by_value: dict[object, int] = {}
+
+    def of(self, thing: TensorType | Layout | Attributes | None) -> int:
+        """Return the number of something that is alive as long as this."""
+        found = self._by_object.get(id(thing))
+        if found is None:
+            value: object = thing
+            if isinstance(thing, Layout):
+                value = thing.at(None)
+            elif isinstance(thing, Mapping):
+                value = ordered(thing)
+            found = self._by_value.setdefault(value, len(self._by_value))
+            self._by_object[id(thing)] = found
+        return found
 
 
 def seconds_of_nodes(graph: Graph, cluster: Cluster) -> list[float]:
