@@ -28,7 +28,14 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.plans.strategies_file import strategies_text
 from shardwright.ir.errors import OutputError, PlanError, ShardwrightError
 from shardwright.ir.files.folders import is_name, locked, member
-from shardwright.ir.files.reading import from_json, read_arrays, read_bytes, read_member
+from shardwright.ir.files.reading import (
+    MOST_BYTES,
+    from_json,
+    open_file,
+    read_arrays,
+    read_bytes,
+    read_member,
+)
 from shardwright.ir.files.writing import check_folder, failing_as, write_files
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
@@ -37,6 +44,8 @@ from shardwright.ir.verify import verify_structure
 from shardwright.operators.info import Array
 
 DOCUMENT = "plan.json"
+_ARRAYS = "initial.npz"
+_PART = 2**24  # bytes of a file that are in memory at a time
 _PREFIX = "parameter:"  # keeps names of parameters apart from the arguments of `numpy.savez`
 _RANKS = 16  # listings that are written unless others are asked for
 _WHAT = "the plan"
@@ -166,6 +175,12 @@ def _check_unchanged(directory: Path, name: str, written: Mapping[str, str]) -> 
 def _is_unchanged(path: Path, digest: str) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
+    if path.name == _ARRAYS:  # as long as the weights
+        found = hashlib.sha256()
+        with open_file(path) as file:
+            for part in iter(lambda: file.read(_PART), b""):
+                found.update(part)
+        return found.hexdigest() == digest
     content = read_bytes(path)
     if path.name != DOCUMENT:
         return _digest(content) == digest
@@ -205,7 +220,7 @@ def _contents(plan: Plan, ranks: Sequence[int]) -> dict[str, bytes]:
             _PREFIX + name: plan.initial[name] for name in sorted(plan.initial)
         }
         np.savez(buffer, **arrays)
-        encoded["initial.npz"] = buffer.getvalue()
+        encoded[_ARRAYS] = buffer.getvalue()
     return encoded
 
 
@@ -246,7 +261,9 @@ def read_plan(directory: Path, allow_edited: bool = False) -> Plan:
         text = _read(directory, DOCUMENT).decode()
         document = PlanDocument.from_text(text, str(directory / DOCUMENT))
         names = document.files.keys() - {DOCUMENT}
-        contents = {name: _read(directory, name) for name in sorted(names)}
+        contents = {name: _read(directory, name) for name in sorted(names - {_ARRAYS})}
+        if _ARRAYS in names:
+            contents[_ARRAYS] = _read(directory, _ARRAYS, _most_of_arrays(contents))
     is_whole = document.files.get(DOCUMENT) in (None, document_digest(from_json(text)))
     for name, content in contents.items():
         is_changed = _digest(content) != document.files[name]
@@ -306,14 +323,26 @@ def is_edited(directory: Path, plan: Plan) -> bool:
     return _digest(_read(directory, "program.ir")) != plan.document.files["program.ir"]
 
 
-def _read(directory: Path, name: str) -> bytes:
+def _most_of_arrays(contents: Mapping[str, bytes]) -> int:
+    """Return the most bytes of a file of arrays: those of the model's parameters, and their heads.
+
+    A model that cannot be read is told later.
+    """
+    try:
+        graph = parse(contents["model.ir"].decode())
+    except (KeyError, UnicodeDecodeError, ShardwrightError):
+        return MOST_BYTES
+    return MOST_BYTES + sum(parameter.value.type.nbytes for parameter in graph.parameters)
+
+
+def _read(directory: Path, name: str, most: int = MOST_BYTES) -> bytes:
     if not directory.is_dir():
         raise PlanError("there is no such plan", str(directory), "compile the model first")
     if not is_name(name):
         what = f"the plan lists `{name}`, which is not in its directory"
         raise PlanError(what, str(directory / DOCUMENT))
     try:
-        content = read_member(directory, name)
+        content = read_member(directory, name, most)
         if name == DOCUMENT:
             content.decode()
     except FileNotFoundError:
@@ -341,10 +370,10 @@ def _graph(
 
 
 def _initial(contents: Mapping[str, bytes], directory: Path) -> dict[str, Array]:
-    if "initial.npz" not in contents:
+    if _ARRAYS not in contents:
         return {}
     try:
-        arrays = read_arrays(io.BytesIO(contents["initial.npz"]))
+        arrays = read_arrays(io.BytesIO(contents[_ARRAYS]))
     except (OSError, ValueError) as error:
         raise PlanError(f"`initial.npz` cannot be read: {error}", str(directory)) from None
     return {name.removeprefix(_PREFIX): array for name, array in arrays.items()}

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shardwright.api import compile
+from shardwright.compiler.plans import files
 from shardwright.compiler.plans.files import read_plan, write_plan
 from shardwright.ir.errors import OutputError, PlanError
 from tests.extent import ANY_PLAN
@@ -258,4 +261,30 @@ def test_a_listing_that_cannot_be_read_is_told(plans, tmp_path):
         write_plan(where, plans[2])
     assert str(caught.value) == (
         f"the plan cannot be written: it has more than 268,435,456 bytes (in {where})"
+    )
+
+
+def test_weights_are_bounded_by_the_parameters(plans, tmp_path, monkeypatch):
+    where, parameters = tmp_path / "plan", plans[4].model.parameters
+    values = {p.name: np.ones(p.value.type.shape, np.float32) for p in parameters}
+    weights = sum(array.nbytes for array in values.values())
+    read, heads = files.read_member, 2**12
+
+    def read_member(folder, name, most):
+        return read(
+            folder, name, most - files.MOST_BYTES + heads if name == "initial.npz" else most
+        )
+
+    monkeypatch.setattr(files, "read_member", read_member)
+    write_plan(where, replace(plans[4], initial=values))
+    assert (where / "initial.npz").stat().st_size > max(weights, heads)
+    found = read_plan(where).initial
+    assert all(np.array_equal(found[name], array) for name, array in values.items())
+    write_plan(where, plans[2])  # over one with weights, which are unchanged
+    write_plan(where, replace(plans[4], initial=values))
+    os.truncate(where / "initial.npz", weights + 2 * heads)
+    with pytest.raises(PlanError) as caught:
+        read_plan(where)
+    assert caught.value.what == (
+        f"`initial.npz` cannot be read: it has more than {weights + heads:,} bytes"
     )
