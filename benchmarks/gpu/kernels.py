@@ -1,7 +1,8 @@
 """Figures of kernels of a GPU from measured ones, and how well they tell those left out.
 
-``python benchmarks/gpu/kernels.py fit`` prints the curves of a device file, ``... page`` the table
-of ``kernels.md``: of each kind the mean error of kernels that a fit to the others did not see.
+``python benchmarks/gpu/kernels.py fit h100`` prints the curves of a device file, ``... page h100``
+the table of ``kernels.md``: of each kind the mean error of kernels that a fit to the others did not
+see; ``... scaled h200`` the errors of the figures of a device file that are scaled from another's.
 """
 
 import json
@@ -13,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.cost_model.efficiency.files import base_device
 from shardwright.cost_model.efficiency.fitting import Unknown, fit
-from shardwright.cost_model.efficiency.kernels import Curve
+from shardwright.cost_model.efficiency.kernels import Curve, Kernels
 
-FILE = Path(__file__).parent / "h100_kernels.json"
+HERE = Path(__file__).parent
 PEAK = {"bf16": 989e12, "fp8 tensorwise": 1979e12, "fp8 rowwise": 1979e12}  # flop/s, data sheet
-BANDWIDTH = 3.35e12  # bytes/s, data sheet
-ATTAINED = 0.77 * BANDWIDTH  # the least time of a product, as the file of the device has it
+BANDWIDTH = {"h100": 3.35e12, "h200": 4.8e12}  # bytes/s, data sheet
+ATTAINED = (
+    0.77  # of the bandwidth, the least time of a product, as the files of the devices have it
+)
 LONG = 6.0  # ms, from which products of large sizes are seen to be slower: power
 FULL = 128  # the width of a head from which shares of others are told
 Row = dict[str, Any]
@@ -39,6 +43,8 @@ class Kind:
         Flops, or bytes where they move memory.
     peak : float
         The peak of that in a second.
+    bandwidth : float
+        Bytes that a product moves in a second.
     sizes : callable
         The sizes that the curve has halves of.
     halves : tuple of str
@@ -49,6 +55,7 @@ class Kind:
     rows: tuple[Row, ...]
     amount: Callable[[Row], float]
     peak: float
+    bandwidth: float
     sizes: Callable[[Row], dict[str, float]] = lambda _: {}
     halves: tuple[str, ...] = ()
 
@@ -96,7 +103,7 @@ class Kind:
     def seconds(self, curve: Curve, row: Row) -> float:
         """Return the seconds of a kernel by itself."""
         rate = self.peak * curve.attained(self.sizes(row), row.get("width"))
-        return curve.start + max(self.amount(row) * waves(row) / rate, moved(row) / ATTAINED)
+        return curve.start + max(self.amount(row) * waves(row) / rate, moved(row) / self.bandwidth)
 
     def left_out(self) -> Iterator[tuple[Row, float]]:
         """Yield each row with its relative error by a fit to the others."""
@@ -141,9 +148,16 @@ def sides(row: Row) -> dict[str, float]:
     return {"m": each, "n": row["n"], "k": row["k"]}
 
 
-def kinds() -> Iterator[Kind]:
-    """Yield the kinds of kernels that have a curve."""
-    rows = json.loads(FILE.read_text())["rows"]
+def kinds(card: str) -> Iterator[Kind]:
+    """Yield the kinds of kernels that were measured on a card and have a curve."""
+    return (kind for kind in all_kinds(card) if kind.rows)
+
+
+def all_kinds(card: str) -> Iterator[Kind]:
+    """Yield the kinds of kernels that have a curve, some without a measurement."""
+    rows = json.loads((HERE / f"{card}_kernels.json").read_text())["rows"]
+    bandwidth = BANDWIDTH[card]
+    own = ATTAINED * bandwidth
 
     def those(*names: str, **fields: Any) -> tuple[Row, ...]:
         named = (row for row in rows if row["kind"] in names)
@@ -151,13 +165,13 @@ def kinds() -> Iterator[Kind]:
 
     for kind, peak in PEAK.items():
         found = those("product", type=kind)
-        yield Kind(f"products, {kind}", found, flops, peak, lambda r: {"k": r["k"]}, ("k",))
+        yield Kind(f"products, {kind}", found, flops, peak, own, lambda r: {"k": r["k"]}, ("k",))
     for loads, skew in (("", 0.0), (", uneven loads", 1.0)):
         fields: dict[str, Any] = {"type": "bf16", "skew": skew}
         found = those("grouped forward", "grouped data gradient", **fields)
-        yield Kind(f"experts, rows{loads}", found, flops, PEAK["bf16"], sides, ("m", "n+k"))
+        yield Kind(f"experts, rows{loads}", found, flops, PEAK["bf16"], own, sides, ("m", "n+k"))
         found = those("grouped weight gradient", **fields)
-        yield Kind(f"experts, weights{loads}", found, flops, PEAK["bf16"], sides, ("k", "m+n"))
+        yield Kind(f"experts, weights{loads}", found, flops, PEAK["bf16"], own, sides, ("k", "m+n"))
     lower = those("grouped forward", type="fp8 rowwise")
     for size, is_large in (("large", True), ("other", False)):
         found = tuple(row for row in lower if has_large_tiles(row) == is_large)
@@ -166,6 +180,7 @@ def kinds() -> Iterator[Kind]:
             found,
             flops,
             PEAK["fp8 rowwise"],
+            own,
             sides,
             ("m", "n+k"),
         )
@@ -177,18 +192,21 @@ def kinds() -> Iterator[Kind]:
                 found,
                 flops,
                 PEAK["bf16"],
+                own,
                 lambda r: {"keys": r["length"] / 2},
                 ("keys",),
             )
-    yield Kind("copies", those("copy"), lambda r: 4.0 * r["elements"], BANDWIDTH)
-    yield Kind("updates", those("fused AdamW float32"), lambda r: 28.0 * r["parameters"], BANDWIDTH)
+    yield Kind("copies", those("copy"), lambda r: 4.0 * r["elements"], bandwidth, own)
+    yield Kind(
+        "updates", those("fused AdamW float32"), lambda r: 28.0 * r["parameters"], bandwidth, own
+    )
     for name in ("permute eager", "unpermute eager", "unpermute compiled"):
-        yield Kind(name, those(name), chosen_bytes, BANDWIDTH)
+        yield Kind(name, those(name), chosen_bytes, bandwidth, own)
     for name in ("rms_norm eager", "rms_norm compiled"):
-        yield Kind(name, those(name), lambda r: 4.0 * r["tokens"] * r["width"], BANDWIDTH)
+        yield Kind(name, those(name), lambda r: 4.0 * r["tokens"] * r["width"], bandwidth, own)
     found = those("quantize tensorwise")
-    yield Kind("quantize, fp8 tensorwise", found, lambda r: 3.0 * r["m"] * r["k"], BANDWIDTH)
-    yield Kind("router", those("router forward"), router_bytes, BANDWIDTH)
+    yield Kind("quantize, fp8 tensorwise", found, lambda r: 3.0 * r["m"] * r["k"], bandwidth, own)
+    yield Kind("router", those("router forward"), router_bytes, bandwidth, own)
 
 
 def has_large_tiles(row: Row) -> bool:
@@ -206,9 +224,9 @@ def router_bytes(row: Row) -> float:
     return row["tokens"] * (2.0 * row["width"] + 32.0 * row["experts"])
 
 
-def print_fit() -> None:
+def print_fit(card: str) -> None:
     """Print the curve of each kind, and what the longest products keep of theirs."""
-    for kind in kinds():
+    for kind in kinds(card):
         short = [row for row in kind.rows if row["kind"] != "product" or row["ms"] < LONG]
         curve = kind.curve(short)
         print(kind.name, curve.model_dump(exclude={"tag", "source"}))
@@ -218,10 +236,10 @@ def print_fit() -> None:
                 print(f"  of {row['ms']:.1f} ms: {kept:.3f} of the rate")
 
 
-def print_page() -> None:
+def print_page(card: str) -> None:
     """Print the table of the page."""
     errors: list[float] = []
-    for kind in kinds():
+    for kind in kinds(card):
         found = list(kind.left_out())
         each = [abs(error) for _, error in found]
         errors += each
@@ -235,5 +253,36 @@ def print_page() -> None:
     print(f"| all | {len(errors)} | **{np.mean(errors):.1%}** | |")
 
 
+def print_scaled(card: str) -> None:
+    """Print how far kernels of a card are from the figures that its file scales from another's."""
+    kernels = Kernels.model_validate(base_device(card)["kernels"])
+    grouped = kernels.grouped["bfloat16"]
+    curves = {
+        "products, bf16": kernels.products["bfloat16"],
+        "experts, rows": grouped.matrices,
+        "experts, weights": grouped.rows,
+        "copies": kernels.copies,
+        "updates": kernels.updates,
+    }
+    for name, attention in kernels.attention.items():
+        curves |= {f"attention forward, {name}": attention.forward}
+        curves |= {f"attention backward, {name}": attention.backward}
+    errors: list[float] = []
+    for kind in kinds(card):
+        if (curve := curves.get(kind.name)) is None:
+            continue
+        found = [kind.seconds(curve, row) / row["ms"] * 1e3 - 1 for row in kind.rows]
+        errors += found
+        print(row_of_errors(kind.name, found))
+    print(row_of_errors("all", errors))
+
+
+def row_of_errors(name: str, found: Sequence[float]) -> str:
+    """Return the row of a table: number, mean, mean size and worst of relative errors."""
+    worst = max(found, key=abs)
+    mean, size = np.mean(found), np.mean(np.abs(found))
+    return f"| {name} | {len(found)} | {mean:+.1%} | {size:.1%} | {worst:+.0%} |"
+
+
 if __name__ == "__main__":
-    {"fit": print_fit, "page": print_page}[sys.argv[1]]()
+    {"fit": print_fit, "page": print_page, "scaled": print_scaled}[sys.argv[1]](sys.argv[2])

@@ -1,6 +1,7 @@
 """Attention, and the rotation of its queries and keys by their positions."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .pointwise import _is_recorded, _once
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -30,8 +33,40 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Attention of queries that begin at the position `start_s`.
 
-    A mask may follow, or the positions of queries in documents, then sinks.
+    A mask may follow, or the positions of queries in documents, then sinks. What a kernel saves for
+    its gradient is kept while there are the queries, so that backward does not run it again.
     """
+    how = (causal, scale, window, chunk, documents, soft_cap, sinks, start_s)
+    if _is_recorded():
+        return _attended(tensors, *how)
+    own, y = _with_gradient(tensors, *how)
+    name = y.grad_fn.name() if y.grad_fn is not None else ""
+    if name.startswith("ScaledDotProduct"):  # one kernel, which saves no scores
+        _SAVED[tensors[0]] = (tensors[1:], how, own, y)
+    return y.detach()
+
+
+_SAVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _with_gradient(tensors: Sequence[Tensor], *how: Any) -> tuple[list[Tensor], Tensor]:
+    """Return operands, and attention of them with what its gradient reads."""
+    with torch.enable_grad():
+        own = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
+        return own, _attended(own, *how)
+
+
+def _attended(
+    tensors: Sequence[Tensor],
+    causal: bool,
+    scale: float | None,
+    window: int,
+    chunk: int,
+    documents: int,
+    soft_cap: float,
+    sinks: bool,
+    start_s: int,
+) -> Tensor:
     q, k, v = tensors[:3]
     positions = tensors[3] if documents else None
     mask = tensors[3] if len(tensors) > 3 and not sinks and not documents else None
@@ -102,22 +137,6 @@ def _document_begins(positions: Tensor) -> tuple[Tensor, int]:
     return begins, int(begins.diff().max())
 
 
-_KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
-def _once(x: Tensor, name: Any, make: Callable[[Tensor], Any]) -> Any:
-    """Return what is made of a tensor, once for all layers that read it."""
-    if torch.compiler.is_compiling():
-        return make(x)
-    own = _KNOWN.setdefault(x, {})
-    if own.get("version") != x._version:
-        own.clear()
-        own["version"] = x._version
-    if name not in own:
-        own[name] = make(x)
-    return own[name]
-
-
 def _by_scores(
     q: Tensor,
     k: Tensor,
@@ -155,20 +174,15 @@ def scaled_dot_product_attention_gradient(
     sinks: bool = False,
     start_s: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Compute the attention again, and its gradients by all operands that are floats."""
-    with torch.enable_grad():
-        own = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
-        y = scaled_dot_product_attention(
-            *own,
-            causal=causal,
-            scale=scale,
-            window=window,
-            chunk=chunk,
-            documents=documents,
-            soft_cap=soft_cap,
-            sinks=sinks,
-            start_s=start_s,
-        )
+    """Return the gradients of attention by all operands that are floats.
+
+    Where nothing of the forward pass is kept, it is computed again.
+    """
+    how = (causal, scale, window, chunk, documents, soft_cap, sinks, start_s)
+    others, before, own, y = _SAVED.pop(tensors[0], ((), None, [], dy))
+    same = len(others) == len(tensors) - 1 and all(map(operator.is_, others, tensors[1:]))
+    if not same or before != how:
+        own, y = _with_gradient(tensors, *how)
     found: tuple[Tensor, ...] = torch.autograd.grad(y, [t for t in own if t.requires_grad], dy)
     return found
 

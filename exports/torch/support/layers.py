@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .pointwise import widened
+from .pointwise import _device, widened
 
 Pairs = Sequence[Sequence[int]]
 Sizes = Sequence[int]
@@ -182,7 +182,8 @@ def moving_weights(
     *, shape: Sizes, dtype: str = "float32", factor: float = 1.0, start_d0: int = 0, whole_d0: int
 ) -> Tensor:
     """Return by how much each of several terms counts in a moving average, the last one by 1."""
-    following = whole_d0 - 1 - torch.arange(start_d0, start_d0 + shape[0], dtype=torch.float64)
+    places = torch.arange(start_d0, start_d0 + shape[0], dtype=torch.float64, device=_device())
+    following = whole_d0 - 1 - places
     weights = (factor**following).to(getattr(torch, dtype))
     return weights.reshape(-1, *(1,) * (len(shape) - 1)).expand(tuple(shape))
 

@@ -4,7 +4,8 @@ A function of one variable saves its operand or its result for backward, as its 
 or `y`. Numbers of 16 bits are computed in float32 where there are several steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from math import inf
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _LOW = (torch.float16, torch.bfloat16)
 _backward = torch.ops.aten  # PyTorch's own gradients, each one kernel
@@ -35,6 +37,72 @@ def widened(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _narrowed(tensor: Tensor, low: Any) -> Tensor:
     return tensor.to(low) if tensor.dtype == torch.float32 else tensor
+
+
+# What is known of a tensor
+
+_KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _once(x: Tensor, name: Any, make: Callable[[Tensor], Any]) -> Any:
+    """Return what is made of a tensor, once for all layers that read it."""
+    if _is_recorded():
+        return make(x)
+    own = _KNOWN.setdefault(x, {})
+    if own.get("version") != x._version:
+        own.clear()
+        own["version"] = x._version
+    if name not in own:
+        own[name] = make(x)
+    return own[name]
+
+
+_COPIES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _keep_copy(x: Tensor, copy: Tensor | None) -> None:
+    """Keep a copy of a parameter in another type, which is now equal to it, for the next cast."""
+    _COPIES[x] = (x._version, copy)
+
+
+def _is_cast_to(x: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether a parameter was cast to a type after its last update."""
+    return bool(_COPIES.get(x, (0, None))[1] is dtype)
+
+
+_devices: list[torch.device] = []  # where the programs that run now have their tensors
+
+
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Make tensors of no operands on a device; a context of PyTorch's delays every call."""
+    _devices.append(device)
+    try:
+        yield
+    finally:
+        _devices.pop()
+
+
+def _device() -> torch.device | None:
+    return _devices[-1] if _devices else None
+
+
+_recorded: list[str] = []  # the functions whose operators are being recorded
+
+
+def _is_recorded() -> bool:
+    """Return whether what runs now will run again with other tensors, for which nothing is kept."""
+    return bool(_recorded) or torch.compiler.is_compiling()
+
+
+@contextmanager
+def _recording(name: str) -> Iterator[None]:
+    """Say that the operators inside are recorded."""
+    _recorded.append(name)
+    try:
+        yield
+    finally:
+        _recorded.pop()
 
 
 # Arithmetic
@@ -111,7 +179,13 @@ def dtype_of(name: str) -> Any:
 
 
 def cast(x: Tensor, *, dtype: str = "float32", reduce: str = "", accumulate: str = "") -> Tensor:
-    return x.to(dtype_of(dtype))
+    own, copy = dtype_of(dtype), None
+    if x in _COPIES:
+        version, copy = _COPIES[x]
+        _COPIES[x] = (version, own)  # a copy is given away: it takes memory until its last reader
+        if not isinstance(copy, Tensor) or copy.dtype != own or version != x._version:
+            copy = None
+    return x.to(own) if copy is None else copy
 
 
 def convert(x: Tensor, *, dtype: str = "float32") -> Tensor:
@@ -119,7 +193,8 @@ def convert(x: Tensor, *, dtype: str = "float32") -> Tensor:
 
 
 def fill(*, shape: Sequence[int], dtype: str = "float32", value: float = 0.0) -> Tensor:
-    return torch.full((), value, dtype=dtype_of(dtype)).expand(tuple(shape))
+    number = torch.full((), value, dtype=dtype_of(dtype), device=_device())
+    return number.expand(tuple(shape))
 
 
 # Functions of one variable, and their gradients

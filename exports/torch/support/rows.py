@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .pointwise import _is_recorded, _once
 from .routing import _shares
 
 _grouped_mm: Callable[..., Tensor] | None = getattr(torch.nn.functional, "grouped_mm", None)
@@ -19,7 +20,8 @@ class Rows(NamedTuple):
     """Filled rows.
 
     `values` are the rows of the first expert in the order of its tokens, then those of the second;
-    `mask`, `[expert, token...]`, says which rows are filled.
+    `mask`, `[expert, token...]`, says which rows are filled. Where the choices say how many there
+    are at most, and some fill none, rows that nothing reads are last: so no count is waited for.
     """
 
     values: Tensor
@@ -37,16 +39,28 @@ class Rows(NamedTuple):
 
     @property
     def places(self) -> Tensor:
-        """The expert and the token of each row."""
-        return self.mask.flatten(1).nonzero()
+        """The expert and the token of each row; -1 of the rows that nothing reads."""
+
+        def found(mask: Tensor) -> Tensor:
+            return torch.nonzero_static(mask.flatten(1), size=len(self.values))
+
+        return _once(self.mask, len(self.values), found)
+
+
+def _filled(mask: Tensor, most: int | None) -> Tensor:
+    """Return the tokens of the filled rows; of `most` rows where that is known."""
+    if most is None:
+        return mask.flatten(1).nonzero()[:, 1]
+    return Rows(mask.new_empty(most, 0), mask).places[:, 1]
 
 
 def _weighed(rows: Rows, chosen: Tensor, weights: tuple[Tensor, ...], start: int) -> Tensor:
     """Return rows times the weights of their choices."""
     if not weights:
         return rows.values
-    own = _shares(chosen, weights, start, len(rows.mask))[rows.mask]
-    return rows.values * own.to(rows.values.dtype)[:, None]
+    own = _shares(chosen, weights, start, len(rows.mask)).flatten(1)
+    expert, token = rows.places.unbind(1)
+    return rows.values * own[expert, token].to(rows.values.dtype)[:, None]
 
 
 def dispatch(
@@ -59,23 +73,31 @@ def dispatch(
     start_e: int = 0,
     size_e: int,
 ) -> Rows:
-    mask = _shares(chosen, (), start_e, size_e)
-    values = x.flatten(0, -2)[mask.flatten(1).nonzero()[:, 1]]
+    mask = _once(chosen, (start_e, size_e), lambda own: _shares(own, (), start_e, size_e))
+    most = chosen.numel() if size_e == experts else None
+    values = x.flatten(0, -2)[_filled(mask, most)]
     return Rows(_weighed(Rows(values, mask), chosen, weights, start_e), mask)
 
 
 def combine(y: Rows, chosen: Tensor, *weights: Tensor, start_e: int = 0, size_e: int) -> Tensor:
     values, tokens = _weighed(y, chosen, weights, start_e), y.mask.shape[1:]
-    total = values.new_zeros(tokens.numel(), values.shape[1])
-    return total.index_add_(0, y.places[:, 1], values).reshape(*tokens, -1)
+    return _summed(values, y.places[:, 1], tokens.numel()).reshape(*tokens, -1)
+
+
+def _summed(values: Tensor, places: Tensor, count: int) -> Tensor:
+    """Return the sums of the rows at each place; rows at -1 are left out."""
+    total = values.new_zeros(count + 1, values.shape[1])
+    return total.index_add_(0, torch.where(places < 0, count, places), values)[:count]
 
 
 def routing_weight_gradient(
     x: Tensor, y: Rows, chosen: Tensor, *, start_e: int = 0, size_e: int
 ) -> Tensor:
-    products = (x.flatten(0, -2)[y.places[:, 1]] * y.values).sum(-1)
-    found = products.new_zeros(y.mask.shape)
-    found[y.mask] = products
+    expert, token = y.places.unbind(1)
+    products = (x.flatten(0, -2)[token] * y.values).sum(-1)
+    tokens = y.mask[0].numel()
+    places = torch.where(expert < 0, -1, expert * tokens + token)
+    found = _summed(products[:, None], places, y.mask.numel()).reshape(y.mask.shape)
     local = chosen - start_e
     inside = (local >= 0) & (local < size_e)
     return found.movedim(0, -1).gather(-1, local.clamp(0, size_e - 1)) * inside
@@ -83,7 +105,7 @@ def routing_weight_gradient(
 
 def _is_grouped(values: Tensor, *widths: int) -> bool:
     """Return whether the device has a kernel for products of groups of such rows."""
-    fits = values.is_cuda and values.dtype == torch.bfloat16
+    fits = values.dtype == torch.bfloat16 and (values.is_cuda or _is_recorded())
     return _grouped_mm is not None and fits and not any(width % 8 for width in widths)
 
 
@@ -91,23 +113,27 @@ def grouped_matmul(x: Rows, matrices: Tensor, *, transposed: bool = False) -> Ro
     right = matrices.mT if transposed else matrices
     if _grouped_mm is not None and _is_grouped(x.values, *right.shape[1:]):
         return Rows(_grouped_mm(x.values, right, offs=x.ends), x.mask)
-    parts = x.values.split(x.counts.tolist())
-    found = torch.cat([part @ matrix for part, matrix in zip(parts, right, strict=True)])
-    return Rows(found, x.mask)
+    *parts, rest = _parts(x.values, x.counts)
+    found = [part @ matrix for part, matrix in zip(parts, right, strict=True)]
+    return Rows(torch.cat([*found, rest.new_zeros(len(rest), right.shape[-1])]), x.mask)
+
+
+def _parts(values: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows of each expert, and those that nothing reads."""
+    lengths = counts.tolist()
+    return values.split([*lengths, len(values) - sum(lengths)])
 
 
 def grouped_outer(x: Rows, y: Rows) -> Tensor:
     if _grouped_mm is not None and _is_grouped(x.values, x.values.shape[1], y.values.shape[1]):
         return _grouped_mm(x.values.mT, y.values, offs=x.ends)
-    lengths = x.counts.tolist()
-    pairs = zip(x.values.split(lengths), y.values.split(lengths), strict=True)
-    return torch.stack([a.mT @ b for a, b in pairs])
+    parts, others = (_parts(rows.values, x.counts)[:-1] for rows in (x, y))
+    return torch.stack([a.mT @ b for a, b in zip(parts, others, strict=True)])
 
 
 def reduce_sum(x: Rows, *, axis: Sequence[int], keep_dims: bool = False) -> Tensor:
     """Sum the rows of each expert."""
-    total = x.values.new_zeros(len(x.mask), x.values.shape[1])
-    total.index_add_(0, x.places[:, 0], x.values)
+    total = _summed(x.values, x.places[:, 0], len(x.mask))
     return total.reshape(len(x.mask), *(1,) * (len(axis) if keep_dims else 0), -1)
 
 
@@ -145,6 +171,6 @@ def apply(function: Callable[..., Tensor], *operands: Rows | Tensor, **attribute
             return operand.values
         if operand.ndim < 2:
             return operand
-        return operand.flatten(0, -2).repeat_interleave(first.counts, 0)
+        return operand.flatten(0, -2)[first.places[:, 0]]
 
     return Rows(function(*map(values, operands), **attributes), first.mask)

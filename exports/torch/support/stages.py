@@ -211,6 +211,8 @@ class Trainer(trainer.Trainer):
         of other stages than those of this process may be on the device `meta`.
     device : str
         Where the slices are, and where the program runs.
+    compile : bool
+        Whether `torch.compile` compiles the program, each of its equal layers once.
     """
 
     mesh: Mesh

@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from .compiling import CompiledProgram, check_compiler
 from .mesh import Mesh
+from .pointwise import _on
 from .timing import OperatorTimes
+from .updates import _writing_over
 
 _CONSTANTS = Path(__file__).with_name("constants.npz")
 
@@ -34,6 +37,8 @@ class Trainer:
         process has the same.
     device : str
         Where the slices are, and where the program runs.
+    compile : bool
+        Whether `torch.compile` compiles the program, each of its equal layers once.
 
     Attributes
     ----------
@@ -49,14 +54,25 @@ class Trainer:
 
     program: ClassVar[Any]
 
-    def __init__(self, module: nn.Module | Mapping[str, Tensor], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        module: nn.Module | Mapping[str, Tensor],
+        device: str = "cpu",
+        *,
+        compile: bool = False,
+    ) -> None:
         self.device = torch.device(device)
+        if compile:
+            check_compiler(self.device)
         self.outputs: dict[str, Tensor] = {}
         self._module = module
         self._constants = _constants()
         wholes = {name: self._first(name) for name in self.program.PARAMETERS}
         self.mesh = self._make_mesh()
         self.state = {n: self._slice(n, whole) for n, whole in wholes.items() if self._has(n)}
+        own = self._functions
+        self._compiled = CompiledProgram(own, self.mesh) if compile else None
+        self._run = self._compiled or own
 
     def _make_mesh(self) -> Mesh:
         return Mesh(self.program.MESH, self.program.MICRO_BATCHES, self.program.GROUPS)
@@ -102,9 +118,9 @@ class Trainer:
         Inputs are whole tensors, the same on every process, which takes its part of them.
         """
         self._check(inputs)
-        with torch.no_grad(), self.device:
+        with torch.no_grad(), _on(self.device):
             own = {name: tensor.to(self.device) for name, tensor in inputs.items()}
-            run = self._functions.forward_backward
+            run = self._run.forward_backward
             outputs, gradients, others = run(self.mesh, self.state, own)
             wholes = {n: self._whole_output(n, outputs.get(n)) for n in self.program.OUTPUTS}
             self.outputs = wholes
@@ -112,12 +128,14 @@ class Trainer:
 
     def update(self, gradients: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
         """Run the optimizer."""
-        with torch.no_grad(), self.device:
-            self.state |= self._functions.update(self.mesh, self.state, gradients, others)
+        with torch.no_grad(), _on(self.device):
+            self.state |= self._run.update(self.mesh, self.state, gradients, others)
 
     def step(self, **inputs: Tensor) -> Tensor:
         """Run a training step on whole inputs, and return its first output: the loss."""
-        self.update(*self.gradients(**inputs))
+        gradients, others = self.gradients(**inputs)
+        with _writing_over(gradients.values(), others.values()):
+            self.update(gradients, others)
         return next(iter(self.outputs.values()))
 
     def operator_times(self, steps: int = 5, **inputs: Tensor) -> str:
@@ -125,6 +143,10 @@ class Trainer:
 
         Of all steps, and of all micro-batches of a step, the least time counts.
         """
+        if self._compiled is not None:
+            raise ValueError(
+                "compiled operators have no times of their own: leave out `compile=True`"
+            )
         times = OperatorTimes(self._functions, self.device)
         for _ in range(steps):
             with times.of_a_step():

@@ -6,7 +6,9 @@ elements of all gradients that are not finite; if there are some, nothing change
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -14,6 +16,13 @@ import torch
 from torch import Tensor
 
 from .dynamic_tree import edges_of, tiled, values_of
+from .pointwise import _is_cast_to, _keep_copy
+
+try:
+    import triton
+    from triton import language as tl
+except ImportError:  # the kernels of PyTorch are there
+    triton = None
 
 _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "sin")},
@@ -114,16 +123,11 @@ def adam_update(
     plain = bias_correction == "moments" and not lazy and 0.0 in (weight_decay, l2)
     if plain and len(tensors) <= 6 and tensors[0].is_cuda and _are_alike(tensors):
         rate = float(tensors[5]) if len(tensors) > 5 else learning_rate
+        how = {"lr": rate, "beta1": beta1, "beta2": beta2, "eps": epsilon}
+        if triton is not None and tensors[0].dtype == torch.float32 and min(beta1, beta2) > 0:
+            return _in_own_kernel(tensors[:5], **how, weight_decay=weight_decay, l2=l2)
         kernel = torch._fused_adam_ if l2 else torch._fused_adamw_
-        return _in_one_kernel(
-            kernel,
-            tensors[:5],
-            lr=rate,
-            beta1=beta1,
-            beta2=beta2,
-            eps=epsilon,
-            weight_decay=weight_decay + l2,
-        )
+        return _in_one_kernel(kernel, tensors[:5], **how, weight_decay=weight_decay + l2)
     return _updated(rule, 2, True, learning_rate, tensors)
 
 
@@ -142,6 +146,98 @@ def _in_one_kernel(
     g = g.to(p.dtype).contiguous()
     kernel([p], [g], [m], [v], [], steps, amsgrad=False, maximize=False, **settings)
     return p, m, v
+
+
+_writable: set[int] = set()  # the addresses of gradients that nothing else reads
+
+
+@contextmanager
+def _writing_over(gradients: Iterable[Tensor], others: Iterable[Tensor]) -> Iterator[None]:
+    """Let updates write over gradients, those that share their memory excepted."""
+    parts = [*gradients, *others]
+    counts = Counter(part.untyped_storage().data_ptr() for part in parts)
+    _writable.update(address for address, count in counts.items() if count == 1)
+    try:
+        yield
+    finally:
+        _writable.clear()
+
+
+def _is_writable(g: Tensor) -> bool:
+    own = g.untyped_storage()
+    return g.itemsize == 2 and own.nbytes() == g.nbytes and own.data_ptr() in _writable
+
+
+# Elements of a program of the kernel: 256 to 4,096 take the same time on H200, within 3 %.
+_BLOCK = 1024
+
+
+def _in_own_kernel(
+    tensors: Sequence[Tensor],
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    l2: float,
+) -> tuple[Tensor, ...]:
+    """Run Adam as above, on a gradient of any type.
+
+    Where nothing else reads a gradient of 16 bits, it leaves there the parameter in that type.
+    """
+    p, g, m, v, step = tensors
+    g = g.contiguous()
+    is_left = _is_writable(g) and _is_cast_to(p, g.dtype)
+    with torch.cuda.device_of(p):
+        _adam[(triton.cdiv(p.numel(), _BLOCK),)](
+            *(p, g, m, v, step, p.numel(), lr),
+            *(math.log(beta1), math.log(beta2), 1 - beta1, 1 - beta2),
+            *(beta1, beta2, eps, weight_decay, l2, is_left, _BLOCK),
+        )
+    _keep_copy(p, g if is_left else None)
+    return p, m, v
+
+
+if triton is not None:
+    # Triton takes annotations for types of its own.
+    @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def _adam(  # type: ignore[no-untyped-def]
+        p,
+        g,
+        m,
+        v,
+        step,
+        size,
+        rate,
+        log1: tl.constexpr,
+        log2: tl.constexpr,
+        rest1: tl.constexpr,
+        rest2: tl.constexpr,
+        beta1: tl.constexpr,
+        beta2: tl.constexpr,
+        epsilon: tl.constexpr,
+        weight_decay: tl.constexpr,
+        l2: tl.constexpr,
+        is_left: tl.constexpr,
+        block: tl.constexpr,
+    ):
+        place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+        inside = place < size
+        count = tl.load(step).to(tl.float64)
+        first = (1 - tl.exp(count * log1)).to(tl.float32)
+        second = (1 - tl.exp(count * log2)).to(tl.float32)
+        old = tl.load(p + place, inside)
+        gradient = tl.load(g + place, inside).to(tl.float32) + l2 * old
+        mean = beta1 * tl.load(m + place, inside) + rest1 * gradient
+        square = beta2 * tl.load(v + place, inside) + rest2 * gradient * gradient
+        change = mean / first / (tl.sqrt_rn(square / second) + epsilon) + weight_decay * old
+        new = old - rate * change
+        tl.store(p + place, new, inside)
+        tl.store(m + place, mean, inside)
+        tl.store(v + place, square, inside)
+        if is_left:
+            tl.store(g + place, new.to(g.dtype.element_ty), inside)
 
 
 def adam8bit_update(
@@ -310,5 +406,6 @@ def loss_scale_update(
         new, steps = (old * factor if old * factor <= largest else old), 0
     else:
         steps += 1
-    applied = torch.tensor(int(nonfinite == 0))
-    return torch.tensor(new, dtype=scale.dtype), torch.tensor(steps), applied
+    applied = torch.tensor(int(nonfinite == 0), device=scale.device)
+    after = torch.tensor(new, dtype=scale.dtype, device=scale.device)
+    return after, torch.tensor(steps, device=scale.device), applied
