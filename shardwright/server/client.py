@@ -1,9 +1,11 @@
 """What a worker sends to the servers, and gets from them."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,12 +43,20 @@ class _Link:
         The pushes that are not in its checkpoint, by step.
     standing : Standing
         What the server has said last when it was connected to.
+
+    Attributes
+    ----------
+    lock : Lock
+        Held while the server is called.
     """
 
     number: int
     connection: Connection | None = None
     standing: Any = None
     log: dict[int, list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 @dataclass
@@ -111,6 +121,21 @@ class Client:
     def _each(self, work: Callable[[_Link], T]) -> list[T]:
         """Work with all servers at the same time."""
         return list(self._threads.map(work, self._links))
+
+    def settle(self) -> None:
+        """Wait until all that was pushed is in checkpoints, where the servers write any.
+
+        Raises
+        ------
+        ModelError
+            If the run ends early, or another worker has ended without a step of this one.
+        """
+        for link in self._links:  # one by one: at the end of a process a pool has no threads
+            while link.log:
+                first, *rest = link.log[max(link.log)]
+                head = message("Piece", step=first.step, save=True, rates=first.rates)
+                again = partial(_pushed, pieces=[head, *rest])
+                self._forget(link, self._persistently(link, again))
 
     def close(self) -> None:
         """Close the connections."""
@@ -191,14 +216,41 @@ class Client:
         """
         while True:
             try:
-                return work(link.connection or self._connect(link))
+                with link.lock:
+                    return self._worked(link, work)
             except CallError as error:
                 self.member.check()
-                if error.is_lost:
-                    self._disconnect(link)
-                elif not error.may_repeat:
+                if not (error.is_lost or error.may_repeat):
                     raise ModelError(f"server {link.number} refuses a call: {error}") from None
+            if self.task.synchronous:
+                self._catch_up()
             time.sleep(_PAUSE)
+
+    def _worked(self, link: _Link, work: Callable[[Connection], T]) -> T:
+        try:
+            return work(link.connection or self._connect(link))
+        except CallError as error:
+            if error.is_lost:
+                self._disconnect(link)
+            raise
+
+    def _catch_up(self) -> None:
+        """Send servers that have come back what they lack, where nothing else is asked of them.
+
+        The call that is repeated may wait for a worker that waits for one of these servers.
+        """
+        servers = self.member.servers
+        for link in self._links:
+            address = servers[link.number]
+            is_current = link.connection is not None and link.connection.address == address
+            if address and not is_current and link.lock.acquire(blocking=False):
+                try:
+                    self._disconnect(link)
+                    self._connect(link)
+                except CallError:
+                    pass  # it is tried again
+                finally:
+                    link.lock.release()
 
     # Values
 
@@ -353,6 +405,10 @@ class Client:
         for begin in range(0, flat.size, each):
             piece = message("Piece", step=step, table=table, begin=begin)
             yield with_data(piece, bytes_of(flat[begin : begin + each]))
+
+
+def _pushed(connection: Connection, pieces: Sequence[Any]) -> Any:
+    return connection.call("Push", iter(pieces), LONG)
 
 
 def _put(piece: Any, whole: Array, division: Division, server: int) -> None:

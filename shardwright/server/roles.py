@@ -4,6 +4,7 @@ import atexit
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -45,6 +46,7 @@ class _Part:
     member: Member | None = None
     client: Client | None = None
     security: Security = PLAIN
+    late: str = ""  # what went wrong after the end of the script
 
 
 _PART = _Part()
@@ -91,7 +93,20 @@ def _leave(member: Member) -> None:
     error = getattr(sys, "last_value", None)
     if _PART.client is not None:
         _PART.client.close()
-    member.leave("" if error is None else f"{type(error).__name__}: {error}")
+    member.leave(_PART.late if error is None else f"{type(error).__name__}: {error}")
+
+
+def _settle_at_end(client: Client) -> None:
+    """Wait for the end of the script, and until the servers have saved what this worker has sent.
+
+    Nobody can send it again later. gRPC starts threads for it: functions of `atexit` cannot.
+    """
+    threading.main_thread().join()
+    if getattr(sys, "last_value", None) is None:
+        try:
+            client.settle()
+        except ModelError as error:
+            _PART.late = str(error)
 
 
 def client_for(task: Task, initial: Callable[[int], Array]) -> Client:
@@ -106,6 +121,7 @@ def client_for(task: Task, initial: Callable[[int], Array]) -> Client:
     if _PART.client is None:
         cached = settings().cache_rows
         _PART.client = Client(member, task, _PART.security, initial, cached)
+        threading.Thread(target=_settle_at_end, args=(_PART.client,), name="settle").start()
     elif _PART.client.task != task:
         raise ModelError(
             "the servers hold the parameters of another model, or another optimizer updates them",

@@ -169,11 +169,17 @@ class Store:
                     self.failure
                     or (self.clock >= clock and not self.wanted)
                     or self._missing(clock)
+                    or self._stays_empty
                 ),
                 seconds,
             )
             if self.failure:
                 raise CallError(self.failure, LATE)
+            if self._stays_empty:
+                raise CallError(
+                    "worker 0 has ended before it sent the initial values; start the run again",
+                    LATE,
+                )
             if self._missing(clock):
                 worker = self._missing(clock)[0]
                 raise CallError(
@@ -183,6 +189,11 @@ class Store:
                 )
             if self.clock < clock or self.wanted:
                 raise CallError(f"there were {self.clock} updates, {clock} are asked for", WAIT)
+
+    @property
+    def _stays_empty(self) -> bool:
+        """Whether the worker that sends the initial values has ended without them."""
+        return 0 in self.gone and bool(self.wanted)
 
     def _missing(self, clock: int) -> list[int]:
         """Return the workers that have ended without the steps that others wait for."""
@@ -241,6 +252,8 @@ class Store:
             if self.wanted:
                 raise CallError("gradients arrive before the initial values", LATE)
             if push.step < counted:
+                if push.saves:
+                    self._save_push(push, seconds)
                 return
             if push.step > counted and self.task.synchronous:
                 raise CallError(
@@ -255,6 +268,13 @@ class Store:
             else:
                 pushes = [push]
             self._update(pushes)
+
+    def _save_push(self, push: Push, seconds: float) -> None:
+        """Write a checkpoint with a push that has arrived before."""
+        if self.task.synchronous:
+            self.wait_for(push.step + 1, seconds)
+        if self.durable[push.worker] <= push.step:
+            self.save()
 
     def _update(self, pushes: Sequence[Push]) -> None:
         self.clock += 1

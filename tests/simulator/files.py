@@ -77,7 +77,8 @@ class Files:
         self.world, self.root = world, root
         self.disk, self._root = Disk(root), f"{root}/"
         self.faults: list[Fault] = []
-        self._locks: dict[int, Process] = {}
+        self._open: dict[int, Process] = {}  # who holds a descriptor
+        self._users: set[Process] = set()
 
     # Faults
 
@@ -112,11 +113,25 @@ class Files:
             self.world.kill(process)
         raise Died
 
-    def _release(self, process: Process) -> None:
-        """Give up the locks of a process that has died."""
-        for descriptor in [d for d, p in self._locks.items() if p is process]:
-            _REAL["flock"](descriptor, fcntl.LOCK_UN)
-            del self._locks[descriptor]
+    def _note_open(self, descriptor: int) -> None:
+        task = self.world.current
+        if task is None:
+            return
+        self._open[descriptor] = task.process
+        if task.process not in self._users:
+            self._users.add(task.process)
+            task.process.buried.append(partial(self._close_all, task.process))
+
+    def _close_all(self, process: Process) -> None:
+        """Close what a process that has died has open, and so let go of its locks."""
+        for descriptor in [d for d, p in self._open.items() if p is process]:
+            del self._open[descriptor]
+            _REAL["close"](descriptor)
+
+    def close_of(self, process: Process | None, descriptor: int) -> None:
+        """Close a descriptor, unless it was closed when its process died."""
+        if process is None or self._open.pop(descriptor, None) is process:
+            _REAL["close"](descriptor)
 
     # Calls
 
@@ -141,10 +156,12 @@ class Files:
         if found is not None and changes:
             made = self.disk.entry(found) is None
             self.disk.open(found, creates=made, empties=bool(flags & os.O_TRUNC))
+        if found is not None:
+            self._note_open(descriptor)
         return int(descriptor)
 
     def close(self, descriptor: int) -> None:
-        self._locks.pop(descriptor, None)
+        self._open.pop(descriptor, None)
         _REAL["close"](descriptor)
 
     def listdir(self, path: Any = ".") -> list[str]:
@@ -207,14 +224,11 @@ class Files:
         found = self.inside(descriptor)
         self._step("flock", found)
         _REAL["flock"](descriptor, how)
-        task = self.world.current
-        if found is not None and task is not None:
-            if task.process not in self._locks.values():
-                task.process.buried.append(partial(self._release, task.process))
-            self._locks[descriptor] = task.process
 
     def open_file(self, file: Any, mode: str = "r", *rest: Any, **how: Any) -> Any:
         found = None if isinstance(file, int) else self.inside(file)
+        if isinstance(file, int):
+            self._open.pop(file, None)  # the object closes it
         if found is None:
             return _REAL["io"](file, mode, *rest, **how)
         if not set(mode) & set("wxa+"):
@@ -299,7 +313,7 @@ class _Raw(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            _REAL["close"](self._descriptor)
+            self._files.close_of(self._process, self._descriptor)
 
 
 def _empty(folder: Path) -> None:

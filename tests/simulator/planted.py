@@ -160,10 +160,10 @@ SERVERS = (
         "if True",
     ),
     Planted(
-        "a connection counts before the server has what was sent before",
-        f"{_SERVER}.client:Client._connect",
-        "connection.close()",
-        "link.connection = connection",
+        "gradients are added in the order in which they arrive",
+        f"{_SERVER}.store:Store.push",
+        "[self._waiting[worker] for worker in range(self.task.workers)]",
+        "list(self._waiting.values())",
     ),
     Planted(
         "pushes are told to be durable before the snapshot is written",
@@ -189,11 +189,24 @@ SERVERS = (
         "store.wait_for(wish.clock, min(_WAIT, seconds / 2))",
         "pass",
     ),
+    Planted(
+        "a worker that waits does not look whether another server has come back",
+        f"{_SERVER}.client:Client._persistently",
+        "if self.task.synchronous:",
+        "if False:",
+    ),
+    Planted(
+        "a worker ends before what it has pushed is in a snapshot",
+        f"{_SERVER}.client:Client.settle",
+        "while link.log:",
+        "while False:",
+    ),
 )
 
 
 def first_seed(planted: Planted, run: Callable[[int], Any], most: int) -> tuple[int, str] | None:
     """Return the first seed that finds a planted bug, and what it says; None if none does."""
+    run(0)  # what is right is known before
     with planted.inside():
         for seed in range(most):
             outcome = run(seed)

@@ -1,9 +1,12 @@
 """No push is lost or applied twice, whatever happens to calls, servers and workers."""
 
+import os
+
 import pytest
 
 from tests.extent import first
 from tests.shardwright.server.runs import needs_grpc
+from tests.simulator.alone import digests_alone
 from tests.simulator.planted import SERVERS, first_seed
 from tests.simulator.servers import servers
 
@@ -19,10 +22,20 @@ def test_no_seed_loses_or_doubles_a_push(begin: int) -> None:
     assert {seed: what for seed, what in wrong.items() if what} == {}
 
 
-def test_a_seed_replays_exactly() -> None:
-    assert [servers(seed).digest for seed in range(8)] == [
-        servers(seed).digest for seed in range(8)
-    ]
+def test_a_seed_that_found_a_bug_finds_it_no_more() -> None:
+    assert {seed: servers(seed).wrong for seed in (602,)} == {602: ()}
+
+
+def test_a_seed_replays_exactly_alone_and_after_others() -> None:
+    assert digests_alone("servers", 8) == [servers(seed).digest for seed in range(8)]
+
+
+def test_a_seed_leaves_no_file_open() -> None:
+    servers(0)
+    before = len(os.listdir("/proc/self/fd"))
+    for seed in range(30):
+        servers(seed)
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("planted", first(1, SERVERS), ids=lambda planted: planted.what)

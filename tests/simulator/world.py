@@ -119,8 +119,10 @@ class World:
 
     @property
     def digest(self) -> str:
-        """A sum of all that was noted."""
-        return self._digest.hexdigest()
+        """A sum of all that was noted, and of how often was drawn."""
+        found = self._digest.copy()
+        found.update(f"{self.steps} {self.now!r} {self.draw.getstate()}".encode())
+        return found.hexdigest()
 
     # Processes
 

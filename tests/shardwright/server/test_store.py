@@ -125,6 +125,31 @@ def test_a_worker_that_ends_too_early_is_named_by_those_that_wait():
         store.wait_for(1, 30)
 
 
+def test_who_waits_for_values_that_nobody_can_send_is_told():
+    store = Store(task(table("w", (2,), "data"), workers=2), 0, 1)
+    store.note_gone([0])
+    message = "worker 0 has ended before it sent the initial values; start the run again"
+    with pytest.raises(CallError, match=message):
+        store.wait_for(0, 30)
+
+
+def test_a_push_that_comes_again_at_the_end_is_in_the_checkpoint():
+    def save(store: Store, now: bool) -> None:
+        if now:
+            store.durable[:] = store.applied
+
+    store = Store(task(table("w", (2,), "zeros"), workers=2), 0, 1, save)
+    gradient, last = np.ones(2, np.float32), {"saves": True}
+    store.push(Push(0, 0, {0: gradient}))
+    with pytest.raises(CallError, match="there were 0 updates, 1 are asked for") as caught:
+        store.push(Push(0, 0, {0: gradient}, **last))  # it waits for the one of worker 1
+    assert caught.value.may_repeat
+    store.push(Push(1, 0, {0: gradient}))
+    assert store.durable == [0, 0]
+    store.push(Push(0, 0, {0: gradient}, **last))
+    assert (store.clock, store.durable) == (1, [1, 1])
+
+
 def test_who_waits_is_told_when_the_run_ends():
     store = Store(task(table("w", (2,)), workers=2), 0, 1)
     threading.Timer(0.05, store.fail, ["the worker 1 has ended early"]).start()
