@@ -17,6 +17,7 @@ from pathlib import Path
 from machine import machine
 
 from tests.simulator import planted
+from tests.simulator.ownership import ownership
 from tests.simulator.planted import Planted, first_seed
 from tests.simulator.servers import servers
 from tests.simulator.storage import Outcome, storage
@@ -83,7 +84,21 @@ those of workers that have ended before a server dies, and all processes end."""
             "come back without its pushes; a second worker waited for these, and both for ever.",
             "A server that died after a worker had ended lost what this worker had pushed since "
             "the last snapshot. A worker now ends when its pushes are in one.",
+            "Where the worker that sends the initial values ended before it had, the others "
+            "waited for ever.",
         ),
+    ),
+    Protocol(
+        "Ownership of checkpoints",
+        """A launcher starts two ranks up to four times. At any call that changes files a rank dies,
+or stands still for some seconds; the launcher ends a start whose ranks do not go on, or cannot
+reach it, so that orphans go on beside the next start. Only the start that took the lease last
+completes and removes checkpoints; each checkpoint is whole, and of one start; the last start ends,
+and nothing but its checkpoint and the lease is left. The launcher is a model; what ranks do with
+checkpoints is the product's code.""",
+        ownership,
+        planted.OWNERSHIP,
+        (),
     ),
 )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from shardwright.ir.files.folders import synced
+from shardwright.ir.files.folders import NO_LOCKS, synced
 
 _MARK: Final = ".writing-"
 
@@ -26,9 +26,6 @@ _ATTEMPTS: Final = 20
 
 _HERE: Final = -100  # AT_FDCWD of Linux
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux
-
-# What file systems without locks answer. There a writer holds nothing, and nothing is swept.
-_NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
@@ -152,6 +149,6 @@ def _is_held(descriptor: int) -> bool:
     except BlockingIOError:
         return False  # another process sweeps it
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
     return os.fstat(descriptor).st_nlink > 0

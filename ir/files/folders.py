@@ -26,6 +26,9 @@ _OBSOLETE: Final = ".obsolete"  # in it: names of files that the new ones have n
 _ATTEMPTS: Final = 200
 _PAUSE: Final = 0.05
 
+# What file systems without locks answer. There a writer holds nothing, and nothing is swept.
+NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
 
 @contextmanager
 def locked(folder: Path, *, alone: bool) -> Iterator[None]:
@@ -47,6 +50,10 @@ def locked(folder: Path, *, alone: bool) -> Iterator[None]:
                     what = "another process writes or reads there"
                     raise OSError(errno.EBUSY, what, str(folder)) from None
                 sleep(_PAUSE)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                break
         yield
     finally:
         os.close(descriptor)

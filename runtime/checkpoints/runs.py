@@ -12,7 +12,7 @@ from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
 from shardwright.runtime.checkpoints.reading import Checkpoint, checkpoints_in
 from shardwright.runtime.checkpoints.writing import CheckpointWriter, Writing, run_of
 from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.faults import RUN_VARIABLE
+from shardwright.runtime.faults import RESTART_VARIABLE, RUN_VARIABLE
 
 KEPT = 3  # checkpoints that stay unless another number is asked for
 
@@ -60,7 +60,10 @@ def begin_writing(
     shared = communicator.collect(dict.fromkeys(communicator.ranks, token))[0].tobytes()
     if run is None:
         run = shared[:8].hex() if resumed is None else resumed.manifest.run
-    how = Writing(directory, run, shared[8:].hex(), keep, asynchronous)
+    launch, number = _launched()
+    how = Writing(
+        directory, run, shared[8:].hex(), keep, asynchronous, launch=launch, number=number
+    )
     if 0 in communicator.ranks:
         check_own(directory, run)
     return CheckpointWriter(how, graph, communicator)
@@ -93,6 +96,12 @@ def check_own(directory: Path, run: str | None) -> None:
                 str(path),
                 "resume from it, or name another folder",
             )
+
+
+def _launched() -> tuple[str, int]:
+    """Return the launcher that has started this process, and how often it did before."""
+    number = os.environ.get(RESTART_VARIABLE, "")
+    return os.environ.get(RUN_VARIABLE, ""), int(number) if number.isdecimal() else 0
 
 
 def _is_name(text: str) -> bool:

@@ -25,6 +25,7 @@ from shardwright.ir.files.folders import make_folder, synced, write_synced
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
+from shardwright.runtime.checkpoints.lease import Start, holding, take
 from shardwright.runtime.checkpoints.manifest import (
     MANIFEST,
     Manifest,
@@ -71,6 +72,10 @@ class Writing:
         Whether the state is copied, and written while the training goes on.
     timeout : float
         Seconds in which all processes must have written their slices.
+    launch : str
+        The launcher of this start; empty without one.
+    number : int
+        How often it has started the run before.
     """
 
     directory: Path
@@ -79,6 +84,13 @@ class Writing:
     keep: int = 3
     asynchronous: bool = True
     timeout: float = 600.0
+    launch: str = ""
+    number: int = 0
+
+    @property
+    def start(self) -> Start:
+        """The start of the run, as the lease of the folder names it."""
+        return Start(self.attempt, self.launch, self.number)
 
 
 class CheckpointWriter:
@@ -111,7 +123,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.latest: Path | None = None
-        prepare(how)
+        prepare(how, leads=0 in self._ranks)
 
     def save(
         self, state: State, progress: Progress, at_epoch: Mapping[str, Any] | None = None
@@ -203,10 +215,14 @@ class CheckpointWriter:
             if 0 in self._ranks:
                 found = self._all_notes(aside)
                 tensors_of = _tensors(self._graph, self._pieces, found)
-                complete(aside, how, self._graph, progress, tensors_of, _files(found))
-                self.latest = how.directory / name
-                STANDING.note_checkpoint(self.latest)
-                forget(how)
+                try:
+                    with holding(how.directory, how.start):
+                        complete(aside, how, self._graph, progress, tensors_of, _files(found))
+                        self.latest = how.directory / name
+                        STANDING.note_checkpoint(self.latest)
+                        forget(how)
+                finally:
+                    discard(aside)  # of a start that is refused
 
     def _all_notes(self, aside: Path) -> dict[int, dict[str, dict[str, str]]]:
         """Wait for the notes of all ranks, and return them."""
@@ -230,11 +246,27 @@ class CheckpointWriter:
         return found
 
 
-def prepare(how: Writing) -> None:
-    """Make the folder, and remove what an earlier start of the run left unfinished."""
+def prepare(how: Writing, *, leads: bool) -> None:
+    """Make the folder; for all processes, take it, and remove what earlier starts left unfinished.
+
+    Parameters
+    ----------
+    how : Writing
+        How checkpoints are written.
+    leads : bool
+        Whether this is the process of rank 0.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written to, or a later start of the run writes there.
+    """
     check_folder(how.directory, _WHAT)
     with failing_as(_WHAT, how.directory):
         make_folder(how.directory)
+        if not leads:
+            return
+        take(how.directory, how.start)
         for path in how.directory.iterdir():
             match = _HIDDEN.fullmatch(path.name)
             own = f"{how.run}-{how.attempt}"

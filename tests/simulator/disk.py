@@ -52,7 +52,7 @@ class Disk:
         self._offsets: dict[str, int] = {}
 
     def at(self, path: Path | str) -> Place | None:
-        """Return the folder and the name of a path; None if it is outside."""
+        """Return the folder and the name of a path; None if it is outside, or in no folder now."""
         text, root = os.fspath(path), os.fspath(self.root)
         if not text.startswith(root + "/"):
             return None
@@ -60,7 +60,8 @@ class Disk:
         folder = self.top
         for part in parents:
             inner = folder.now.get(part)
-            assert isinstance(inner, Folder), path
+            if not isinstance(inner, Folder):
+                return None  # the folder was removed, and the file is still open
             folder = inner
         return folder, name
 

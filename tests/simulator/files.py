@@ -21,7 +21,8 @@ from shardwright.ir.files import aside
 from tests.simulator.disk import Disk, Folder, put
 from tests.simulator.world import Died, Process, World
 
-DEATH, POWER = "death", "power"
+DEATH, POWER, STOP = "death", "power", "stop"
+_STOPPED = 12.0  # seconds that a process stands still at most, longer than two starts of a run
 _NAMES = ("open", "close", "mkdir", "rename", "replace", "unlink", "remove", "rmdir", "fsync")
 _REAL: dict[str, Callable[..., Any]] = {
     **{name: getattr(os, name) for name in (*_NAMES, "chmod", "listdir", "scandir")},
@@ -42,7 +43,7 @@ class Fault:
     at : int
         At which call, from 0.
     kind : str or int
-        `DEATH`, `POWER`, or the number of an error of the system.
+        `DEATH`, `POWER`, `STOP` (it goes on later), or the number of an error of the system.
     lasts : bool
         Whether an error comes at all later calls, too.
     """
@@ -106,6 +107,9 @@ class Files:
                 self._fail(fault, path)
 
     def _fail(self, fault: Fault, path: str) -> None:
+        if fault.kind == STOP:
+            self.world.sleep(self.world.draw.uniform(0, _STOPPED))
+            return
         if isinstance(fault.kind, int):
             raise OSError(fault.kind, os.strerror(fault.kind), path)
         dying = self.world.processes if fault.kind == POWER else [fault.process]

@@ -42,7 +42,7 @@ from tests.simulator.world import Process, World
 _CALLS = 70
 _BUSY = "another process writes"
 _MEMORY = Path("/dev/shm")
-_PROGRAM = parse(
+PROGRAM = parse(
     """graph g on x=2 {
       parameter w: f32[12@x, 7]
       parameter b: bf16[13]
@@ -174,12 +174,12 @@ def _read_snapshot(folder: Path) -> int:
 
 
 def _write_checkpoint(folder: Path, generation: int, *, asynchronous: bool) -> None:
-    assert _PROGRAM.mesh is not None
-    communicator = LocalCommunicator(_PROGRAM.mesh)
+    assert PROGRAM.mesh is not None
+    communicator = LocalCommunicator(PROGRAM.mesh)
     place = newest(folder)
     writer = begin_writing(
         folder,
-        _PROGRAM,
+        PROGRAM,
         communicator,
         keep=1,
         asynchronous=asynchronous,
@@ -187,19 +187,19 @@ def _write_checkpoint(folder: Path, generation: int, *, asynchronous: bool) -> N
         run="0123456789abcdef",
     )
     step = (generation + 1) // 2  # each step is written twice, as by a run that was resumed
-    writer.save(_state(generation), Progress(step=step))
+    writer.save(state_of(generation), Progress(step=step))
     writer.settle()
 
 
 @cache
-def _state(generation: int) -> Mapping[str, dict[int, np.ndarray]]:
-    assert _PROGRAM.mesh is not None
-    return initialize(_PROGRAM, generation, LocalCommunicator(_PROGRAM.mesh))
+def state_of(generation: int) -> Mapping[str, dict[int, np.ndarray]]:
+    assert PROGRAM.mesh is not None
+    return initialize(PROGRAM, generation, LocalCommunicator(PROGRAM.mesh))
 
 
 @cache
 def _sums() -> dict[str, int]:
-    return {_sum(_state(generation)): generation for generation in range(1, 30)}
+    return {_sum(state_of(generation)): generation for generation in range(1, 30)}
 
 
 def _sum(state: Mapping[str, Mapping[int, np.ndarray]]) -> str:
@@ -208,12 +208,12 @@ def _sum(state: Mapping[str, Mapping[int, np.ndarray]]) -> str:
 
 
 def _read_checkpoint(folder: Path) -> int:
-    assert _PROGRAM.mesh is not None
+    assert PROGRAM.mesh is not None
     if newest(folder) is None:
         return 0
     checkpoint = open_checkpoint(folder)
     checkpoint.check()
-    found = _sum(load_slices(checkpoint, _PROGRAM, LocalCommunicator(_PROGRAM.mesh)))
+    found = _sum(load_slices(checkpoint, PROGRAM, LocalCommunicator(PROGRAM.mesh)))
     assert found in _sums(), "slices of several generations"
     generation = _sums()[found]
     assert checkpoint.manifest.progress.step == (generation + 1) // 2, "a manifest of another step"
@@ -223,7 +223,7 @@ def _read_checkpoint(folder: Path) -> int:
 def _checkpoint_names(generation: int) -> set[str]:
     step = f"step-{(generation + 1) // 2}"
     files = ("manifest.json", "strategy.json", "rank.0.safetensors", "rank.1.safetensors")
-    return {step, *(f"{step}/{name}" for name in files)}
+    return {".lease", step, *(f"{step}/{name}" for name in files)}
 
 
 KINDS = (

@@ -144,6 +144,7 @@ def test_the_newest_stay_and_files_of_others_too(tmp_path):
         writer.save(state, Progress(step=step))
     writer.settle()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".lease",
         "step-1",
         "step-1-copy",
         "step-3",
@@ -168,6 +169,7 @@ def test_what_a_killed_run_left_is_removed_by_its_next_start(tmp_path):
     (tmp_path / ".step-9.0000000000000000-0123").mkdir()
     begin_writing(tmp_path, PLAIN, LocalCommunicator(PLAIN.mesh), resumed=checkpoint)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".lease",
         ".step-9.0000000000000000-0123",
         "step-5",
     ]
@@ -420,7 +422,7 @@ def test_a_run_that_is_killed_while_it_replaces_checkpoints_goes_on(tmp_path):
         for step in (2, 3):
             writer.save(state, Progress(step=step))
         writer.settle()
-        assert [path.name for path in folder.iterdir()] == ["step-3"]
+        assert sorted(path.name for path in folder.iterdir()) == [".lease", "step-3"]
         if not ends[-1]:
             break
     assert len(ends) > 10
@@ -443,7 +445,7 @@ def test_a_checkpoint_of_the_same_step_takes_the_place_at_once(tmp_path):
         found = open_checkpoint(folder)
         states.append(sums.index(wholes(PLAIN, load_slices(found, PLAIN, communicator))))
         begin_writing(folder, PLAIN, communicator, resumed=found)
-        assert [path.name for path in folder.iterdir()] == ["step-1"]
+        assert sorted(path.name for path in folder.iterdir()) == [".lease", "step-1"]
         if not end:
             break
     assert end == 0

@@ -30,10 +30,10 @@ def test_a_run_goes_on_with_the_bits_of_the_unbroken_one(plans, losses, tmp_path
     folder = tmp_path / "checkpoints"
     unbroken = losses("4", "--steps", 7)
     begun = losses("4", "--steps", 4, "--checkpoints", folder, "--save-every", 2)
-    assert sorted(path.name for path in folder.iterdir()) == ["step-2", "step-4"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lease", "step-2", "step-4"]
     rest = losses("4", "--steps", 3, "--checkpoints", folder, "--resume", folder, "--keep", 1)
     assert begun + rest == unbroken
-    assert [path.name for path in folder.iterdir()] == ["step-7"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lease", "step-7"]
     assert losses("2", "--steps", 2, "--resume", folder) == pytest.approx(
         losses("4", "--steps", 2, "--resume", folder), rel=1e-6
     )
