@@ -37,6 +37,7 @@ from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.indexing.slicing import Split
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
 from shardwright.operators.linear.quantized import QuantizedProduct
+from shardwright.operators.models.recipes import CASTS
 from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -192,7 +193,7 @@ def operator_work(
     found = Work(kind, dtype, flops, moved, products, scores, item, info.name)
     found = replace(found, between=between, launches=launches, alignment=alignment)
     if isinstance(info, QuantizedProduct):
-        casts = ("kept", info.bytes_kept(shapes)), ("shared", info.bytes_shared(shapes))
+        casts = tuple((way, *info.casts(way, shapes)) for way in CASTS)
         found = replace(found, recipe=recipe, casts=casts)
     return found
 

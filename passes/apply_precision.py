@@ -1,5 +1,6 @@
 """Mixed precision: casts of master parameters and activations, and quantized products."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -328,7 +329,9 @@ class QuantizeProducts(Pass):
 
     Those are products of 16 bits with a weight of a block, dense or of each expert, both of whose
     sides the recipe's multiple divides. A product that experts are chosen by, the router's, stays
-    as it is; so do attention and all that is outside of blocks: embeddings and the head.
+    as it is; so do attention and all that is outside of blocks: embeddings and the head. Products
+    that read the same rows can share one quantized copy of them, so each has their number,
+    `readers`.
 
     Before::
 
@@ -359,13 +362,17 @@ class QuantizeProducts(Pass):
             If it has no product that the recipe quantizes.
         """
         weights, routers = _stored(graph), set(_routers(graph))
-        nodes = tuple(
-            self._quantized(node)
+        chosen = {
+            node.name
+            for node in graph.nodes
             if node.name not in routers and self._is_quantized(node, graph, weights)
-            else node
+        }
+        readers = Counter(_rows(node) for node in graph.nodes if node.name in chosen)
+        nodes = tuple(
+            self._quantized(node, readers[_rows(node)]) if node.name in chosen else node
             for node in graph.nodes
         )
-        if nodes == graph.nodes:
+        if not chosen:
             raise PassError(
                 f"the precision `{self.recipe.name}` quantizes products of repeated blocks with "
                 f"weights whose sides are multiples of {self.recipe.multiple}, and the model has "
@@ -382,9 +389,15 @@ class QuantizeProducts(Pass):
             return False
         return all(side % self.recipe.multiple == 0 for side in weight.shape[-2:])
 
-    def _quantized(self, node: Node) -> Node:
+    def _quantized(self, node: Node, readers: int) -> Node:
         attributes = {**node.attributes, "recipe": self.recipe.name}
+        attributes |= {"readers": readers} if readers > 1 else {}
         return replace(node, operator=QUANTIZED[node.operator], attributes=attributes)
+
+
+def _rows(node: Node) -> tuple[str, bool]:
+    """Return what the products have in common that read one quantized copy of their rows."""
+    return node.operands[0], bool(node.attributes.get("transpose_a"))
 
 
 def _stored(graph: Graph) -> set[str]:

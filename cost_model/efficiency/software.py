@@ -30,7 +30,7 @@ from shardwright.cost_model.efficiency.figures import (
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import in_words
-from shardwright.operators.models.recipes import RECIPES
+from shardwright.operators.models.recipes import RECIPES, Casts
 
 IDEAL = "ideal"
 Library = Literal["cublas", "cublas_deterministic", "transformer_engine"]
@@ -224,7 +224,7 @@ class Software(Description):
     pairs: Literal["apart", "beside"] = "apart"
     exchange: Sent = "choices"
     gate: Gate = "alike"
-    casts: Literal["each", "shared", "kept"] = "each"
+    casts: Casts = "each"
     recipes: dict[str, Rate] = Field(default_factory=dict)
     memory: SoftwareMemory | None = None
 

@@ -141,9 +141,9 @@ class Work:
         every tensor; else 8.
     recipe : str
         Of products by a recipe of low precision, its name.
-    casts : tuple of (str, float)
-        Of those, what takes the place of `between` where software makes copies in another way: by
-        the values of `Software.casts`.
+    casts : tuple of (str, float, float)
+        Of those, the bytes in the place of `between` and the kernels beside the product's own, by
+        how software makes copies, `Software.casts`.
     """
 
     kind: Kind
@@ -160,7 +160,7 @@ class Work:
     clamped: float = 0.0
     alignment: int = ALIGNED
     recipe: str = ""
-    casts: tuple[tuple[str, float], ...] = ()
+    casts: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def amount(self) -> float:
@@ -312,11 +312,13 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
     if work.kind == "product":
         share = 1.0 if software is None else software.recipe_share(work.recipe)
         products = sum(_product_seconds(p, work, device) for p in work.products) / share
-        made = (
-            work.between if software is None else dict(work.casts).get(software.casts, work.between)
-        )
+        made, launches = work.between, float(work.launches)
+        way = None if software is None else software.casts
+        for name, nbytes, kernels in work.casts:
+            if name == way:
+                made, launches = nbytes, 1 + kernels
         between = made * _factor("pointwise", software) / device.achieved_bandwidth
-        return max(products, moved) + between + work.launches * device.launch_seconds
+        return max(products, moved) + between + launches * device.launch_seconds
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work, device, software)
         return max(work.flops / rate, moved) + device.launch_seconds

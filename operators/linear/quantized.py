@@ -26,7 +26,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.linear.matmul import ContractLeading, MatMul, unbroadcast
-from shardwright.operators.models.recipes import OPERANDS, RECIPES, Recipe, Scaling
+from shardwright.operators.models.recipes import OPERANDS, RECIPES, Casts, Recipe, Scaling
 from shardwright.operators.models.routing import GroupedMatMul, GroupedOuter
 from shardwright.operators.rule import ShardView
 from shardwright.operators.workspace import WithWorkspace
@@ -97,10 +97,11 @@ class QuantizedProduct(WithWorkspace):
     """The base of products by a recipe.
 
     `recipe` is its name, and `kinds` says of each operand whether it is ``rows``, a ``weight``, or
-    a ``gradient`` of rows.
+    a ``gradient`` of rows. `readers` is how many products of the forward pass read the same rows:
+    three where queries, keys and values are made of them.
     """
 
-    defaults: ClassVar = {"recipe": "fp8-current", "kinds": _FORWARD}
+    defaults: ClassVar = {"recipe": "fp8-current", "kinds": _FORWARD, "readers": 1}
 
     @property
     def linear_sets(self) -> tuple[tuple[int, ...], ...]:
@@ -136,8 +137,17 @@ class QuantizedProduct(WithWorkspace):
         return tuple(map(recipe.scaling, kinds))
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
+        """Return the type of both operands.
+
+        Raises
+        ------
+        IRError
+            If they are of no kind, or their rows have no reader.
+        """
         assert self.scalings
+        if self.attributes["readers"] < 1:
+            found = self.attributes["readers"]
+            raise IRError(f"`readers` is {found}, expected the number of products, at least 1")
         return (self.common_dtype(),)
 
     def copies(self, x: Array, position: int) -> Array:
@@ -152,46 +162,62 @@ class QuantizedProduct(WithWorkspace):
 
     def bytes_between(self, shapes: Sequence[tuple[int, ...]]) -> float:
         """Return the bytes that are read and written to quantize both operands."""
-        return sum(read + written for read, written in self.bytes_of_casts(shapes))
+        return self.casts("each", shapes)[0]
 
-    def bytes_of_casts(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[float, float]]:
-        """Return the bytes that are read and those that are written to quantize each operand."""
+    def launches(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return the kernels: of the product, and of each operand one for each time it is read."""
+        return 1 + round(self.casts("each", shapes)[1])
+
+    def casts(self, way: Casts, shapes: Sequence[tuple[int, ...]]) -> tuple[float, float]:
+        """Return this product's part of the bytes and the kernels that quantize operands.
+
+        ``kept``: a kernel reads an activation or its gradient for the products of both directions
+        that read it, and writes a copy for each direction; a weight is quantized once a step, for
+        all micro-batches, which is not counted. ``shared``: equal copies are made once, and one
+        with one scale for the tensor is the same in both directions. Either way products that read
+        the same rows share their copies.
+
+        Parameters
+        ----------
+        way : str
+            How software makes copies, one of `CASTS`.
+        shapes : sequence of tuple of int
+            The shapes of the rank's slices of the operands.
+        """
         item = item_bytes(self.operand_types[0].dtype)
-        read = [
-            elements * item * (1 + scaling.reads_twice)
-            for elements, scaling in zip(self._elements(shapes), self.scalings, strict=True)
-        ]
-        return list(zip(read, self._copied_bytes(shapes), strict=True))
+        elements, written = self._elements(shapes), self._copied_bytes(shapes)
+        nbytes = kernels = 0.0
+        for kind, scaling, count, copied in zip(
+            self.attributes["kinds"], self.scalings, elements, written, strict=True
+        ):
+            times = 1 + scaling.reads_twice
+            reading, writing = self._shares(way, kind, scaling)
+            nbytes += reading * times * count * item + writing * copied
+            kernels += reading * times
+        return nbytes, kernels
 
-    def bytes_kept(self, shapes: Sequence[tuple[int, ...]]) -> float:
-        """Return this product's part of those bytes where quantized copies are kept.
-
-        One kernel then reads an activation or its gradient for both of the products that read it,
-        and writes a copy for each. A weight is quantized once a step, for all micro-batches, which
-        is not counted.
-        """
-        own = zip(self.bytes_of_casts(shapes), self.attributes["kinds"], strict=True)
-        return sum(read / 2 + written for (read, written), kind in own if kind != "weight")
-
-    def bytes_shared(self, shapes: Sequence[tuple[int, ...]]) -> float:
-        """Return this product's part of those bytes where equal copies are made once.
-
-        A copy with one scale for the tensor is the same for both of the products that read it.
-        """
-        own = zip(self.bytes_of_casts(shapes), self.scalings, strict=True)
-        return sum(
-            (read + written) * (0.5 if scaling.is_of_tensor else 1.0)
-            for (read, written), scaling in own
-        )
+    def _shares(self, way: Casts, kind: str, scaling: Scaling) -> tuple[float, float]:
+        """Return this product's part of reading an operand, and of writing its copy."""
+        if way == "each":
+            return 1.0, 1.0
+        if way == "kept" and kind == "weight":
+            return 0.0, 0.0
+        readers = self.attributes["readers"] if kind == "rows" else 1
+        if way == "kept":
+            return 1 / (2 * readers), 1 / readers
+        share = 1 / (2 * readers) if scaling.is_of_tensor else 1 / readers
+        return share, share
 
     def narrower_by(self, shapes: Sequence[tuple[int, ...]]) -> float:
         """Return the bytes by which the product reads less than its operands have."""
         item = item_bytes(self.operand_types[0].dtype)
         return sum(self._elements(shapes)) * item - sum(self._copied_bytes(shapes))
 
-    def launches(self, shapes: Sequence[tuple[int, ...]]) -> int:
-        """Return the kernels: of the product, and of each operand one for each time it is read."""
-        return 1 + sum(1 + scaling.reads_twice for scaling in self.scalings)
+    def _as(self, kinds: tuple[str, str]) -> dict[str, Any]:
+        """Return the attributes of a gradient's product, whose operands are of some kinds."""
+        own: dict[str, Any] = {"recipe": self.attributes["recipe"], "kinds": kinds}
+        readers = self.attributes["readers"]
+        return own | {"readers": readers} if "rows" in kinds and readers > 1 else own
 
     def _elements(self, shapes: Sequence[tuple[int, ...]]) -> list[float]:
         pairs = zip(self.operand_types, shapes, strict=False)
@@ -226,11 +252,9 @@ class QuantizedMatMul(QuantizedProduct, MatMul):
         """Multiply the quantized cotangent by the other operand, quantized along that product."""
         (a, b), dy = at.operands, at.cotangents[0]
         ta, tb = self.attributes["transpose_a"], self.attributes["transpose_b"]
-        recipe = self.attributes["recipe"]
 
         def product(x: Value, y: Value, kinds: tuple[str, str], tx: bool, ty: bool) -> Value:
-            own: dict[str, Any] = {"recipe": recipe, "kinds": kinds}
-            return build.emit(self.name, x, y, transpose_a=tx, transpose_b=ty, **own)
+            return build.emit(self.name, x, y, transpose_a=tx, transpose_b=ty, **self._as(kinds))
 
         if ta:
             da = product(b, dy, _BY_ROWS[::-1], tb, True)
@@ -238,7 +262,7 @@ class QuantizedMatMul(QuantizedProduct, MatMul):
             da = product(dy, b, _BY_ROWS, False, not tb)
         if b.type.rank == 2 and a.type.rank > 2 and not ta:
             pair, kinds = ((dy, a), _BY_WEIGHT[::-1]) if tb else ((a, dy), _BY_WEIGHT)
-            db = build.emit("quantized_contract_leading", *pair, recipe=recipe, kinds=kinds)
+            db = build.emit("quantized_contract_leading", *pair, **self._as(kinds))
         elif tb:
             db = product(dy, a, _BY_WEIGHT[::-1], True, ta)
         else:
@@ -287,10 +311,10 @@ class QuantizedGroupedMatMul(QuantizedProduct, GroupedMatMul):
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply the quantized cotangent by the matrices, and the rows by it."""
         (x, matrices), dy = at.operands, at.cotangents[0]
-        turned, own = self.attributes["transposed"], {"recipe": self.attributes["recipe"]}
-        dx = build.emit(self.name, dy, matrices, kinds=_BY_ROWS, transposed=not turned, **own)
+        turned = self.attributes["transposed"]
+        dx = build.emit(self.name, dy, matrices, transposed=not turned, **self._as(_BY_ROWS))
         pair, kinds = ((dy, x), _BY_WEIGHT[::-1]) if turned else ((x, dy), _BY_WEIGHT)
-        return [dx, build.emit("quantized_grouped_outer", *pair, kinds=kinds, **own)]
+        return [dx, build.emit("quantized_grouped_outer", *pair, **self._as(kinds))]
 
 
 @register

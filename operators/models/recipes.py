@@ -16,7 +16,7 @@ Transformer Engine's recipes (`transformer_engine/common/recipe`), of torchao's
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Element = Literal["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"]
 Scale = Literal["float32", "float32_power", "e8m0", "e4m3"]
@@ -100,6 +100,9 @@ class Recipe:
         return {"rows": self.rows, "weight": self.weight, "gradient": self.gradient}[kind]
 
 
+Casts = Literal["each", "shared", "kept"]
+CASTS: Final[tuple[Casts, ...]] = get_args(Casts)
+"""How copies are made: each product makes its own, equal ones are made once, or they are kept."""
 OPERANDS: Final = ("rows", "weight", "gradient")
 """What an operand of a quantized product is."""
 _DEEPSEEK, _MX, _NVFP4 = 128, 32, 16  # neighbours that share a scale

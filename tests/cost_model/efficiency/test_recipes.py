@@ -1,5 +1,6 @@
 """The price and the memory of products by recipes of low precision."""
 
+import numpy as np
 import pytest
 
 from shardwright import compile as compile_plan
@@ -61,13 +62,65 @@ def test_a_product_takes_its_rate_its_casts_and_their_memory(recipe: str) -> Non
     assert found == pytest.approx(flops + casts + launches)
     work = operator_work(info, WHOLE, WHOLE[:1], mesh)
     assert work.nbytes == pytest.approx(copies + 2 * M * N)
-    casts = dict(work.casts)
-    assert casts["kept"] == pytest.approx(reads * M * K + M * K * a)  # no weights
+    made = {way: (nbytes, kernels) for way, nbytes, kernels in work.casts}
+    assert made["kept"] == pytest.approx((reads * M * K + M * K * a, reads / 2))  # no weights
     each = 2 * reads * (M * K + K * N) + copies
-    assert casts["shared"] == pytest.approx(each / (2 if recipe == "fp8-current" else 1))
+    of_two = 2 if recipe == "fp8-current" else 1
+    assert made["shared"] == pytest.approx((each / of_two, 2 * reads / of_two))
+    assert made["each"] == pytest.approx((each, 2 * reads))
     assert work.between == pytest.approx(each)
+    assert work.launches == 1 + 2 * reads
     half = cluster(f"{name}:figures=attained").device
     assert half.recipes[recipe].source
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_products_of_the_same_rows_quantize_them_as_often_as_one_product(recipe: str) -> None:
+    """Bytes and kernels of three products, where copies are kept or shared."""
+    mesh, whole = Mesh(()), Layout.replicated(2)
+    rows, slope = TensorType("bfloat16", (M, K)), TensorType("bfloat16", (M, N))
+    weight = TensorType("bfloat16", (K, N))
+    operands = {
+        ("rows", "weight"): [rows, weight],
+        ("gradient", "weight"): [slope, TensorType("bfloat16", (N, K))],
+        ("rows", "gradient"): [TensorType("bfloat16", (K, M)), slope],
+    }
+
+    def casts(kinds: tuple[str, str], readers: int) -> dict[str, np.ndarray]:
+        own = {"recipe": recipe, "kinds": kinds, "readers": readers}
+        info = operator_info("quantized_matmul", operands[kinds], own)
+        found = operator_work(info, [whole, whole], [whole], mesh)
+        return {way: np.array(made) for way, *made in found.casts}
+
+    reads, copy, of_two = COPIES[recipe][2], COPIES[recipe][0], 2 if recipe == "fp8-current" else 1
+    of_rows = {
+        "each": np.array([0.0, 0.0]),  # all products make their own
+        "kept": np.array([reads * M * K + M * K * copy, reads / 2]),
+        "shared": np.array([2 * reads * M * K + M * K * copy, reads]) / of_two,
+    }
+    for kinds in operands:
+        alone, third = casts(kinds, 1), casts(kinds, 3)
+        for way, once in of_rows.items():
+            saved = 2 * once if "rows" in kinds else 0.0 * once
+            assert 3 * (alone[way] - third[way]) == pytest.approx(saved)
+
+
+def test_readers_of_a_copy_are_counted_in_a_layer() -> None:
+    """Three of queries, keys and values; two of gate and up; backward of the weights as well."""
+    program = evaluated("mxfp8", "megatron-core").program
+    found: dict[str, set[object]] = {}
+    for node in program.nodes:
+        if node.operator.startswith("quantized_"):
+            of = node.scope.split("/", 2)[-1]
+            kinds = node.attributes.get("kinds", ("rows", "weight"))
+            own = node.attributes.get("readers", 1)
+            assert "rows" in kinds or own == 1
+            if "rows" in kinds:
+                found.setdefault(of, set()).add(own)
+    of_three = {f"attention/{name}": {3} for name in ("query", "key", "value")}
+    of_two = {f"feed_forward/{name}": {2} for name in ("up", "gate")}
+    of_one = {name: {1} for name in ("attention/projection", "feed_forward/down")}
+    assert found == of_three | of_two | of_one
 
 
 def test_a_share_of_a_recipe_is_of_the_share_of_16_bits() -> None:

@@ -142,3 +142,5 @@ def test_kinds_and_recipes_that_do_not_exist_are_refused() -> None:
         _ = operator_info("quantized_matmul", types, {"recipe": "fp6"}).result_types
     with pytest.raises(IRError, match="expected each to be one of"):
         _ = operator_info("quantized_matmul", types, {"kinds": ("rows", "bias")}).result_types
+    with pytest.raises(IRError, match="`readers` is 0, expected the number of products"):
+        _ = operator_info("quantized_matmul", types, {"readers": 0}).result_types
