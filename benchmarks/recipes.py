@@ -192,7 +192,7 @@ GROUPS = (
             "tensor=4,pipeline=4,chunks=5,context=2,data=2,micro_batch=1,zero=1,sequence_parallel",
         ),
         *("h100-3200g", 64, 128, 8192, _CORE, _DGXC),
-        ({"bfloat16": 14.61, "fp8-current": 10.46},),
+        ({"bfloat16": 14.61, "fp8-delayed": 10.46},),
     ),
     Group(
         *(

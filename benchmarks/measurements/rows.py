@@ -372,7 +372,10 @@ def _megatron_core(record: Mapping[str, Any]) -> Row:
         raise LeftOutError(f"precision {record['precision']}")
     if "alternatives" in (record.get("notes") or "") or record["quality"] == "ambiguous":
         raise LeftOutError("ambiguous, as the data say")
-    precision = "fp8-current" if "FP8" in record["precision"] else "bfloat16"
+    precision = "bfloat16"
+    if "FP8" in record["precision"]:  # delayed scaling is what Megatron does by default
+        names_one = record["source"].startswith("NVIDIA Megatron-Bridge")
+        precision = "fp8-current" if names_one else "fp8-delayed"
     chunks = (record.get("vp") or 1) if record["pp"] > 1 else 1
     where = "h100-3200g", "megatron-core+overlap", chunks, precision
     return _llama(record, "Megatron-Core", *where)

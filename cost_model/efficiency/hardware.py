@@ -62,7 +62,8 @@ class Device(Description):
         has that too, for what is not among them.
     recipes : mapping of str to Figure
         The recipes of low precision whose products it has, each with the share of their peak that
-        those attain over the share that products of 16 bits attain of theirs.
+        those attain over the share that products of 16 bits attain of theirs. A recipe with the
+        same products as another one (`Recipe.products_of`) has its figure by default.
     float8_layouts : str
         Products of low precision take operands along ``any`` dimension, or need both along the
         ``contracted`` one, as Hopper's: then a gradient needs a transposed copy.
@@ -102,6 +103,13 @@ class Device(Description):
         if "float32" not in peak_flops:
             raise ValueError("`float32` is missing")
         return peak_flops
+
+    @field_validator("recipes")
+    @classmethod
+    def _same_products(cls, recipes: dict[str, Figure]) -> dict[str, Figure]:
+        """Add the recipes whose products are those of a given one."""
+        alike = {name: one.products_of for name, one in RECIPES.items() if name not in recipes}
+        return recipes | {name: recipes[own] for name, own in alike.items() if own in recipes}
 
     @field_validator("workspaces")
     @classmethod

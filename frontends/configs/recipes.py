@@ -47,9 +47,7 @@ def of_megatron(fields: Fields, precision: str) -> str:
     if found is None:
         said = " ".join(f"--{name} {value}" for name, value in asked.items())
         ways = "; ".join(" ".join(f"--{k} {v}" for k, v in one.items()) for one in known.values())
-        delayed = asked.get("fp8-recipe") == "delayed"
-        why = ": its scales are of the steps before, which no plan keeps" if delayed else ""
-        raise reading.error(f"`{said}` is not supported{why}", f"expected one of: {ways}")
+        raise reading.error(f"`{said}` is not supported", f"expected one of: {ways}")
     if precision != "bfloat16":
         raise reading.error(f"`--{kind}-format` is without `--bf16`", "add that flag")
     fields.drop(_OF_DELAYED, ("fp8-amax-",))

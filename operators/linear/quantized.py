@@ -69,7 +69,7 @@ def _in_blocks(blocks: Array, largest: Array, scaling: Scaling) -> Array:
     scale = largest / most
     if scaling.scale == "e4m3":
         scale = _of_two_levels(scale, largest)
-    elif scaling.scale != "float32":
+    elif scaling.scale in ("float32_power", "e8m0"):
         scale = _power_above(scale)
     divisor = np.where(scale == 0, np.float32(1), scale)
     cast = np.clip(blocks / divisor, -most, most).astype(element).astype(np.float32)

@@ -15,16 +15,22 @@ Transformer Engine's recipes (`transformer_engine/common/recipe`), of torchao's
 (`torchao/float8/config.py`) and of Megatron's flags.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 Element = Literal["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"]
-Scale = Literal["float32", "float32_power", "e8m0", "e4m3"]
+Scale = Literal["float32", "float32_before", "float32_power", "e8m0", "e4m3"]
 FLOAT8, FLOAT4 = "float8", "float4"
 RATES: Final = (FLOAT8, FLOAT4)
 """Names of the peak rates of products of low precision in the file of a device."""
 ELEMENT_BYTES: Final = {"float8_e4m3fn": 1.0, "float8_e5m2": 1.0, "float4_e2m1fn": 0.5}
-_SCALE_BYTES: Final = {"float32": 4.0, "float32_power": 4.0, "e8m0": 1.0, "e4m3": 1.0}
+_SCALE_BYTES: Final = {
+    "float32": 4.0,
+    "float32_before": 4.0,
+    "float32_power": 4.0,
+    "e8m0": 1.0,
+    "e4m3": 1.0,
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,9 @@ class Scaling:
     across : int
         How many of its other dimension share it; 0 for all of them.
     scale : str
-        The type of a scale: ``float32``; a ``float32_power`` of two, or one of 8 bits, ``e8m0``,
-        the least with which nothing overflows; or ``e4m3``, times a float32 number for the tensor.
+        The type of a scale: ``float32``, or ``float32_before``, by the largest numbers of the steps
+        before; a ``float32_power`` of two, or one of 8 bits, ``e8m0``, the least with which nothing
+        overflows; or ``e4m3``, times a float32 number for the tensor.
     """
 
     element: Element
@@ -52,7 +59,7 @@ class Scaling:
     @property
     def reads_twice(self) -> bool:
         """Whether the largest number of the whole tensor is needed before the first is cast."""
-        return self.scale == "e4m3" or self.is_of_tensor
+        return self.scale == "e4m3" or (self.is_of_tensor and self.scale != "float32_before")
 
     @property
     def is_of_tensor(self) -> bool:
@@ -84,6 +91,9 @@ class Recipe:
         What torchao calls it; empty where it has none.
     megatron : tuple of (str, str)
         The flags of Megatron that say it, each with its value; empty where none do.
+    products_of : str
+        The recipe whose products are the same kernels, so that a device has both or neither; empty
+        where there is none.
     """
 
     name: str
@@ -94,6 +104,7 @@ class Recipe:
     multiple: int = 16
     torchao: str = ""
     megatron: tuple[tuple[str, str], ...] = ()
+    products_of: str = ""
 
     def scaling(self, kind: str) -> Scaling:
         """Return how an operand of a kind is quantized: of `OPERANDS`."""
@@ -117,6 +128,7 @@ def _recipes() -> tuple[Recipe, ...]:
     short = Scaling("float4_e2m1fn", _NVFP4, 1, "e4m3")
     tile = Scaling("float4_e2m1fn", _NVFP4, _NVFP4, "e4m3")
     steep = Scaling("float8_e5m2", 0, 0, "float32")
+    known, known_steep = (replace(one, scale="float32_before") for one in (whole, steep))
     return (
         Recipe(
             "fp8-current",
@@ -124,6 +136,13 @@ def _recipes() -> tuple[Recipe, ...]:
             rate=FLOAT8,
             torchao="tensorwise",
             megatron=(("fp8-format", "hybrid"), ("fp8-recipe", "tensorwise")),
+        ),
+        Recipe(
+            "fp8-delayed",
+            *(known, known, known_steep),
+            rate=FLOAT8,
+            megatron=(("fp8-format", "hybrid"), ("fp8-recipe", "delayed")),
+            products_of="fp8-current",
         ),
         Recipe("fp8-rowwise", *(row, row, row), rate=FLOAT8, torchao="rowwise"),
         Recipe(

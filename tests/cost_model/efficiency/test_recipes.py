@@ -40,6 +40,7 @@ def product(recipe: str, **attributes: object):
 # Bytes of an element of a copy, and how often it is read before.
 COPIES = {
     "fp8-current": (1.0, 1.0, 2),
+    "fp8-delayed": (1.0, 1.0, 1),
     "fp8-rowwise": (1.0, 1.0, 1),
     "fp8-blockwise": (1 + 4 / 128, 1 + 4 / 128**2, 1),
     "mxfp8": (1 + 1 / 32, 1 + 1 / 32, 1),
@@ -65,7 +66,7 @@ def test_a_product_takes_its_rate_its_casts_and_their_memory(recipe: str) -> Non
     made = {way: (nbytes, kernels) for way, nbytes, kernels in work.casts}
     assert made["kept"] == pytest.approx((reads * M * K + M * K * a, reads / 2))  # no weights
     each = 2 * reads * (M * K + K * N) + copies
-    of_two = 2 if recipe == "fp8-current" else 1
+    of_two = 2 if RECIPES[recipe].rows.is_of_tensor else 1
     assert made["shared"] == pytest.approx((each / of_two, 2 * reads / of_two))
     assert made["each"] == pytest.approx((each, 2 * reads))
     assert work.between == pytest.approx(each)
@@ -92,7 +93,8 @@ def test_products_of_the_same_rows_quantize_them_as_often_as_one_product(recipe:
         found = operator_work(info, [whole, whole], [whole], mesh)
         return {way: np.array(made) for way, *made in found.casts}
 
-    reads, copy, of_two = COPIES[recipe][2], COPIES[recipe][0], 2 if recipe == "fp8-current" else 1
+    copy, _, reads = COPIES[recipe]
+    of_two = 2 if RECIPES[recipe].rows.is_of_tensor else 1
     of_rows = {
         "each": np.array([0.0, 0.0]),  # all products make their own
         "kept": np.array([reads * M * K + M * K * copy, reads / 2]),
@@ -136,6 +138,23 @@ def test_a_share_of_a_recipe_is_of_the_share_of_16_bits() -> None:
     assert (short - launch) / (low - launch) == pytest.approx(peaks * share)
 
 
+def test_delayed_scaling_multiplies_as_current_scaling_and_reads_each_operand_once() -> None:
+    device = cluster("h100").device
+    assert device.recipes["fp8-delayed"] == device.recipes["fp8-current"]
+    assert "fp8-delayed" not in cluster("a100-selene").device.recipes
+    late, now = (
+        operator_work(product(name), WHOLE, WHOLE[:1], Mesh(()))
+        for name in ("fp8-delayed", "fp8-current")
+    )
+    assert late.nbytes == now.nbytes
+    assert now.between - late.between == 2 * (M * K + K * N)
+    for way, run_by in (("kept", "megatron-core"), ("shared", "torchtitan")):
+        where = cluster("h100").run_by(software(run_by))
+        assert where.software is not None
+        assert where.software.casts == way
+        assert work_seconds(late, where) < work_seconds(now, where)
+
+
 def test_no_device_has_a_recipe_without_its_rate_and_most_have_none_of_16_bits_alone() -> None:
     content = {
         "name": "x",
@@ -165,7 +184,7 @@ def test_no_device_has_a_recipe_without_its_rate_and_most_have_none_of_16_bits_a
             "h100",
             "mxfp8",
             "H100 SXM5 80GB has no rate of products by the recipe `mxfp8`; it has fp8-current, "
-            "fp8-rowwise or fp8-blockwise",
+            "fp8-rowwise, fp8-blockwise or fp8-delayed",
         ),
     ],
 )
@@ -178,8 +197,8 @@ def test_a_recipe_that_a_device_lacks_is_refused(where: str, recipe: str, senten
 def test_a_model_without_such_products_and_other_names_are_refused() -> None:
     with pytest.raises(PassError, match="the precision `fp8-current` quantizes products of rep"):
         compile_plan("mlp:batch=8,inputs=32,hidden=32", devices=2, precision="fp8-current")
-    with pytest.raises(OptionError, match="fp8-delayed"):
-        compile_plan(SMALL, devices=2, precision="fp8-delayed")
+    with pytest.raises(OptionError, match="fp6"):
+        compile_plan(SMALL, devices=2, precision="fp6")
 
 
 def test_a_plan_by_a_recipe_is_the_model_and_as_far_from_float64_as_one_device() -> None:

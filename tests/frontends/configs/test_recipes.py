@@ -11,6 +11,7 @@ from tests.frontends.configs.test_configs import SCRIPT, written
     ("flags", "recipe"),
     [
         ("--fp8-format hybrid --fp8-recipe tensorwise --fp8-amax-history-len 4", "fp8-current"),
+        ("--fp8-format hybrid --fp8-amax-history-len 1024", "fp8-delayed"),
         ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-blockwise"),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
         ("--fp4-format e2m1", "nvfp4"),
@@ -30,7 +31,10 @@ def test_flags_of_low_precision_become_recipes(flags, recipe, tmp_path):
 @pytest.mark.parametrize(
     ("added", "match"),
     [
-        ("--fp8-format hybrid", "`--fp8-recipe delayed --fp8-format hybrid` is not supported: its"),
+        (
+            "--bf16 --fp8-format e4m3",
+            "`--fp8-recipe delayed --fp8-format e4m3` is not supported",
+        ),
         (
             "--bf16 --fp8-format hybrid --fp8-recipe mxfp8",
             "--fp8-format hybrid` is not supported",

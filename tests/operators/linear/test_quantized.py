@@ -43,7 +43,7 @@ def scale_of(largest: float, whole: float, scaling: Scaling) -> float:
     if scaling.scale == "e4m3":
         tensor = float(np.float32(np.float32(whole) / np.float32(6.0 * 448.0)))
         return nearest(float(np.float32(scale) / np.float32(tensor)), "float8_e4m3fn") * tensor
-    if scaling.scale == "float32":
+    if scaling.scale in ("float32", "float32_before"):
         return scale
     return next(2.0**power for power in range(-126, 128) if 2.0**power >= scale)
 
