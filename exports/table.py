@@ -14,7 +14,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.writing import Code, checked_files
 from shardwright.ir.files.writing import check_new_folder, write_folder
 from shardwright.ir.values import check_choice
-from shardwright.operators.models.recipes import RECIPES
+from shardwright.operators.models.precision import recipe_of
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "placements": (
@@ -115,7 +115,7 @@ def export(plan: Plan, to: str) -> Exported:
     check_choice("--to", to, EXPORTS)
     made: Exported = import_module(EXPORTS[to][0]).export(plan)
     precision = plan.document.precision
-    if to in _OF_LAYOUTS and precision in RECIPES:
+    if to in _OF_LAYOUTS and recipe_of(precision) is not None:
         note = f"the files say how tensors are divided, not that products are by `{precision}`"
         made = replace(made, notes=(*made.notes, note))
     return made

@@ -345,6 +345,8 @@ class QuantizeProducts(Pass):
     ----------
     recipe : Recipe
         The recipe; in text its name.
+    ends : int
+        How many of the first blocks, and of the last, stay as they are.
     """
 
     name = "quantize_products"
@@ -352,6 +354,7 @@ class QuantizeProducts(Pass):
     ensures = (WHOLE,)
 
     recipe: Annotated[Recipe, _RECIPE] = RECIPES["fp8-current"]
+    ends: int = 0
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with quantized products.
@@ -361,11 +364,12 @@ class QuantizeProducts(Pass):
         PassError
             If it has no product that the recipe quantizes.
         """
-        weights, routers = _stored(graph), set(_routers(graph))
+        weights = _stored(graph)
+        kept = {*_routers(graph), *_of_ends(graph, self.ends)}
         chosen = {
             node.name
             for node in graph.nodes
-            if node.name not in routers and self._is_quantized(node, graph, weights)
+            if node.name not in kept and self._is_quantized(node, graph, weights)
         }
         readers = Counter(_rows(node) for node in graph.nodes if node.name in chosen)
         nodes = tuple(
@@ -376,7 +380,7 @@ class QuantizeProducts(Pass):
             raise PassError(
                 f"the precision `{self.recipe.name}` quantizes products of repeated blocks with "
                 f"weights whose sides are multiples of {self.recipe.multiple}, and the model has "
-                "none",
+                f"none{' between its first and its last block' if self.ends else ''}",
                 hint="use `bfloat16`",
             )
         return replace(graph, nodes=nodes)
@@ -408,6 +412,13 @@ def _stored(graph: Graph) -> set[str]:
         if is_copy and node.operands[0] in found:
             found.update(result.name for result in node.results)
     return found
+
+
+def _of_ends(graph: Graph, count: int) -> Iterator[str]:
+    """Yield the operators of so many of the first and of the last blocks."""
+    blocks = [*dict.fromkeys(filter(None, (block_of(node.scope) for node in graph.nodes)))]
+    ends = {*blocks[:count], *blocks[len(blocks) - min(count, len(blocks)) :]}
+    return (node.name for node in graph.nodes if block_of(node.scope) in ends)
 
 
 def _routers(graph: Graph) -> Iterator[str]:

@@ -41,7 +41,7 @@ def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     plain = PRECISIONS[policy.compute] if policy.recipe is not None else policy
     casts: Pipeline = (ApplyPrecision(plain, *gradients),) if policy.is_mixed else ()
     if policy.recipe is not None:
-        casts = (*casts, QuantizeProducts(policy.recipe))
+        casts = (*casts, QuantizeProducts(policy.recipe, policy.ends))
     groups: Pipeline = (GroupStatistics(micro_batches),) if micro_batches > 1 else ()
     return (*chunked, *first, *casts, *groups)
 

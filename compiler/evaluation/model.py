@@ -21,8 +21,7 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.types import item_bytes
 from shardwright.operators.linear.nf4 import NF4MatMul
-from shardwright.operators.models.precision import MASTER
-from shardwright.operators.models.recipes import RECIPES
+from shardwright.operators.models.precision import MASTER, recipe_of
 from shardwright.passes.recompute import recomputations
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
@@ -66,8 +65,9 @@ class EvaluatedModel:
     _evaluations: dict[tuple[NamedPlan, int], Evaluation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.options.precision in RECIPES:
-            check_recipe(self.cluster, self.options.precision)
+        recipe = recipe_of(self.options.precision)
+        if recipe is not None:
+            check_recipe(self.cluster, recipe.name)
         other = next(
             (p for p in self.graph.parameters if p.trainable and p.value.type.dtype != MASTER), None
         )

@@ -15,11 +15,14 @@ from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, fixed, lines, listed, literal, word
 from shardwright.frontends.configs.layout import layout_text
 from shardwright.operators.models.precision import MASTER, PRECISIONS
-from shardwright.operators.models.recipes import RECIPES
 from shardwright.search.named_plan import NamedPlan
 
 _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-_RECIPES: Final = {name: dict(one.megatron) for name, one in RECIPES.items() if one.megatron}
+_RECIPES: Final = {
+    name: dict(one.recipe.megatron)
+    for name, one in PRECISIONS.items()
+    if one.recipe is not None and one.recipe.megatron
+}
 _PRECISIONS: Final = {
     "float32": None,
     "bfloat16": "bf16",
@@ -125,6 +128,8 @@ def _type_flags(facts: Facts) -> list[Code]:
     found = [code("--{}", word(precision))] if precision else []
     recipe = _RECIPES.get(facts.precision, {})
     found += [code("--{} {}", word(flag), word(str(value))) for flag, value in recipe.items()]
+    if PRECISIONS[facts.precision].ends:
+        found.append(fixed("--first-last-layers-bf16"))
     if precision == "bf16" and not is_wide:
         found.append(fixed("--grad-reduce-in-bf16"))
     if precision == "fp16" and is_wide:
@@ -176,6 +181,7 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "fp8_recipe": recipe.get("fp8-recipe"),
         "fp4": recipe.get("fp4-format"),
         "fp4_recipe": recipe.get("fp4-recipe"),
+        "first_last_layers_bf16": PRECISIONS[facts.precision].ends > 0 or None,
     }
     ddp: dict[str, object] = {
         "use_distributed_optimizer": named.zero > 0,

@@ -15,8 +15,7 @@ from shardwright.exports.parallelize.styles import Styles
 from shardwright.exports.parallelize.text import Writer
 from shardwright.exports.table import Exported
 from shardwright.ir.errors import PlanError
-from shardwright.operators.models.precision import MASTER
-from shardwright.operators.models.recipes import RECIPES
+from shardwright.operators.models.precision import MASTER, recipe_of
 from shardwright.search.named_plan import NamedPlan
 
 _PRECISIONS: Final = (MASTER, "bfloat16")
@@ -96,7 +95,7 @@ def _check_model(plan: Plan) -> None:
             "writes plans whose tensors have layouts",
             "compile the model in another mode than `hybrid_parallel`",
         )
-    if plan.document.precision in RECIPES:
+    if recipe_of(plan.document.precision) is not None:
         raise refused(
             f"the plan has products by the recipe `{plan.document.precision}`, which no call here "
             "quantizes",

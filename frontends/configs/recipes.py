@@ -3,12 +3,14 @@
 from typing import Any
 
 from shardwright.frontends.configs.reading import Fields
+from shardwright.operators.models.precision import FIRST_LAST
 from shardwright.operators.models.recipes import RECIPES
 
 _FLAGS = ("fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe")
 _RECIPE_OF = {"fp8": "delayed", "fp4": "nvfp4"}  # where the format alone is given
 _GATHERS = ("fp8-param-gather", "fp8-param", "fp4-param-gather", "fp4-param")
 _OF_DELAYED = ("fp8-margin", "fp8-interval")
+_ENDS = ("num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16")
 _HEAD = "output"
 # Converters of linear layers; those of `quantize.grouped_mm` convert products of experts alone.
 _KIND_OF = {
@@ -35,7 +37,7 @@ def of_megatron(fields: Fields, precision: str) -> str:
             )
     given = {name: str(fields.take(name)) for name in _FLAGS if name in fields.left}
     if not given:
-        return precision
+        return precision  # flags of the first and the last layer are then left, and refused
     kind = "fp8" if "fp8-format" in given else "fp4"
     if f"{kind}-format" not in given:
         name = next(iter(given))
@@ -51,7 +53,24 @@ def of_megatron(fields: Fields, precision: str) -> str:
     if precision != "bfloat16":
         raise reading.error(f"`--{kind}-format` is without `--bf16`", "add that flag")
     fields.drop(_OF_DELAYED, ("fp8-amax-",))
-    return found
+    return found + _ends_of(fields, found)
+
+
+def _ends_of(fields: Fields, recipe: str) -> str:
+    """Return what a precision adds to a recipe whose first and last layer stay in bfloat16."""
+    if fields.take("first-last-layers-bf16") is None:
+        return ""
+    for name in _ENDS:
+        count = fields.take(name)
+        if count not in (None, "1", 1):
+            what = f"`--{name}` is {count}"
+            raise fields.reading.error(what, "expected 1: one layer at each end stays in bfloat16")
+    if not RECIPES[recipe].leaves_ends:
+        raise fields.reading.error(
+            f"`--first-last-layers-bf16` is beside `{recipe}`, which Megatron refuses",
+            "use another recipe, or remove the flag",
+        )
+    return FIRST_LAST
 
 
 def of_torchtitan(model: Fields, tables: dict[str, Any]) -> str | None:

@@ -102,6 +102,8 @@ class Precision:
         which parameters follow; or ``float32``.
     recipe : Recipe, optional
         What quantizes the operands of products of repeated blocks, which `compute` is of otherwise.
+    ends : int
+        How many of the first blocks, and of the last, the recipe leaves out.
 
     Raises
     ------
@@ -116,6 +118,7 @@ class Precision:
     lowered: tuple[str, ...] = LOWERED
     others: Literal["widest", "float32"] = "widest"
     recipe: Recipe | None = None
+    ends: int = 0
 
     def __post_init__(self) -> None:
         check_choice("compute", self.compute, COMPUTED)
@@ -147,6 +150,18 @@ PRECISIONS = {name: Precision(name, name) for name in COMPUTED}
 for _policy in (*_of_amp("bfloat16"), *_of_amp("float16")):
     PRECISIONS[_policy.name] = _policy
 PRECISIONS |= {name: Precision(name, "bfloat16", recipe=own) for name, own in RECIPES.items()}
+FIRST_LAST: Final = "+first-last-bf16"
+"""What the name of a recipe ends with whose first and last block stay in bfloat16."""
+for _recipe in RECIPES.values():
+    if _recipe.leaves_ends:
+        _policy = Precision(f"{_recipe.name}{FIRST_LAST}", "bfloat16", recipe=_recipe, ends=1)
+        PRECISIONS[_policy.name] = _policy
+
+
+def recipe_of(precision: str) -> Recipe | None:
+    """Return the recipe of low precision of a policy; None where it has none."""
+    policy = PRECISIONS.get(precision)
+    return None if policy is None else policy.recipe
 
 
 def precision_named(name: object) -> Precision:

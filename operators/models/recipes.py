@@ -94,6 +94,9 @@ class Recipe:
     products_of : str
         The recipe whose products are the same kernels, so that a device has both or neither; empty
         where there is none.
+    leaves_ends : bool
+        Whether it can leave out the first and the last block. Delayed scaling cannot: its scales
+        are found of all blocks at once.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Recipe:
     torchao: str = ""
     megatron: tuple[tuple[str, str], ...] = ()
     products_of: str = ""
+    leaves_ends: bool = True
 
     def scaling(self, kind: str) -> Scaling:
         """Return how an operand of a kind is quantized: of `OPERANDS`."""
@@ -143,6 +147,7 @@ def _recipes() -> tuple[Recipe, ...]:
             rate=FLOAT8,
             megatron=(("fp8-format", "hybrid"), ("fp8-recipe", "delayed")),
             products_of="fp8-current",
+            leaves_ends=False,
         ),
         Recipe("fp8-rowwise", *(row, row, row), rate=FLOAT8, torchao="rowwise"),
         Recipe(

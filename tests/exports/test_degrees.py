@@ -21,7 +21,7 @@ from shardwright.exports.table import export
 from shardwright.frontends.configs.layout import layout_text, sizes_of
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.operators.models.optimizer import Optimizer
-from shardwright.operators.models.recipes import RECIPES
+from shardwright.operators.models.precision import FIRST_LAST, PRECISIONS, recipe_of
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 from shardwright.tools.main import main
 from shardwright.tools.plan_files import read_plan_file
@@ -138,22 +138,27 @@ def test_a_file_says_the_plan_that_it_was_made_from(name, tmp_path):
     assert (folded > 5) == (name != "deepspeed.json")
 
 
-@pytest.mark.parametrize("recipe", [r.name for r in RECIPES.values() if r.megatron])
+@pytest.mark.parametrize(
+    "precision", [name for name in PRECISIONS if (own := recipe_of(name)) and own.megatron]
+)
 @pytest.mark.parametrize("wide", ["float32", "lower"])
-def test_megatron_is_told_a_recipe_of_low_precision(recipe, wide, tmp_path):
-    facts = Facts("a model", 4, 4, 8, 2, recipe, wide, wide, Optimizer("adam"))
+def test_megatron_is_told_a_recipe_of_low_precision(precision, wide, tmp_path):
+    facts = Facts("a model", 4, 4, 8, 2, precision, wide, wide, Optimizer("adam"))
     written = megatron.files(NamedPlan.parse("data=4,micro_batch=1,zero=1"), facts, ())
     path = tmp_path / "megatron.sh"
     path.write_text(written["megatron.sh"])
     found = read_again(path)
-    assert found.precision == recipe
+    assert found.precision == precision
     assert (found.reduce_type or "lower") == wide
-    flags = dict(RECIPES[recipe].megatron)
+    flags = dict(recipe_of(precision).megatron)
     assert "--bf16" in written["megatron.sh"]
     assert all(f"--{name} {value}\n" in written["megatron.sh"] for name, value in flags.items())
     fields = {name.replace("-format", "").replace("-", "_"): v for name, v in flags.items()}
     model = yaml.safe_load(written["nemo.yaml"])["model"]
     assert fields.items() <= model.items()
+    has_ends = precision.endswith(FIRST_LAST)
+    assert ("--first-last-layers-bf16" in written["megatron.sh"]) == has_ends
+    assert bool(model.get("first_last_layers_bf16")) == has_ends
 
 
 def test_layouts_of_stages_are_read_as_they_were_written():

@@ -17,7 +17,8 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, mea
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.graph import Graph
-from shardwright.operators.models.recipes import FLOAT4, RECIPES
+from shardwright.operators.models.precision import recipe_of
+from shardwright.operators.models.recipes import FLOAT4
 from shardwright.tools.answers.headline import Headline
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.training import (
@@ -43,12 +44,13 @@ def interval_of(speed: Rates, plan: Plan, seconds: float, cluster: AnyCluster) -
     has_tokens = speed.tokens_per_second_per_device is not None
     if isinstance(cluster, MixedCluster) or not (told and has_tokens):
         return None
-    precision = plan.document.precision
-    recipe = precision if precision in RECIPES else ""
+    recipe = recipe_of(plan.document.precision)
     found = Parallelism.of(plan)
     layers = len({block_of(node.scope) for node in plan.model.nodes} - {""}) or 1
     of_layer = seconds * found.groups / (layers * found.passes)
-    return step_interval(Step(seconds, of_layer, cluster, is_dense(plan.program), recipe))
+    return step_interval(
+        Step(seconds, of_layer, cluster, is_dense(plan.program), recipe.name if recipe else "")
+    )
 
 
 def is_dense(graph: Graph) -> bool:

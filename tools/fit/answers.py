@@ -36,7 +36,8 @@ from shardwright.cost_model.efficiency.intervals import Apart, Step, told_apart
 from shardwright.cost_model.efficiency.published import SHORT
 from shardwright.cost_model.events import Timeline
 from shardwright.ir.errors import ShardwrightError
-from shardwright.operators.models.recipes import FLOAT4, RECIPES
+from shardwright.operators.models.precision import recipe_of
+from shardwright.operators.models.recipes import FLOAT4
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.told import Told, is_dense
@@ -91,11 +92,11 @@ class Answers:
     def apart(self) -> Apart | None:
         """By how much steps differ that are told apart; None where no published step tells."""
         precision, best = self.model.options.precision, self.fastest
-        recipe = RECIPES.get(precision)
+        recipe = recipe_of(precision)
         is_told = precision in SHORT or (recipe is not None and recipe.rate != FLOAT4)
         if best is None or self.subject.tokens is None or not is_told:
             return None
-        named = precision if recipe is not None else ""
+        named = recipe.name if recipe is not None else ""
         passes = best.plan.passes(self.subject.samples, self.devices)
         of_layer = best.seconds * best.plan.pipeline / (self.model.layers * passes)
         where = self.model.run_on, is_dense(self.model.graph), named

@@ -38,8 +38,8 @@ CASES = first(
 )
 
 
-def evaluated(model: str, plan: str, **options: Any) -> Evaluation:
-    asked = CompileOptions(optimizer=Optimizer("adam"), precision="bfloat16", **options)
+def evaluated(model: str, plan: str, precision: str = "bfloat16", **options: Any) -> Evaluation:
+    asked = CompileOptions(optimizer=Optimizer("adam"), precision=precision, **options)
     evaluator = Evaluator(load_model(model).graph, POD.used_by(8), 8, asked)
     return evaluator.evaluation(NamedPlan.parse(plan))
 
@@ -55,6 +55,21 @@ def test_numbers_are_those_of_the_compiled_program(model: str, plan: str) -> Non
     assert found.memory.by_kind == pytest.approx(dict(memory.by_kind), rel=1e-6)
     assert found.memory.by_group == pytest.approx(memory.by_group, rel=1e-6)
     assert traffic(found.program) == traffic(built.plan.program)
+
+
+@pytest.mark.parametrize("plan", ["data=8,zero=1", "pipeline=2,tensor=2,data=2,micro_batch=2"])
+def test_blocks_at_both_ends_may_stay_in_bfloat16(plan: str) -> None:
+    """Numbers are those of the compiled program, between those of bfloat16 and of the recipe."""
+    how = {"cluster": POD, "plan": plan, "optimizer": "adam"}
+    precisions = ("fp8-current", "fp8-current+first-last-bf16")
+    whole, ends = (evaluated(LLAMA, plan, precision) for precision in precisions)
+    built = compile(LLAMA, 8, precision=precisions[1], **how)
+    assert ends.seconds == pytest.approx(built.plan.document.objective, rel=1e-6)
+    peak = built.plan.document.memory.peak_bytes
+    assert ends.memory.peak_bytes == pytest.approx(peak, rel=1e-6)
+    products = [n for n in built.plan.model.nodes if n.operator == "quantized_matmul"]
+    assert {n.scope.split("/")[1] for n in products} == set("123456")
+    assert ends.seconds != whole.seconds
 
 
 @pytest.mark.parametrize("layers", [7, 8])

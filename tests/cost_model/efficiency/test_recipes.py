@@ -197,6 +197,8 @@ def test_a_recipe_that_a_device_lacks_is_refused(where: str, recipe: str, senten
 def test_a_model_without_such_products_and_other_names_are_refused() -> None:
     with pytest.raises(PassError, match="the precision `fp8-current` quantizes products of rep"):
         compile_plan("mlp:batch=8,inputs=32,hidden=32", devices=2, precision="fp8-current")
+    with pytest.raises(PassError, match="none between its first and its last block"):
+        compile_plan(SMALL, devices=2, precision="mxfp8+first-last-bf16", cluster="gb200-nvl72")
     with pytest.raises(OptionError, match="fp6"):
         compile_plan(SMALL, devices=2, precision="fp6")
 

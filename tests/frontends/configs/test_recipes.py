@@ -15,6 +15,12 @@ from tests.frontends.configs.test_configs import SCRIPT, written
         ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-blockwise"),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
         ("--fp4-format e2m1", "nvfp4"),
+        ("--fp4-format e2m1 --first-last-layers-bf16", "nvfp4+first-last-bf16"),
+        (
+            "--fp8-format e4m3 --fp8-recipe mxfp8 --first-last-layers-bf16 "
+            "--num-layers-at-start-in-bf16 1",
+            "mxfp8+first-last-bf16",
+        ),
         ("", "bfloat16"),
     ],
 )
@@ -45,6 +51,14 @@ def test_flags_of_low_precision_become_recipes(flags, recipe, tmp_path):
             "`--fp8-param-gather`: parameters are ",
         ),
         ("--first-last-layers-bf16", "the flag `--first-last-layers-bf16` is not supported"),
+        (
+            "--fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-end-in-bf16 8",
+            "`--num-layers-at-end-in-bf16` is 8",
+        ),
+        (
+            "--fp8-format hybrid --first-last-layers-bf16",
+            "`--first-last-layers-bf16` is beside `fp8-delayed`, which Megatron refuses",
+        ),
     ],
 )
 def test_other_flags_of_low_precision_are_refused(added, match, tmp_path):
