@@ -203,8 +203,13 @@ def test_a_model_without_such_products_and_other_names_are_refused() -> None:
         compile_plan(SMALL, devices=2, precision="fp6")
 
 
-def test_a_plan_by_a_recipe_is_the_model_and_as_far_from_float64_as_one_device() -> None:
-    found = compile_plan(SMALL, devices=4, precision="fp8-current", **ANY_PLAN)
+@pytest.mark.parametrize("policy", ["fp8-current", "fp8-current+first-last-bf16"])
+def test_a_plan_by_a_recipe_is_the_model_and_as_far_from_float64_as_one_device(
+    policy: str,
+) -> None:
+    model = SMALL.replace("layers=2", "layers=3")
+    found = compile_plan(model, devices=4, precision=policy, **ANY_PLAN)
+    assert found.plan.document.precision == policy
     verdict = verify_plan(found.plan, 1)
     assert verdict.equal
     rounding = verdict.rounding
