@@ -9,6 +9,7 @@ numbers of cases only their rows are made anew.
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class Case:
         The published degrees.
     source : str
         Where they were published.
+    pairs : tuple of str
+        Plans whose passes run beside each other in a schedule that the family has not.
     """
 
     model: str
@@ -48,6 +51,7 @@ class Case:
     batch: int
     plan: str
     source: str
+    pairs: tuple[str, ...] = ()
 
 
 CASES = (
@@ -93,6 +97,11 @@ CASES = (
         15360,
         "pipeline=16,data=128,expert=64,micro_batch=1,zero=1",
         "DeepSeek-AI, 2024 (H800, DualPipe, fp8)",
+        (
+            "pipeline=16,data=128,expert=64,micro_batch=1,schedule=1f1b_pairs,recompute=full,zero=1",
+            "pipeline=16,data=128,expert=16,micro_batch=1,schedule=1f1b_pairs,recompute=full,zero=1",
+            "pipeline=8,data=256,expert=16,micro_batch=1,schedule=1f1b_pairs,recompute=full,zero=1",
+        ),
     ),
 )
 
@@ -115,6 +124,8 @@ class Row:
         Share of the step by which no plan of the family is faster; 0 where none is.
     seconds : float
         Of one core.
+    pairs : list
+        Plans, steps (None where one does not fit) and memory in GiB of the pairs of the case.
     """
 
     case: int
@@ -126,6 +137,7 @@ class Row:
     found_gib: float
     gap: float
     seconds: float
+    pairs: list[tuple[str, float | None, float]]
 
 
 def _as_published(model: EvaluatedModel, case: Case) -> Evaluated:
@@ -159,7 +171,14 @@ def row(number: int) -> Row:
         best.memory_bytes / 2**30,
         1 - least_left(model, fitting, best.seconds) / best.seconds,
         time.process_time() - began,
+        list(_pairs(model, case)),
     )
+
+
+def _pairs(model: EvaluatedModel, case: Case) -> Iterator[tuple[str, float | None, float]]:
+    for one in (evaluated(model, NamedPlan.parse(text), case.devices) for text in case.pairs):
+        assert one is not None, "a plan of pairs is none of the model"
+        yield one.plan.text, one.seconds if one.fits else None, one.memory_bytes / 2**30
 
 
 def page(rows: list[Row]) -> str:
@@ -171,25 +190,31 @@ def page(rows: list[Row]) -> str:
         f"`{SOFTWARE}` runs them: the published degrees with their fastest way to",
         "recompute, and the fastest plan of Megatron's family that was found from there, of at "
         f"most {MOST} evaluated ones that fit. The gap is how far its step is above the",
-        "least bound of the others. Seconds are those of one core. What was published in fp8, or "
+        "least bound of the others. Seconds are those of one core of a machine that ran other "
+        "programs beside, so they are upper bounds. What was published in fp8, or "
         "with states of Adam in bfloat16,",
         "takes more time or memory here, where parameters and states are kept in float32: degrees "
-        "that ran may not fit. Made by [published_degrees.py](published_degrees.py).",
+        "that ran may not fit. Pairs of passes of one chunk, which DualPipe has, are not in the "
+        "family. Made by [published_degrees.py](published_degrees.py).",
         "",
         "| model, devices, batch | degrees | step | memory, GiB | gap | seconds |",
         "|---|---|---|---|---|---|",
     ]
     for one in rows:
         case = CASES[one.case]
-        step = f"{one.published_seconds:.2f} s" if one.published_seconds else "does not fit"
         gap = f"{one.gap:.1%}" if one.gap else "none"
         lines += [
             f"| {case.model}, {case.devices:,}, {case.batch:,} | {case.source}: "
-            f"`{one.published}` | {step} | {one.published_gib:.1f} | | |",
+            f"`{one.published}` | {_step(one.published_seconds)} | {one.published_gib:.1f} | | |",
             f"| | found: `{one.found}` | {one.found_seconds:.2f} s | {one.found_gib:.1f} | {gap} | "
             f"{one.seconds:.0f} |",
+            *(f"| | in pairs: `{p}` | {_step(s)} | {gib:.1f} | | |" for p, s, gib in one.pairs),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _step(seconds: float | None) -> str:
+    return f"{seconds:.2f} s" if seconds else "does not fit"
 
 
 def main() -> None:
