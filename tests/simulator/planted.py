@@ -214,29 +214,10 @@ OWNERSHIP = (
         "pass",
     ),
     Planted(
-        "who has the lease is looked at before the folder is locked",
-        f"{_LEASE}:holding",
-        "with locked(folder, alone=True):\n        _check(_holder(folder) == start, folder)",
-        "_check(_holder(folder) == start, folder)\n    with locked(folder, alone=True):\n"
-        "        pass",
-    ),
-    Planted(
         "the lease is taken while another start completes a checkpoint",
         f"{_LEASE}:take",
         ", locked(folder, alone=True):",
         ":",
-    ),
-    Planted(
-        "a start that was stopped takes the lease from a later one",
-        f"{_LEASE}:take",
-        "_check(holder.number <= start.number, folder)",
-        "pass",
-    ),
-    Planted(
-        "a start that is refused removes old checkpoints",
-        f"{_CHECKPOINTS}.writing:CheckpointWriter._write",
-        "discard(aside)",
-        "discard(aside)\n                forget(how)",
     ),
     Planted(
         "what an earlier start has left is not removed",
