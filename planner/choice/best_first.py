@@ -1,12 +1,14 @@
 """The search over configurations: what promises most is planned first, until nothing may be better.
 
 Every configuration has a lower bound on the cost of all its plans, at first of the computation
-alone. Where it is *priced*, the bound is higher, and there is an estimate of its plan. What has the
-least estimate is planned next. One configuration of each number of stages is priced first, then
-what is near the least estimates. Prices and plans get about as much of the work each. A mesh that
-divides an axis of another one has a larger problem: it waits until those of the others are planned,
-and is priced, and planned, where the plan on the other mesh is among the best. Where no plan is
-found so, a named plan is built.
+alone. Where it is *priced*, the bound is higher, and there is an estimate of its plan. One
+configuration of each number of stages is priced before any is planned. What has the least estimate
+is planned next, and what is near the least estimates is priced: both get about as much of the work.
+A plan that would take most of the work left begins only where there is no other: where a price
+takes that long, the budget ended it, and its estimate is not good. A mesh that divides an axis of
+another one has a larger problem: it waits until those of the others are planned, and is priced, and
+planned, where the plan on the other mesh is among the best. Where no plan is found so, a named plan
+is built.
 
 A configuration is cut once its bound is no less than the cost of a plan that was found, up to the
 relative gap. So the least bound of all configurations bounds every plan of the space, whatever was
@@ -38,7 +40,7 @@ from shardwright.ir.errors import (
     TimeLimitError,
 )
 from shardwright.planner.choice.configuration import Configuration
-from shardwright.planner.choice.entries import Entry, Site, entries_of
+from shardwright.planner.choice.entries import Entry, Site, entries_of, one_of_each_number
 from shardwright.planner.choice.questions import (
     GAIN,
     Answer,
@@ -77,13 +79,6 @@ _FARTHER = 0.03
 
 What is within as much of the best plan is priced before what only has a low bound. With half of it
 the same is, as long as estimates are as far apart; with twice as much, too, in another order."""
-
-_LONGER = 8
-"""Times the work of its prices, that must be left for a plan of blocks.
-
-Plans take 2 (Mixtral 8x7B on 64 H100) to 13 times as much (Llama 3 70B). With half, that of Llama 3
-405B on 16,384 H100 in one stage would begin, and spend twice the work of the whole search; with
-twice as many, Mixtral has none on a finer mesh."""
 
 _WORTHWHILE = 0.2
 """Of the gap between the least bound and the best plan, by which further prices must be able to
@@ -184,6 +179,8 @@ class BestFirst(Generic[T]):
 
         Nothing waits for an answer.
         """
+        if first := _one_of_each_site(self._unpriced(one_of_each_number(self.entries))):
+            return "price", first[: _TOGETHER["price"]]
         coarse = [entry for entry in self.entries if entry.coarse is None]
         for among in (coarse, self.entries):
             priced, planned = self._to_price(among), self._to_plan(among)
@@ -238,39 +235,34 @@ class BestFirst(Generic[T]):
         return self.judge.prices and len(self.entries) > 1
 
     def _to_price(self, among: Sequence[Entry[T]]) -> list[Entry[T]]:
-        """Return what is priced for its estimate, what is to be first; one of each site."""
+        """Return what is priced for its estimate, the least first; one of each site."""
         left = self._unpriced(among)
         likely = self._likely(left)
         left = [entry for entry in left if entry.site in likely]
-        left.sort(key=lambda entry: (*likely[entry.site], entry.bound, entry.size))
+        left.sort(key=lambda entry: (likely[entry.site], entry.bound, entry.size))
         return _one_of_each_site(left)
 
-    def _likely(self, among: Sequence[Entry[T]]) -> dict[Site, tuple[bool, float]]:
-        """Return the sites whose plans may be the best: whether others are first, and the cost.
+    def _likely(self, among: Sequence[Entry[T]]) -> dict[Site, float]:
+        """Return the sites whose plans may be the best, and about what these cost.
 
-        Of each number of stages one is. What is near a plan or an estimate has about its cost, and
-        so has a mesh that divides axes of another one.
+        What is near a plan or an estimate has about its cost, and so has a mesh that divides axes
+        of another one.
         """
         coarse = [entry for entry in self.entries if entry.coarse is None]
-        first: dict[int, Site] = {}
-        for entry in sorted(coarse, key=lambda entry: entry.distance_from_usual):
-            first.setdefault(entry.configuration.stages, entry.site)
         known: dict[Site, tuple[float, Entry[T]]] = {}
         for entry in filter(self._can_be_planned, coarse):
             told = entry.estimate if entry.found is None else entry.cost
             if told is not None and told < known.get(entry.site, (inf, entry))[0]:
                 known[entry.site] = told, entry
-        worst, found = self._worst, dict[Site, tuple[bool, float]]()
+        worst, found = self._worst, dict[Site, float]()
         for entry in among:
             if entry.coarse is not None:
                 cost, most = entry.expected, worst
             else:
                 near = (c * (1 + _FARTHER * entry.steps_to(one)) for c, one in known.values())
                 cost, most = min(near, default=inf), (1 + _FARTHER) * worst
-            is_first = entry.site in first.values() and entry.coarse is None
-            if is_first or cost <= most:
-                before = found.get(entry.site, (True, inf))
-                found[entry.site] = min(before, (not is_first, cost))
+            if cost <= most:
+                found[entry.site] = min(found.get(entry.site, inf), cost)
         return found
 
     def _to_bound(self) -> list[Entry[T]]:
@@ -303,8 +295,9 @@ class BestFirst(Generic[T]):
     def _to_plan(self, among: Sequence[Entry[T]]) -> list[Entry[T]]:
         """Return what may be planned, the least expected first, of these the finest mesh.
 
-        Without a plan yet, those of one stage come first: estimates of pipelines know less of the
-        memory, and what a plan must cost less than spares most of theirs.
+        Without a plan yet, what leaves work for others comes first, and of that what has one stage:
+        estimates of pipelines know less of the memory, and what a plan must cost less than spares
+        most of theirs.
         """
         most = (1 - GAIN) * self._worst
         left = [e for e in self._open(among) if self._planning(e) not in e.asked]
@@ -312,15 +305,21 @@ class BestFirst(Generic[T]):
         left = [entry for entry in left if self._can_be_planned(entry)]
         first = self.best is None
         pairs = ((e, e.configuration) for e in left)
-        keys = {e: (first and one.stages > 1, e.expected, -one.axes) for e, one in pairs}
+        keys = {
+            e: (not self._has_work_for(2, e), first and one.stages > 1, e.expected, -one.axes)
+            for e, one in pairs
+        }
         return sorted(left, key=keys.__getitem__)
 
     def _can_be_planned(self, entry: Entry[T]) -> bool:
-        """Return whether there is a plan, or enough work left for one of blocks."""
-        if entry.found is not None or self._planning(entry) == "search":
-            return True
-        both = entry.priced_seconds, 0.0 if entry.coarse is None else entry.coarse.priced_seconds
-        return _LONGER * min((one for one in both if one), default=0.0) <= self.budget.left
+        """Return whether there is a plan, or work left for one; beside another, for two."""
+        beside = self.best is not None
+        return entry.found is not None or self._has_work_for(1 + beside, entry)
+
+    def _has_work_for(self, plans: int, entry: Entry[T]) -> bool:
+        """Return whether the work left is enough for some plans of blocks that take as much."""
+        is_searched = self._planning(entry) == "search"
+        return is_searched or plans * entry.seconds_of_plan <= self.budget.left
 
     def _is_known(self, entry: Entry[T]) -> bool:
         """Return whether what is expected of a configuration is known: it is priced, if any is."""

@@ -30,6 +30,13 @@ With half of these 2 % the same is planned; with twice as many, finer meshes in 
 too, for 17 s of work of 120. Estimates tell which of these meshes gains at all; by how much they
 do not, where memory is short: 7 % of Llama 3 405B on 1,024 H100 in four micro-batches."""
 
+_LONGER = 8
+"""Times the work of its prices, that must be left for a plan of blocks; beside another, twice that.
+
+Plans take 2 (Mixtral 8x7B on 64 H100) to 13 times as much (Llama 3 70B). With half, that of Llama 3
+405B on 16,384 H100 in one stage begins beside another, and spends a third of the work of the search
+for 2.5 times the step; with twice as many, Mixtral has none at half the effort."""
+
 
 @dataclass(eq=False)
 class Entry(Generic[T]):
@@ -87,6 +94,12 @@ class Entry(Generic[T]):
         share = _FINER if self.estimate is None or not other else self.estimate / other
         return max(share, _FINER) * self.coarse.told
 
+    @property
+    def seconds_of_plan(self) -> float:
+        """Work that a plan of blocks takes, by that of the prices; 0 where none is known."""
+        both = self.priced_seconds, 0.0 if self.coarse is None else self.coarse.priced_seconds
+        return _LONGER * min((one for one in both if one), default=0.0)
+
     def steps_to(self, other: "Entry[T]") -> float:
         """Return by how many factors of two stages and micro-batches differ."""
         one, two = self.configuration, other.configuration
@@ -139,3 +152,12 @@ def entries_of(
         if not entry.configuration.is_merged:
             entry.coarse = coarse.get(entry.configuration.merged)
     return found
+
+
+def one_of_each_number(entries: Sequence[Entry[T]]) -> list[Entry[T]]:
+    """Return a configuration of each number of stages, in a usual number of micro-batches."""
+    coarse = [entry for entry in entries if entry.coarse is None]
+    found: dict[int, Entry[T]] = {}
+    for entry in sorted(coarse, key=lambda entry: entry.distance_from_usual):
+        found.setdefault(entry.configuration.stages, entry)
+    return sorted(found.values(), key=lambda entry: (entry.bound, entry.size))

@@ -68,6 +68,7 @@ class DrawnJudge:
     blocks: bool = False
     named: tuple[Configuration, float] | None = None
     seconds: float = 0.0
+    longer: dict[Configuration, float] = field(default_factory=dict)
     late: bool = False
     is_large: bool = False
     asked: list[tuple[str, Configuration]] = field(default_factory=list)
@@ -101,7 +102,7 @@ class DrawnJudge:
 
     def _note(self, question, configuration, budget):
         self.asked.append((question, configuration))
-        budget.charge(self.seconds)
+        budget.charge(self.longer.get(configuration, self.seconds))
 
     def _found(self, cost, bound):
         if isinstance(cost, ShardwrightError):
@@ -391,6 +392,29 @@ def test_one_of_each_number_of_stages_is_priced_first_then_what_is_near_the_leas
     priced = [one for question, one in judge.asked if question == "price"]
     assert set(priced[:2]) == {one_stage[0], pipelines[-1]}  # eight micro-batches for each group
     assert priced.index(pipelines[-2]) < priced.index(one_stage[3])
+
+
+def test_one_of_each_number_of_stages_is_priced_before_any_plan():
+    alone = Configuration(one_axis())
+    staged = [Configuration(one_axis(4), 8 * n, n, 1, "1f1b") for n in (2, 4, 8, 16, 32, 64)]
+    drawn = {one: Drawn(1.0, 1.1, 1.5, 1.5, 1.5) for one in (alone, *staged)}
+    judge = DrawnJudge(drawn, blocks=True, is_large=True, seconds=1.0)
+    searched(judge)
+    assert judge.asked[:7] == [("price", one) for one in (alone, *staged)]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_plan_that_takes_most_of_the_work_left_is_begun_where_there_is_no_other(is_alone):
+    """Though it is expected to be the best: what is priced that long has no good estimate."""
+    slow, quick = Configuration(one_axis()), Configuration(one_axis(4), 8, 2, 1, "1f1b")
+    drawn = {slow: Drawn(1.0, 1.1, 3.0, 1.2, 3.0), quick: Drawn(1.0, 1.1, 2.0, 2.0, 2.0)}
+    if is_alone:
+        drawn[quick] = Drawn(1.0, inf, InfeasibleError("no plan fits"))
+    judge = DrawnJudge(drawn, blocks=True, is_large=True, seconds=0.1, longer={slow: 5.0})
+    search, _ = searched(judge, seconds=60.0)
+    planned = [one for question, one in judge.asked if question == "plan"]
+    assert planned == [slow if is_alone else quick]
+    assert search.best.configuration == planned[0]
 
 
 @pytest.mark.parametrize(("seconds", "is_planned"), [(30.0, True), (8.0, False)])
