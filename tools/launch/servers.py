@@ -108,8 +108,16 @@ class Run:
 
     @property
     def first_death(self) -> str:
-        """Which process has died first, and how; empty if none has."""
-        return self.fault or next(iter(self._told.values()), "")
+        """Which process has died first, and how; empty if none has.
+
+        The scheduler has seen it: what joined after a death was refused, and may be gone before.
+        """
+        log = self.log(SCHEDULER, 0)
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        early = (line.partition(" has ended early")[0] for line in lines if " ended early" in line)
+        first = f"{next(early, '').removeprefix('scheduler: ')}: "
+        told = sorted(self._told.values(), key=lambda death: not death.startswith(first))
+        return self.fault or next(iter(told), "")
 
     def end(self) -> int:
         """Wait for the scheduler and the servers; return the exit code of the first that failed.
