@@ -103,7 +103,7 @@ class ByDataRanks:
                 if kind not in known:
                     how = kinds(kind.held[self.plan.zero])
                     ranks = self._sharing[kind.of_experts]
-                    known[kind] = self._on_levels(nbytes, ranks, self._cluster, how) if how else []
+                    known[kind] = self._on_levels(nbytes, ranks, how) if how else []
                 if each := known[kind]:
                     busy = [one + count * seconds for one, seconds in zip(busy, each, strict=True)]
             return busy
@@ -124,16 +124,13 @@ class ByDataRanks:
         return of_batch, [one for name in parts if has_copies(name) for one in parts[name]]
 
     def _on_levels(
-        self,
-        nbytes: float,
-        parts: Sequence[tuple[int, int]],
-        cluster: Cluster,
-        kinds: Sequence[str],
-    ) -> list[float]:
+        self, nbytes: float, parts: Sequence[tuple[int, int]], kinds: Sequence[str]
+    ) -> _Levels:
         """Return the seconds of each level in which bytes are moved over some ranks."""
-        found = [0.0] * len(cluster.levels)
+        levels = self._cluster.levels
+        found = [0.0] * len(levels)
         for size, number in parts:
-            level = cluster.levels[number].without_latency()
+            level = levels[number].without_latency()
             moved = sum(min(slope for _, slope in level.ways_of(kind)) for kind in kinds)
             seconds = nbytes * (1 - 1 / size) * moved
             found[number] += seconds * self.factors.of_level(number)

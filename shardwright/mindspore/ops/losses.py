@@ -99,6 +99,12 @@ def kl_div(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     return made
 
 
+def _known(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Return which classes are not ignored, and the classes with zeros for those that are."""
+    kept = apply("not_equal", target, ignore_index)
+    return kept, apply("mask", target, kept)
+
+
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -118,8 +124,7 @@ def cross_entropy(
         if reduction != "mean" or not losses.ndim:
             return _reduced(losses, reduction)
         return losses.sum() / losses.size
-    kept = apply("not_equal", target, ignore_index)
-    known = apply("mask", target, kept)
+    kept, known = _known(target, ignore_index)
     losses = rows_cross_entropy(scores, known, sparse=True)
     logs = apply("log_softmax", scores, axis=-1) if label_smoothing else scores
     return _by_class(losses, logs, kept, known, weight, reduction, label_smoothing)
@@ -135,8 +140,7 @@ def nll_loss(
 ) -> Tensor:
     """Return the negative logarithms ``[n, class, ...]`` of the classes that are right."""
     logs = _classes_last(inputs)
-    kept = apply("not_equal", target, ignore_index)
-    known = apply("mask", target, kept)
+    kept, known = _known(target, ignore_index)
     places = apply("expand_dims", known, axis=-1)
     found = apply("gather_elements", logs, places, axis=logs.ndim - 1)
     losses = -apply("squeeze", found, axis=-1)
