@@ -6,6 +6,7 @@ They are forked, so they have the program, the registered operators and the plug
 import multiprocessing
 import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
@@ -78,7 +79,11 @@ class Forked:
         ended, self._alive = context.Pipe(duplex=False)
         begun = self._run, ended, self._alive
         self._pool = ProcessPoolExecutor(self.count, context, _begin, begun)
-        return self._pool.submit(_answered, number, task)
+        with warnings.catch_warnings():
+            # Python 3.12 warns of any thread, also of a library's that waits for work; `can_fork`
+            # has looked for those that may hold a lock.
+            warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+            return self._pool.submit(_answered, number, task)
 
     def read(self, result: tuple[int, Any]) -> tuple[int, Any]:
         """Return the result as it is."""
