@@ -17,7 +17,7 @@ from shardwright.cost_model.pipelines.mixed import MixedCluster, any_cluster
 from shardwright.cost_model.timeline import to_chrome_trace
 from shardwright.ir.errors import NoPlanError
 from shardwright.ir.files.writing import begins, check_file, write_file
-from shardwright.models import with_batch
+from shardwright.models import with_batch, with_new_size
 from shardwright.passes.manager import check_graphs
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.trained import print_trained
@@ -35,6 +35,7 @@ from shardwright.tools.options import (
     add_compile_options,
     add_html,
     add_model,
+    add_sequence,
     add_verbose,
     compile_model,
     graphs_folder,
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_model(parser)
     add_compile_options(parser)
+    add_sequence(parser)
     add_robust(parser)
     add_training(parser)
     output = parser.add_argument_group("output")
@@ -85,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, write the plan, and print the report."""
+    arguments.model = with_new_size(arguments.model, "sequence", arguments.sequence)
     read_plan_file(arguments)
     asked = Asked.of(arguments)
     ranks = None if arguments.ranks is None else _ranks(arguments.ranks, arguments.devices)

@@ -109,6 +109,13 @@ def add_compile_options(
     _add_training_options(parser.add_argument_group("training step"))
 
 
+def add_sequence(parser: _Arguments) -> None:
+    """Add the option that sets the model's size `sequence`."""
+    add_number(
+        parser, "--sequence", POSITIVE_INTEGER, "tokens of a sample (default the model's)", "S"
+    )
+
+
 def add_html(parser: _Arguments, default: str) -> None:
     """Add the option that writes a page; without a file its value is `HTML`.
 

@@ -45,6 +45,17 @@ def test_what_fits(capsys):
     assert "elimination" in found["how"]
 
 
+def test_the_length_of_samples_is_a_size_of_the_model(capsys):
+    model = "gpt:layers=1,hidden=8,heads=2,vocabulary=16,batch=2"
+    options = ["--devices", "2", "--mode", "data_parallel"]
+    named = document(capsys, "compile", f"{model},sequence=4", *options)
+    told = document(capsys, "compile", model, "--sequence", "4", *options)
+    of_this_run = ("search_seconds", "compile_seconds", "peak_memory_bytes")
+    assert told | dict.fromkeys(of_this_run) == named | dict.fromkeys(of_this_run)
+    assert main(["compile", f"{model},sequence=4", "--sequence", "8", *options]) == 2
+    assert "the size `sequence` of" in capsys.readouterr().err
+
+
 def test_the_limit_is_the_memory_of_a_device(capsys):
     found = document(capsys, "compile", MLP, "--devices", "2", "--cluster", "cpu")
     assert found["memory_limit_bytes"] == 0.94 * 4 * 2**30 // 1

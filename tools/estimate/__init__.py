@@ -12,7 +12,6 @@ from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text
-from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.models import with_batch, with_new_size
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.told import Told
@@ -21,13 +20,13 @@ from shardwright.tools.compile import default_directory
 from shardwright.tools.documents import print_document, timeline_of
 from shardwright.tools.estimate.document import Estimated
 from shardwright.tools.estimate.report import print_estimate
-from shardwright.tools.main import add_number
 from shardwright.tools.named_plans import compile_named
 from shardwright.tools.options import (
     HTML,
     add_compile_options,
     add_html,
     add_model,
+    add_sequence,
     add_software,
     add_verbose,
     memory_limit_of_plan,
@@ -42,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_model(parser)
     add_compile_options(parser, devices=False, search=False, plan=False)
-    add_number(
-        parser, "--sequence", POSITIVE_INTEGER, "tokens of a sample (default the model's)", "S"
-    )
+    add_sequence(parser)
     parser.add_argument(
         "--plan",
         required=True,

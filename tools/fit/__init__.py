@@ -21,6 +21,7 @@ from shardwright.tools.options import (
     add_cluster,
     add_memory,
     add_model,
+    add_sequence,
     add_software,
     add_training_types,
     add_verbose,
@@ -45,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory(place)
     step = parser.add_argument_group("training step")
     add_number(step, "--batch", POSITIVE_INTEGER, "batch size (default the model's)", "B")
-    add_number(
-        step, "--sequence", POSITIVE_INTEGER, "tokens of a sample (default the model's)", "S"
-    )
+    add_sequence(step)
     add_training_types(step)
     add_software(step)
     add_robust(parser)
