@@ -67,8 +67,10 @@ from shardwright.runtime.checkpoints import (
     Progress,
     begin_writing,
     check_keeping,
+    check_program,
     is_sliced,
     load_slices,
+    open_agreed,
     open_checkpoint,
 )
 from shardwright.runtime.flat.timeline import RunTimeline, check_timeline_file, write_timeline
@@ -283,9 +285,10 @@ def run(
     check_capacity(plan.program, communicator.ranks)
     _check_saving(save, folder, save_every, keep, communicator)
     opened = _opened(resume)
-    seed = _seed(plan, seed, opened)
-    samples = _samples(plan, data, seed)
-    before = 0 if opened is None else _steps_before(opened, samples)
+    seed, samples = _drawn(plan, data, seed, opened)  # a mistake takes the folder from nobody
+    writer = _writer(folder, plan, communicator, keep, opened)
+    opened = _opened(resume, communicator)  # an earlier start may have written until now
+    before = 0 if opened is None else opened.manifest.progress.step
     state = _begun(plan, seed, communicator, resume if opened is None else opened)
     executor = Executor(plan.program, communicator, in_place=True)
     file, watch = _watched(executor, timeline)
@@ -297,7 +300,6 @@ def run(
         steps_per_epoch=samples.per_epoch,
         steps_before=before,
     )
-    writer = _writer(folder, plan, communicator, keep, opened)
     saver = _Saver(plan, state, communicator, save, writer, samples, seed)
 
     def stopped() -> bool:
@@ -369,10 +371,24 @@ class _Saver:
             self.writer.settle()
 
 
-def _samples(plan: Plan, data: Samples | str | Path | None, seed: int) -> Samples:
-    if isinstance(data, Samples):
-        return data
-    return samples_for(plan.document.inputs, _path("data", data), seed)
+def _drawn(
+    plan: Plan, data: Samples | str | Path | None, seed: int | None, opened: Checkpoint | None
+) -> tuple[int, Samples]:
+    """Return the seed and the samples of a run; refuse another program or data than before."""
+    seed = _seed(plan, seed, opened)
+    if not isinstance(data, Samples):
+        data = samples_for(plan.document.inputs, _path("data", data), seed)
+    if opened is not None:
+        check_program(opened, plan.program)
+        before = opened.manifest.progress.data
+        if before != data.digest:
+            raise PlanError(
+                f"the run was trained on other data ({before or 'not told'}) than is given now "
+                f"({data.digest})",
+                str(opened.path),
+                "name the same data",
+            )
+    return seed, data
 
 
 def seed_of_run(plan: Plan, seed: int | None, resume: Path | None) -> int:
@@ -380,9 +396,11 @@ def seed_of_run(plan: Plan, seed: int | None, resume: Path | None) -> int:
     return _seed(plan, seed, _opened(resume))
 
 
-def _opened(resume: Path | None) -> Checkpoint | None:
+def _opened(resume: Path | None, communicator: Communicator | None = None) -> Checkpoint | None:
     """Return the checkpoint that a run continues; None if it starts from a file, or from anew."""
-    return open_checkpoint(resume) if resume is not None and is_sliced(resume) else None
+    if resume is None or not is_sliced(resume):
+        return None
+    return open_agreed(resume, communicator) if communicator else open_checkpoint(resume)
 
 
 def _seed(plan: Plan, seed: int | None, opened: Checkpoint | None) -> int:
@@ -405,25 +423,6 @@ def _seed(plan: Plan, seed: int | None, opened: Checkpoint | None) -> int:
             "leave the seed out",
         )
     return before
-
-
-def _steps_before(opened: Checkpoint, samples: Samples) -> int:
-    """Return the steps of a run before it was resumed.
-
-    Raises
-    ------
-    PlanError
-        If it was trained on other data.
-    """
-    progress = opened.manifest.progress
-    if progress.data != samples.digest:
-        raise PlanError(
-            f"the run was trained on other data ({progress.data or 'not told'}) than is given now "
-            f"({samples.digest})",
-            str(opened.path),
-            "name the same data",
-        )
-    return progress.step
 
 
 def _begun(

@@ -11,17 +11,25 @@ A folder of checkpoints has several. Each is written under a hidden name, with t
 and renamed when all of it is on the disk.
 """
 
+from shardwright.runtime.checkpoints.lease import Start
 from shardwright.runtime.checkpoints.manifest import MANIFEST, Manifest, Progress
 from shardwright.runtime.checkpoints.reading import (
     Checkpoint,
     check_program,
     is_sliced,
+    is_within,
     load_slices,
     newest,
     open_checkpoint,
 )
 from shardwright.runtime.checkpoints.resharding import reshard
-from shardwright.runtime.checkpoints.runs import KEPT, begin_writing, check_keeping
+from shardwright.runtime.checkpoints.runs import (
+    KEPT,
+    begin_writing,
+    check_keeping,
+    open_agreed,
+    take_folder,
+)
 from shardwright.runtime.checkpoints.writing import CheckpointWriter, Writing
 
 __all__ = [
@@ -31,13 +39,17 @@ __all__ = [
     "CheckpointWriter",
     "Manifest",
     "Progress",
+    "Start",
     "Writing",
     "begin_writing",
     "check_keeping",
     "check_program",
     "is_sliced",
+    "is_within",
     "load_slices",
     "newest",
+    "open_agreed",
     "open_checkpoint",
     "reshard",
+    "take_folder",
 ]

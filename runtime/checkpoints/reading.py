@@ -39,6 +39,12 @@ def is_sliced(path: Path) -> bool:
     return path.is_dir() or path.name == MANIFEST
 
 
+def is_within(path: Path, folder: Path) -> bool:
+    """Return whether a path is a checkpoint in a folder, or this folder."""
+    path = (path.parent if path.name == MANIFEST else path).resolve()
+    return folder.resolve() in (path, path.parent)
+
+
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints in a folder that are whole, by their step.
 

@@ -2,15 +2,26 @@
 
 import os
 from pathlib import Path
-from secrets import token_bytes
+from secrets import token_bytes, token_hex
 
 import numpy as np
 
 from shardwright.ir.errors import OutputError
 from shardwright.ir.graph import Graph
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
-from shardwright.runtime.checkpoints.reading import Checkpoint, checkpoints_in
-from shardwright.runtime.checkpoints.writing import CheckpointWriter, Writing, run_of
+from shardwright.runtime.checkpoints.lease import Start, take
+from shardwright.runtime.checkpoints.reading import (
+    Checkpoint,
+    checkpoints_in,
+    open_checkpoint,
+)
+from shardwright.runtime.checkpoints.writing import (
+    CheckpointWriter,
+    Writing,
+    make_writable,
+    run_of,
+    sweep,
+)
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.faults import RESTART_VARIABLE, RUN_VARIABLE
 
@@ -26,8 +37,12 @@ def begin_writing(
     asynchronous: bool = True,
     resumed: Checkpoint | None = None,
     run: str | None = None,
+    start: Start | None = None,
 ) -> CheckpointWriter:
     """Return the writer of a training run; all processes call it together.
+
+    When it returns, the folder is taken: what an earlier start has completed there until then is
+    all that it ever will.
 
     Parameters
     ----------
@@ -45,6 +60,8 @@ def begin_writing(
         The checkpoint from which the run goes on.
     run : str, optional
         The run, if it has a name already.
+    start : Start, optional
+        This start, if it has the lease already.
 
     Raises
     ------
@@ -56,17 +73,62 @@ def begin_writing(
     check_keeping(keep, asynchronous)
     own = os.environ.get(RUN_VARIABLE, "")
     name = bytes.fromhex(own) if _is_name(own) else token_bytes(8)
-    token = np.frombuffer(name + token_bytes(4), np.uint8)
-    shared = communicator.collect(dict.fromkeys(communicator.ranks, token))[0].tobytes()
+    shared = _of_first(name + token_bytes(4), communicator)
     if run is None:
         run = shared[:8].hex() if resumed is None else resumed.manifest.run
-    launch, number = _launched()
-    how = Writing(
-        directory, run, shared[8:].hex(), keep, asynchronous, launch=launch, number=number
-    )
+    how = Writing(directory, run, start or _new_start(shared[8:].hex()), keep, asynchronous)
+    writer = CheckpointWriter(how, graph, communicator)
     if 0 in communicator.ranks:
         check_own(directory, run)
-    return CheckpointWriter(how, graph, communicator)
+        if start is None:
+            take(directory, how.start)
+        sweep(how)
+    _of_first(shared, communicator)  # nobody goes on before the folder is taken
+    return writer
+
+
+def _new_start(attempt: str) -> Start:
+    """Return a start, of the launcher that has started this process."""
+    number = os.environ.get(RESTART_VARIABLE, "")
+    launch = os.environ.get(RUN_VARIABLE, "")
+    return Start(attempt, launch, int(number) if number.isdecimal() else 0)
+
+
+def take_folder(folder: Path) -> Start:
+    """Make a folder of checkpoints, and return a new start, which alone may write there.
+
+    The process of rank 0 calls it before it looks which checkpoint is the newest: until then an
+    earlier start may write another, and rotate this one away.
+
+    Raises
+    ------
+    OutputError
+        If a later start of the launcher has it, or it cannot be written to.
+    """
+    make_writable(folder)
+    start = _new_start(token_hex(4))
+    take(folder, start)
+    return start
+
+
+def open_agreed(path: Path, communicator: Communicator) -> Checkpoint:
+    """Return a checkpoint, or of a folder the newest one that the process of rank 0 finds.
+
+    Raises
+    ------
+    PlanError
+        If there is none, or its manifest is damaged.
+    """
+    found = open_checkpoint(path)
+    step = found.manifest.progress.step
+    first = int.from_bytes(_of_first(step.to_bytes(8), communicator))
+    return found if first == step else open_checkpoint(found.path.with_name(f"step-{first}"))
+
+
+def _of_first(content: bytes, communicator: Communicator) -> bytes:
+    """Return what the process of rank 0 has, in all processes, which call this together."""
+    own = np.frombuffer(content, np.uint8)
+    return communicator.collect(dict.fromkeys(communicator.ranks, own))[0].tobytes()
 
 
 def check_keeping(keep: object, asynchronous: object = True) -> None:
@@ -96,12 +158,6 @@ def check_own(directory: Path, run: str | None) -> None:
                 str(path),
                 "resume from it, or name another folder",
             )
-
-
-def _launched() -> tuple[str, int]:
-    """Return the launcher that has started this process, and how often it did before."""
-    number = os.environ.get(RESTART_VARIABLE, "")
-    return os.environ.get(RUN_VARIABLE, ""), int(number) if number.isdecimal() else 0
 
 
 def _is_name(text: str) -> bool:

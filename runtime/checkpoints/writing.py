@@ -25,7 +25,7 @@ from shardwright.ir.files.folders import make_folder, synced, write_synced
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
-from shardwright.runtime.checkpoints.lease import Start, holding, take
+from shardwright.runtime.checkpoints.lease import Start, holding
 from shardwright.runtime.checkpoints.manifest import (
     MANIFEST,
     Manifest,
@@ -64,7 +64,7 @@ class Writing:
         The folder of the checkpoints; all processes see it.
     run : str
         The training run; that of the checkpoint from which it resumed.
-    attempt : str
+    start : Start
         This start of the run; equal in all its processes.
     keep : int
         How many stay, the newest; 0: all. Only checkpoints of the same run are removed.
@@ -72,25 +72,19 @@ class Writing:
         Whether the state is copied, and written while the training goes on.
     timeout : float
         Seconds in which all processes must have written their slices.
-    launch : str
-        The launcher of this start; empty without one.
-    number : int
-        How often it has started the run before.
     """
 
     directory: Path
     run: str = field(default_factory=new_run)
-    attempt: str = field(default_factory=lambda: token_hex(4))
+    start: Start = field(default_factory=lambda: Start(token_hex(4)))
     keep: int = 3
     asynchronous: bool = True
     timeout: float = 600.0
-    launch: str = ""
-    number: int = 0
 
     @property
-    def start(self) -> Start:
-        """The start of the run, as the lease of the folder names it."""
-        return Start(self.attempt, self.launch, self.number)
+    def aside(self) -> str:
+        """What hidden names of this start end with."""
+        return f"{self.run}-{self.start.attempt}"
 
 
 class CheckpointWriter:
@@ -123,7 +117,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.latest: Path | None = None
-        prepare(how, leads=0 in self._ranks)
+        make_writable(how.directory)
 
     def save(
         self, state: State, progress: Progress, at_epoch: Mapping[str, Any] | None = None
@@ -203,7 +197,7 @@ class CheckpointWriter:
         progress: Progress,
     ) -> None:
         how, name = self.how, f"step-{progress.step}"
-        aside = how.directory / f".{name}.{how.run}-{how.attempt}"
+        aside = how.directory / f".{name}.{how.aside}"
         with failing_as(_WHAT, how.directory / name):
             aside.mkdir(exist_ok=True)
             for rank, pieces in slices.items():
@@ -246,31 +240,31 @@ class CheckpointWriter:
         return found
 
 
-def prepare(how: Writing, *, leads: bool) -> None:
-    """Make the folder; for all processes, take it, and remove what earlier starts left unfinished.
-
-    Parameters
-    ----------
-    how : Writing
-        How checkpoints are written.
-    leads : bool
-        Whether this is the process of rank 0.
+def make_writable(folder: Path) -> None:
+    """Make a folder for checkpoints, or check that they can be written there.
 
     Raises
     ------
     OutputError
-        If the folder cannot be written to, or a later start of the run writes there.
+        If they cannot.
     """
-    check_folder(how.directory, _WHAT)
-    with failing_as(_WHAT, how.directory):
-        make_folder(how.directory)
-        if not leads:
-            return
-        take(how.directory, how.start)
+    check_folder(folder, _WHAT)
+    with failing_as(_WHAT, folder):
+        make_folder(folder)
+
+
+def sweep(how: Writing) -> None:
+    """Remove what earlier starts of the run left unfinished; the start has the lease.
+
+    Raises
+    ------
+    OutputError
+        If a later start of the run writes there.
+    """
+    with failing_as(_WHAT, how.directory), holding(how.directory, how.start):
         for path in how.directory.iterdir():
             match = _HIDDEN.fullmatch(path.name)
-            own = f"{how.run}-{how.attempt}"
-            if match and match[1] == how.run and not path.name.endswith(own):
+            if match and match[1] == how.run and not path.name.endswith(how.aside):
                 shutil.rmtree(path, ignore_errors=True)
 
 

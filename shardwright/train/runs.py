@@ -24,11 +24,14 @@ from shardwright.runtime.checkpoints import (
     Checkpoint,
     CheckpointWriter,
     Progress,
+    Start,
     begin_writing,
     check_keeping,
+    is_within,
     load_slices,
     newest,
     open_checkpoint,
+    take_folder,
 )
 from shardwright.runtime.checkpoints.reading import EPOCH, NOW, random_state, set_random_state
 from shardwright.runtime.faults import RESTART_VARIABLE, STANDING
@@ -93,6 +96,7 @@ class Checkpoints(Callback):
         self.asynchronous, self.resume = asynchronous, resume
         self.latest: Path | None = None
         self._begun: Checkpoint | None = None
+        self._start: Start | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -119,19 +123,37 @@ class Checkpoints(Callback):
         PlanError
             If it is missing or damaged.
         """
-        self._begun = self._resumed_from()
+        self._begun = self._opened(take=False)
         return self._begun
 
-    def _resumed_from(self) -> Checkpoint | None:
+    def take(self) -> Checkpoint | None:
+        """Take the folder, if the run goes on there; return what `open` does, as it is then.
+
+        Raises
+        ------
+        OutputError
+            If the folder cannot be written to, or a later start of the run writes there.
+        PlanError
+            If the checkpoint is missing or damaged.
+        """
+        self._begun = self._opened(take=True)
+        return self._begun
+
+    def _opened(self, *, take: bool) -> Checkpoint | None:
+        self._start = None
         resume = self.resume
         if resume is None:
             resume = os.environ.get(RESTART_VARIABLE, "") not in ("", "0")
         if resume is False:
             return None
-        if resume is not True:
-            return open_checkpoint(Path(resume))
-        folder = self.directory
-        found = newest(folder) if processes() is None else from_first(lambda: newest(folder))
+        path = self.directory if resume is True else Path(resume)
+        own = is_within(path, self.directory)
+
+        def look() -> tuple[Start | None, Path | None]:
+            start = take_folder(self.directory) if take and own else None
+            return start, newest(path) or (None if resume is True else path)
+
+        self._start, found = look() if processes() is None else from_first(look, Start)
         return None if found is None else open_checkpoint(found)
 
     # Writing
@@ -212,6 +234,7 @@ class Checkpoints(Callback):
             asynchronous=self.asynchronous,
             resumed=self._begun,
             run=None if self._writer is None else self._writer.how.run,
+            start=self._start if self._writer is None else self._writer.how.start,
         )
 
     def _settle(self) -> None:
@@ -300,10 +323,12 @@ def resumption(callbacks: Sequence[Callback], dataset: Dataset) -> Checkpoint | 
             f"{len(found)} callbacks `Checkpoints` are given, expected one",
             hint="use `ModelCheckpoint` for files of whole tensors beside it",
         )
-    checkpoint = found[0].open() if found else None
+    if not found:
+        return None
+    checkpoint = found[0].open()
     if checkpoint is not None:
-        check_data(checkpoint, dataset)
-    return checkpoint
+        check_data(checkpoint, dataset)  # a mistake takes the folder from nobody
+    return found[0].take()
 
 
 def restore(checkpoint: Checkpoint, session: Session) -> None:

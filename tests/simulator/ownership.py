@@ -25,6 +25,7 @@ from shardwright.runtime.checkpoints import (
     newest,
     open_checkpoint,
     runs,
+    take_folder,
     writing,
 )
 from tests.simulator.files import DEATH, STOP, Fault, Files, intercepted
@@ -104,7 +105,6 @@ class Run:
             text = str(error).replace(str(self.files.root), "")
             self.refused.append(text)
             self.world.note(f"start {start} rank {rank} is refused: {text}")
-            # What it reads may be rotated away by an orphan, until it has the lease.
             if self.owner == start and not self._may_fail(start):
                 self.wrong.append(f"the owner, start {start}, is refused: {text}")
 
@@ -113,12 +113,14 @@ class Run:
 
     def _train(self, start: int, communicator: Ranks) -> None:
         (rank,) = communicator.ranks
-        found = communicator.collect({rank: newest(self.files.root)})[0]
+        mine = (take_folder(self.files.root), newest(self.files.root)) if rank == 0 else None
+        own, found = communicator.collect({rank: mine})[0]
         resumed = None if found is None else open_checkpoint(found)
         step = 0 if resumed is None else resumed.manifest.progress.step
         if resumed is not None:
             load_slices(resumed, PROGRAM, communicator)
         how = {"keep": 1, "asynchronous": bool(start % 2), "resumed": resumed, "run": _RUN}
+        how["start"] = own
         writer = begin_writing(self.files.root, PROGRAM, communicator, **how)
         while step < self.steps:
             step += 1
@@ -188,14 +190,14 @@ class Run:
 def _watched(run: Run) -> Iterator[None]:
     """Tell a run what the product does with checkpoints."""
     real = {
-        (writing, "take"): writing.take,
+        (runs, "take"): runs.take,
         (writing, "commit"): writing.commit,
         (writing, "_remove"): writing._remove,
-        (runs, "_launched"): runs._launched,
+        (runs, "_new_start"): runs._new_start,
     }
 
     def take(folder: Path, start: lease.Start) -> None:
-        real[writing, "take"](folder, start)
+        real[runs, "take"](folder, start)
         run.taken(run.own_start())
 
     def commit(path: Path, target: Path) -> None:
@@ -206,8 +208,8 @@ def _watched(run: Run) -> Iterator[None]:
         run.changes(run.own_start(), f"removes {path.name}")
         real[writing, "_remove"](path, name)
 
-    writing.take, writing.commit, writing._remove = take, commit, remove
-    runs._launched = lambda: ("launcher", run.own_start())
+    runs.take, writing.commit, writing._remove = take, commit, remove
+    runs._new_start = lambda attempt: lease.Start(attempt, "launcher", run.own_start())
     try:
         yield
     finally:

@@ -221,7 +221,7 @@ OWNERSHIP = (
     ),
     Planted(
         "what an earlier start has left is not removed",
-        f"{_CHECKPOINTS}.writing:prepare",
+        f"{_CHECKPOINTS}.writing:sweep",
         "shutil.rmtree(path, ignore_errors=True)",
         "pass",
     ),
