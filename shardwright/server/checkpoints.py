@@ -1,21 +1,27 @@
 """Checkpoints of a server: its shards, with the clock and the pushes that are in them.
 
 Of a table by rows only the rows that have been read are there: the others are drawn when they are.
-A file appears complete or not at all.
+A file appears complete or not at all. The server of a number that came last has the lease of its
+file: an earlier one, which stood still and goes on later, is refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
 
 from shardwright.ir.errors import ModelError, PlanError
 from shardwright.ir.files.folders import make_folder
+from shardwright.ir.files.writing import failing_as
 from shardwright.operators.info import Array
 from shardwright.runtime.checkpoint import check_checkpoint, read_arrays, write_arrays
+from shardwright.runtime.checkpoints.lease import Start, holding, take
 from shardwright.server.shards import Shard
 from shardwright.server.store import Store, Task
+
+_WHAT = "the checkpoint"
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,8 @@ class Checkpoints:
         Updates from one to the next.
     resumes : bool
         Whether the checkpoint of another run is continued.
+    start : Start
+        This start of the server.
     """
 
     folder: Path
@@ -42,11 +50,25 @@ class Checkpoints:
     run: int
     interval: int = 100
     resumes: bool = False
+    start: Start = field(default_factory=lambda: Start(token_hex(4)))
 
     @property
     def path(self) -> Path:
         """The file."""
         return self.folder / f"server_{self.server}.npz"
+
+    @property
+    def lease(self) -> Path:
+        """The folder with the lease of the file."""
+        return self.folder / f".server_{self.server}"
+
+    @property
+    def _written(self) -> tuple[int, int] | None:
+        """What tells a file from the one before it; None if there is none."""
+        if not self.path.exists():
+            return None
+        status = self.path.stat()
+        return status.st_ino, status.st_mtime_ns
 
     def begin(self, task: Task) -> Store:
         """Return the store of a task: that of the checkpoint, if there is one.
@@ -58,10 +80,15 @@ class Checkpoints:
         PlanError
             If it is corrupt.
         """
-        make_folder(self.folder)
+        with failing_as(_WHAT, self.lease):
+            make_folder(self.lease)
         check_checkpoint(self.path)
         store = Store(task, self.server, self.servers, self.save)
-        if self.path.exists():
+        known = self._written
+        if known is not None:
+            self._load(store)  # a mistake takes the file from nobody
+        take(self.lease, self.start)
+        if self._written != known:  # an earlier server has written until now
             self._load(store)
         return store
 
@@ -77,7 +104,8 @@ class Checkpoints:
         }
         for number, shard in enumerate(store.shards):
             arrays |= {f"{number}.{name}": array for name, array in _arrays_of(shard).items()}
-        write_arrays(self.path, arrays)
+        with failing_as(_WHAT, self.path), holding(self.lease, self.start):
+            write_arrays(self.path, arrays)
         store.durable[:] = store.applied
 
     def _load(self, store: Store) -> None:

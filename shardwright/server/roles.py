@@ -345,13 +345,15 @@ class _Server:
         say(f"server {member.number}: listening at {_own_host(roles)}:{self.service.port}")
         why = self._followed(member)
         store = self.answers.store
-        if store is not None:
-            if why:
-                store.fail(why)
-            if not store.wanted:
-                store.save()
-        self.service.stop()
-        member.leave()
+        try:
+            if store is not None:
+                if why:
+                    store.fail(why)
+                if not store.wanted:
+                    store.save()
+        finally:
+            self.service.stop()
+            member.leave()
         say(f"server {member.number}: {why or 'the workers have ended'}")
         return int(bool(why))
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.ir.errors import ModelError, OutputError, ShardwrightError
+from shardwright.server import checkpoints
 from shardwright.server.checkpoints import Checkpoints
 from shardwright.server.store import Push
 from tests.shardwright.server.runs import launched, needs_grpc, table, task
@@ -54,6 +55,44 @@ def test_a_server_continues_from_its_checkpoint_to_the_bit(tmp_path, work):
     pushes(again, range(2, 5))
     pushes(unbroken, range(3, 5))
     assert state(again) == state(unbroken)
+
+
+def test_a_server_that_wakes_up_beside_its_successor_is_refused(tmp_path, work):
+    first = Checkpoints(tmp_path, 0, 1, run=5, interval=1)
+    second = Checkpoints(tmp_path, 0, 1, run=5, interval=1)
+    asleep = first.begin(work)
+    pushes(asleep, range(2))
+    awake = second.begin(work)
+    pushes(awake, range(2, 4))
+    with pytest.raises(OutputError) as caught:
+        asleep.save()
+    assert str(caught.value) == (
+        "the checkpoint cannot be written: a later start of the training run writes there (in "
+        f"{tmp_path / '.server_0'}); end this process, or name another folder"
+    )
+    assert second.begin(work).clock == 4
+
+
+def test_a_server_begins_with_what_is_there_when_the_file_is_its_own(tmp_path, work, monkeypatch):
+    earlier = Checkpoints(tmp_path, 0, 1, run=5, interval=1).begin(work)
+    pushes(earlier, range(2))
+    real = checkpoints.take
+
+    def late(*arguments):
+        pushes(earlier, range(2, 3))
+        real(*arguments)
+
+    monkeypatch.setattr(checkpoints, "take", late)
+    assert Checkpoints(tmp_path, 0, 1, run=5, interval=1).begin(work).clock == 3
+
+
+def test_a_server_of_another_run_takes_no_file(tmp_path, work):
+    store = Checkpoints(tmp_path, 0, 1, run=5, interval=1).begin(work)
+    pushes(store, range(1))
+    with pytest.raises(ModelError, match="is of another run"):
+        Checkpoints(tmp_path, 0, 1, run=6).begin(work)
+    pushes(store, range(1, 2))
+    assert store.durable == [2]
 
 
 def test_checkpoints_of_others_are_refused(tmp_path, work):
