@@ -3,23 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from shardwright.dataflow.block_parts import ATTENTION, PRODUCTS, part_of_blocks
 from shardwright.dataflow.properties import WHOLE
+from shardwright.dataflow.recompute_rules import CORE, RULES, rule_in
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.info import operator_class
-from shardwright.operators.linear.quantized import QUANTIZED
 from shardwright.passes.base import Pass, register_pass
 
-Rule = Literal["selective", "operators", "full"]
-RULES: tuple[Rule, ...] = ("selective", "operators", "full")
-"""The rules, the one that marks least first."""
-_SEARCHED: tuple[Rule, ...] = ("selective", "full")
+_SEARCHED = ("selective", "full")
 Neighbours = Callable[[Graph, Node], Iterator[Node]]
-_PRODUCTS = frozenset({"matmul", "einsum", "grouped_matmul", *QUANTIZED.values()})
-_FUSED = "scaled_dot_product_attention"
 
 
 @register_pass
@@ -32,9 +27,10 @@ class Recompute(Pass):
     ``selective``: the core of attention, from the product of queries and keys to the operand of the
     product with the values. ``operators``: those of ``full`` but attention and, of the products of
     each block, every other one, from the first on; with `sums` also those whose result is added to
-    another, which tensor ranks sum up. Operators that read parameters alone, such as casts of them,
-    are not recomputed. Operators that are marked already stay marked,
-    and what is recomputed is not saved in host memory.
+    another, which tensor ranks sum up. Parts of blocks, ``layernorm+moe_act``: what Megatron's
+    ``--recompute-modules`` names so, found by the structure of the block. Operators that read
+    parameters alone, such as casts of them, are not recomputed. Operators that are marked already
+    stay marked, and what is recomputed is not saved in host memory.
 
     Before::
 
@@ -52,7 +48,8 @@ class Recompute(Pass):
     Parameters
     ----------
     rule : str
-        ``full``, ``operators`` or ``selective``.
+        ``full``, ``operators``, ``selective``, or parts of `block_parts.PARTS` and ``core_attn``
+        with a plus between them.
     sums : bool
         Whether ``operators`` saves products whose result is added to another.
 
@@ -67,8 +64,11 @@ class Recompute(Pass):
     requires = (WHOLE,)
     ensures = (WHOLE,)
 
-    rule: Rule = "full"
+    rule: str = "full"
     sums: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", rule_in("rule", self.rule, RULES))
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with its marks.
@@ -76,11 +76,16 @@ class Recompute(Pass):
         Raises
         ------
         StrategyError
-            If the program has no repeated block, or no attention.
+            If the program has no repeated block, no attention, or no such part.
         """
-        marked = _cores(graph) if self.rule == "selective" else _in_blocks(graph, self.rule)
-        if self.rule == "operators":
-            marked -= _worth_saving(graph, self.sums)
+        if self.rule == "selective":
+            marked = _cores(graph)
+        elif self.rule == "full":
+            marked = _in_blocks(graph, self.rule)
+        elif self.rule == "operators":
+            marked = _in_blocks(graph, self.rule) - _worth_saving(graph, self.sums)
+        else:
+            marked = {name for part in self.rule.split("+") for name in _part(graph, part)}
         stored = {parameter.name for parameter in graph.parameters}
         marked = {
             node.name
@@ -115,7 +120,21 @@ def recomputations(graph: Graph) -> dict[str, frozenset[str]]:
     return found
 
 
-def _in_blocks(graph: Graph, rule: Rule) -> set[str]:
+def _part(graph: Graph, part: str) -> set[str]:
+    """Return the operators of a part of all blocks."""
+    if part == CORE:
+        return _cores(graph)
+    found = part_of_blocks(graph, part) & _in_blocks(graph, part)
+    if not found:
+        raise StrategyError(
+            f"`{part}` is recomputed, and no block of the model has such a part",
+            f"graph {graph.name}",
+            f"leave `{part}` out",
+        )
+    return found
+
+
+def _in_blocks(graph: Graph, rule: str) -> set[str]:
     """Return the operators of repeated blocks whose results are read in their block alone."""
     block = {node.name: block_of(node.scope) for node in graph.nodes}
     if not any(block.values()):
@@ -143,13 +162,13 @@ def _worth_saving(graph: Graph, sums: bool) -> set[str]:
     found: set[str] = set()
     products: Counter[str] = Counter()
     for node in graph.nodes:
-        if node.operator in _PRODUCTS:
+        if node.operator in PRODUCTS:
             block = block_of(node.scope)
             products[block] += 1
             is_summed = any(r.operator == "add" for r, _ in graph.uses[node.name])
             if products[block] % 2 or (sums and is_summed):
                 found.add(node.name)
-        elif node.operator == _FUSED:
+        elif node.operator == ATTENTION:
             found.add(node.name)
     return found
 
@@ -158,7 +177,7 @@ def _cores(graph: Graph) -> set[str]:
     """Return the operators of all cores of attention."""
     softmaxes = [node for node in graph.nodes if node.operator == "softmax"]
     cores = [core for node in softmaxes if (core := _core(graph, node))]
-    if not cores and not any(node.operator == _FUSED for node in graph.nodes):
+    if not cores and not any(node.operator == ATTENTION for node in graph.nodes):
         raise StrategyError(
             "`selective` recomputes the core of attention, and the model has no attention",
             f"graph {graph.name}",
@@ -194,7 +213,7 @@ def _until_products(
         for node in neighbours(graph, rest.pop()):
             if node.name in passed:
                 continue
-            if node.operator in _PRODUCTS:
+            if node.operator in PRODUCTS:
                 if all(name in graph.producers for name in node.operands):
                     yield node
             elif _is_elementwise(node, elements):

@@ -8,6 +8,7 @@ from typing import Any
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
+from shardwright.dataflow.recompute_rules import RULES, rule_in
 from shardwright.ir.errors import OptionError, PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -165,6 +166,7 @@ def read_settings(name: str, text: str, known: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
+RECOMPUTED = ("none", *RULES, "search")
 _WEIGHTS = ("alpha", "beta", "gamma", "threshold", "constant", "bias")
 WRITTEN: Mapping[str, Callable[[str], object]] = {
     "cost_weights": _read_weights,
@@ -173,8 +175,14 @@ WRITTEN: Mapping[str, Callable[[str], object]] = {
     "optimizer_parallel": OptimizerSharding.parse,
     "extra_passes": parse_pipeline,
     "plan": NamedPlan.parse,
+    "recompute": lambda text: rule_in("recompute", text, RECOMPUTED),
 }
 """Options that may be texts, and how each is read."""
+
+
+def check_recompute(name: str, value: object) -> None:
+    """Refuse what is no rule of recomputation, and no part of blocks."""
+    rule_in(name, value, RECOMPUTED)
 
 
 def check_loss_scale(name: str, value: object) -> None:

@@ -236,8 +236,9 @@ class CompileOptions:
     recompute: str = field(
         default="search",
         metadata=_about(
-            "what is computed again for the gradient instead of saved",
-            choices=("none", "selective", "operators", "full", "search"),
+            "what is computed again for the gradient instead of saved: none, selective, operators, "
+            "full, search, or parts of blocks by Megatron's names: layernorm+moe_act",
+            validate=checks.check_recompute,
         ),
     )
     offload: str = field(

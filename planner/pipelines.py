@@ -21,7 +21,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.mirror_shared_values import MirrorSharedValues
 from shardwright.passes.partition import Partition
 from shardwright.passes.pipeline import Pipeline
-from shardwright.passes.recompute import RULES, Recompute
+from shardwright.passes.recompute import Recompute
 from shardwright.passes.schedule_micro_batches import ScheduleMicroBatches
 from shardwright.planner.option_checks import GatherFusion
 from shardwright.planner.options import CompileOptions, Mode
@@ -54,12 +54,8 @@ def canonical_form(options: CompileOptions) -> Canonicalize:
 def marking(options: CompileOptions) -> Pipeline:
     """Return the pass that marks what is recomputed, where the user asks for a rule."""
     plan = options.named_plan
-    sums = plan is not None and plan.tensor > 1
-    return tuple(
-        Recompute(rule, sums=sums and rule == "operators")
-        for rule in RULES
-        if rule == options.recompute
-    )
+    sums = plan is not None and plan.tensor > 1 and options.recompute == "operators"
+    return () if options.recompute in ("none", "search") else (Recompute(options.recompute, sums),)
 
 
 def stand_alone(options: CompileOptions) -> Pipeline:

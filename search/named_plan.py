@@ -15,6 +15,7 @@ from math import prod
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.orders import SCHEDULES
+from shardwright.dataflow.recompute_rules import RULES, rule_in
 from shardwright.dataflow.schedules import check_options
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Value
@@ -39,7 +40,7 @@ from shardwright.search.plan_dimensions import (
     word_text,
 )
 
-RECOMPUTE = ("none", "selective", "operators", "full")
+RECOMPUTE = ("none", *RULES)
 ZERO = tuple(range(len(ZERO_STAGES)))
 _OF = "of the plan"
 _HINT = "write `tensor=8,data=4,zero=1,sequence_parallel`"
@@ -76,8 +77,7 @@ class NamedPlan:
         Order of the micro-batches in a pipeline; by default ``1f1b``, interleaved with several
         chunks.
     recompute : str
-        Activations that are recomputed in the backward pass: ``none``, ``selective``,
-        ``operators`` or ``full``.
+        What is recomputed: a word of `RECOMPUTE`, or parts of blocks, ``layernorm+moe_act``.
     zero : int
         ZeRO stage: what is divided over the data ranks.
     shard : int
@@ -121,7 +121,7 @@ class NamedPlan:
                 POSITIVE_INTEGER.check(name, getattr(self, name), _OF)
         if self.schedule is not None:
             check_choice("schedule", self.schedule, SCHEDULES, _OF)
-        check_choice("recompute", self.recompute, RECOMPUTE, _OF)
+        object.__setattr__(self, "recompute", rule_in("recompute", self.recompute, RECOMPUTE, _OF))
         if type(self.zero) is not int or self.zero not in ZERO:  # neither a truth value nor 1.0
             raise wrong_value("zero", self.zero, "0, 1, 2 or 3", of=_OF)
         for name in _FLAGS:

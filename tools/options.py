@@ -209,12 +209,7 @@ def _add_decisions(how: argparse._ArgumentGroup, search: bool, plan: bool) -> No
     how.add_argument("--cost-weights", metavar="WEIGHTS", help=option_help("cost_weights"))
     how.add_argument("--gather-fusion", metavar="SIZES", help=option_help("gather_fusion"))
     how.add_argument("--fusion", type=_fusion, metavar="MB", help=option_help("fusion"))
-    how.add_argument(
-        "--recompute",
-        choices=tuple(OPTIONS["recompute"].choices),
-        metavar="WHAT",
-        help=option_help("recompute"),
-    )
+    how.add_argument("--recompute", metavar="WHAT", help=option_help("recompute"))
     _add_option(how, "--offload", "WHAT")
     _add_option(how, "--imbalance", "TIMES")
     _add_option(how, "--gradients-mean", "")

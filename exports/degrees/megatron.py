@@ -9,13 +9,14 @@ from typing import Final
 from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.orders import InterleavedPairs
 from shardwright.dataflow.placement import even_sizes
+from shardwright.dataflow.recompute_rules import CORE
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, fixed, lines, listed, literal, word
 from shardwright.frontends.configs.layout import layout_text
 from shardwright.operators.models.precision import MASTER, PRECISIONS
-from shardwright.search.named_plan import NamedPlan
+from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 
 _SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 _RECIPES: Final = {
@@ -41,8 +42,8 @@ def refusal(plan: NamedPlan) -> str:
         return f"`schedule={plan.order}`"
     if has_pairs and plan.expert == 1:
         return f"`schedule={plan.order}` without `expert`"
-    if has_pairs and plan.recompute == "full":
-        return f"`schedule={plan.order}` with `recompute=full`"
+    if has_pairs and (plan.recompute == "full" or "moe" in _modules(plan)):
+        return f"`schedule={plan.order}` with `recompute={plan.recompute}`"
     if plan.recompute == "operators":
         return "`recompute=operators`"
     if plan.shard > 1:
@@ -116,10 +117,17 @@ def _flags(named: NamedPlan, facts: Facts) -> list[Code]:
     if named.recompute == "full":
         found += [fixed("--recompute-granularity full"), fixed("--recompute-method uniform")]
         found.append(fixed("--recompute-num-layers 1"))
-    elif named.recompute == "selective":
+    elif modules := _modules(named):
         found.append(fixed("--recompute-granularity selective"))
-        found.append(fixed("--recompute-modules core_attn"))
+        found.append(code("--recompute-modules {}", listed(map(word, modules), " ")))
     return found + _type_flags(facts)
+
+
+def _modules(named: NamedPlan) -> list[str]:
+    """Return the parts of blocks that are recomputed; none for no part or for whole blocks."""
+    if named.recompute == "selective":
+        return [CORE]
+    return [] if named.recompute in RECOMPUTE else named.recompute.split("+")
 
 
 def _type_flags(facts: Facts) -> list[Code]:
@@ -159,6 +167,7 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
     """Return the fields of NeMo's recipes."""
     layout, precision = _layout(named, facts), _PRECISIONS[facts.precision]
     recipe = _RECIPES.get(facts.precision, {})
+    modules, is_full = _modules(named), named.recompute == "full"
     model: dict[str, object] = {
         "tensor_model_parallel_size": named.tensor,
         "pipeline_model_parallel_size": named.pipeline,
@@ -171,10 +180,10 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "moe_token_dispatcher_type": _DISPATCHER if named.folds else None,
         "overlap_moe_expert_parallel_comm": named.order == InterleavedPairs.name or None,
         "sequence_parallel": named.sequence_parallel,
-        "recompute_granularity": named.recompute if named.recompute != "none" else None,
-        "recompute_method": "uniform" if named.recompute == "full" else None,
-        "recompute_num_layers": 1 if named.recompute == "full" else None,
-        "recompute_modules": ["core_attn"] if named.recompute == "selective" else None,
+        "recompute_granularity": "selective" if modules else "full" if is_full else None,
+        "recompute_method": "uniform" if is_full else None,
+        "recompute_num_layers": 1 if is_full else None,
+        "recompute_modules": modules or None,
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "fp8": recipe.get("fp8-format"),
@@ -211,7 +220,7 @@ def _notes(facts: Facts, named: NamedPlan) -> list[str]:
             "products are quantized where they are run here; Transformer Engine keeps the "
             "quantized copies of activations and weights instead, and the memory differs"
         )
-    if named.recompute == "selective":
+    if CORE in _modules(named):
         notes.append("`core_attn` computes the scores again, which a flash kernel does anyway")
     return notes
 

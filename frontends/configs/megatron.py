@@ -9,10 +9,12 @@ from math import lcm
 from typing import Any
 
 from shardwright.dataflow.orders import InterleavedPairs
+from shardwright.dataflow.recompute_rules import MODULES
 from shardwright.frontends.configs.layout import is_even, sizes_of
 from shardwright.frontends.configs.reading import Fields, Reading
 from shardwright.frontends.configs.recipes import of_megatron
 from shardwright.frontends.configs.shell import flags_of
+from shardwright.ir.values import in_words
 
 _DEGREES = {
     "tensor": "tensor-model-parallel-size",
@@ -295,16 +297,13 @@ def _read_recomputation(fields: Fields) -> None:
         )
     if fields.take("moe-layer-recompute") is not None:
         modules, what = "moe", what or "selective"
-    if what == "selective" and modules != "core_attn":
-        raise reading.refused(
-            "--recompute-modules",
-            modules,
-            "expected core_attn; of other parts the search decides (`compile --recompute search`)",
-        )
     if what not in (None, "full", "selective"):
         raise reading.refused("--recompute-granularity", what, "expected full or selective")
+    parts = modules.split()
+    if what == "selective" and not set(parts) <= set(MODULES):
+        raise reading.refused("--recompute-modules", modules, f"expected {in_words(MODULES)}")
     if what is not None:
-        reading.plan["recompute"] = what
+        reading.plan["recompute"] = what if what == "full" else "+".join(dict.fromkeys(parts))
 
 
 def _read_types(fields: Fields) -> None:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from itertools import product
 
+from shardwright.dataflow.recompute_rules import RULES
 from shardwright.ir.errors import ShardwrightError, StrategyError
-from shardwright.passes.recompute import RULES, Recompute, Rule
+from shardwright.passes.recompute import Recompute
 from shardwright.planner.whole.plan import Plan
 from shardwright.planner.whole.problem import PlanProblem
 from shardwright.solver.work import Budget
@@ -29,7 +30,7 @@ def plan_by_rule(problem: PlanProblem) -> Plan | None:
     if not exact or options.pins or options.result_pins or options.input_layouts:
         return None
     searched = options.recompute == "search"
-    marks: tuple[Rule | None, ...] = (None, *RULES) if searched else (None,)
+    marks: tuple[str | None, ...] = (None, *RULES) if searched else (None,)
     found: list[Plan] = []
     for mark, rule in product(marks, _RULES):
         try:

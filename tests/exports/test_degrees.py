@@ -72,7 +72,7 @@ def random_plan(rng):
         chunks=chunks,
         schedule=rng.choice(orders) if several else None,
         micro_batch=rng.choice([1, 2, 3]),
-        recompute=rng.choice(RECOMPUTE),
+        recompute=rng.choice([*RECOMPUTE, "layernorm+moe_act"]),
         zero=rng.choice([0, 1, 2, 3]) if degrees["data"] * degrees["context"] > 1 else 0,
         sequence_parallel=scattered,
     )
@@ -107,6 +107,7 @@ def test_megatron_runs_passes_beside_each_other_for_exchanges_of_experts_alone()
     refused = {
         plan.replace("expert=4,", ""): "`schedule=interleaved_pairs` without `expert`",
         f"{plan},recompute=full": "`schedule=interleaved_pairs` with `recompute=full`",
+        f"{plan},recompute=moe": "`schedule=interleaved_pairs` with `recompute=moe`",
         plan.replace("chunks=2,schedule=interleaved", "schedule=1f1b"): "`schedule=1f1b_pairs`",
     }
     assert [megatron.refusal(NamedPlan.parse(one)) for one in refused] == [*refused.values()]

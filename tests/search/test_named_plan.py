@@ -37,7 +37,7 @@ WRONG = (
     ("pipeline=2,schedule=interleaved", "the schedule `interleaved` needs at least 2 chunks"),
     (
         "recompute=all",
-        "`recompute` of the plan is `all`, expected none, selective, operators or full",
+        "`recompute` of the plan is `all`, expected none, selective, operators, full, core_attn",
     ),
     ("sequence_parallel=1,tensor=2", "`sequence_parallel` of the plan has the value `1`, expected"),
     ("sequence_parallel", "`sequence_parallel` splits activations over tensor ranks, and"),
@@ -88,7 +88,7 @@ def test_a_wrong_plan_is_refused_with_one_sentence(text, message):
         pipeline=st.integers(2, 16),
         chunks=st.integers(1, 4),
         micro_batch=st.none() | st.integers(1, 8),
-        recompute=st.sampled_from(("none", "selective", "operators", "full")),
+        recompute=st.sampled_from(("none", "selective", "operators", "full", "mlp+moe_act")),
         zero=st.sampled_from((0, 1, 2, 3)),
         sequence_parallel=st.booleans(),
     )

@@ -151,18 +151,31 @@ def test_ranks_of_experts_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("added", "modules"),
+    ("added", "rule"),
     [
         ("--moe-layer-recompute", "moe"),
+        ("--recompute-granularity selective", "core_attn"),
         (
-            "--recompute-granularity selective --recompute-modules core_attn moe_act",
-            "core_attn moe_act",
+            "--recompute-granularity selective --recompute-modules moe_act core_attn",
+            "moe_act+core_attn",
+        ),
+        ("--recompute-modules moe_act", None),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            "full",
         ),
     ],
 )
-def test_parts_of_experts_are_no_recomputation_of_a_named_plan(added, modules, tmp_path):
+def test_parts_of_blocks_are_recomputed_as_the_flags_say(added, rule, tmp_path):
     path = written(tmp_path, f"{MIXTRAL.rstrip()} {added}")
-    with pytest.raises(ModelError, match=f"`--recompute-modules` is `{modules}`: expected core"):
+    assert configs.read_plan(path, with_model=True).plan.get("recompute") == rule
+
+
+def test_a_part_that_is_not_known_is_refused(tmp_path):
+    added = "--recompute-granularity selective --recompute-modules moe_act mhc"
+    path = written(tmp_path, f"{MIXTRAL.rstrip()} {added}")
+    message = "`--recompute-modules` is `moe_act mhc`: expected core_attn, layernorm, mla_up_proj"
+    with pytest.raises(ModelError, match=message):
         configs.read_plan(path, with_model=True)
 
 
