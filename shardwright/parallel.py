@@ -270,7 +270,7 @@ class AutoParallel:
             Number of ranks that a parameter is divided among; -1 for as many as there are. Groups
             of so many ranks hold a copy each.
         threshold : int
-            Size in KiB of the part of a rank from which on a parameter is divided.
+            Size in KiB from which on a parameter is divided: that of the whole parameter.
         optimizer_level : str
             ``level1``: parameters are gathered once in a step, and saved for backward. ``level2``:
             moreover gradients are reduced and divided in every micro-batch. ``level3``: moreover

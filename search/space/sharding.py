@@ -6,7 +6,6 @@ from itertools import combinations
 from math import prod
 from typing import Self
 
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -36,7 +35,7 @@ class OptimizerSharding:
         Number of ranks that a parameter is divided among, beyond what its reader divides; -1 for as
         many as there are. Parameters that cannot be divided so are not divided.
     threshold : float
-        Size in KiB of the part of a rank from which on a parameter is divided.
+        Size in KiB from which on a parameter is divided: that of the whole parameter.
     level : str, optional
         ``level1``: gathered once in a step, and saved for backward; the gradients of micro-batches
         are accumulated whole. ``level2``: they are reduced and divided in every micro-batch.
@@ -111,7 +110,7 @@ class OptimizerSharding:
     ) -> list[Storage]:
         """Return the options for one layout of the reader; without one for readers of their own."""
         whole = used or Layout.replicated(tensor.rank)
-        below = local_bytes(tensor, whole, mesh) < self.threshold * 1024
+        below = tensor.nbytes < self.threshold * 1024
         undivided = [option for option in options if option.layout == whole]
         if below or self.shard_size == 1:
             return undivided or options

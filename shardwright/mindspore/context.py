@@ -4,7 +4,7 @@ They are read when a model is compiled. An argument that has no meaning here is 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,14 @@ from shardwright.communication import get_group_size, get_rank
 from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
+    Range,
     check_choice,
     check_flag,
     check_names,
+    check_type,
     wrong_value,
 )
+from shardwright.mindspore.errors import as_mindspore
 from shardwright.server import get_ps_context as get_ps_context
 from shardwright.server import reset_ps_context as reset_ps_context
 from shardwright.server import set_ps_context as set_ps_context
@@ -78,7 +81,11 @@ _PARALLEL: dict[str, Any] = {
     "loss_repeated_mean": True,
     "enable_alltoall": True,
     "communi_parallel_mode": "all_group_parallel",
+    "enable_all_reduce_fusion": True,
+    "optimizer_weight_shard_aggregated_save": False,
 }
+_RANKS = 4096  # at most, by MindSpore's documentation: scripts that ask for more fail there, too
+_FUSED = ("allreduce", "allgather", "reducescatter")
 
 
 @dataclass
@@ -93,6 +100,7 @@ class _Settings:
 _SETTINGS = _Settings()
 
 
+@as_mindspore()
 def set_context(**settings: Any) -> None:
     """Set the mode and the device of this process.
 
@@ -140,6 +148,7 @@ def set_deterministic(deterministic: bool) -> None:
     _SETTINGS.general["deterministic"] = "ON" if deterministic else "OFF"
 
 
+@as_mindspore()
 def set_auto_parallel_context(**settings: Any) -> None:
     """Set how a model is run in parallel that is given to `Model` without `AutoParallel`.
 
@@ -153,21 +162,28 @@ def set_auto_parallel_context(**settings: Any) -> None:
         ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``parameter_broadcast``,
         ``gradient_fp32_sync`` (gradients are reduced in the element type of their parameters:
         True is refused where one that is trained is float16), ``loss_repeated_mean`` and
-        ``enable_alltoall`` (True), ``communi_parallel_mode`` (``all_group_parallel``),
-        ``optimizer_weight_shard_size`` (as in ``parallel_optimizer_config``).
+        ``enable_alltoall`` (True), ``communi_parallel_mode`` (where ranks are more than one host
+        has, only ``all_group_parallel`` compiles), ``optimizer_weight_shard_size`` (as in
+        ``parallel_optimizer_config``, to which each call adds), ``all_reduce_fusion_config`` (the
+        numbers of ``comm_fusion`` by ``index``), ``enable_all_reduce_fusion``,
+        ``optimizer_weight_shard_aggregated_save`` (checkpoints are whole either way).
 
     Raises
     ------
     OptionError
-        If a setting is unknown or has a value that is not allowed.
+        If a setting is unknown or has a value that is not allowed; it is MindSpore's `ValueError`,
+        `TypeError` or `KeyError`, too.
     """
     renamed = {"auto_parallel_search_mode": "search_mode", "mirror_mean": "gradients_mean"}
     settings = {renamed.get(name, name): value for name, value in settings.items()}
-    if "optimizer_weight_shard_size" in settings:
-        size = {"optimizer_weight_shard_size": settings.pop("optimizer_weight_shard_size")}
-        config = settings.get("parallel_optimizer_config")
-        kept = config or _SETTINGS.parallel.get("parallel_optimizer_config", {})
-        settings["parallel_optimizer_config"] = {**kept, **size}
+    if begins := settings.pop("all_reduce_fusion_config", None):
+        settings["comm_fusion"] = {"allreduce": {"mode": "index", "config": begins}}
+    size = settings.pop("optimizer_weight_shard_size", None)
+    config = settings.get("parallel_optimizer_config", {})
+    if size is not None or (config and isinstance(config, Mapping)):
+        kept = _SETTINGS.parallel.get("parallel_optimizer_config", {})
+        own = {} if size is None else {"optimizer_weight_shard_size": size}
+        settings["parallel_optimizer_config"] = {**kept, **config, **own}
     check_names("`set_auto_parallel_context` has no setting", settings, tuple(_PARALLEL))
     for name, value in settings.items():
         _CHECKS[name](name, value)
@@ -182,8 +198,9 @@ def reset_auto_parallel_context() -> None:
 def get_auto_parallel_context(attr_key: str) -> Any:
     """Return a setting of `set_auto_parallel_context`, or its default."""
     check_choice("attr_key", attr_key, tuple(_PARALLEL))
-    if attr_key == "device_num" and _SETTINGS.parallel.get(attr_key) is None:
-        return get_group_size()
+    own = {"device_num": get_group_size, "global_rank": lambda: int(get_rank())}
+    if attr_key in own and _SETTINGS.parallel.get(attr_key) is None:
+        return own[attr_key]()
     return _SETTINGS.parallel.get(attr_key, _PARALLEL[attr_key])
 
 
@@ -258,6 +275,29 @@ def _mapping(name: str, value: object) -> None:
         raise wrong_value(name, value, "a mapping")
 
 
+def _fusion(name: str, value: Any) -> None:
+    """Check what is fused: the modes of collectives, and what a mode takes."""
+    check_type(name, value, Mapping)
+    _check_keys(name, value, ("openstate", *_FUSED))
+    for collective in value.keys() & _FUSED:
+        entry = value[collective]
+        check_type(collective, entry, Mapping)
+        _check_keys(collective, {**dict.fromkeys(("mode", "config")), **entry}, ("mode", "config"))
+        _check_keys("mode", (entry.get("mode"),), ("auto", "size", "index"))
+        if entry["mode"] == "size":
+            _check_keys(collective, ("config",), entry)
+            check_type("config", entry["config"], int | float)
+
+
+def _check_keys(name: str, given: Iterable[object], known: Collection[str]) -> None:
+    """Refuse what is not among the words of a setting, as Python refuses a key."""
+    for key in given:
+        if key not in known:
+            error = wrong_value(name, key, f"one of {', '.join(known)}")
+            error.as_python = KeyError
+            raise error
+
+
 def _strategy(name: str, value: object) -> None:
     if isinstance(value, str):
         check_choice(name, value, _LAYOUTS)
@@ -274,15 +314,15 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "deterministic": _choice("ON", "OFF"),
     "memory_offload": _choice("ON", "OFF"),
     "parallel_mode": _choice(*ParallelMode.MODE_LIST),
-    "device_num": POSITIVE_INTEGER.check,
-    "global_rank": NOT_NEGATIVE_INTEGER.check,
+    "device_num": Range(whole=True, least=1, below=_RANKS + 1).check,
+    "global_rank": Range(whole=True, least=0, below=_RANKS).check,
     "gradients_mean": check_flag,
     "search_mode": _choice(*_SEARCHES),
     "full_batch": check_flag,
     "dataset_strategy": _strategy,
     "enable_parallel_optimizer": check_flag,
     "parallel_optimizer_config": _mapping,
-    "comm_fusion": _mapping,
+    "comm_fusion": _fusion,
     "pipeline_stages": POSITIVE_INTEGER.check,
     "pipeline_config": _mapping,
     "pipeline_result_broadcast": check_flag,
@@ -292,5 +332,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "gradient_fp32_sync": check_flag,
     "loss_repeated_mean": _only(True),
     "enable_alltoall": _only(True),
-    "communi_parallel_mode": _choice("all_group_parallel"),
+    "communi_parallel_mode": _choice("all_group_parallel", "same_server_group_parallel"),
+    "enable_all_reduce_fusion": check_flag,
+    "optimizer_weight_shard_aggregated_save": check_flag,
 }

@@ -36,7 +36,12 @@ def from_context(network: Network, mode: str) -> AutoParallel:
     chosen = get("search_mode") if mode == ParallelMode.AUTO_PARALLEL else mode
     spread = AutoParallel(network, chosen)
     _check_reduction(network)
-    if mode != ParallelMode.DATA_PARALLEL:
+    groups = get("communi_parallel_mode")
+    if get("device_num") > _HOST:
+        check_choice("communi_parallel_mode", groups, ("all_group_parallel",))
+    if mode == ParallelMode.DATA_PARALLEL:  # in which MindSpore reads no strategy
+        spread.options = replace(spread.options, obeys_strategies=False)
+    else:
         if get("full_batch"):
             spread.dataset_strategy("full_batch")
         elif has_parallel_setting("dataset_strategy"):
@@ -48,8 +53,11 @@ def from_context(network: Network, mode: str) -> AutoParallel:
         check_flag("gradient_accumulation_shard", config.get("gradient_accumulation_shard", False))
         given = {own: config[name] for name, own in _SIZES.items() if name in config}
         spread.hsdp(**given, optimizer_level=_level(config))
-    if get("comm_fusion"):
-        spread.comm_fusion(get("comm_fusion"))
+    fused = dict(get("comm_fusion"))
+    if not get("enable_all_reduce_fusion"):
+        fused.pop("allreduce", None)
+    if fused:
+        spread.comm_fusion(fused)
     _set_pipeline(spread)
     if get("strategy_ckpt_load_file"):
         spread.load_operator_strategy_file(get("strategy_ckpt_load_file"))

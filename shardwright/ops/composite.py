@@ -9,7 +9,7 @@ from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.values import wrong_value
 from shardwright.operators.indexing.scatter import emit_scatter_nd_add
-from shardwright.operators.info import SplitCounts
+from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.operators.notation import resolve
 from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
@@ -130,7 +130,8 @@ class Composition(OnAnyDevice):
     def _pins(self, nodes: Sequence[Node], values: Sequence[Value]) -> dict[str, SplitCounts]:
         """Return the strategies of the operators that read operands of the composition alone.
 
-        One whose operands have the same shapes as those of the composition has its strategy.
+        One whose operands have the same shapes as those of the composition has its strategy, and
+        one that works point by point on an operand of the composition has that of the operand.
         """
         assert self.in_strategy is not None
         tracer, given = current_tracer(), self._given(values)
@@ -152,6 +153,11 @@ class Composition(OnAnyDevice):
                 pins[node.name] = tuple(given[name] for name in node.operands)
             elif [known[name].type.shape for name in node.operands] == shapes:
                 pins[node.name] = self.in_strategy
+            elif own := given.keys() & set(node.operands):
+                types = [known[name].type for name in node.operands]
+                dims = operator_info(node.operator, types, node.attributes).rule.operands
+                if all(factors == dims[0] for factors in dims):
+                    pins[node.name] = (given[min(own)],) * len(dims)
         return pins
 
     def _counts(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:

@@ -71,6 +71,8 @@ class ParallelOptions:
         Whether reductions over processes add in the order of the ranks, else by MPI's algorithms.
     given : frozenset of str
         Names of options of `how` that the user gives, be it their defaults.
+    obeys_strategies : bool
+        Whether operators are split by the strategies that the model has.
     """
 
     how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
@@ -80,6 +82,7 @@ class ParallelOptions:
     mesh: str | Mesh | None = None
     deterministic: bool = True
     given: frozenset[str] = frozenset()
+    obeys_strategies: bool = True
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("devices", self.devices)
@@ -247,7 +250,7 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         how = replace(how, micro_batches=definition.micro_batches)
     if how.mode == "hybrid_parallel" and definition.gradients_mean:
         how = replace(how, gradients_mean=True)
-    if how.mode not in UNPARTITIONED:
+    if how.mode not in UNPARTITIONED and options.obeys_strategies:
         how = replace(
             how,
             pins={**definition.pins, **how.pins},

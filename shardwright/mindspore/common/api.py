@@ -4,6 +4,7 @@ MindSpore's own tests compile so: ``_cell_graph_executor.compile(net, *inputs)``
 to be started: `device_num` of the context says for how many ranks.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,12 @@ from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph, Parameter
 from shardwright.mindspore.common.group_info import save_group_info
-from shardwright.mindspore.common.listings import graph_info, parameter_layouts
+from shardwright.mindspore.common.listings import (
+    as_listed,
+    fused_gradients,
+    graph_info,
+    parameter_layouts,
+)
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
 from shardwright.mindspore.errors import as_mindspore
@@ -76,9 +82,14 @@ class _CellGraphExecutor:
                 "that splits operators",
             )
         return {
-            f"Default/{name_of(node.operator)}-op{i}": [list(each) for each in counts[node.name]]
+            f"Default/{name_of(node.operator)}-op{i}": as_listed(node, counts[node.name])
             for i, node in enumerate(found.source.nodes)
         }
+
+    def _get_allreduce_fusion(self, net: Cell) -> dict[str, int]:
+        """Return the number of the fused all-reduce of each parameter whose gradient is in one."""
+        found = self._newest.get(net)
+        return {} if found is None else fused_gradients(found.program)
 
     def compile(
         self,
@@ -117,9 +128,10 @@ class _CellGraphExecutor:
     def keep(self, cell: Cell, found: Compiled) -> None:
         """Keep the newest program of a cell, and how its parameters are split."""
         self._newest[cell] = found
-        cell.parameter_layout_dict = parameter_layouts(found.program, found.mesh)
         get = get_auto_parallel_context
-        save_group_info(found, get("device_num"), get("global_rank") or 0)
+        divides = get("enable_parallel_optimizer")
+        cell.parameter_layout_dict = parameter_layouts(found.program, found.mesh, divides)
+        save_group_info(found, get("device_num"), get("global_rank"))
 
     @property
     def _graph_executor(self) -> "_CellGraphExecutor":
@@ -170,7 +182,9 @@ def compile_alone(
         If it cannot be compiled.
     """
     mode, devices = options.how.mode, options.devices
-    specs = [InputSpec(f"input{i}", x.type) for i, x in enumerate(tensors_in(arguments))]
+    names = _input_names(cell, arguments)
+    types = [tensor.type for tensor in tensors_in(arguments)]
+    specs = [InputSpec(name, own) for name, own in zip(names, types, strict=True)]
     ranks = world(devices if mode == ParallelMode.HYBRID_PARALLEL else 1)
     parts = batch_parts(devices if mode == ParallelMode.DATA_PARALLEL else 1)
     with ranks, parts, differentiated_alone() as noted:
@@ -180,10 +194,22 @@ def compile_alone(
             specs,
             optimizer=optimizer,
             loss_scale=loss_scale,
-            only_rank=get_auto_parallel_context("global_rank") or 0,
+            only_rank=get_auto_parallel_context("global_rank"),
         )
     trains = optimizer is not None or bool(noted.outputs)
     return compiled(replace(definition, graph=_trained(definition, noted, trains)), options)
+
+
+def _input_names(cell: Network, arguments: Sequence[Any]) -> list[str]:
+    """Return names of the tensors among inputs: those of the arguments of a cell, or numbers."""
+    numbered = [f"input{i}" for i, _ in enumerate(tensors_in(arguments))]
+    if not isinstance(cell, Cell) or len(numbered) != len(arguments):
+        return numbered
+    wanted = inspect.signature(cell.construct).parameters.values()
+    names = [each.name for each in wanted if each.kind is each.POSITIONAL_OR_KEYWORD]
+    taken = {parameter.name for parameter in cell.get_parameters()}
+    fit = len(names) >= len(numbered) and not taken & {*names}
+    return names[: len(numbered)] if fit else numbered
 
 
 class _Whole(Cell):

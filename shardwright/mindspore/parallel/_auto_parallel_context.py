@@ -13,10 +13,17 @@ class _Settings:
         verb, _, setting = name.partition("_")
         if verb == "get" and setting.endswith("_is_set"):
             return lambda: context.has_parallel_setting(setting.removesuffix("_is_set"))
+        if setting == "all_reduce_fusion_split_indices":
+            entry = get_auto_parallel_context("comm_fusion").get("allreduce", {})
+            return lambda: entry["config"] if entry.get("mode") == "index" else []
         if verb == "get":
             return lambda: get_auto_parallel_context(setting)
         if verb == "set":
-            return lambda value: set_auto_parallel_context(**{setting: value})
+
+            def change(*value: Any, **named: Any) -> None:
+                set_auto_parallel_context(**dict(zip((setting,), value, strict=False)), **named)
+
+            return change
         raise AttributeError(f"the parallel context has no `{name}`")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.ir.values import check_choice, check_flag, check_names
+from shardwright.mindspore.errors import as_mindspore
 from shardwright.planner.options import UNPARTITIONED
 
 _WEIGHTS = {
@@ -24,10 +25,13 @@ _FUSION = {
     "costmodel_allreduce_fusion_allreduce_bandwidth": "bandwidth",
     "costmodel_allreduce_fusion_computation_time_parameter": "computation_parameter",
 }
-_NAMES = (*_WEIGHTS, *_FUSION)
+_CAPACITY = "device_memory_capacity"
+_NAMES = (_CAPACITY, *_WEIGHTS, *_FUSION)
 _SETTINGS: dict[str, Any] = {}
+_BYTES = 16.0 * 2**30  # of a device by MindSpore's documentation; a program may take the cluster's
 
 
+@as_mindspore()
 def set_cost_model_context(**settings: Any) -> None:
     """Set constants of the cost model of networks that are compiled from now on.
 
@@ -37,7 +41,8 @@ def set_cost_model_context(**settings: Any) -> None:
     Parameters
     ----------
     **settings
-        ``costmodel_alpha``, ``costmodel_beta``, ``costmodel_gamma``,
+        ``device_memory_capacity`` (bytes that a program may take), ``costmodel_alpha``,
+        ``costmodel_beta``, ``costmodel_gamma``,
         ``costmodel_communi_threshold``, ``costmodel_communi_const``, ``costmodel_communi_bias``,
         and those of the fusion, which begin with ``costmodel_allreduce_fusion_``.
 
@@ -56,6 +61,8 @@ def get_cost_model_context(attr_key: str) -> Any:
     check_choice("attr_key", attr_key, _NAMES)
     if attr_key in _SETTINGS:
         return _SETTINGS[attr_key]
+    if attr_key == _CAPACITY:
+        return _BYTES
     if attr_key in _WEIGHTS:
         return getattr(MindSporeCosts(), _WEIGHTS[attr_key])
     return getattr(FusionSettings(), _FUSION[attr_key])
@@ -75,6 +82,8 @@ def _options(settings: dict[str, Any]) -> dict[str, Any]:
     weights = {_WEIGHTS[name]: value for name, value in settings.items() if name in _WEIGHTS}
     fusion = {_FUSION[name]: value for name, value in settings.items() if name in _FUSION}
     options: dict[str, Any] = {}
+    if _CAPACITY in settings:
+        options["memory_limit"] = settings[_CAPACITY]
     if weights:
         options |= {"cost_model": "mindspore", "cost_weights": MindSporeCosts(**weights)}
     if fusion:
@@ -98,4 +107,4 @@ def _get_algo_single_loop() -> bool:
     return _SINGLE[0]
 
 
-_SINGLE = [True]
+_SINGLE = [False]

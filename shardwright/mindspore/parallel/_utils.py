@@ -33,7 +33,7 @@ def _infer_rank_list(
         left out.
     """
     get = get_auto_parallel_context
-    rank = (get("global_rank") or 0) % max(1, get("device_num") // get("pipeline_stages"))
+    rank = get("global_rank") % max(1, get("device_num") // get("pipeline_stages"))
     found = {}
     for name, train in train_map.items():
         holders = _holders(train[0], train[1])

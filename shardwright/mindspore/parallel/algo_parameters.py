@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwright.ir.errors import ShardwrightWarning
 from shardwright.ir.values import Range, check_choice, check_flag, check_names
+from shardwright.mindspore.errors import as_mindspore
 
 _DEFAULTS: dict[str, Any] = {
     "fully_use_devices": False,
@@ -19,6 +20,7 @@ _SHARE = Range(above=0, below=1)
 _SETTINGS: dict[str, Any] = {}
 
 
+@as_mindspore()
 def set_algo_parameters(**settings: Any) -> None:
     """Set how MindSpore would search; what does nothing here gets a warning.
 

@@ -1,0 +1,153 @@
+"""What is listed of a program that was compiled alone, and the settings that decide it."""
+
+import numpy as np
+import pytest
+
+import shardwright.mindspore as ms
+from shardwright.ir.errors import ShardwrightError
+from shardwright.mindspore import Parameter, Tensor, nn, ops
+from shardwright.mindspore.common.api import _cell_graph_executor
+from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
+from shardwright.mindspore.nn import TrainOneStepCell
+from shardwright.mindspore.parallel._auto_parallel_context import auto_parallel_context
+from shardwright.mindspore.parallel._cost_model_context import (
+    cost_options,
+    get_cost_model_context,
+    reset_cost_model_context,
+    set_cost_model_context,
+)
+
+
+@pytest.fixture(autouse=True)
+def eight_ranks(monkeypatch):
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
+    ms.reset_auto_parallel_context()
+    set_auto_parallel_context(
+        device_num=8, global_rank=0, parallel_mode="semi_auto_parallel", full_batch=True
+    )
+    yield
+    ms.reset_auto_parallel_context()
+
+
+def ones(*shape, dtype="float32"):
+    return Tensor(np.ones(shape), dtype)
+
+
+class Products(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = ops.MatMul().shard(((2, 4), (4, 1)))
+        self.second = ops.MatMul().shard(((2, 1), (1, 4)))
+        self.a, self.b = Parameter(ones(32, 64), name="a"), Parameter(ones(64, 16), name="b")
+
+    def construct(self, x):
+        return self.second(self.first(x, self.a), self.b).sum()
+
+
+def step():
+    network = Products()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    made = TrainOneStepCell(network, optimizer)
+    _cell_graph_executor.compile(made, ones(16, 32))
+    return made
+
+
+def test_the_group_that_divides_a_parameter_further_is_in_its_layout():
+    """The whole parameter is compared with the threshold: `a` is 8 KiB, a slice of it 2 KiB."""
+    set_auto_parallel_context(enable_parallel_optimizer=True, optimizer_weight_shard_size=2)
+    set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 5})
+    found = step().parameter_layout_dict
+    assert found["a"][1:5] == ([0, -1], [8, 64], 0, True)
+    assert found["a"][5].startswith("2-")
+    assert found["b"][5] == ""
+
+
+def test_inputs_have_the_names_of_the_arguments():
+    network = Products()
+    _cell_graph_executor.compile(network, ones(16, 32))
+    assert network.parameter_layout_dict["x"] == ([8], [-1, -1], [16, 32], 0, True, "")
+
+
+def test_gradients_that_are_reduced_together_have_one_number():
+    ms.reset_auto_parallel_context()
+    set_auto_parallel_context(
+        device_num=8, parallel_mode="data_parallel", all_reduce_fusion_config=[1]
+    )
+    assert _cell_graph_executor._get_allreduce_fusion(step()) == {"a": 1, "b": 2}
+    set_auto_parallel_context(comm_fusion={"allreduce": {"mode": "auto", "config": None}})
+    assert _cell_graph_executor._get_allreduce_fusion(step()) == {"a": 1, "b": 1}
+    auto_parallel_context().set_enable_all_reduce_fusion(enable_all_reduce_fusion=False)
+    assert _cell_graph_executor._get_allreduce_fusion(step()) == {}
+
+
+def test_strategies_are_not_read_in_data_parallel():
+    ms.reset_auto_parallel_context()
+    set_auto_parallel_context(device_num=8, parallel_mode="data_parallel")
+    found = step().parameter_layout_dict
+    assert [found[name][2] for name in ("a", "b")] == [[32, 64], [64, 16]]
+
+
+class Changed(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(ones(32, 64, 128), name="table", requires_grad=False)
+        self.add = ops.ScatterNdAdd().shard(((1, 2, 4), (1, 1), (1, 4)))
+
+    def construct(self, rows, updates):
+        return self.add(self.table, rows, updates)
+
+
+def test_a_parameter_that_is_changed_at_positions_is_split_as_its_strategy_says():
+    network = Changed()
+    phase, _ = _cell_graph_executor.compile(network, ones(4, 2, dtype="int32"), ones(4, 128))
+    table = _cell_graph_executor.program(phase).parameter("table").value
+    assert table.layout.slice_shape(table.type.shape, _cell_graph_executor.program(phase).mesh) == (
+        32,
+        32,
+        32,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fusion", "kind"),
+    [
+        ([1, 2], TypeError),
+        ({"allgather": [1, 2]}, TypeError),
+        ({"allreduce": {"mode": "size", "config": "30.12"}}, TypeError),
+        ({"all": {"mode": "size", "config": 30}}, KeyError),
+        ({"allgather": {"modes": "size", "config": 30}}, KeyError),
+        ({"allgather": {"mode": "sizes", "config": 30}}, KeyError),
+        ({"allgather": {"mode": "size"}}, KeyError),
+    ],
+)
+def test_fusions_are_refused_as_by_mindspore(fusion, kind):
+    with pytest.raises(kind) as caught:
+        set_auto_parallel_context(comm_fusion=fusion)
+    assert isinstance(caught.value, ShardwrightError)
+
+
+def test_settings_of_the_optimizer_add_up():
+    set_auto_parallel_context(optimizer_weight_shard_size=2)
+    set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 1})
+    assert get_auto_parallel_context("parallel_optimizer_config") == {
+        "optimizer_weight_shard_size": 2,
+        "parallel_optimizer_threshold": 1,
+    }
+
+
+def test_groups_of_one_host_compile_on_one_host_alone():
+    set_auto_parallel_context(communi_parallel_mode="same_server_group_parallel")
+    step()
+    set_auto_parallel_context(device_num=16)
+    with pytest.raises(ShardwrightError, match="expected all_group_parallel"):
+        step()
+
+
+def test_the_memory_of_a_device_limits_programs():
+    try:
+        assert get_cost_model_context("device_memory_capacity") == 16 * 2**30
+        assert "memory_limit" not in cost_options("auto_parallel")
+        set_cost_model_context(device_memory_capacity=2.0**20)
+        assert cost_options("auto_parallel")["memory_limit"] == 2**20
+    finally:
+        reset_cost_model_context()
