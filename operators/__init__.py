@@ -49,6 +49,7 @@ from shardwright.operators.models import (
     printing,
     routing,
     schedule,
+    update_variants,
     updates,
 )
 from shardwright.operators.recurrent import alignment, layers, linear_attention, recurrence
@@ -114,5 +115,6 @@ __all__ = [
     "sorting",
     "special",
     "triangular",
+    "update_variants",
     "updates",
 ]

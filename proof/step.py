@@ -31,9 +31,12 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
     "rmsprop": {"mean_square": "initial_square", "momentum": None},
     "lamb": {"m": None, "v": None},
     "lars": {"momentum": None},
+    "amsgrad": {"m": None, "v": None, "v_max": None},
+    "dampened": {"momentum": None},
+    "centered": {"mean_square": "initial_square", "momentum": None, "mean": None},
     "gradient": {"gradient": None},
 }
-_COUNTING = frozenset({"adam", "adam8bit", "lamb"})
+_COUNTING = frozenset({"adam", "adam8bit", "amsgrad", "dampened", "lamb"})
 _COUNTED = _COUNTING | {"muon"}  # whose other parameters `adam` updates
 _OF_OTHERS = "adamw_"  # begins the settings of `muon` that are of those
 _ADAMW_DECAY = 0.01
@@ -74,7 +77,7 @@ class UpdateRule:
     ----------
     kind : str
         ``sgd``, ``momentum``, ``adam``, ``adam8bit``, ``muon``, ``ftrl``, ``adagrad``, ``lamb``,
-        ``lars``, ``rmsprop`` or ``gradient``.
+        ``lars``, ``rmsprop``, ``amsgrad``, ``dampened``, ``centered`` or ``gradient``.
     settings : mapping
         Attributes of the update operator; a learning rate that is a text or a tuple is computed
         from the number of the step.

@@ -43,6 +43,9 @@ Kind = Literal[
     "rmsprop",
     "lamb",
     "lars",
+    "amsgrad",
+    "dampened",
+    "centered",
     "gradient",
 ]
 STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -56,6 +59,9 @@ STATES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "rmsprop": {"mean_square": "initial_square", "momentum": None},
     "lamb": {"m": None, "v": None},
     "lars": {"momentum": None},
+    "amsgrad": {"m": None, "v": None, "v_max": None},
+    "dampened": {"momentum": None},
+    "centered": {"mean_square": "initial_square", "momentum": None, "mean": None},
     "gradient": {"gradient": None},
 }
 """The states of each rule, with the setting that they begin with; None: with zeros."""
@@ -84,6 +90,7 @@ DECAY_OF_ADAMW = 0.01
 _RANGES = {
     "beta1": SHARE,
     "beta2": SHARE,
+    "dampening": SHARE,
     "decay": SHARE,
     "epsilon": POSITIVE,
     "iterations": POSITIVE_INTEGER,

@@ -89,7 +89,7 @@ class MomentumUpdate(Update):
     linear = ((0, 1, 2),)
     flops_per_point = 8.0
     states = 1
-    examples = (
+    examples: ClassVar[tuple[Example, ...]] = (
         Example((_TENSOR,) * 3),
         Example((_TENSOR,) * 3, {"nesterov": True, "weight_decay": 0.1}),
         Example((*(_TENSOR,) * 3, "f64[]"), {}, {3: (0, 1)}),
@@ -128,6 +128,7 @@ class AdamUpdate(Update):
     times the parameter is added to the gradient. ``bias_correction`` divides both ``moments`` by
     what they lack of an average; or multiplies the ``rate`` by sqrt(1 - beta2^t) / (1 - beta1^t),
     with ``epsilon`` added to the root as it is (the end of section 2 of the paper); or is ``none``.
+    With ``nesterov`` the step is that of ``beta1`` m' + (1 - ``beta1``) g in place of the mean m'.
     With ``lazy``, an element whose gradient is zero keeps its value and its states.
     """
 
@@ -142,6 +143,7 @@ class AdamUpdate(Update):
         "l2": 0.0,
         "bias_correction": "moments",
         "lazy": False,
+        "nesterov": False,
     }
     flops_per_point = 16.0
     states = 2
@@ -158,26 +160,33 @@ class AdamUpdate(Update):
             {"l2": 0.1, "bias_correction": "rate", "lazy": True},
             {3: _POSITIVE, 4: _STEP, 5: (0, 1)},
         ),
+        Example((*(_TENSOR,) * 4, "i64[]"), {"nesterov": True}, {3: _POSITIVE, 4: _STEP}),
     )
 
     def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
-        """Divide the mean of the gradients by the root of the mean of their squares."""
-        p, g, m, v, step = operands
+        """Divide the mean of the gradients by the root of the mean of their squares.
+
+        Of a third state, the greatest mean of squares, the root is divided by.
+        """
+        p, g, m, v, *greatest, step = operands
         own = self.attributes
         beta1, beta2 = own["beta1"], own["beta2"]
         decayed = _decayed(g, p, own["l2"])
         mean = beta1 * m + (1 - beta1) * decayed
         square = beta2 * v + (1 - beta2) * np.square(decayed)
-        change = self._change(mean, square, int(step)) + own["weight_decay"] * p
-        after = p - rate * change, mean, square
+        most = [np.maximum(old, square) for old in greatest]
+        ahead = beta1 * mean + (1 - beta1) * decayed if own["nesterov"] else mean
+        change = self._change(ahead, (square, *most)[-1], int(step)) + own["weight_decay"] * p
+        after = p - rate * change, mean, square, *most
         if not own["lazy"]:
             return after
-        return [np.where(g == 0, old, new) for old, new in zip((p, m, v), after, strict=True)]
+        before = (p, m, v, *greatest)
+        return [np.where(g == 0, old, new) for old, new in zip(before, after, strict=True)]
 
     def write(self, rate: float, *operands: Array, room: Array | None = None) -> None:
         """Update both means and the parameter in place."""
         *tensors, step = operands
-        if not are_compiled(tuple(tensors)):
+        if len(tensors) > 4 or self.attributes["nesterov"] or not are_compiled(tuple(tensors)):
             super().write(rate, *operands, room=room)
             return
         own, p = self.attributes, tensors[0]

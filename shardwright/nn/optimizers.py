@@ -8,7 +8,14 @@ import numpy as np
 from shardwright.gradients import Gradients, are_values
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
-from shardwright.ir.values import NOT_NEGATIVE, Range, check_names, wrong_value
+from shardwright.ir.values import (
+    NOT_NEGATIVE,
+    SHARE,
+    Range,
+    check_flag,
+    check_names,
+    wrong_value,
+)
 from shardwright.nn.eager_updates import EagerUpdates
 from shardwright.nn.rates import LearningRateSchedule, as_rate
 from shardwright.operators.models.optimizer import (
@@ -185,7 +192,10 @@ def _shown(setting: Attribute) -> str:
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum if it is not zero."""
+    """Stochastic gradient descent, with momentum if it is not zero.
+
+    From the second step on, 1 less ``dampening`` of a gradient is added to the sum of gradients.
+    """
 
     def __init__(
         self,
@@ -194,12 +204,18 @@ class SGD(Optimizer):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        dampening: float = 0.0,
     ) -> None:
+        SHARE.check("dampening", dampening)
+        if nesterov and dampening:
+            raise wrong_value("dampening", dampening, "0 with `nesterov`")
+        kind: Kind = "sgd"
+        own: dict[str, Attribute] = {"weight_decay": weight_decay}
         if momentum:
-            own: dict[str, Attribute] = {"momentum": momentum, "nesterov": nesterov}
-            super().__init__(params, "momentum", learning_rate, weight_decay=weight_decay, **own)
-        else:
-            super().__init__(params, "sgd", learning_rate, weight_decay=weight_decay)
+            kind = "dampened" if dampening else "momentum"
+            last = {"dampening": dampening} if dampening else {"nesterov": nesterov}
+            own |= {"momentum": momentum, **last}
+        super().__init__(params, kind, learning_rate, **own)
 
 
 class Momentum(Optimizer):
@@ -213,14 +229,8 @@ class Momentum(Optimizer):
         weight_decay: float = 0.0,
         use_nesterov: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            "momentum",
-            learning_rate,
-            momentum=momentum,
-            nesterov=use_nesterov,
-            weight_decay=weight_decay,
-        )
+        own: dict[str, Attribute] = {"momentum": momentum, "nesterov": use_nesterov}
+        super().__init__(params, "momentum", learning_rate, weight_decay=weight_decay, **own)
 
 
 class AdamWeightDecay(Optimizer):
@@ -345,7 +355,10 @@ class Muon(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015); ``weight_decay`` times a parameter is added to its gradient."""
+    """Adam (Kingma and Ba, 2015); ``weight_decay`` times a parameter is added to its gradient.
+
+    With ``amsgrad`` the greatest mean of squares so far divides (Reddi et al., 2018).
+    """
 
     group_settings: ClassVar[Mapping[str, str]] = {"lr": "learning_rate", "weight_decay": "l2"}
 
@@ -357,12 +370,14 @@ class Adam(Optimizer):
         beta2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
     ) -> None:
+        check_flag("amsgrad", amsgrad)
         NOT_NEGATIVE.check("weight_decay", weight_decay)
         own: dict[str, Attribute] = {"beta1": beta1, "beta2": beta2, "epsilon": eps}
         if weight_decay:
             own["l2"] = weight_decay
-        super().__init__(params, "adam", learning_rate, **own)
+        super().__init__(params, "amsgrad" if amsgrad else "adam", learning_rate, **own)
 
 
 class LazyAdam(Adam):
@@ -430,20 +445,17 @@ class Adagrad(Optimizer):
         learning_rate: Rate = 0.001,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            params,
-            "adagrad",
-            learning_rate,
-            initial_accumulator=accum,
-            weight_decay=weight_decay,
-        )
+        own = {"initial_accumulator": accum, "weight_decay": weight_decay}
+        super().__init__(params, "adagrad", learning_rate, **own)
 
 
-class Lamb(Optimizer):
+class Lamb(AdamWeightDecay):
     """LAMB (You et al., 2020): steps of Adam as long as the norm of each parameter says.
 
     A parameter that is split is gathered for its update, and its states are whole.
     """
+
+    kind: ClassVar[Kind] = "lamb"
 
     def __init__(
         self,
@@ -454,21 +466,14 @@ class Lamb(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            params,
-            "lamb",
-            learning_rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=eps,
-            weight_decay=weight_decay,
-        )
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
 
 
 class RMSProp(Optimizer):
     """RMSProp (Tieleman and Hinton, 2012), with momentum.
 
-    `initial_square` is what the means of squared gradients begin with.
+    `initial_square` is what the means of squared gradients begin with. ``centered`` divides by the
+    root of the variance in place of that of the mean of squares.
     """
 
     def __init__(
@@ -480,10 +485,12 @@ class RMSProp(Optimizer):
         epsilon: float = 1e-10,
         weight_decay: float = 0.0,
         initial_square: float = 0.0,
+        centered: bool = False,
     ) -> None:
+        check_flag("centered", centered)
         super().__init__(
             params,
-            "rmsprop",
+            "centered" if centered else "rmsprop",
             learning_rate,
             decay=decay,
             momentum=momentum,

@@ -316,13 +316,14 @@ def test_a_parameter_that_is_not_for_the_parallelism_of_optimizers_stays_whole()
     network = TwoProducts()
     model, _ = trained(network)
     found = model._train_network.parameter_layout_dict
-    slices = {name.rpartition(".")[2]: layout[2] for name, layout in found.items()}
-    assert slices["whole"] == [32, 32]
-    assert np.prod(slices["divided"]) == 32 * 32 / 16
+    groups = {
+        name.rpartition(".")[2]: layout[5].partition("-")[0] for name, layout in found.items()
+    }
+    assert (groups["whole"], groups["divided"]) == ("", "16")
     network.divided.parallel_optimizer = False
     model, _ = trained(network)
     found = model._train_network.parameter_layout_dict
-    assert [layout[2] for layout in found.values()] == [[32, 32]] * 2
+    assert {layout[5] for layout in found.values()} == {""}
     network.divided.parallel_optimizer = "no"
     with pytest.raises(ShardwrightError) as caught:
         trained(network)

@@ -111,7 +111,8 @@ WRONG = {
     "canonicalize{pins={'a': 2}}": "`strategy of a` is 2, expected a number of slices for each "
     "dimension of each tensor (in pass `canonicalize`); write `((2, 4), (4, 1))`",
     "append_optimizer{optimizer=lion}": "`optimizer` is `lion`, expected sgd, momentum, adam, "
-    "adam8bit, muon, ftrl, adagrad, rmsprop, lamb, lars or gradient (in pass `append_optimizer`)",
+    "adam8bit, muon, ftrl, adagrad, rmsprop, lamb, lars, amsgrad, dampened, centered or gradient "
+    "(in pass `append_optimizer`)",
     "append_optimizer{settings={'lr': 1}}": "`sgd` has no setting `lr` (in pass "
     "`append_optimizer`); expected learning_rate or weight_decay",
     "append_optimizer{overrides={'w': 3}}": "`overrides of w` is 3, expected a mapping (in pass "

@@ -118,6 +118,10 @@ RULES = (
     ("ftrl", {}),
     ("adagrad", {}),
     ("rmsprop", {}),
+    ("adam", {"nesterov": True}),
+    ("amsgrad", {"l2": 0.1, "bias_correction": "rate"}),
+    ("dampened", {"dampening": 0.3}),
+    ("centered", {"initial_square": 1.0}),
 )
 # The type, whether the rate is read, and whether the gradient may be spent.
 USES = (

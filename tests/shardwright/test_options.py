@@ -56,7 +56,7 @@ ARGUMENTS = [
     ({"search": "exat"}, "fully_sharded; did you mean `exact`?"),
     (
         {"optimizer": "adm"},
-        "rmsprop, lamb, lars, adamw or adamw8bit; did you mean `adam`?",
+        "amsgrad, dampened, centered, adamw or adamw8bit; did you mean `adam`?",
     ),
     ({"optimizer": nn.SGD}, 'expected the rule of an update; write `optimizer="adam"`'),
 ]

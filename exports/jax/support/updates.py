@@ -90,6 +90,21 @@ def momentum_update(
     return _updated(rule, 1, False, learning_rate, tensors)
 
 
+def dampened_update(
+    *tensors: Array,
+    learning_rate: float = 0.01,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, m: Array, step: Array) -> Sequence[Array]:
+        g = g + weight_decay * p
+        m = jnp.where(step == 1, g, momentum * m + (1 - dampening) * g)
+        return p - rate * m, m
+
+    return _updated(rule, 1, True, learning_rate, tensors)
+
+
 def _corrected(beta: float, step: Array) -> Array:
     """Return ``1 - beta**step``, exact in narrow types, too."""
     return -jnp.expm1(step * math.log(beta)) if beta else jnp.ones_like(step)
@@ -104,20 +119,26 @@ def _adam(
     decays: tuple[float, float],
     bias_correction: str,
     lazy: bool,
+    nesterov: bool,
 ) -> list[Array]:
-    """Return the next parameter, mean and mean square; `decays` are apart, and in the gradient."""
-    (p, g, m, v), (beta1, beta2), (weight_decay, l2) = tensors, betas, decays
-    before, idle = (p, m, v), g == 0
+    """Return the next parameter and states; `decays` are apart, and in the gradient.
+
+    States are the mean, the mean square, and perhaps the greatest one, whose root divides.
+    """
+    (p, g, m, v, *greatest), (beta1, beta2), (weight_decay, l2) = tensors, betas, decays
+    before, idle = (p, m, v, *greatest), g == 0
     g = g + l2 * p if l2 else g
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * jnp.square(g)
+    most = [jnp.maximum(old, v) for old in greatest]
+    mean, square = beta1 * m + (1 - beta1) * g if nesterov else m, (v, *most)[-1]
     first, second = _corrected(beta1, step), _corrected(beta2, step)
     if bias_correction == "moments":
-        change = m / first / (jnp.sqrt(v / second) + epsilon)
+        change = mean / first / (jnp.sqrt(square / second) + epsilon)
     else:
-        change = m / (jnp.sqrt(v) + epsilon)
+        change = mean / (jnp.sqrt(square) + epsilon)
         change = change * (second**0.5 / first) if bias_correction == "rate" else change
-    after = [p - own_rate * (change + weight_decay * p), m, v]
+    after = [p - own_rate * (change + weight_decay * p), m, v, *most]
     if not lazy:
         return after
     return [jnp.where(idle, old, new) for old, new in zip(before, after, strict=True)]
@@ -133,14 +154,20 @@ def adam_update(
     l2: float = 0.0,
     bias_correction: str = "moments",
     lazy: bool = False,
+    nesterov: bool = False,
 ) -> tuple[Array, ...]:
-    own = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy
+    """Update by Adam; a third state is the greatest mean of squares, whose root divides."""
+    own = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy, nesterov
+    states = next(i for i, t in enumerate(tensors) if not jnp.issubdtype(t.dtype, jnp.floating)) - 2
 
     def rule(rate: Any, *operands: Array) -> Sequence[Array]:
         *own_tensors, step = operands
         return _adam(rate, own_tensors, step, *own)
 
-    return _updated(rule, 2, True, learning_rate, tensors)
+    return _updated(rule, states, True, learning_rate, tensors)
+
+
+amsgrad_update = adam_update
 
 
 def adam8bit_update(
@@ -153,10 +180,11 @@ def adam8bit_update(
     l2: float = 0.0,
     bias_correction: str = "moments",
     lazy: bool = False,
+    nesterov: bool = False,
     block: tuple[int, ...] = (16, 16),
 ) -> tuple[Array, ...]:
     """Adam whose means are stored in 8 bits, with the largest number of every block."""
-    own = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy
+    own = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy, nesterov
 
     def rule(rate: Any, *operands: Array) -> Sequence[Array]:
         p, g, m, m_scale, v, v_scale, step = operands
@@ -275,6 +303,26 @@ def rmsprop_update(
         return p - m, v, m
 
     return _updated(rule, 2, False, learning_rate, tensors)
+
+
+def centered_update(
+    *tensors: Array,
+    learning_rate: float = 0.1,
+    decay: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float = 1e-10,
+    weight_decay: float = 0.0,
+    initial_square: float = 0.0,
+) -> tuple[Array, ...]:
+    def rule(rate: Any, p: Array, g: Array, v: Array, m: Array, mean: Array) -> Sequence[Array]:
+        g = g + weight_decay * p
+        v = decay * v + (1 - decay) * jnp.square(g)
+        mean = decay * mean + (1 - decay) * g
+        variance = jnp.maximum(v - jnp.square(mean), 0)
+        m = momentum * m + rate * g / jnp.sqrt(variance + epsilon)
+        return p - m, v, m, mean
+
+    return _updated(rule, 3, False, learning_rate, tensors)
 
 
 def count_nonfinite(x: Array) -> Array:

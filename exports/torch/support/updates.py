@@ -91,6 +91,21 @@ def momentum_update(
     return _updated(rule, 1, False, learning_rate, tensors)
 
 
+def dampened_update(
+    *tensors: Tensor,
+    learning_rate: float = 0.01,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+) -> tuple[Tensor, ...]:
+    def rule(rate: float, p: Tensor, g: Tensor, m: Tensor, step: int) -> Sequence[Tensor]:
+        g = g + weight_decay * p
+        m = g if step == 1 else momentum * m + (1 - dampening) * g
+        return p - rate * m, m
+
+    return _updated(rule, 1, True, learning_rate, tensors)
+
+
 def adam_update(
     *tensors: Tensor,
     learning_rate: float = 0.001,
@@ -101,26 +116,32 @@ def adam_update(
     l2: float = 0.0,
     bias_correction: str = "moments",
     lazy: bool = False,
+    nesterov: bool = False,
 ) -> tuple[Tensor, ...]:
-    def rule(
-        rate: float, p: Tensor, g: Tensor, m: Tensor, v: Tensor, step: int
-    ) -> Sequence[Tensor]:
-        before, idle = (p, m, v), g == 0
+    """Update by Adam; a third state is the greatest mean of squares, whose root divides."""
+    states = next(i for i, t in enumerate(tensors) if not t.is_floating_point()) - 2
+
+    def rule(rate: float, p: Tensor, g: Tensor, *own: Any) -> Sequence[Tensor]:
+        m, v, *greatest, step = own
+        before, idle = (p, m, v, *greatest), g == 0
         g = g + l2 * p if l2 else g
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * torch.square(g)
+        most = [torch.maximum(old, v) for old in greatest]
+        mean, square = beta1 * m + (1 - beta1) * g if nesterov else m, (v, *most)[-1]
         first, second = 1 - beta1**step, 1 - beta2**step
         if bias_correction == "moments":
-            change = m / first / (torch.sqrt(v / second) + epsilon)
+            change = mean / first / (torch.sqrt(square / second) + epsilon)
         else:
-            change = m / (torch.sqrt(v) + epsilon)
+            change = mean / (torch.sqrt(square) + epsilon)
             change = change * (second**0.5 / first) if bias_correction == "rate" else change
-        after = p - rate * (change + weight_decay * p), m, v
+        after = p - rate * (change + weight_decay * p), m, v, *most
         if not lazy:
             return after
         return [torch.where(idle, old, new) for old, new in zip(before, after, strict=True)]
 
     plain = bias_correction == "moments" and not lazy and 0.0 in (weight_decay, l2)
+    plain = plain and not nesterov and states == 2
     if plain and len(tensors) <= 6 and tensors[0].is_cuda and _are_alike(tensors):
         rate = float(tensors[5]) if len(tensors) > 5 else learning_rate
         how = {"lr": rate, "beta1": beta1, "beta2": beta2, "eps": epsilon}
@@ -128,7 +149,10 @@ def adam_update(
             return _in_own_kernel(tensors[:5], **how, weight_decay=weight_decay, l2=l2)
         kernel = torch._fused_adam_ if l2 else torch._fused_adamw_
         return _in_one_kernel(kernel, tensors[:5], **how, weight_decay=weight_decay + l2)
-    return _updated(rule, 2, True, learning_rate, tensors)
+    return _updated(rule, states, True, learning_rate, tensors)
+
+
+amsgrad_update = adam_update
 
 
 def _are_alike(tensors: Sequence[Tensor]) -> bool:
@@ -250,6 +274,7 @@ def adam8bit_update(
     l2: float = 0.0,
     bias_correction: str = "moments",
     lazy: bool = False,
+    nesterov: bool = False,
     block: tuple[int, ...] = (16, 16),
 ) -> tuple[Tensor, ...]:
     """Adam whose means are stored in 8 bits, with the largest number of every block."""
@@ -278,6 +303,7 @@ def adam8bit_update(
             l2=l2,
             bias_correction=bias_correction,
             lazy=lazy,
+            nesterov=nesterov,
         )
         return after, *_quantized(mean, block, True), *_quantized(square, block, False)
 
@@ -387,6 +413,28 @@ def rmsprop_update(
         return p - m, v, m
 
     return _updated(rule, 2, False, learning_rate, tensors)
+
+
+def centered_update(
+    *tensors: Tensor,
+    learning_rate: float = 0.1,
+    decay: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float = 1e-10,
+    weight_decay: float = 0.0,
+    initial_square: float = 0.0,
+) -> tuple[Tensor, ...]:
+    def rule(
+        rate: float, p: Tensor, g: Tensor, v: Tensor, m: Tensor, mean: Tensor
+    ) -> Sequence[Tensor]:
+        g = g + weight_decay * p
+        v = decay * v + (1 - decay) * torch.square(g)
+        mean = decay * mean + (1 - decay) * g
+        variance = (v - torch.square(mean)).clamp(min=0)
+        m = momentum * m + rate * g / torch.sqrt(variance + epsilon)
+        return p - m, v, m, mean
+
+    return _updated(rule, 3, False, learning_rate, tensors)
 
 
 def count_nonfinite(x: Tensor) -> Tensor:

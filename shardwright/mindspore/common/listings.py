@@ -1,7 +1,7 @@
 """What MindSpore lists of a compiled cell: layouts of parameters, operators of the graph."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node, Value
@@ -49,7 +49,7 @@ def _gathered(value: Value, program: Graph) -> tuple[Layout, tuple[str, ...]]:
     axes: list[str] = []
     readers = program.uses.get(value.name, ())
     while gather := next((n for n, _ in readers if n.operator == "all_gather"), None):
-        axes += gather.attributes["axes"]
+        axes += cast(tuple[str, ...], gather.attributes["axes"])
         value = gather.results[0]
         readers = program.uses.get(value.name, ())
     assert value.layout is not None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from shardwright import nn
 from shardwright.ir.attributes import Attribute
-from shardwright.ir.values import wrong_value
+from shardwright.ir.values import check_flag, wrong_value
 from shardwright.mindspore.context import get_context
 from shardwright.nn.lars import LARS
 from shardwright.nn.optimizers import Optimizer, Parameters, Rate
@@ -70,10 +70,7 @@ def _refuse(name: str, expected: object, **arguments: object) -> None:
 
 
 class SGD(_Filtered, nn.SGD):
-    """Stochastic gradient descent; see `shardwright.nn.SGD`.
-
-    ``dampening`` must be 0.
-    """
+    """Stochastic gradient descent; see `shardwright.nn.SGD`."""
 
     def __init__(
         self,
@@ -85,9 +82,8 @@ class SGD(_Filtered, nn.SGD):
         nesterov: bool = False,
         loss_scale: float = 1.0,
     ) -> None:
-        _refuse("SGD", 0.0, dampening=dampening)
         self._set_loss_scale(loss_scale)
-        super().__init__(params, learning_rate, momentum, weight_decay, nesterov)
+        super().__init__(params, learning_rate, momentum, weight_decay, nesterov, dampening)
 
 
 class Momentum(_Filtered, nn.Momentum):
@@ -127,8 +123,8 @@ class AdamWeightDecay(_Filtered, nn.AdamWeightDecay):
 class Adam(_OfRows, _Filtered, nn.Adam):
     """Adam; ``weight_decay`` times a parameter is added to its gradient.
 
-    The bias of the moments is corrected in the learning rate, so ``eps`` is added as it is. The
-    flags must be False, but for ``use_lazy``: see `LazyAdam`.
+    The bias of the moments is corrected in the learning rate, so ``eps`` is added as it is. For
+    ``use_lazy`` see `LazyAdam`; ``use_locking`` and ``use_offload`` must be False.
     """
 
     group_settings: ClassVar = nn.Adam.group_settings
@@ -150,15 +146,17 @@ class Adam(_OfRows, _Filtered, nn.Adam):
         use_offload: bool = False,
     ) -> None:
         name = type(self).__name__
-        _refuse(name, False, use_locking=use_locking, use_nesterov=use_nesterov)
-        _refuse(name, False, use_amsgrad=use_amsgrad, use_offload=use_offload)
+        _refuse(name, False, use_locking=use_locking, use_offload=use_offload)
+        check_flag("use_nesterov", use_nesterov)
         self._set_loss_scale(loss_scale)
-        self._lazy = self._lazy or use_lazy
-        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
+        self._lazy, self._nesterov = self._lazy or use_lazy, use_nesterov
+        if use_amsgrad and (self._lazy or use_nesterov):
+            raise wrong_value("use_amsgrad", True, "False with `use_lazy` or `use_nesterov`")
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay, use_amsgrad)
 
     def _more(self) -> dict[str, Attribute]:
-        lazy: dict[str, Attribute] = {"lazy": True} if self._lazy else {}
-        return {"bias_correction": "rate", **lazy}
+        flags = {"lazy": self._lazy, "nesterov": self._nesterov}
+        return {"bias_correction": "rate", **{name: True for name in flags if flags[name]}}
 
 
 class LazyAdam(Adam):
@@ -247,9 +245,10 @@ class RMSProp(_Filtered, nn.RMSProp):
         loss_scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
-        _refuse("RMSProp", False, use_locking=use_locking, centered=centered)
+        _refuse("RMSProp", False, use_locking=use_locking)
         self._set_loss_scale(loss_scale)
-        super().__init__(params, learning_rate, decay, momentum, epsilon, weight_decay, 1.0)
+        own = (decay, momentum, epsilon, weight_decay, 1.0, centered)
+        super().__init__(params, learning_rate, *own)
 
 
 __all__ = [

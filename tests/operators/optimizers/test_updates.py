@@ -174,6 +174,53 @@ def test_adagrad_and_rmsprop_as_published() -> None:
         assert (r[0], v[0], m[0]) == pytest.approx((s, square, moved), rel=1e-13)
 
 
+@pytest.mark.parametrize("variant", ["amsgrad", "nesterov"])
+def test_variants_of_adam(variant: str) -> None:
+    """AMSGrad as in PyTorch: the greatest mean of squares is corrected as the last one would be."""
+    p, states = np.array([1.0]), [np.array([0.0])] * (3 if variant == "amsgrad" else 2)
+    q, mean, square, most = 1.0, 0.0, 0.0, 0.0
+    settings = {"learning_rate": 0.1, "beta1": 0.7, "beta2": 0.5}
+    kind = "adam"
+    if variant == "amsgrad":
+        kind = variant
+    else:
+        settings["nesterov"] = True
+    for t, g in enumerate((2.0, -1.0, 0.25, 0.1), 1):
+        p, *states = update(f"{kind}_update", p, np.array([g]), *states, np.array(t), **settings)
+        mean = 0.7 * mean + 0.3 * g
+        square = 0.5 * square + 0.5 * g * g
+        most = max(most, square)
+        ahead = 0.7 * mean + 0.3 * g if variant == "nesterov" else mean
+        root = sqrt((most if variant == "amsgrad" else square) / (1 - 0.5**t)) + 1e-8
+        q -= 0.1 * ahead / (1 - 0.7**t) / root
+        assert p[0] == pytest.approx(q, rel=1e-13)
+
+
+def test_dampening_leaves_the_first_gradient_whole() -> None:
+    p, m = np.array([1.0]), np.array([0.0])
+    q, n = 1.0, 0.0
+    settings = {"learning_rate": 0.1, "momentum": 0.8, "dampening": 0.25, "weight_decay": 0.5}
+    for t, g in enumerate(GRADIENTS, 1):
+        p, m = update("dampened_update", p, np.array([g]), m, np.array(t), **settings)
+        g += 0.5 * q
+        n = g if t == 1 else 0.8 * n + 0.75 * g
+        q -= 0.1 * n
+        assert (p[0], m[0]) == pytest.approx((q, n), rel=1e-14)
+
+
+def test_centered_rmsprop_divides_by_the_standard_deviation() -> None:
+    p, v, m, mean = np.array([1.0]), np.array([1.0]), np.array([0.0]), np.array([0.0])
+    q, square, moved, first = 1.0, 1.0, 0.0, 0.0
+    settings = {"learning_rate": 0.1, "decay": 0.8, "momentum": 0.5, "epsilon": 0.01}
+    for g in GRADIENTS:
+        p, v, m, mean = update("centered_update", p, np.array([g]), v, m, mean, **settings)
+        square = 0.8 * square + 0.2 * g * g
+        first = 0.8 * first + 0.2 * g
+        moved = 0.5 * moved + 0.1 * g / sqrt(square - first * first + 0.01)
+        q -= moved
+        assert (p[0], v[0], m[0], mean[0]) == pytest.approx((q, square, moved, first), rel=1e-13)
+
+
 def test_ftrl_needs_a_rate() -> None:
     operands = [np.ones(1), np.ones(1), np.ones(1), np.zeros(1), np.array(0.0)]
     with pytest.raises(OptionError) as caught:

@@ -146,15 +146,16 @@ def test_scales_and_shifts_of_normalizations_do_not_decay(make, decay):
 
 WEIGHT = [Parameter("ones", shape=2)]
 REFUSED = [
-    (lambda: ms.nn.SGD(WEIGHT, dampening=0.1), "`dampening` is 0.1, expected 0.0; leave it out"),
+    (lambda: ms.nn.SGD(WEIGHT, dampening=1.1), "`dampening` is 1.1, expected a number of at"),
+    (lambda: ms.nn.SGD(WEIGHT, momentum=0.9, dampening=0.1, nesterov=True), "`dampening` is 0.1"),
     (
         lambda: ms.nn.Momentum(WEIGHT, 0.1, 0.9, loss_scale=0),
         "`loss_scale` is 0, expected a number",
     ),
-    (lambda: ms.nn.Adam(WEIGHT, use_nesterov=True), "`use_nesterov` is True, expected False"),
-    (lambda: ms.nn.Adam(WEIGHT, use_amsgrad=True), "`use_amsgrad` is True, expected False"),
+    (lambda: ms.nn.Adam(WEIGHT, use_nesterov=1), "`use_nesterov` is 1, expected True or False"),
+    (lambda: ms.nn.Adam(WEIGHT, use_amsgrad=True, use_lazy=True), "`use_amsgrad` is True, expect"),
     (lambda: ms.nn.LazyAdam(WEIGHT, use_locking=True), "`use_locking` is True, expected False"),
-    (lambda: ms.nn.RMSProp(WEIGHT, centered=True), "`centered` is True, expected False"),
+    (lambda: ms.nn.RMSProp(WEIGHT, centered=1), "`centered` is 1, expected True or False"),
     (lambda: ms.nn.Adagrad(WEIGHT, update_slots=False), "`update_slots` is False, expected True"),
     (lambda: ms.nn.FTRL(WEIGHT, use_locking=0), "`use_locking` is 0, expected False"),
 ]

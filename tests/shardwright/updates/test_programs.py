@@ -23,6 +23,12 @@ RULES = (
     "lamb:learning_rate=0.01",
     "lars:learning_rate=0.5,weight_decay=0.01",
 )
+VARIANTS = (
+    "amsgrad:learning_rate=0.01",
+    "dampened:learning_rate=0.05,dampening=0.3",
+    "centered:learning_rate=0.01,initial_square=1",
+    "adam:learning_rate=0.01,nesterov=true",
+)
 TEN = {"plan": "tensor=2,zero=3,micro_batch=2", "precision": "bfloat16"}
 PLANS = {
     "searched": ANY_PLAN,
@@ -36,7 +42,7 @@ def compiled(model, rule, **options):
     return sw.compile(model, 4, cluster="cpu", optimizer=rule, **options)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, *VARIANTS])
 def test_ten_steps_are_those_of_one_device(rule):
     compilation = compiled(GPT, rule, **TEN)
     assert sw.prove(compilation).proven
@@ -78,6 +84,12 @@ def test_states_of_8_bits_take_a_quarter_of_the_memory():
     taken = {n: p.compiled.memory.by_kind["optimizer states"] for n, p in plans.items()}
     assert 0.25 < taken["adamw8bit"] / taken["adamw"] < 0.3
     assert 0.5 < taken["muon"] / taken["adamw"] < 0.6
+
+
+@pytest.mark.parametrize(("rule", "states"), [("amsgrad", 3), ("dampened", 1), ("centered", 3)])
+def test_memory_has_the_states_of_a_rule(rule, states):
+    taken = compiled(GPT, rule, plan="zero=0").compiled.memory.by_kind
+    assert taken["optimizer states"] == pytest.approx(states * taken["parameters"], abs=8)
 
 
 def test_a_parameter_whose_parts_would_cut_blocks_is_updated_in_larger_ones():
