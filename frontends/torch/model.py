@@ -36,7 +36,12 @@ from shardwright.frontends.torch.importer import Importer
 from shardwright.frontends.torch.loops import experts_without_loops
 from shardwright.frontends.torch.places import line_of, place, whole_traces
 from shardwright.frontends.torch.private import tree_leaves, tree_map_only
-from shardwright.frontends.torch.tracing import plain_biases, plain_modes, traced_statistics
+from shardwright.frontends.torch.tracing import (
+    plain_biases,
+    plain_modes,
+    traced_statistics,
+    without_caches,
+)
 from shardwright.frontends.torch.transforms import traced_transforms
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Graph, Value
@@ -150,6 +155,7 @@ def exported(
                 grouped_products(),
                 whole_traces(),
                 plain_modes(),
+                without_caches(module),
                 traced_statistics(),
                 composed_attention(),
                 plain_biases(),
@@ -199,7 +205,7 @@ def _failure(
             "call the module with them: it must run",
         )
     if "cache" in str(error).lower():
-        return ModelError(_exports(error), line_of(error), "set `config.use_cache = False`")
+        return ModelError(_exports(error), line_of(error), "leave `use_cache=True` out")
     told = _raised(module, lambda: _told(module, arguments, keywords))
     if told is not None and line_of(told) == line_of(error):
         return ModelError(

@@ -26,6 +26,23 @@ def plain_modes() -> Iterator[None]:
 
 
 @contextmanager
+def without_caches(module: torch.nn.Module) -> Iterator[None]:
+    """Let decoders of transformers hand on no keys and values.
+
+    They serve the generation of text alone; no loss depends on them, and no export knows them.
+    """
+    configs = [vars(one).get("config") for one in module.modules()]
+    caching = [one for one in configs if getattr(one, "use_cache", None) is True]
+    for config in caching:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
+
+
+@contextmanager
 def traced_statistics() -> Iterator[None]:
     """Let covariances and least squares be traced as products.
 
