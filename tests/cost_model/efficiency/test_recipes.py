@@ -21,7 +21,9 @@ from shardwright.ir.types import TensorType
 from shardwright.models import training_definition
 from shardwright.operators.info import operator_info
 from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.precision import precision_named
 from shardwright.operators.models.recipes import RECIPES
+from shardwright.passes.apply_precision import ApplyPrecision, QuantizeProducts
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.verification.comparison import verify_plan
@@ -123,6 +125,24 @@ def test_readers_of_a_copy_are_counted_in_a_layer() -> None:
     of_two = {f"feed_forward/{name}": {2} for name in ("up", "gate")}
     of_one = {name: {1} for name in ("attention/projection", "feed_forward/down")}
     assert found == of_three | of_two | of_one
+
+
+def test_the_two_narrow_products_of_latent_attention_share_a_copy() -> None:
+    """As Megatron-Core has it with ``--mla-down-proj-fusion``; without, each makes its own."""
+    definition, _ = training_definition("deepseek-v3:layers=4,sequence=64", 1, 1)
+    low = ApplyPrecision(precision_named("bfloat16")).run(definition.graph)
+    program = QuantizeProducts(RECIPES["mxfp8"]).run(low)
+    readers = {
+        node.scope.removeprefix("blocks/3/"): node.attributes.get("readers", 1)
+        for node in program.nodes
+        if node.operator.startswith("quantized_") and node.scope.startswith("blocks/3/")
+    }
+    shared = {f"attention/{name}" for name in ("query_down", "down")}
+    shared |= {
+        f"feed_forward/{part}/{name}" for part in ("shared", "experts") for name in ("gate", "up")
+    }
+    assert {name for name, count in readers.items() if count == 2} == shared
+    assert set(readers.values()) == {1, 2}
 
 
 def test_a_share_of_a_recipe_is_of_the_share_of_16_bits() -> None:
