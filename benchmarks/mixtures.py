@@ -123,7 +123,7 @@ ROWS = (
     ),
     Row(
         "gpt-oss-120b",
-        "pipeline=4,data=16,expert=8,zero=1,micro_batch=1",
+        "pipeline=4,data=16,expert=8,zero=1,micro_batch=1,recompute=layernorm+moe_act",
         "megatron-core",
         64,
         1280,
