@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from shardwright.mindspore.forms import METHODS, PROPERTIES
 from shardwright.mindspore.ops import functional
 from shardwright.operators.info import operator_class
 from shardwright.tensor import Tensor
@@ -40,7 +41,9 @@ _NAMES = [
     "atanh",
     "baddbmm",
     "bitwise_and",
+    "bitwise_left_shift",
     "bitwise_or",
+    "bitwise_right_shift",
     "bitwise_xor",
     "bmm",
     "broadcast_to",
@@ -243,6 +246,8 @@ def _where(self: Tensor, condition: Tensor, y: Any) -> Tensor:
 def add_methods() -> None:
     """Give tensors the methods that they do not have."""
     Tensor.where = _where  # type: ignore[attr-defined]
-    for name in _NAMES:
+    methods: dict[str, Any] = {**{name: calling(name) for name in _NAMES}, **METHODS}
+    methods |= {name: property(of) for name, of in PROPERTIES.items()}
+    for name, method in methods.items():
         if not hasattr(Tensor, name):
-            setattr(Tensor, name, calling(name))
+            setattr(Tensor, name, method)

@@ -46,11 +46,15 @@ from shardwright.mindspore.nn.wrap import _MicroBatch as _MicroBatch
 from shardwright.mindspore.nn.wrap import _VirtualDatasetCell as _VirtualDatasetCell
 from shardwright.mindspore.pipelines import PipelineGradReducer
 from shardwright.mindspore.train.metrics import (
+    F1,
     MAE,
     MSE,
     Accuracy,
+    Fbeta,
     Loss,
     Metric,
+    Precision,
+    Recall,
     Top1CategoricalAccuracy,
     Top5CategoricalAccuracy,
     TopKCategoricalAccuracy,
@@ -115,6 +119,7 @@ globals().update(CELLS)
 
 __all__ = [
     "ELU",
+    "F1",
     "FTRL",
     "GELU",
     "GRU",
@@ -149,6 +154,7 @@ __all__ = [
     "Embedding",
     "EmbeddingLookup",
     "ExponentialDecayLR",
+    "Fbeta",
     "FeedForward",
     "Flatten",
     "GRUCell",
@@ -189,11 +195,13 @@ __all__ = [
     "PipelineCell",
     "PipelineGradReducer",
     "PolynomialDecayLR",
+    "Precision",
     "RMSNorm",
     "RMSProp",
     "RNNCell",
     "ReLU",
     "ReLU6",
+    "Recall",
     "RoutedExperts",
     "SequentialCell",
     "SiLU",

@@ -9,7 +9,7 @@ from shardwright.nn.losses import cross_entropy as rows_cross_entropy
 from shardwright.tensor import Tensor, apply
 
 
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
+def reduced(losses: Tensor, reduction: str) -> Tensor:
     check_choice("reduction", reduction, ("none", "mean", "sum"))
     if reduction == "none":
         return losses
@@ -25,12 +25,12 @@ def _least(x: Tensor, bound: float) -> Tensor:
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the squares of differences."""
-    return _reduced(apply("square", input - target), reduction)
+    return reduced(apply("square", input - target), reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the sizes of differences."""
-    return _reduced(apply("abs", input - target), reduction)
+    return reduced(apply("abs", input - target), reduction)
 
 
 def smooth_l1_loss(
@@ -39,7 +39,7 @@ def smooth_l1_loss(
     """Return the sizes of differences, less half of `beta`; smaller ones squared, by 2 `beta`."""
     size = apply("abs", input - target)
     near = apply("square", size) * (0.5 / beta) if beta else size
-    return _reduced(apply("where", size < beta, near, size - 0.5 * beta), reduction)
+    return reduced(apply("where", size < beta, near, size - 0.5 * beta), reduction)
 
 
 def huber_loss(
@@ -48,7 +48,7 @@ def huber_loss(
     """Return half the squares of differences, and of larger ones than `delta` lines."""
     size = apply("abs", input - target)
     near, far = apply("square", size) * 0.5, (size - 0.5 * delta) * delta
-    return _reduced(apply("where", size <= delta, near, far), reduction)
+    return reduced(apply("where", size <= delta, near, far), reduction)
 
 
 def gaussian_nll_loss(
@@ -64,7 +64,7 @@ def gaussian_nll_loss(
     if spread.ndim == x.ndim - 1:
         spread = apply("expand_dims", spread, axis=-1)
     losses = (apply("log", spread) + apply("square", x - target) / spread) * 0.5
-    return _reduced(losses + 0.5 * log(2 * pi) if full else losses, reduction)
+    return reduced(losses + 0.5 * log(2 * pi) if full else losses, reduction)
 
 
 # Of choices
@@ -75,7 +75,7 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Return the cross entropy of probabilities, each of a choice of its own."""
     losses = apply("binary_cross_entropy", logits, labels)
-    return _reduced(losses if weight is None else losses * weight, reduction)
+    return reduced(losses if weight is None else losses * weight, reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -90,7 +90,7 @@ def binary_cross_entropy_with_logits(
     if pos_weight is not None:
         # log(1 + exp(-x)) is the loss of a positive label.
         losses = losses + target * (pos_weight - 1.0) * apply("softplus", -input)
-    return _reduced(losses if weight is None else losses * weight, reduction)
+    return reduced(losses if weight is None else losses * weight, reduction)
 
 
 def kl_div(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -122,7 +122,7 @@ def cross_entropy(
         shares = shares if weight is None else shares * weight
         losses = rows_cross_entropy(scores, shares, sparse=False)
         if reduction != "mean" or not losses.ndim:
-            return _reduced(losses, reduction)
+            return reduced(losses, reduction)
         return losses.sum() / losses.size
     kept, known = _known(target, ignore_index)
     losses = rows_cross_entropy(scores, known, sparse=True)
@@ -166,7 +166,7 @@ def _by_class(
         every = apply("mask", -(logs if weight is None else logs * weight).sum(-1), kept)
         losses = losses * (1 - smoothing) + every * (smoothing / logs.shape[-1])
     if reduction != "mean":
-        return _reduced(losses, reduction)
+        return reduced(losses, reduction)
     return losses.sum() / weights.sum() if losses.ndim else losses / weights
 
 
@@ -197,7 +197,7 @@ def ctc_loss(
     sums = apply("ctc_prefixes", *operands, blank=blank)
     if reduction == "mean":
         losses = losses / _least(counts.astype(losses.dtype), 1.0)
-    return _reduced(losses, reduction), sums
+    return reduced(losses, reduction), sums
 
 
 # Of pairs
@@ -207,12 +207,12 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """Return by how much pairs are not in the order that labels of 1 and -1 say, plus a margin."""
-    return _reduced(apply("relu", -target * (input1 - input2) + margin), reduction)
+    return reduced(apply("relu", -target * (input1 - input2) + margin), reduction)
 
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return ``log(1 + exp(-label score))`` for labels of 1 and -1."""
-    return _reduced(apply("log", apply("exp", -target * input) + 1.0), reduction)
+    return reduced(apply("log", apply("exp", -target * input) + 1.0), reduction)
 
 
 def hinge_embedding_loss(
@@ -222,7 +222,7 @@ def hinge_embedding_loss(
     far = apply("relu", margin - inputs)
     zeros = apply("zeros_like", inputs)
     losses = apply("where", targets == 1, inputs, zeros) + apply("where", targets == -1, far, zeros)
-    return _reduced(losses, reduction)
+    return reduced(losses, reduction)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -242,7 +242,7 @@ def cosine_embedding_loss(
     losses = apply("where", target == 1, 1.0 - cosine, zeros) + apply(
         "where", target == -1, apply("relu", cosine - margin), zeros
     )
-    return _reduced(losses, reduction)
+    return reduced(losses, reduction)
 
 
 def triplet_margin_loss(
@@ -264,7 +264,7 @@ def triplet_margin_loss(
     far = distance(anchor, negative)
     if swap:
         far = apply("minimum", far, distance(positive, negative))
-    return _reduced(apply("relu", distance(anchor, positive) - far + margin), reduction)
+    return reduced(apply("relu", distance(anchor, positive) - far + margin), reduction)
 
 
 __all__ = [

@@ -3,7 +3,7 @@
 from shardwright.mindspore.amp import FixedLossScaleManager
 from shardwright.mindspore.train import callback, metrics, serialization
 from shardwright.mindspore.train.graceful import OnRequestExit
-from shardwright.mindspore.train.metrics import MAE, MSE
+from shardwright.mindspore.train.metrics import F1, MAE, MSE, Fbeta, Precision, Recall
 from shardwright.mindspore.train.model import Model
 from shardwright.mindspore.train.serialization import (
     ModelCheckpoint,
@@ -28,12 +28,14 @@ from shardwright.train import (
 )
 
 __all__ = [
+    "F1",
     "MAE",
     "MSE",
     "Accuracy",
     "Callback",
     "CheckpointConfig",
     "DynamicLossScaleManager",
+    "Fbeta",
     "FixedLossScaleManager",
     "Loss",
     "LossMonitor",
@@ -41,6 +43,8 @@ __all__ = [
     "Model",
     "ModelCheckpoint",
     "OnRequestExit",
+    "Precision",
+    "Recall",
     "RunContext",
     "TimeMonitor",
     "Top1CategoricalAccuracy",
