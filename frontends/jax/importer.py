@@ -36,10 +36,13 @@ _CALLS = {
     "checkpoint": "jaxpr",
     "custom_lin": "jaxpr",
 }
-_BODIES = ("scan", "while", "cond", "shard_map", "custom_linear_solve")
+_BODIES = ("scan", "while", "cond", "shard_map", "custom_linear_solve", "call_hi_primitive")
 _TREES = ("cummax", "cummin", "cumlogsumexp")
 # Primitives that only move elements.
-_MOVES = ("slice", "squeeze", "expand_dims", "reshape", "transpose", "broadcast_in_dim", "rev")
+_MOVES = frozenset(
+    ("slice", "squeeze", "expand_dims", "reshape", "transpose", "broadcast_in_dim", "rev")
+    + ("split", "unstack")
+)
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
@@ -121,7 +124,7 @@ class Importer:
         if name == "random_wrap" and isinstance(operands[0], Value):
             return [wrapped(operands[0])]
         if name not in _BODIES and any(isinstance(item, (Stream, Bits)) for item in operands):
-            return [self._streamed(equation, operands)]
+            return self._streamed(equation, operands)
         if all(map(is_known, operands)) and name not in _BODIES:
             return self._folded(equation, operands)
         if name in _CUSTOM:
@@ -134,21 +137,21 @@ class Importer:
             return list(CONVERTERS["complex"](self, equation, operands))
         return self._converted(equation, operands)
 
-    def _streamed(self, equation: Any, operands: list[Any]) -> Any:
-        """Return the result of a primitive on keys that are arguments, or on bits of them."""
+    def _streamed(self, equation: Any, operands: list[Any]) -> list[Any]:
+        """Return the results of a primitive on keys that are arguments, or on bits of them."""
         name, keys = equation.primitive.name, operands[0]
         if isinstance(keys, Stream):
             found: Any = derived(name, equation.params, operands)
-            if found is None and name in _MOVES and all(map(is_known, operands[1:])):
+            if name in _MOVES and all(map(is_known, operands[1:])):
                 places = np.arange(keys.names.size, dtype=np.int32).reshape(keys.names.shape)
                 with jax.ensure_compile_time_eval():
                     made = bound(equation, [places, *map(_plain, operands[1:])])
-                found = moved(keys, np.asarray(made[0]))
+                return [moved(keys, np.asarray(one)) for one in made]
         else:
             found = from_bits(self, name, operands, type_of(equation.outvars[0].aval))
         if found is None:
             raise UnsupportedError(f"the primitive `{name}` of a key that is an argument")
-        return found
+        return [found]
 
     def _folded(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
         """Run an equation on constants, of what is repeated on one slice."""

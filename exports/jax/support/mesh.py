@@ -160,11 +160,13 @@ class Mesh:
 
     def collective_permute(self, part: Array, axes: Axes, previous: Axes, dimension: int) -> Array:
         """Reorder the axes that split a dimension from `previous`: each passes its slice on."""
-        order = [list(axes).index(axis) for axis in previous]
-        places = np.arange(self.count(axes)).reshape([self.sizes[axis] for axis in axes])
-        sources = places.transpose(order).reshape(-1).tolist()
-        pairs = [(source, target) for target, source in enumerate(sources)]
-        return lax.ppermute(part, tuple(axes), pairs)
+        own = [axis for axis in self.sizes if axis in axes]  # JAX asks for the mesh's order
+        places = np.arange(self.count(axes)).reshape([self.sizes[axis] for axis in own])
+        sources, targets = (
+            places.transpose([own.index(axis) for axis in order]).reshape(-1).tolist()
+            for order in (previous, axes)
+        )
+        return lax.ppermute(part, tuple(own), list(zip(sources, targets, strict=True)))
 
     def to_partial(self, part: Array, axes: Axes) -> Array:
         """Return equal copies as partial sums: one member keeps its copy, the others get zeros."""

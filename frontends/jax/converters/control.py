@@ -1,5 +1,6 @@
 """Loops and branches: unrolled or chosen when the function is imported."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ def _scan(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
     """Unroll a scan: its body once for each step."""
     params = equation.params
     length, body = params["length"], params["jaxpr"]
-    constants, carries = params["num_consts"], params["num_carry"]
+    constants, carries = scan_counts(params)
     if length > _MOST_STEPS:
         raise UnsupportedError(
             f"`scan` of {length:,} steps, over {_MOST_STEPS:,} are not unrolled,"
@@ -40,6 +41,29 @@ def _scan(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
             row.append(item)
     whole = [_stacked(importer, row[::-1] if params["reverse"] else row) for row in rows]
     return [*carry, *whole]
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many operands of a scan are constants, and how many are carried."""
+    if "num_consts" in params:  # up to JAX 0.11
+        return params["num_consts"], params["num_carry"]
+    constants, carries, _ = (len(part) for part in params["ft_in"].unpack())
+    return constants, carries
+
+
+@converts("call_hi_primitive")
+def _expanded(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
+    """Convert what a primitive of JAX 0.12 is made of, where it has no derivative of its own."""
+    primitive = equation.params["_prim"]
+    if any(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in equation.outvars):
+        name = type(primitive).__name__
+        raise UnsupportedError(f"the primitive `{name}`, which has a derivative of its own,")
+
+    def of_leaves(*leaves: Any) -> Any:
+        return primitive.expand(*jax.tree.unflatten(primitive.in_tree, leaves))
+
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    return list(importer.within(equation, jax.make_jaxpr(of_leaves)(*avals), operands))
 
 
 def _row(importer: Any, item: Any, step: int) -> Any:

@@ -305,6 +305,8 @@ def _reduce_precision(call: Call) -> Value:
     return call.cast(call.cast(x, coarse), x.type.dtype)
 
 
-@converts("copy", "copy_p", "optimization_barrier", "pvary", "name", "sharding_constraint")
+@converts(
+    *("copy", "copy_p", "optimization_barrier", "pvary", "name", "reshard", "sharding_constraint")
+)
 def _same(call: Call) -> list[Value]:
     return list(call.values())

@@ -6,6 +6,7 @@ is split is the plan's choice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax.extend.core import Literal
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
 from shardwright.frontends.jax.call import Call
+from shardwright.frontends.jax.converters.control import scan_counts
 from shardwright.frontends.jax.converters.custom import known_name
 from shardwright.frontends.jax.places import is_of_jax
 from shardwright.frontends.jax.table import converts
@@ -44,7 +46,8 @@ def _shard_map(importer: Any, equation: Any, operands: list[Item]) -> list[Item]
 
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
     try:
-        closed = jax.make_jaxpr(whole)(*avals)
+        with _without_mesh():
+            closed = jax.make_jaxpr(whole)(*avals)
     except UnsupportedError:
         raise
     except Exception as error:
@@ -53,6 +56,12 @@ def _shard_map(importer: Any, equation: Any, operands: list[Item]) -> list[Item]
             f"`shard_map` of this function ({type(error).__name__}: {lines[0][:120]})"
         ) from error
     return list(importer.within(equation, closed, operands))
+
+
+def _without_mesh() -> AbstractContextManager[object]:
+    """Leave the mesh that the user has set, which has no axes of samples."""
+    use = getattr(jax.sharding, "use_abstract_mesh", None)  # JAX 0.7 lacks it, and layouts as types
+    return nullcontext() if use is None else use(jax.sharding.AbstractMesh((), ()))
 
 
 @converts("psum", "pmax", "pmin")
@@ -114,7 +123,7 @@ def _own_derivative(equation: Any, operands: list[Any]) -> list[Any]:
 
 
 def _scan(params: Mapping[str, Any], operands: list[Any]) -> list[Any]:
-    body, fixed, carries = params["jaxpr"], params["num_consts"], params["num_carry"]
+    body, (fixed, carries) = params["jaxpr"], scan_counts(params)
     constants, state = operands[:fixed], operands[fixed : fixed + carries]
 
     def step(carried: Any, row: Any) -> Any:

@@ -11,15 +11,16 @@ jax = pytest.importorskip("jax", reason="needs JAX")
 import jax.numpy as jnp  # noqa: E402
 import jax_compare as compare  # noqa: E402
 import numpy as np  # noqa: E402
-from jax.sharding import AbstractMesh  # noqa: E402
+from jax.sharding import AbstractMesh, AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from shardwright.frontends.jax import import_function  # noqa: E402
 from shardwright.ir.errors import ModelError  # noqa: E402
 
 TOLERANCE = 1e-12
-MESH = AbstractMesh((4, 2), ("x", "y"))
+MESH = AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
 shards = partial(jax.shard_map, mesh=MESH)
+typed = pytest.mark.skipif(not hasattr(jax, "reshard"), reason="needs layouts that are types")
 
 
 def arguments() -> tuple[Any, ...]:
@@ -119,6 +120,18 @@ def _stepped(p: Any, x: Any, y: Any) -> Any:
     return loss(p - 0.01 * jax.grad(loss)(p, x, y), x, y)
 
 
+def _resharded(p: Any, x: Any, y: Any) -> Any:
+    """Layouts that are types, JAX's default from 0.12 on, say nothing of what is computed."""
+    mesh = AbstractMesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Explicit))
+    p, x, y = (jax.reshard(a, NamedSharding(mesh, P(*s))) for a, s in ((p, ()), (x, "x"), (y, "x")))
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("x"), P("x")), out_specs=P())
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        return jax.lax.pmean(jnp.mean((jnp.tanh(x @ p) - y) ** 2), "x")
+
+    return loss(p, x, y)
+
+
 def _whole_stepped(p: Any, x: Any, y: Any) -> Any:
     def loss(p: Any) -> Any:
         return ((x @ p) ** 2).sum() + (y * (x @ p)).sum()
@@ -135,6 +148,7 @@ def _whole_stepped(p: Any, x: Any, y: Any) -> Any:
         (_sent, _whole_sent),
         (_exchanged, _whole_exchanged),
         (_stepped, _whole_stepped),
+        pytest.param(_resharded, _whole_mean, marks=typed),
     ],
 )
 def test_a_function_of_shards_is_that_of_whole_arrays(
@@ -142,6 +156,20 @@ def test_a_function_of_shards_is_that_of_whole_arrays(
 ) -> None:
     imported = import_function(function, arguments())
     assert _right(compare.gradients_differ(whole, arguments(), imported))
+
+
+@typed
+def test_a_mesh_that_the_user_has_set_changes_nothing() -> None:
+    mesh = jax.make_mesh((1, 1), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Explicit))
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        x, y = jax.reshard(x, P("x")), jax.reshard(y, P("x"))
+        apart = jax.shard_map(lambda p, x: x @ p, in_specs=(P(), P("x")), out_specs=P("x"))
+        return ((jnp.tanh(apart(p, x)) - y) ** 2).mean()
+
+    with jax.set_mesh(mesh):
+        imported = import_function(loss, arguments())
+    assert _right(compare.gradients_differ(_whole_mean, arguments(), imported))
 
 
 def test_a_derivative_of_the_users_inside_of_shards_is_refused() -> None:
