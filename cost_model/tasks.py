@@ -23,7 +23,6 @@ from shardwright.cost_model.schedule import Scheduler
 from shardwright.cost_model.streams import IN_LINE, Task, placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
-from shardwright.operators.views import buffers_of
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-9  # relative difference of moments that are equal
@@ -160,7 +159,7 @@ class TaskMaker:
                 found.append(None)
                 continue
             itself = made[:1] if any(map(live.is_accumulator, made)) else ()
-            touched = (name for name in buffers_of(node, live.roots) if name in rewritten)
+            touched = (name for name in live.touched[i] if name in rewritten)
             written, is_update = tuple(self.written.get(i, ())), node.provenance.role == "update"
             found.append(_Join((*node.operands, *itself), written, made, (*touched,), is_update))
         return found

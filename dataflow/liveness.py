@@ -25,6 +25,8 @@ class Liveness:
         The buffer of each view.
     uses : mapping of str to (list of int)
         For each buffer, positions of the nodes that define or read it or a view of it, ascending.
+    touched : sequence of (tuple of str)
+        For each position, the buffers that its node reads or defines.
     lasting : frozenset of str
         Buffers that outlive the program: parameters, outputs and updates.
     loop : Loop or None
@@ -33,6 +35,7 @@ class Liveness:
 
     roots: Mapping[str, str]
     uses: Mapping[str, list[int]]
+    touched: Sequence[tuple[str, ...]]
     lasting: frozenset[str]
     loop: Loop | None = None
 
@@ -62,16 +65,17 @@ class Liveness:
 def liveness(graph: Graph) -> Liveness:
     """Return the live ranges of the buffers of a program."""
     roots = buffer_roots(graph.nodes)
+    touched = [buffers_of(node, roots) for node in graph.nodes]
     uses: dict[str, list[int]] = {}
-    for position, node in enumerate(graph.nodes):
-        for name in buffers_of(node, roots):
+    for position, names in enumerate(touched):
+        for name in names:
             uses.setdefault(name, []).append(position)
     lasting = {roots.get(name, name) for name in graph.kept()}
     lasting |= {parameter.name for parameter in graph.parameters}
     loop = loop_of(graph)
     if loop is not None:
         _extend(uses, loop, graph, roots)
-    return Liveness(roots, uses, frozenset(lasting), loop)
+    return Liveness(roots, uses, touched, frozenset(lasting), loop)
 
 
 def _extend(uses: dict[str, list[int]], loop: Loop, graph: Graph, roots: Mapping[str, str]) -> None:

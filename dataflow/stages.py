@@ -325,13 +325,16 @@ class _Ends:
 
     def program(self, runs: Mapping[Place, list[Run]], stages: int) -> GroupProgram:
         """Return the program of the group."""
-        order = [(place, i) for place, found in runs.items() for i in range(len(found))]
         last: dict[str, tuple[Place, int]] = {}
         made: dict[str, Place] = {}
-        for place, i in order:
-            for name in self._defined(runs[place][i]):
-                made[name] = place
-            last.update((name, (place, i)) for name in self._touched(runs[place][i]))
+        for place, found in runs.items():
+            for i, (position, kind, _) in enumerate(found):
+                node = self.graph.nodes[position]
+                if kind != "receive":
+                    last.update(dict.fromkeys(node.operands, (place, i)))
+                for result in node.results if kind != "send" else ():
+                    made[result.name] = place
+                    last[result.name] = place, i
         dead: dict[tuple[Place, int], list[str]] = {}
         after_loop: list[str] = []
         for name in sorted(last.keys() - self._lasting()):
@@ -342,8 +345,11 @@ class _Ends:
             else:
                 dead.setdefault(last[name], []).append(name)
         ended: dict[Place, tuple[Run, ...]] = {
-            place: tuple(r._replace(dead=tuple(dead.get((place, i), ()))) for i, r in enumerate(f))
-            for place, f in runs.items()
+            place: tuple(
+                run._replace(dead=tuple(dead[place, i])) if (place, i) in dead else run
+                for i, run in enumerate(found)
+            )
+            for place, found in runs.items()
         }
         return self._program(ended, last.keys(), after_loop)
 
@@ -392,8 +398,3 @@ class _Ends:
     def _defined(self, run: Run) -> Iterator[str]:
         if run.kind != "send":
             yield from (result.name for result in self.graph.nodes[run.position].results)
-
-    def _touched(self, run: Run) -> Iterator[str]:
-        if run.kind != "receive":
-            yield from self.graph.nodes[run.position].operands
-        yield from self._defined(run)

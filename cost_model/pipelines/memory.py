@@ -8,9 +8,9 @@ parameters and inputs, accumulators for the whole loop, and what is in flight.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import itemgetter
+from itertools import chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,16 @@ from shardwright.cost_model.pipelines.segments import GroupSegments, TimedSegmen
 from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.schedules import Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.optimizer import Update
-from shardwright.operators.views import buffers_of
 
 Bytes = NDArray[np.float64]  # by kind
-_Change = tuple[int, float, str]  # of the live bytes: the column, the bytes, and the node
+Integers = NDArray[np.intp]
+Times = Sequence[tuple[float, float]]  # starts and ends of the nodes of a segment
+# Of the live bytes: the column, the bytes, the node, whether at an end, and of which runs.
+_Change = tuple[int, float, str, bool, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -141,18 +143,19 @@ class PipelineMemory:
         self.columns = columns or Columns.of_kinds(graph)
         parameters = {parameter.name for parameter in graph.parameters}
         self.lasting = graph.kept() | (parameters - set(copied))
-        self._buffers: dict[int, tuple[str, ...]] = {}
-
-    def buffers_at(self, position: int) -> tuple[str, ...]:
-        """Return the buffers that a node reads or defines, by its position."""
-        if position not in self._buffers:
-            node = self.pipeline.graph.nodes[position]
-            self._buffers[position] = buffers_of(node, self.held.live.roots)
-        return self._buffers[position]
+        self._walks: dict[tuple[int, int, int], _Walk] = {}  # by group and segments outside
 
     def walked(self, group: GroupProgram, segments: GroupSegments | None = None) -> WalkedGroup:
         """Return the live bytes of a group, with nodes in program order or at given times."""
-        return _Walk(self, group).through(segments)
+        before, after = [group.before], [group.after]
+        if segments is not None:
+            before, after = (
+                [timed.runs for timed in one] for one in (segments.before, segments.after)
+            )
+        key = group.group, len(before), len(after)  # one segment has all nodes in program order
+        if key not in self._walks:
+            self._walks[key] = _Allocation(self).walk(group, before, after)
+        return self._walks[key].through(segments)
 
 
 def _copied(graph: Graph) -> dict[str, str]:
@@ -166,157 +169,226 @@ def _copied(graph: Graph) -> dict[str, str]:
     return {name: new for name, new in graph.updates if new not in updated}
 
 
-@dataclass
-class _Walk:
-    """The live bytes of a device group, as far as the walk has come."""
+@dataclass(frozen=True)
+class _Changes:
+    """What the nodes of a segment do to the live bytes: changes in program order.
 
-    memory: PipelineMemory
-    program: GroupProgram
-    holders: Counter[str] = field(default_factory=Counter)  # live values in each buffer
-    levels: list[tuple[float, float, float]] = field(default_factory=list)
-    kinds: list[Bytes] = field(default_factory=list)
+    Parameters
+    ----------
+    nbytes, columns : array
+        Bytes that are allocated, negative where they are freed, and their columns.
+    names : sequence of str
+        The node that runs; empty where buffers are freed.
+    is_late : array
+        Whether it happens at an end: the last of those of some runs, else at the start of one.
+    uses : array
+        These runs of every change, by position in the segment, one after the other.
+    begins : array
+        Where those of each change begin.
+    """
+
+    nbytes: Bytes
+    columns: Integers
+    names: Sequence[str]
+    is_late: NDArray[np.bool_]
+    uses: Integers
+    begins: Integers
+
+    @classmethod
+    def of(cls, changes: Sequence[_Change]) -> "_Changes":
+        """Return some changes as arrays."""
+        uses = [own for *_, own in changes]
+        counts = np.array([*map(len, uses)], np.intp)
+        return cls(
+            np.array([nbytes for _, nbytes, *_ in changes], np.float64),
+            np.array([column for column, *_ in changes], np.intp),
+            [name for _, _, name, *_ in changes],
+            np.array([is_late for *_, is_late, _ in changes], np.bool_),
+            np.array([*chain.from_iterable(uses)], np.intp),
+            np.cumsum(counts) - counts,
+        )
+
+    def rise(self, columns: int, times: Times | None) -> Rise:
+        """Return their peak, and what is left after them; in program order without times."""
+        if not self.names:
+            return Rise(np.zeros(columns), "", np.zeros(columns))
+        order = None if times is None else self._by_time(np.array(times))
+        nbytes = self.nbytes if order is None else self.nbytes[order]
+        own = self.columns if order is None else self.columns[order]
+        first = 1 + int(np.cumsum(nbytes).argmax())
+        name = self.names[first - 1 if order is None else order[first - 1]]
+        sums = (np.bincount(own[:i], nbytes[:i], columns) for i in (first, len(own)))
+        peak, left = (one.astype(np.float64) for one in sums)
+        return Rise(peak, name, left)
+
+    def _by_time(self, times: Bytes) -> Integers:
+        """Return the changes by time; at one time in program order, starts before ends."""
+        starts, ends = times.T
+        place = np.empty(len(ends), np.intp)  # of the runs by their ends
+        by_end = np.argsort(ends, kind="stable")
+        place[by_end] = np.arange(len(ends))
+        last = by_end[np.maximum.reduceat(place[self.uses], self.begins)]
+        moments = np.where(self.is_late, ends[last], starts[last])
+        return np.lexsort((self.is_late, last, moments))
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What the segments of a device group do to its live bytes, whenever their nodes run.
+
+    Parameters
+    ----------
+    present, accumulated, dead_after_loop : array
+        Bytes of what is there at the start, of accumulators, and of what ends with the loop.
+    before, after : sequence of _Changes
+        What the segments outside of the loop do.
+    loop : mapping of Segment to _Changes
+        What those of every micro-batch do.
+    order : sequence of Segment
+        The segments of the loop, in the order in which they run; empty without a loop.
+    """
+
+    present: Bytes
+    before: Sequence[_Changes]
+    accumulated: Bytes
+    loop: Mapping[Segment, _Changes]
+    dead_after_loop: Bytes
+    after: Sequence[_Changes]
+    order: Sequence[Segment]
 
     def through(self, segments: GroupSegments | None) -> WalkedGroup:
-        """Walk through a step."""
-        program = self.program
-        self.now = self._sum(self._allocated((*program.inputs, *program.parameters)))
-        self.highest = Rise(self.now, "the start", self.now)
-        for rise in self._rises(program.before, segments.before if segments else None):
-            self._add(rise)
-        self.now = self.now + self._sum(self._allocated(program.accumulated))
-        self._add_loop(self._of_loop(segments))
-        self.now = self.now + self._sum(self._freed(program.dead_after_loop))
-        for rise in self._rises(program.after, segments.after if segments else None):
-            self._add(rise)
-        kinds = np.vstack(self.kinds) if self.kinds else np.zeros((0, self.memory.columns.count))
-        return WalkedGroup(self.highest, tuple(self.levels), kinds)
+        """Walk through a step, with nodes in program order or at given times."""
+        count, found = len(self.present), _Walked(self.present)
 
-    def _rises(self, runs: Iterable[Run], timed: Sequence[TimedSegment] | None) -> Iterator[Rise]:
-        """Yield what the nodes outside of the loop do, in one segment or in several."""
-        if timed is None:
-            yield self._rise(runs)
-        else:
-            yield from (self._rise_in_time(segment) for segment in timed)
+        def rises(changes: Sequence[_Changes], timed: Sequence[TimedSegment]) -> Iterator[Rise]:
+            times = [one.times for one in timed] or repeat(None)
+            return (own.rise(count, at) for own, at in zip(changes, times, strict=False))
 
-    def _of_loop(self, segments: GroupSegments | None) -> dict[Segment, Rise]:
-        if segments is None:
-            return {s: self._rise(runs) for s, runs in self.program.segments.items()}
-        return {s: self._rise_in_time(timed) for s, timed in segments.loop.items()}
+        for rise in rises(self.before, segments.before if segments else ()):
+            found.add(rise)
+        found.now = found.now + self.accumulated
+        if self.order:
+            own = {
+                segment: changes.rise(count, segments.loop[segment].times if segments else None)
+                for segment, changes in self.loop.items()
+            }
+            found.add_loop([own[segment] for segment in self.order])
+        found.now = found.now + self.dead_after_loop
+        for rise in rises(self.after, segments.after if segments else ()):
+            found.add(rise)
+        kinds = np.vstack(found.kinds) if found.kinds else np.zeros((0, count))
+        return WalkedGroup(found.highest, tuple(found.levels), kinds)
 
-    def _add_loop(self, rises: Mapping[Segment, Rise]) -> None:
+
+class _Allocation:
+    """Counts the live values in each buffer of a device group, as its nodes run."""
+
+    def __init__(self, memory: PipelineMemory) -> None:
+        self.memory, self.holders = memory, Counter[str]()
+
+    def walk(
+        self,
+        program: GroupProgram,
+        before: Sequence[Sequence[Run]],
+        after: Sequence[Sequence[Run]],
+    ) -> _Walk:
+        """Return what a group does, with its nodes outside of the loop in some segments."""
         pipeline = self.memory.pipeline
-        if pipeline.loop is None:
-            return
-        order = [action.segment for action in pipeline.schedule.actions[self.program.group]]
-        left = np.array([rises[segment].left for segment in order])
+        actions = pipeline.schedule.actions[program.group] if pipeline.loop is not None else ()
+        return _Walk(
+            self._sum(self._allocated((*program.inputs, *program.parameters))),
+            [self._changes(runs) for runs in before],
+            self._sum(self._allocated(program.accumulated)),
+            {segment: self._changes(runs) for segment, runs in program.segments.items()},
+            self._sum(self._freed(program.dead_after_loop)),
+            [self._changes(runs) for runs in after],
+            [action.segment for action in actions],
+        )
+
+    def _changes(self, runs: Iterable[Run]) -> _Changes:
+        """Return what some nodes do.
+
+        A buffer is live from the start of the node that defines it to the end of the last that
+        uses it; what is sent, to the end of the segment, and what is received, from its begin.
+        """
+        changes: list[_Change] = []
+        users: dict[str, list[int]] = {}  # of each buffer, so far
+        held, columns = self.memory.held, self.memory.columns.of
+        live, nodes = held.live, self.memory.pipeline.graph.nodes
+        for i, (position, kind, dead) in enumerate(runs):
+            node, own = nodes[position], (i,)
+            name = node.name
+            if kind != "send":
+                made = [r.name for r in node.results if not live.is_accumulator(r.name)]
+                changes += [(c, n, name, False, own) for c, n in self._allocated(made)]
+            workspace = held.workspaces.get(name, 0.0) if kind == "run" else 0.0
+            changes.append((columns[name], workspace, name, False, own))
+            if workspace:
+                changes.append((columns[name], -workspace, name, True, own))
+            for root in live.touched[position]:
+                users.setdefault(root, []).append(i)
+            for value in dead:
+                ended = self._freed((value,))
+                if ended:
+                    uses = tuple(users[live.roots.get(value, value)])
+                    changes += [(c, n, "", True, uses) for c, n in ended]
+        return _Changes.of(changes)
+
+    def _sum(self, changes: Iterable[tuple[int, float]]) -> Bytes:
+        found = [0.0] * self.memory.columns.count
+        for column, nbytes in changes:
+            found[column] += nbytes
+        return np.array(found)
+
+    def _allocated(self, names: Iterable[str]) -> list[tuple[int, float]]:
+        """Count values; return the columns and bytes of new buffers."""
+        found, held = list[tuple[int, float]](), self.memory.held
+        for name in names:
+            root = held.live.roots.get(name, name)
+            if not self.holders[root]:
+                found.append((self.memory.columns.of[root], held.sizes[root]))
+            self.holders[root] += 1
+        return found
+
+    def _freed(self, names: Iterable[str]) -> list[tuple[int, float]]:
+        """Forget values; return the bytes, negative, of the buffers that no other is in."""
+        found, held = list[tuple[int, float]](), self.memory.held
+        for name in names:
+            if name in self.memory.lasting:
+                continue
+            root = held.live.roots.get(name, name)
+            self.holders[root] -= 1
+            if not self.holders[root]:
+                found.append((self.memory.columns.of[root], -held.sizes[root]))
+        return found
+
+
+class _Walked:
+    """The live bytes of a device group, as far as the walk has come."""
+
+    def __init__(self, present: Bytes) -> None:
+        self.now, self.highest = present, Rise(present, "the start", present)
+        self.levels: list[tuple[float, float, float]] = []
+        self.kinds: list[Bytes] = []
+
+    def add_loop(self, rises: Sequence[Rise]) -> None:
+        """Add what the segments of the loop do, in their order."""
+        left = np.array([rise.left for rise in rises])
         levels = np.vstack([self.now, self.now + np.cumsum(left, axis=0)])
-        peaks = levels[:-1] + np.array([rises[segment].peak for segment in order])
+        peaks = levels[:-1] + np.array([rise.peak for rise in rises])
         totals, tops = levels.sum(axis=1), peaks.sum(axis=1)
         self.levels += zip(totals[:-1].tolist(), tops.tolist(), totals[1:].tolist(), strict=True)
         self.kinds.append(np.stack([peaks, levels[1:]], axis=1).reshape(-1, levels.shape[1]))
         at = int(tops.argmax())
         if tops[at] > self.highest.peak.sum():
-            self.highest = Rise(peaks[at], rises[order[at]].at, self.now)
+            self.highest = Rise(peaks[at], rises[at].at, self.now)
         self.now = levels[-1]
 
-    def _add(self, rise: Rise) -> None:
+    def add(self, rise: Rise) -> None:
+        """Add what the nodes of a segment do."""
         before, peak = float(self.now.sum()), self.now + rise.peak
         if peak.sum() > self.highest.peak.sum():
             self.highest = Rise(peak, rise.at, self.now)
         self.now = self.now + rise.left
         self.levels.append((before, float(peak.sum()), float(self.now.sum())))
         self.kinds += (peak, self.now)
-
-    def _rise(self, runs: Iterable[Run]) -> Rise:
-        """Return what some nodes do in program order."""
-        changes: list[_Change] = []
-        for run in runs:
-            changes += self._begun(run)
-            changes += self._ended(run)
-            changes += self._freed(run.dead)
-        return self._rise_by(changes)
-
-    def _rise_in_time(self, timed: TimedSegment) -> Rise:
-        """Return what the nodes of a segment do at their times.
-
-        A buffer is live from the start of the node that defines it to the end of the last that
-        uses it; what is sent, to the end of the segment, and what is received, from its begin.
-        """
-        found: list[tuple[float, int, int, list[_Change]]] = []
-        ends: dict[str, tuple[float, int]] = {}  # the last use of each buffer
-        roots = self.memory.held.live.roots
-        for i, (run, (start, end)) in enumerate(zip(timed.runs, timed.times, strict=True)):
-            found.append((start, i, 0, self._begun(run)))
-            found.append((end, i, 1, self._ended(run)))
-            for name in self.memory.buffers_at(run.position):
-                ends[name] = max(ends.get(name, (0.0, 0)), (end, i))
-            for name in run.dead:
-                moment, last = ends[roots.get(name, name)]
-                found.append((moment, last, 1, self._freed((name,))))
-        found.sort(key=itemgetter(0, 1, 2))
-        return self._rise_by([change for *_, changes in found for change in changes])
-
-    def _rise_by(self, changes: Sequence[_Change]) -> Rise:
-        """Return the peak of some changes of the live bytes, and what is left after them."""
-        if not changes:
-            return Rise(self._none(), "", self._none())
-        first = 1 + int(np.cumsum([nbytes for _, nbytes, _ in changes]).argmax())
-        *_, name = changes[first - 1]
-        return Rise(self._sum(changes[:first]), name, self._sum(changes))
-
-    def _none(self) -> Bytes:
-        """Return no bytes in any column."""
-        return np.zeros(self.memory.columns.count)
-
-    def _sum(self, changes: Iterable[_Change]) -> Bytes:
-        found = [0.0] * self.memory.columns.count
-        for column, nbytes, _ in changes:
-            found[column] += nbytes
-        return np.array(found)
-
-    def _node(self, run: Run) -> Node:
-        return self.memory.pipeline.graph.nodes[run.position]
-
-    def _begun(self, run: Run) -> list[_Change]:
-        """Count what a node defines, and return the bytes that it takes while it runs."""
-        name = self._node(run).name
-        made = self._allocated(self._made(run), name)
-        return [*made, (self.memory.columns.of[name], self._workspace(run, name), name)]
-
-    def _ended(self, run: Run) -> list[_Change]:
-        """Return the bytes that a node holds no longer once it has run."""
-        name = self._node(run).name
-        workspace = self._workspace(run, name)
-        return [(self.memory.columns.of[name], -workspace, name)] if workspace else []
-
-    def _workspace(self, run: Run, name: str) -> float:
-        return self.memory.held.workspaces.get(name, 0.0) if run.kind == "run" else 0.0
-
-    def _made(self, run: Run) -> list[str]:
-        """Return the values that a node defines, but for accumulators."""
-        if run.kind == "send":
-            return []
-        live = self.memory.held.live
-        return [r.name for r in self._node(run).results if not live.is_accumulator(r.name)]
-
-    def _allocated(self, names: Iterable[str], at: str = "") -> list[_Change]:
-        """Count values; return the bytes of new buffers."""
-        found: list[_Change] = []
-        for name in names:
-            root = self.memory.held.live.roots.get(name, name)
-            if not self.holders[root]:
-                found.append((self.memory.columns.of[root], self.memory.held.sizes[root], at))
-            self.holders[root] += 1
-        return found
-
-    def _freed(self, names: Iterable[str]) -> list[_Change]:
-        """Forget values; return the bytes, negative, of the buffers that no other is in."""
-        found: list[_Change] = []
-        for name in names:
-            if name in self.memory.lasting:
-                continue
-            root = self.memory.held.live.roots.get(name, name)
-            self.holders[root] -= 1
-            if not self.holders[root]:
-                found.append((self.memory.columns.of[root], -self.memory.held.sizes[root], ""))
-        return found

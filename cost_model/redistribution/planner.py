@@ -128,18 +128,26 @@ def _host_bandwidth(link: str, cluster: Cluster) -> float:
     return cluster.host.to_host if link == "to_host" else cluster.host.from_host
 
 
-@dataclass(frozen=True, eq=False)
 class _Paths:
-    """Shortest paths between all layouts of one tensor type."""
+    """Shortest paths between layouts of one tensor type, found from those that are asked for."""
 
-    graph: LayoutGraph
-    costs: Floats  # of the cheapest path from the first layout of each orbit to each layout
+    def __init__(self, graph: LayoutGraph, weights: Floats) -> None:
+        self.graph = graph
+        self._shortest = ShortestPaths(graph.edges, weights, len(graph.nodes))
+        # Of the cheapest path from the first layout of each orbit to each layout.
+        self._costs = np.empty((len(graph.symmetry.first), len(graph.nodes)))
+        self._is_known = np.zeros(len(self._costs), np.bool_)
 
     def between(self, sources: Integers, targets: Integers) -> Floats:
         """Return the costs of the cheapest paths, as a table."""
         symmetry = self.graph.symmetry
+        orbits = symmetry.orbits[sources]
+        missing = np.unique(orbits[~self._is_known[orbits]])
+        if len(missing):
+            self._costs[missing] = self._shortest.distances(symmetry.first[missing])
+            self._is_known[missing] = True
         columns = symmetry.images[symmetry.permutation[sources]][:, targets]
-        return self.costs[symmetry.orbits[sources][:, None], columns]
+        return self._costs[orbits[:, None], columns]
 
 
 @dataclass(eq=False)
@@ -352,14 +360,9 @@ class RedistributionPlanner:
     def _shortest(self, tensor: TensorType) -> _Paths:
         key = (tensor.shape, tensor.nbytes, tensor.ragged)
         if key not in self.found.paths:
-            self.found.paths[key] = self._find_paths(tensor)
+            graph = layout_graph(self.mesh, tensor.rank)
+            self.found.paths[key] = _Paths(graph, self._weights(graph, tensor))
         return self.found.paths[key]
-
-    def _find_paths(self, tensor: TensorType) -> _Paths:
-        graph = layout_graph(self.mesh, tensor.rank)
-        weights = self._weights(graph, tensor)
-        shortest = ShortestPaths(graph.edges, weights, len(graph.nodes))
-        return _Paths(graph, shortest.distances(graph.symmetry.first))
 
     def _weights(self, graph: LayoutGraph, tensor: TensorType) -> Floats:
         shape = np.array(tensor.shape, dtype=np.int64)

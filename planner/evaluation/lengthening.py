@@ -72,6 +72,7 @@ class _Stages:
 
     def __init__(self, pairs: Sequence[tuple[int, Node, Node]], counts: Sequence[int]) -> None:
         self.distance, self._counts = [0] * len(counts), counts
+        self._layouts: dict[tuple[int, int, int], Layout] = {}  # of layouts that programs hold
         self._begin = [0] * len(counts)  # the first stage of the last layer
         for number in range(len(counts)):
             first = _first_stage([one for of, one, _ in pairs if of == number])
@@ -89,17 +90,24 @@ class _Stages:
         """Return a layout of a layer at a place of a stretch, behind the first; of none is -1."""
         if layout is None or layout.stage is None:
             return layout
-        stage = layout.stage
-        for number, distance in enumerate(self.distance):
-            if number == of:
-                stage += distance * place
-            elif layout.stage >= self._begin[number]:
-                stage += distance * self._counts[number]
-        return layout.at(stage)
+        key = id(layout), of, place
+        if key not in self._layouts:
+            stage = layout.stage
+            for number, distance in enumerate(self.distance):
+                if number == of:
+                    stage += distance * place
+                elif layout.stage >= self._begin[number]:
+                    stage += distance * self._counts[number]
+            self._layouts[key] = layout.at(stage)
+        return self._layouts[key]
+
+    def are_other(self, node: Node) -> bool:
+        """Return whether layers have stages of their own, and a node is in one."""
+        return any(self.distance) and _stage_of(node) is not None
 
     def moved(self, node: Node, of: int, place: int) -> Node:
         """Return a node in the stage that it is in now; see `layout`."""
-        if not any(self.distance) or _stage_of(node) is None:
+        if not self.are_other(node):
             return node
         results = tuple(
             replace(value, layout=self.layout(value.layout, of, place)) for value in node.results
@@ -301,16 +309,21 @@ class _Lengthening:
         if RANDOM in attributes:
             model = self.whole.producers[own[node.provenance.operator]]
             attributes = {**attributes, RANDOM: model.attributes[RANDOM]}
-        found = Node(
+        layouts = [r.layout for r in node.results]
+        if self.stages.are_other(node):
+            layouts = [self.stages.layout(layout, of, number + 1) for layout in layouts]
+            if node.operator == _MOVES and layouts[0] is not None:
+                attributes = {**attributes, _STAGE: layouts[0].stage}
+        pairs = zip(node.results, layouts, strict=True)
+        return Node(
             node.operator,
             tuple(operands),
-            tuple([Value(own[r.name], r.type, r.layout) for r in node.results]),
+            tuple([Value(own[r.name], r.type, layout) for r, layout in pairs]),
             attributes,
             stretch.scopes[number].get(node.scope, node.scope),
             node.strategy,
             Provenance(operator, node.provenance.role, tensor, target),
         )
-        return self.stages.moved(found, of, number + 1)
 
     def _put_update(self, update: tuple[str, str], of: int, number: int) -> tuple[str, str]:
         names = self.stretches[of].names[number]
