@@ -246,11 +246,23 @@ def results(folder, job):
     return found
 
 
+def of(job):
+    """Return what tells a case from the others."""
+    return tuple(job[name] for name in ("kind", "expression", "inputs", "dtype"))
+
+
+def rows_of(page):
+    """Return the rows of an earlier run, by case."""
+    path = page.with_suffix(".jsonl")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {of(row): row for row in map(json.loads, lines)}
+
+
 def main():
     """Compare, and write the page and its rows."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("python")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="cases to run; with --out the others' rows stay")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--kept", type=Path, help="where MindSpore's results are kept, and read")
     arguments = parser.parse_args()
@@ -258,8 +270,9 @@ def main():
     if found.returncode:
         print(f"skipped: `{arguments.python}` has no MindSpore; see `--help` for how to install it")
         return
-    jobs = read_cases((HERE / "cases.txt").read_text())
-    jobs = [job for job in jobs if re.search(arguments.only, job["expression"])]
+    every = read_cases((HERE / "cases.txt").read_text())
+    known = rows_of(arguments.out) if arguments.only and arguments.out else {}
+    jobs = [job for job in every if re.search(arguments.only, job["expression"])]
     with TemporaryDirectory() as folder:
         places = {name: Path(folder, label) for name, label in SIDES.items()}
         names = None
@@ -269,16 +282,14 @@ def main():
             python = arguments.python if namespace == "mindspore" else sys.executable
             run(python, namespace, place, {"names": names, "jobs": jobs})
             names = json.loads((place / "names.json").read_text())
-        rows = []
         for job in jobs:
             verdict, what = compared(*(results(place, job) for place in places.values()))
-            rows.append({**job, "verdict": verdict, "what": what})
+            known[of(job)] = {**job, "verdict": verdict, "what": what}
+        rows = [known[of(job)] for job in every if of(job) in known]
     left, total = not_compared(names, [row for row in rows if row["verdict"] in COMPARED])
     text = page(rows, left, total, version(arguments.python))
     if arguments.out:
         arguments.out.write_text(text)
-        for row in rows:
-            row["what"] = row["what"][:SHOWN]
         lines = (json.dumps({k: v for k, v in row.items() if k != "number"}) for row in rows)
         arguments.out.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
     else:

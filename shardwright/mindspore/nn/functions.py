@@ -74,7 +74,7 @@ def _norm(x: Tensor, axis: Any, keep_dims: bool) -> Tensor:
     return apply("sqrt", apply("square", x).sum(axis if axis != () else None, keep_dims))
 
 
-def _window(function: str, count: int) -> Callable[..., Any]:
+def window(function: str, count: int) -> Callable[..., Any]:
     """Return a function of windows over so many last dimensions; MindSpore's `pad_mode`."""
 
     def pooled(x: Tensor, pad_mode: str, kernel_size: Any, padding: Any, **how: Any) -> Tensor:
@@ -148,8 +148,8 @@ _AVERAGED = {**_POOL, "ceil_mode": False, "count_include_pad": True}
 _TABLE: dict[str, tuple[Callable[..., Any] | str, dict[str, Any]]] = {
     "AdaptiveAvgPool1d": (adaptive(1), {"output_size": NEEDED}),
     "AdaptiveAvgPool3d": (adaptive(3), {"output_size": NEEDED}),
-    "AvgPool1d": (_window("average_pool", 1), _AVERAGED),
-    "AvgPool3d": (_window("average_pool", 3), _AVERAGED),
+    "AvgPool1d": (window("average_pool", 1), _AVERAGED),
+    "AvgPool3d": (window("average_pool", 3), _AVERAGED),
     "BCELoss": ("binary_cross_entropy", {"weight": None, **_REDUCED}),
     "CELU": ("celu", {"alpha": 1.0}),
     "CTCLoss": (_ctc, {"blank": 0, **_REDUCED, "zero_infinity": False}),
@@ -174,8 +174,8 @@ _TABLE: dict[str, tuple[Callable[..., Any] | str, dict[str, Any]]] = {
     "KLDivLoss": ("kl_div", _REDUCED),
     "LogSigmoid": ("logsigmoid", {}),
     "MarginRankingLoss": ("margin_ranking_loss", {"margin": 0.0, **_REDUCED}),
-    "MaxPool1d": (_window("max_pool", 1), {**_POOL, "dilation": 1, "ceil_mode": False}),
-    "MaxPool3d": (_window("max_pool", 3), {**_POOL, "dilation": 1, "ceil_mode": False}),
+    "MaxPool1d": (window("max_pool", 1), {**_POOL, "dilation": 1, "ceil_mode": False}),
+    "MaxPool3d": (window("max_pool", 3), {**_POOL, "dilation": 1, "ceil_mode": False}),
     "MultiLabelSoftMarginLoss": (_by_labels, {"weight": None, **_REDUCED}),
     "NLLLoss": ("nll_loss", {"weight": None, "ignore_index": -100, **_REDUCED}),
     "Norm": (_norm, {"axis": (), "keep_dims": False}),

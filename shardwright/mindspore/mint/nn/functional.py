@@ -6,7 +6,7 @@ from typing import Any
 from shardwright import ops as own
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_choice, wrong_value
-from shardwright.mindspore.nn.functions import adaptive
+from shardwright.mindspore.nn.functions import adaptive, window
 from shardwright.mindspore.ops import functional
 from shardwright.mindspore.ops.primitives import PReLU
 from shardwright.tensor import Tensor, apply
@@ -39,6 +39,7 @@ def _each(sizes: Sizes, count: int) -> tuple[int, ...]:
 
 def _pool(operator: str, count: int, **fixed: Any) -> Callable[..., Tensor]:
     """Return a function of the windows over the last dimensions."""
+    windows = window(operator, count)
 
     def pooled(
         input: Tensor,
@@ -47,13 +48,11 @@ def _pool(operator: str, count: int, **fixed: Any) -> Callable[..., Tensor]:
         padding: Sizes = 0,
         **how: Any,
     ) -> Tensor:
-        kernel = _each(kernel_size, count)
-        sides = tuple((p, p) for p in _each(padding, count))
-        step = kernel if stride is None else _each(stride, count)
-        whole = {**fixed, **how}
-        if unknown := whole.keys() - fixed.keys():
+        if unknown := how.keys() - fixed.keys():
             raise TypeError(f"windows have no {sorted(unknown)}, they have {sorted(fixed)}")
-        return apply(operator, input, kernel=kernel, stride=step, padding=sides, **whole)
+        step = kernel_size if stride is None else stride
+        made: Tensor = windows(input, "pad", kernel_size, padding, stride=step, **{**fixed, **how})
+        return made
 
     return pooled
 
