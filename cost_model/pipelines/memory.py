@@ -6,10 +6,9 @@ walk through the schedule adds these up. It is the account of the executor (`run
 parameters and inputs, accumulators for the whole loop, and what is in flight.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, repeat
 
 import numpy as np
@@ -181,32 +180,32 @@ class _Changes:
         The node that runs; empty where buffers are freed.
     is_late : array
         Whether it happens at an end: the last of those of some runs, else at the start of one.
-    uses : array
-        These runs of every change, by position in the segment, one after the other.
-    begins : array
-        Where those of each change begin.
+    uses : sequence of (tuple of int)
+        These runs of every change, by position in the segment.
     """
 
     nbytes: Bytes
     columns: Integers
     names: Sequence[str]
     is_late: NDArray[np.bool_]
-    uses: Integers
-    begins: Integers
+    uses: Sequence[tuple[int, ...]]
 
     @classmethod
     def of(cls, changes: Sequence[_Change]) -> "_Changes":
         """Return some changes as arrays."""
-        uses = [own for *_, own in changes]
-        counts = np.array([*map(len, uses)], np.intp)
         return cls(
             np.array([nbytes for _, nbytes, *_ in changes], np.float64),
             np.array([column for column, *_ in changes], np.intp),
             [name for _, _, name, *_ in changes],
             np.array([is_late for *_, is_late, _ in changes], np.bool_),
-            np.array([*chain.from_iterable(uses)], np.intp),
-            np.cumsum(counts) - counts,
+            [uses for *_, uses in changes],
         )
+
+    @cached_property
+    def _runs(self) -> tuple[Integers, Integers]:
+        """These runs, those of one change after the other, and where those of each begin."""
+        counts = np.array([*map(len, self.uses)], np.intp)
+        return np.array([*chain.from_iterable(self.uses)], np.intp), np.cumsum(counts) - counts
 
     def rise(self, columns: int, times: Times | None) -> Rise:
         """Return their peak, and what is left after them; in program order without times."""
@@ -227,7 +226,8 @@ class _Changes:
         place = np.empty(len(ends), np.intp)  # of the runs by their ends
         by_end = np.argsort(ends, kind="stable")
         place[by_end] = np.arange(len(ends))
-        last = by_end[np.maximum.reduceat(place[self.uses], self.begins)]
+        runs, begins = self._runs
+        last = by_end[np.maximum.reduceat(place[runs], begins)]
         moments = np.where(self.is_late, ends[last], starts[last])
         return np.lexsort((self.is_late, last, moments))
 
@@ -284,7 +284,7 @@ class _Allocation:
     """Counts the live values in each buffer of a device group, as its nodes run."""
 
     def __init__(self, memory: PipelineMemory) -> None:
-        self.memory, self.holders = memory, Counter[str]()
+        self.memory, self.holders = memory, dict[str, int]()
 
     def walk(
         self,
@@ -296,11 +296,11 @@ class _Allocation:
         pipeline = self.memory.pipeline
         actions = pipeline.schedule.actions[program.group] if pipeline.loop is not None else ()
         return _Walk(
-            self._sum(self._allocated((*program.inputs, *program.parameters))),
+            self._sum(1, map(self._held, (*program.inputs, *program.parameters))),
             [self._changes(runs) for runs in before],
-            self._sum(self._allocated(program.accumulated)),
+            self._sum(1, map(self._held, program.accumulated)),
             {segment: self._changes(runs) for segment, runs in program.segments.items()},
-            self._sum(self._freed(program.dead_after_loop)),
+            self._sum(-1, map(self._freed, program.dead_after_loop)),
             [self._changes(runs) for runs in after],
             [action.segment for action in actions],
         )
@@ -318,9 +318,10 @@ class _Allocation:
         for i, (position, kind, dead) in enumerate(runs):
             node, own = nodes[position], (i,)
             name = node.name
-            if kind != "send":
-                made = [r.name for r in node.results if not live.is_accumulator(r.name)]
-                changes += [(c, n, name, False, own) for c, n in self._allocated(made)]
+            for result in node.results if kind != "send" else ():
+                root = None if live.is_accumulator(result.name) else self._held(result.name)
+                if root is not None:
+                    changes.append((columns[root], held.sizes[root], name, False, own))
             workspace = held.workspaces.get(name, 0.0) if kind == "run" else 0.0
             changes.append((columns[name], workspace, name, False, own))
             if workspace:
@@ -328,39 +329,35 @@ class _Allocation:
             for root in live.touched[position]:
                 users.setdefault(root, []).append(i)
             for value in dead:
-                ended = self._freed((value,))
-                if ended:
-                    uses = tuple(users[live.roots.get(value, value)])
-                    changes += [(c, n, "", True, uses) for c, n in ended]
+                root = self._freed(value)
+                if root is not None:
+                    uses = tuple(users[root])
+                    changes.append((columns[root], -held.sizes[root], "", True, uses))
         return _Changes.of(changes)
 
-    def _sum(self, changes: Iterable[tuple[int, float]]) -> Bytes:
+    def _sum(self, sign: int, buffers: Iterable[str | None]) -> Bytes:
+        """Return the bytes of buffers, without those of None."""
         found = [0.0] * self.memory.columns.count
-        for column, nbytes in changes:
-            found[column] += nbytes
+        for name in buffers:
+            if name is not None:
+                found[self.memory.columns.of[name]] += sign * self.memory.held.sizes[name]
         return np.array(found)
 
-    def _allocated(self, names: Iterable[str]) -> list[tuple[int, float]]:
-        """Count values; return the columns and bytes of new buffers."""
-        found, held = list[tuple[int, float]](), self.memory.held
-        for name in names:
-            root = held.live.roots.get(name, name)
-            if not self.holders[root]:
-                found.append((self.memory.columns.of[root], held.sizes[root]))
-            self.holders[root] += 1
-        return found
+    def _held(self, value: str) -> str | None:
+        """Count a value; return its buffer if that is new."""
+        root = self.memory.held.live.roots.get(value, value)
+        count = self.holders.get(root, 0)
+        self.holders[root] = count + 1
+        return None if count else root
 
-    def _freed(self, names: Iterable[str]) -> list[tuple[int, float]]:
-        """Forget values; return the bytes, negative, of the buffers that no other is in."""
-        found, held = list[tuple[int, float]](), self.memory.held
-        for name in names:
-            if name in self.memory.lasting:
-                continue
-            root = held.live.roots.get(name, name)
-            self.holders[root] -= 1
-            if not self.holders[root]:
-                found.append((self.memory.columns.of[root], -held.sizes[root]))
-        return found
+    def _freed(self, value: str) -> str | None:
+        """Forget a value; return its buffer if no other is in it."""
+        if value in self.memory.lasting:
+            return None
+        root = self.memory.held.live.roots.get(value, value)
+        count = self.holders.get(root, 0)
+        self.holders[root] = count - 1
+        return root if count == 1 else None
 
 
 class _Walked:
