@@ -13,16 +13,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from shardwright.ir.errors import ExecutionError
+from shardwright.runtime.encrypted.door import Door
 from shardwright.runtime.messages import MOST_BYTES
 
 Key = tuple[int, int, int]  # of a message: who sent it, the group, the tag
 _HEAD = struct.Struct("<qqq")  # group, tag, number of bytes
 _HELLO = struct.Struct("<qq")  # the run, the number of the sender
+_WELCOME = b"\1"  # what answers it
 _BYE = -1  # in place of the number of bytes
 _MOST = MOST_BYTES  # of a message
 _PIECE = 2**24  # bytes; memory for more is taken when so many have come
 _LOOK = 1.0  # seconds between two looks whether the run ends early
 _SECONDS = 60.0  # to connect, and to part
+_PAUSE = 0.2  # seconds between two tries to connect
 
 
 class Links:
@@ -68,53 +71,80 @@ class Links:
         self._parted: set[int] = set()
         self._lost: dict[int, str] = {}
         self._is_open = True
-        threading.Thread(target=self._accept, args=(listener, accepting), daemon=True).start()
+        self._door = Door(listener, lambda raw: self._greet(raw, accepting))
+        threading.Thread(target=self._door.take, args=(self._all_heard,), daemon=True).start()
         self._out = {n: self._connected(n, addresses[n], calling) for n in self._others}
         self._locks = {n: threading.Lock() for n in self._others}
-        self._wait(lambda: len(self._heard) == len(self._others), "not all processes connect")
+        self._wait(self._all_heard, "not all processes connect")
         listener.close()
 
     # Connecting
 
+    def _all_heard(self) -> bool:
+        return len(self._heard) == len(self._others)
+
     def _connected(
         self, number: int, address: tuple[str, int], context: ssl.SSLContext
     ) -> ssl.SSLSocket:
+        """Return a connection to another process, which has answered on it."""
+        end = time.monotonic() + _SECONDS
+        while True:
+            try:
+                return self._called(address, context)
+            except (OSError, EOFError) as error:
+                refused = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+                if refused or time.monotonic() > end:
+                    raise ExecutionError(
+                        f"process {self.rank} cannot connect to process {number} at "
+                        f"{address[0]}: {error}"
+                    ) from None
+            time.sleep(_PAUSE)
+
+    def _called(self, address: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
+        raw = socket.create_connection(address, _SECONDS)
         try:
-            raw = socket.create_connection(address, _SECONDS)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = context.wrap_socket(raw, server_hostname=address[0])
+        except BaseException:
+            raw.close()
+            raise
+        try:
             stream.sendall(_HELLO.pack(self._run, self.rank))
-        except OSError as error:
-            raise ExecutionError(
-                f"process {self.rank} cannot connect to process {number} at {address[0]}: {error}"
-            ) from None
+            _read(stream, len(_WELCOME))
+        except BaseException:
+            stream.close()
+            raise
         stream.settimeout(None)
         return stream
 
-    def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
-        """Take connections until all others have made theirs; strangers are turned away."""
-        while len(self._heard) < len(self._others):
-            try:
-                raw, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(raw, context), daemon=True).start()
-
     def _greet(self, raw: socket.socket, context: ssl.SSLContext) -> None:
-        raw.settimeout(_SECONDS)
+        """Take the connection of another process; a stranger's is closed."""
         try:
-            stream = context.wrap_socket(raw, server_side=True)
-            run, number = _HELLO.unpack(_read(stream, _HELLO.size))
-        except (OSError, EOFError):
+            stream = context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            self._door.know(raw)
             raw.close()
             return
+        self._door.watch(stream, raw)
+        try:
+            stream.do_handshake()
+            run, number = _HELLO.unpack(_read(stream, _HELLO.size))
+        except (OSError, EOFError):
+            self._door.know(stream)
+            stream.close()
+            return
         with self._changed:
-            if run != self._run or number not in self._others or number in self._heard:
+            is_new = run == self._run and number in self._others and number not in self._heard
+            if not self._door.know(stream) or not is_new:
                 stream.close()
                 return
             self._heard.add(number)
             self._changed.notify_all()
         stream.settimeout(None)
+        try:
+            stream.sendall(_WELCOME)
+        except OSError:
+            pass  # it tells itself where it is read
         self._listen(stream, number)
 
     def _listen(self, stream: ssl.SSLSocket, number: int) -> None:

@@ -20,15 +20,13 @@ from typing import NoReturn
 from shardwright.communication.processes import Processes, joined
 from shardwright.communication.secret import UnknownCallerError, check_caller, introduce, secret_at
 from shardwright.ir.errors import ModelError
+from shardwright.runtime.encrypted.door import Door
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
 _PAUSE = 0.2  # seconds between two tries to reach the scheduler
 _TIMEOUT = 300.0  # seconds for all workers to arrive
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1
 _LINE = 4096  # greatest length of a message
-# Callers at once that have not proven yet that they know the secret: each holds a thread for some
-# seconds. A refused worker tries again; twice as many cost a stranger's machine twice as much.
-_UNKNOWN = 64
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,6 @@ class Scheduler:
         self._failed = False
         self._changed = threading.Condition()
         self._secret = b""
-        self._unknown = threading.BoundedSemaphore(_UNKNOWN)
 
     def serve(self) -> int:
         """Serve until all workers have ended; return 0, or 1 if one ended early."""
@@ -236,7 +233,8 @@ class Scheduler:
         except OSError as error:
             raise ModelError(f"the scheduler cannot listen at {host}:{port}: {error}") from None
         self._log(f"scheduler: listening at {host}:{port} for {self.meeting.size} workers")
-        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        self._door = Door(server, self._follow)
+        threading.Thread(target=self._door.take, daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: self._failed or not self._free, _TIMEOUT)
             if self._free:
@@ -249,27 +247,19 @@ class Scheduler:
         self._log(f"scheduler: {'a worker ended early' if self._failed else 'all workers ended'}")
         return int(self._failed)
 
-    def _accept(self, server: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:  # closed at the end
-                return
-            if self._unknown.acquire(blocking=False):
-                threading.Thread(target=self._follow, args=(connection,), daemon=True).start()
-            else:
-                connection.close()  # a worker tries again
-
     def _follow(self, connection: socket.socket) -> None:
         """Answer the lines of one connection: a worker's own, or that of its MPI."""
         try:
             check_caller(connection, self._secret)
         except UnknownCallerError as error:
+            self._door.know(connection)
             connection.close()
             self._log(f"scheduler: a caller is refused: {error}")
             return
-        finally:
-            self._unknown.release()
+        if not self._door.know(connection):
+            connection.close()
+            return
+        connection.settimeout(None)
         state = _Connection()
         try:
             with connection, connection.makefile("r", errors="replace") as lines:

@@ -4,13 +4,14 @@ import re
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from shardwright.communication.rendezvous import Meeting, Scheduler
 from shardwright.communication.secret import introduce, secret_at
 from shardwright.ir.errors import ModelError
+from shardwright.runtime.encrypted import door
 
 
 class _Line:
@@ -121,17 +122,41 @@ def test_a_caller_without_the_secret_is_refused_and_the_run_goes_on(
     assert "scheduler: a caller is refused: it does not know the secret of this run" in served.said
 
 
-def test_silent_callers_keep_nobody_out() -> None:
+@pytest.mark.parametrize("slow", [False, True])
+def test_silent_and_slow_callers_keep_nobody_out(slow: bool) -> None:
     served = _Served()
-    strangers = []
-    with _Line(served.port, None) as first:
+    with _Line(served.port, None) as first, ExitStack() as held:
         first.answers.readline()
-        strangers += [socket.create_connection(("127.0.0.1", served.port)) for _ in range(80)]
-        closed = sum(not stranger.recv(1) for stranger in strangers)
-    assert 1 <= closed <= 80 - 60
-    for stranger in strangers:
-        stranger.close()
-    served.whole_run()
+        address = "127.0.0.1", served.port
+        strangers = [held.enter_context(socket.create_connection(address)) for _ in range(80)]
+        if slow:
+            end = threading.Event()
+            threading.Thread(target=_drip, args=(strangers, end), daemon=True).start()
+            held.callback(end.set)
+        served.whole_run()
+
+
+def _drip(strangers: list[socket.socket], end: threading.Event) -> None:
+    """Send a byte on each connection at times."""
+    while not end.wait(0.1):
+        for stranger in strangers:
+            with suppress(OSError):  # it has been closed
+                stranger.send(b"0")
+
+
+def test_a_slow_caller_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_SECONDS", 0.5)
+    served = _Served()
+    with _Line(served.port, None) as stranger, ExitStack() as held:
+        end = threading.Event()
+        threading.Thread(target=_drip, args=([stranger.connection], end), daemon=True).start()
+        held.callback(end.set)
+        begin = time.monotonic()
+        with suppress(ConnectionError):  # it is closed while a byte is on its way
+            while stranger.connection.recv(4096):
+                pass
+        assert time.monotonic() - begin < 5
+        served.whole_run()
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ import ssl
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from shardwright.ir.errors import ExecutionError
-from shardwright.runtime.encrypted import Library, Links
+from shardwright.runtime.encrypted import Library, Links, door
 from shardwright.runtime.encrypted import links as module
 from shardwright.runtime.messages import decoded, encoded, received
 from shardwright.runtime.messages import sent as sent_to
@@ -267,6 +268,32 @@ def test_strangers_at_the_port_of_a_worker_get_no_byte(folders):
     got = np.zeros(5, np.int64)
     worlds[1].Recv(got, source=0)
     assert got.tolist() == [0, 1, 2, 3, 4]
+    part(*links)
+
+
+def test_silent_and_slow_strangers_keep_no_worker_out(folders, monkeypatch):
+    monkeypatch.setattr(door, "_MOST", 8)
+    end, strangers = threading.Event(), []
+
+    def drip():
+        while not end.wait(0.01):
+            for stranger in strangers:
+                with suppress(OSError):  # it has been closed
+                    stranger.send(b"\x16\x03\x01\x02\0\1"[:1])
+
+    def knock(address):
+        strangers.extend(socket.create_connection(address, 5) for _ in range(40))
+        threading.Thread(target=drip, daemon=True).start()
+
+    links = pair(ours(folders), meanwhile=knock)
+    end.set()
+    for stranger in strangers:
+        stranger.close()
+    worlds = [Library(link, lambda: None).COMM_WORLD for link in links]
+    worlds[0].Isend(np.arange(3), dest=1)
+    got = np.zeros(3, np.int64)
+    worlds[1].Recv(got, source=0)
+    assert got.tolist() == [0, 1, 2]
     part(*links)
 
 

@@ -1,0 +1,77 @@
+"""A door at which processes connect: callers that are not known yet are few, and wait briefly.
+
+A stranger may open as many connections as it likes, and send what it likes as slowly as it likes.
+Each holds a thread and a descriptor until it has shown who it is; where there are too many, the
+oldest is closed: a process of the run takes some milliseconds to show it, and tries again.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+# Callers at a time that are not known yet: each holds a thread. A process of the run is closed out
+# only where so many call while it answers; twice as many cost a stranger's machine twice as much.
+_MOST: Final = 64
+_SECONDS: Final = 10.0  # to show who one is: a network's longest way takes one
+_LOOK: Final = 0.5  # seconds between two looks whether somebody waits too long, or all have come
+_PAUSE: Final = 0.05  # seconds until descriptors are free again, where there are none
+
+
+class Door:
+    """Takes connections, and gives each a thread.
+
+    Parameters
+    ----------
+    server : socket
+        Where it listens.
+    greet : callable
+        Takes a connection in a thread of its own; calls `know` when it is known whose it is.
+    """
+
+    def __init__(self, server: socket.socket, greet: Callable[[socket.socket], None]) -> None:
+        self._server, self._greet = server, greet
+        self._unknown: dict[socket.socket, float] = {}  # until when, the oldest first
+        self._lock = threading.Lock()
+
+    def take(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Take connections until something holds, or the server is closed."""
+        with suppress(OSError):  # it is closed
+            self._server.settimeout(_LOOK)
+        while self._server.fileno() >= 0 and not until():
+            try:
+                connection, _ = self._server.accept()
+            except TimeoutError:
+                self._close_late(0)
+            except OSError:  # it is closed, a caller has gone, or there are no descriptors
+                self._close_late(0)
+                time.sleep(_PAUSE)
+            else:
+                connection.settimeout(_SECONDS)
+                self._close_late(1)
+                self.watch(connection)
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def watch(self, connection: socket.socket, instead: socket.socket | None = None) -> None:
+        """Watch a connection of an unknown caller, perhaps in the place of what it was before."""
+        with self._lock:
+            end = self._unknown.pop(instead, 0.0) if instead else time.monotonic() + _SECONDS
+            self._unknown[connection] = end
+
+    def know(self, connection: socket.socket) -> bool:
+        """Note that it is known whose a connection is; return whether it is still open."""
+        with self._lock:
+            return self._unknown.pop(connection, None) is not None
+
+    def _close_late(self, more: int) -> None:
+        """Close whoever has waited too long, and the oldest where there are too many."""
+        now = time.monotonic()
+        with self._lock:
+            late = [one for one, end in self._unknown.items() if end < now]
+            late += list(self._unknown)[len(late) : len(self._unknown) + more - _MOST]
+            for connection in late:
+                del self._unknown[connection]
+                with suppress(OSError):  # it has ended
+                    connection.shutdown(socket.SHUT_RDWR)
