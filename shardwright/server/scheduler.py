@@ -59,6 +59,7 @@ class Members:
         counts = {SERVER: self.servers, WORKER: self.workers}
         self._seats = {role: [_Seat() for _ in range(n)] for role, n in counts.items()}
         self._lost: dict[str, dict[int, str]] = {SERVER: {}, WORKER: {}}
+        self._places: dict[str, Any] = {}
         self._ready = False
         self.changed = threading.Condition()
 
@@ -86,7 +87,10 @@ class Members:
     # Calls
 
     def join(self, member: Any, seconds: float, caller: Caller) -> Any:
-        """Give a member a place."""
+        """Give a member a place; the same one where the call comes again.
+
+        It does where its answer was lost, and where somebody who has heard it sends it once more.
+        """
         if member.role not in _WORDS:
             raise CallError(f"`{member.role[:40]}` is no role of a member", STRANGER)
         if (member.servers, member.workers) != (self.servers, self.workers):
@@ -95,17 +99,21 @@ class Members:
                 f"workers, the scheduler {self.servers} and {self.workers}"
             )
         with self.changed:
+            if caller.proof in self._places:
+                return self._places[caller.proof]
             number = self._free(member.role, member.number)
             seat = _Seat(secrets.randbits(63) | 1, member.address[:200], time.monotonic())
             self._seats[member.role][number] = seat
             self._lost[member.role].pop(number, None)
-            place = f" at {seat.address}" if seat.address else ""
-            self.log(f"the {_WORDS[member.role]} {number}{place} has joined")
+            where = f" at {seat.address}" if seat.address else ""
+            self.log(f"the {_WORDS[member.role]} {number}{where} has joined")
             if not self._ready and all(s.token for row in self._seats.values() for s in row):
                 self._ready = True
                 self.log(f"all {self.servers} servers and {self.workers} workers have joined")
             self.changed.notify_all()
-            return message("Place", number=number, token=seat.token, run=self.run)
+            place = message("Place", number=number, token=seat.token, run=self.run)
+            self._places[caller.proof] = place
+            return place
 
     def _free(self, role: str, asked: int) -> int:
         """Return the number of a place that nobody has."""

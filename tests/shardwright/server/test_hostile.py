@@ -206,6 +206,20 @@ def test_who_does_not_know_the_secret_does_not_join():
         member.leave()
 
 
+def test_a_call_to_join_that_comes_again_takes_no_other_place():
+    with running(0, 1, secret=SECRET) as run:
+        connection = Connection("Scheduler", run.address, PLAIN, Caller.joining(SECRET))
+        asked = message("Member", role="MS_WORKER", number=0, workers=1)
+        run.members.silence = 0.0  # its place may be taken by a process that is started again
+        first = connection.call("Join", asked)
+        assert connection.call("Join", asked) == first
+        other = Connection("Scheduler", run.address, PLAIN, Caller.joining(SECRET))
+        time.sleep(0.01)
+        assert other.call("Join", asked) != first
+        for one in (connection, other):
+            one.close()
+
+
 CALLERS = {
     "nobody": (),
     "a stranger": Caller.member("MS_WORKER", 0, 1).metadata,
