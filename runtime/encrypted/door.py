@@ -15,6 +15,9 @@ from typing import Final
 # Callers at a time that are not known yet: each holds a thread. A process of the run is closed out
 # only where so many call while it answers; twice as many cost a stranger's machine twice as much.
 _MOST: Final = 64
+# Connections that the system keeps until they are taken: where there are too many, those of the run
+# are not heard, and come again after a second. Half as many are taken in some 50 ms.
+BACKLOG: Final = 1024
 _SECONDS: Final = 10.0  # to show who one is: a network's longest way takes one
 _LOOK: Final = 0.5  # seconds between two looks whether somebody waits too long, or all have come
 _PAUSE: Final = 0.05  # seconds until descriptors are free again, where there are none

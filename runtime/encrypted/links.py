@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from shardwright.ir.errors import ExecutionError
 from shardwright.runtime.encrypted.door import Door
@@ -141,10 +142,8 @@ class Links:
             self._heard.add(number)
             self._changed.notify_all()
         stream.settimeout(None)
-        try:
+        with suppress(OSError):  # it is told where the stream is read
             stream.sendall(_WELCOME)
-        except OSError:
-            pass  # it tells itself where it is read
         self._listen(stream, number)
 
     def _listen(self, stream: ssl.SSLSocket, number: int) -> None:

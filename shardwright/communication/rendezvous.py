@@ -20,13 +20,16 @@ from typing import NoReturn
 from shardwright.communication.processes import Processes, joined
 from shardwright.communication.secret import UnknownCallerError, check_caller, introduce, secret_at
 from shardwright.ir.errors import ModelError
-from shardwright.runtime.encrypted.door import Door
+from shardwright.runtime.encrypted.door import BACKLOG, Door
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
 _PAUSE = 0.2  # seconds between two tries to reach the scheduler
 _TIMEOUT = 300.0  # seconds for all workers to arrive
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1
 _LINE = 4096  # greatest length of a message
+# Lines of a log about strangers, each of some 100 bytes: a few tell who has the wrong secret, and
+# twice as many tell no more.
+_MOST_TOLD = 100
 
 
 @dataclass(frozen=True)
@@ -223,13 +226,14 @@ class Scheduler:
         self._failed = False
         self._changed = threading.Condition()
         self._secret = b""
+        self._told = 0
 
     def serve(self) -> int:
         """Serve until all workers have ended; return 0, or 1 if one ended early."""
         host, port = self.meeting.host, self.meeting.port
         self._secret = secret_at(host)
         try:
-            server = socket.create_server((host, port))
+            server = socket.create_server((host, port), backlog=BACKLOG)
         except OSError as error:
             raise ModelError(f"the scheduler cannot listen at {host}:{port}: {error}") from None
         self._log(f"scheduler: listening at {host}:{port} for {self.meeting.size} workers")
@@ -254,7 +258,7 @@ class Scheduler:
         except UnknownCallerError as error:
             self._door.know(connection)
             connection.close()
-            self._log(f"scheduler: a caller is refused: {error}")
+            self._tell(f"scheduler: a caller is refused: {error}")
             return
         if not self._door.know(connection):
             connection.close()
@@ -268,12 +272,20 @@ class Scheduler:
         except OSError:
             pass
         except (KeyError, ValueError):  # no message of a worker
-            self._log(f"scheduler: a connection is closed that sent {line[:80]!r}")
+            self._tell(f"scheduler: a connection is closed that sent {line[:80]!r}")
         with self._changed:
             if state.worker is not None and state.worker not in self._finished:
                 self._failed = True
                 self._log(f"scheduler: the connection of worker {state.worker} is lost")
             self._changed.notify_all()
+
+    def _tell(self, what: str) -> None:
+        """Log what strangers have done, so often that they do not fill a disk."""
+        self._told += 1
+        if self._told <= _MOST_TOLD:
+            self._log(what)
+        if self._told == _MOST_TOLD:
+            self._log("scheduler: no more of such lines are written")
 
     def _answer(
         self, line: dict[str, str], state: "_Connection", connection: socket.socket

@@ -22,6 +22,7 @@ from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_choice
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
+from shardwright.runtime.encrypted.door import BACKLOG
 from shardwright.server import context
 from shardwright.server.callers import Caller
 from shardwright.server.checkpoints import Checkpoints
@@ -178,7 +179,7 @@ def join_encrypted() -> None:
         raise ModelError("the variable `MS_ROLE` is `MS_PSERVER`, expected MS_SCHED or MS_WORKER")
     if roles.role == SCHEDULER:
         raise SystemExit(schedule(how, roles, security))
-    with socket.create_server((_own_host(roles), 0)) as listener:
+    with socket.create_server((_own_host(roles), 0), backlog=BACKLOG) as listener:
         _PART.member = _linked(listener, how, roles, security)
 
 
