@@ -1,5 +1,6 @@
 """Files made to do harm, and the commands of people who were given them."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -482,6 +483,13 @@ def _bombs() -> Iterator[tuple[str, tuple[str, ...], Make]]:
     yield "YAML with ten lines of aliases", (*on, "a.yaml"), _file("a.yaml", _aliases())
     yield "YAML that holds itself", (*on, "a.yaml"), _file("a.yaml", "a: &a [1, *a]")
     yield "YAML nested 10^5 deep", (*on, "a.yaml"), _file("a.yaml", deep)
+    yield (
+        "YAML with a number of 10^6 digits",
+        (*on, "a.yaml"),
+        _file("a.yaml", f"a: 0x{'f' * 10**6}"),
+    )
+    sixty = ":".join(["59"] * 200_000)
+    yield "YAML with a time of 200,000 parts", (*on, "a.yaml"), _file("a.yaml", f"a: {sixty}")
     names = [f"f{i}" for i in range(32)]
     doubling = _functions(names, lambda i: [f"f{i - 1}"] * 2 if i else ["Relu"])
     yield "ONNX functions that double 31 times", _ONNX, doubling
@@ -493,6 +501,7 @@ def _bombs() -> Iterator[tuple[str, tuple[str, ...], Make]]:
     text = "graph g {\n  input x: f32[4]\n  y: f32[4] = relu(x) {a=%s}\n  return y\n}\n"
     opt = ("opt", "--passes", "canonicalize", "a.ir")
     yield "a graph's text nested 10^5 deep", opt, _file("a.ir", text % deep)
+    yield "a graph's text with a mapping", opt, _file("a.ir", text % "{1: {2: {}}}")
     yield "a graph's text with a sum of 10^5", opt, _file("a.ir", text % "+".join(["1"] * _BIG))
     config = (*_FIT, "config.json")
     yield "config.json nested 10^5 deep", config, _file("config.json", '{"a": ' + deep + "}")
@@ -505,7 +514,13 @@ def _bombs() -> Iterator[tuple[str, tuple[str, ...], Make]]:
     yield "TOML nested 10^5 deep", (*_FIT, "job.toml"), _file("job.toml", f"a = {deep}")
     dotted = ".".join("a" * _BIG) + " = 1"
     yield "TOML with a key of 10^5 parts", (*_FIT, "job.toml"), _file("job.toml", dotted)
+    many = "".join(f"{'.'.join('a' * 900)}.b{i} = 1\n" for i in range(3000))
+    yield "TOML with 3,000 keys of 900 parts", (*_FIT, "job.toml"), _file("job.toml", many)
+    tables = _file("job.toml", f"[[{'.'.join('a' * 900)}]]\n")
+    yield "TOML with 900 tables within each other", (*_FIT, "job.toml"), tables
     flags = (*_FIT, "run.sh")
+    slashes = "\\" * 10**6 + f"\ntorchrun pretrain_gpt.py {_FLAGS.format(layers=2)}\n"
+    yield "a Megatron script with 10^6 backslashes", flags, _file("run.sh", slashes)
     doubled = "A0=x\n" + "".join(f"A{i}=$A{i - 1}$A{i - 1}\n" for i in range(1, 40))
     script = f"{doubled}torchrun pretrain_gpt.py {_FLAGS.format(layers=2)} --tag $A39\n"
     yield "a Megatron script that doubles 39 times", flags, _file("run.sh", script)
@@ -517,13 +532,55 @@ def _bombs() -> Iterator[tuple[str, tuple[str, ...], Make]]:
     yield "a Megatron script with 9**9**9", flags, _file("run.sh", script)
 
 
+def _lease(put: Callable[[Path], object]) -> Make:
+    """Put something in the place of the lease of a folder of checkpoints."""
+
+    def make(folder: Path) -> None:
+        (folder / "saved/.lease").unlink(missing_ok=True)
+        put(folder / "saved/.lease")
+
+    return make
+
+
+def _leases() -> Iterator[tuple[str, Make]]:
+    yield "the lease is a pipe", _lease(os.mkfifo)
+    yield "the lease is a folder", _lease(os.mkdir)
+    yield "the lease is a link out of the folder", _lease(_to("../secret"))
+    yield "the lease is a link to /dev/zero", _lease(_to("/dev/zero"))
+
+
+def _data_to_train_on() -> Iterator[tuple[str, Make]]:
+    yield "a packed file that is 2^31 bytes long when read", _packed
+    for name, put in (("a pipe", os.mkfifo), ("a folder", os.mkdir), ("2^40 bytes", _sparse)):
+        yield f"images that are {name}", _images(put)
+
+
+def _images(put: Callable[[Path], object]) -> Make:
+    def make(folder: Path) -> None:
+        (folder / "data").mkdir()
+        put(folder / "data/train-images-idx3-ubyte")
+        (folder / "data/train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\1\0\0\0\0")
+
+    return make
+
+
+def _packed(folder: Path) -> None:
+    (folder / "data").mkdir()
+    block = gzip.compress(bytes(2**24))
+    (folder / "data/train-images-idx3-ubyte.gz").write_bytes(block * 128)
+
+
 def cases() -> list[Case]:
     """Return all cases, a group after the other."""
     npz = (*_PLAN, "--resume", "state.npz")
+    goes_on = (*_PLAN, "--resume", "saved", "--checkpoints", "saved")
+    data = (*_PLAN, "--data", "data")
     return [
         *(Case("plans", name, _PLAN, make) for name, make in _plans()),
         *(Case("external data of ONNX", name, _ONNX, make) for name, make in _data()),
         *(Case("bombs", name, command, make) for name, command, make in _bombs()),
         *(Case("checkpoints", name, _RESUME, make) for name, make in _checkpoints()),
         *(Case("checkpoints", name, npz, make) for name, make in _arrays()),
+        *(Case("checkpoints", name, goes_on, make) for name, make in _leases()),
+        *(Case("data", name, data, make) for name, make in _data_to_train_on()),
     ]

@@ -339,8 +339,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("forms", nargs="*", metavar="FORM", help=", ".join(FORMS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signal", choices=[s.name for s in SIGNALS], help="writes no page")
     arguments = parser.parse_args()
     random.seed(arguments.seed)
+    for number in SIGNALS[1:]:  # in the background a shell lets them be ignored, by children, too
+        signal.signal(number, signal.SIG_DFL)
     results = []
     for name in arguments.forms or FORMS:
         with tempfile.TemporaryDirectory() as place:
@@ -349,11 +352,13 @@ def main() -> None:
             expected = unbroken.losses()
         for victim in FORMS[name].victims:
             for number in SIGNALS:
+                if arguments.signal not in (None, number.name):
+                    continue
                 with tempfile.TemporaryDirectory() as place:
                     result = trial(name, victim, number, expected, Path(place))
                 results.append(result)
                 print("right" if result.passed else "WRONG", result, flush=True)
-    if not arguments.forms:
+    if not arguments.forms and not arguments.signal:
         PAGE.write_text(page(results))
 
 

@@ -241,7 +241,8 @@ def _parse_attributes(text: str | None) -> Attributes:
         call = ast.parse(f"f({text})", mode="eval").body
         assert isinstance(call, ast.Call)
         read = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
-    except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
+        hash(tuple(read.values()))  # constants are: numbers, texts and tuples of them
+    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError, MemoryError):
         raise IRError(f"the attributes `{{{_beginning(text)}}}` cannot be read") from None
     return FrozenAttributes(read)
 

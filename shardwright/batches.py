@@ -17,11 +17,15 @@ import numpy as np
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.dataset import ArrayDataset, Cifar10Dataset, MnistDataset, digits
 from shardwright.ir.errors import ExecutionError, PackageError
+from shardwright.ir.files.reading import read_bytes
 from shardwright.operators.info import Array
 from shardwright.runtime.agreement import checksum
 
 _BYTES = 256  # tokens are bytes
 _FIXED_BATCHES = 4  # of random samples
+# Bytes of a text to train on: each is a token of 4 bytes, so 16 GiB of memory. Half would refuse
+# texts that a process still learns from; twice as many are more than most hosts hold.
+_MOST_TEXT = 2**32
 _PIXELS = 28  # along a side of MNIST's images
 
 
@@ -198,7 +202,7 @@ def _text(data: Path | None) -> bytes:
     if data is None:
         return "\n".join(topics[name] for name in sorted(topics)).encode()
     try:
-        return data.read_bytes()
+        return read_bytes(data, _MOST_TEXT)
     except OSError as error:
         reason = (error.strerror or "unknown").lower()
         raise ExecutionError(f"the text cannot be read: {reason}", str(data)) from error

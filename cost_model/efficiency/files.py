@@ -289,6 +289,8 @@ def _part_of_sheets(part: Any) -> Any:
 # file; a file of twice as many values is read for two seconds longer.
 _MOST_BYTES = 2**24
 _MOST_VALUES = 20_000
+# Characters of a number; a float has 25. Half would do, and twice as many change nothing.
+_MOST_DIGITS = 100
 
 
 @lru_cache(maxsize=64)  # a text of YAML takes longer to read than some searches
@@ -343,12 +345,23 @@ class _Loader(yaml.SafeLoader):
         self._sizes.setdefault(id(node), self._values - before)
         return node
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a number of so many characters at most: the work is their square."""
+        if len(node.value) > _MOST_DIGITS:
+            raise ValueError(f"a number has more than {_MOST_DIGITS} characters")
+        is_whole = node.tag.endswith(":int")
+        return (self.construct_yaml_int if is_whole else self.construct_yaml_float)(node)
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Return the next mapping as it is written, before others are merged into it."""
         node = super().compose_mapping_node(anchor)
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         given_once((key, None) for key in keys)
         return node
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
 
 def _check_numbers(content: Any, place: str, where: str) -> None:

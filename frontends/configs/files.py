@@ -17,7 +17,7 @@ from shardwright.frontends.configs import (
 from shardwright.frontends.configs.layouts import is_layouts
 from shardwright.frontends.configs.reading import Reading
 from shardwright.ir.errors import ModelError
-from shardwright.ir.files.reading import TooDeepError, from_json, read_text
+from shardwright.ir.files.reading import TooDeepError, check_depth, from_json, read_text
 from shardwright.ir.values import given_once
 
 _MODELS = (".json", ".toml", ".sh", ".args")
@@ -115,13 +115,23 @@ def _read(
 # Of a line: tables within tables have a dot each, and the parser's memory is their square. Lists of
 # numbers have some ten; half would refuse no known file, twice as many take four times the memory.
 _MOST_DOTS = 1000
+# Of all lines, each the square of its dots: what the parser does for tables within tables. A file
+# of 10,000 lines with ten dots each has a quarter; twice as much takes twice the half second.
+_MOST_WORK = 4 * _MOST_DOTS**2
 
 
 def _from_toml(text: str) -> dict[str, Any]:
+    work = 0
     for number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > _MOST_DOTS:
+        dots = line.count(".")
+        work += dots**2
+        if dots > _MOST_DOTS:
             raise ValueError(f"line {number} has more than {_MOST_DOTS:,} dots")
-    return tomllib.loads(text)
+        if work > _MOST_WORK:
+            raise ValueError(f"the lines up to {number} have too many dots: tables within tables")
+    found = tomllib.loads(text)
+    check_depth(found)
+    return found
 
 
 _from_json = partial(from_json, pairs=given_once)

@@ -13,6 +13,7 @@ _DEPTH = 8  # depth to which variables stand in variables
 # Characters of a script with its variables written out. Published scripts have some 10,000; half
 # would refuse none of them, and twice as many take twice the memory before a script is refused.
 _LONGEST = 10_000_000
+_MOST = 2**18  # characters as it is written: they are read one by one, a million in four seconds
 _DIGITS = 100  # most digits of a number in a computation; sizes have at most 20
 
 
@@ -51,6 +52,8 @@ def flags_of(reading: Reading, text: str) -> dict[str, object]:
     ModelError
         If the text cannot be read.
     """
+    if len(text) > _MOST:
+        raise reading.error(f"it has {len(text):,} characters, expected at most {_MOST:,}")
     lines = _joined(text)
     variables = _Variables(reading)
     found: dict[str, object] = {}

@@ -65,9 +65,10 @@ def is_name(text: str) -> bool:
 
 
 def member(folder: Path, name: str) -> Path:
-    """Return where the file of a name is now."""
-    complete = folder / _WRITTEN / name
-    return complete if os.path.lexists(complete) else folder / name
+    """Return where the file of a name is now; not where a link in place of the new ones leads."""
+    stage = folder / _WRITTEN
+    is_there = os.path.lexists(stage / name) and not stage.is_symlink()
+    return (stage if is_there else folder) / name
 
 
 def exchange(folder: Path, files: Mapping[str, bytes], obsolete: Iterable[str]) -> None:

@@ -127,6 +127,18 @@ def from_json(
         found = json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
         raise TooDeepError("it is nested too deeply") from None
+    check_depth(found)
+    return found
+
+
+def check_depth(found: Any) -> None:
+    """Refuse lists and mappings within each other that are nested more deeply than any known.
+
+    Raises
+    ------
+    ValueError
+        If they are (`TooDeepError`), or hold half a character.
+    """
     level = [found]
     for _ in range(DEEPEST + 1):
         # Half a character can be written as an escape, and not be written to any file again.
@@ -136,7 +148,7 @@ def from_json(
                 raise ValueError("it holds half a character (a lone surrogate)")
         level = [part for part in level if isinstance(part, dict | list)]
         if not level:
-            return found
+            return
         level = [x for part in level for x in (part.values() if isinstance(part, dict) else part)]
     raise TooDeepError("it is nested too deeply")
 

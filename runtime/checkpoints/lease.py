@@ -5,7 +5,10 @@ completes or removes a checkpoint. A process of an earlier start that was stoppe
 its launcher, and goes on later finds another name there and is refused.
 """
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -53,6 +56,8 @@ def take(folder: Path, start: Start) -> None:
         holder = _holder(folder)
         if start.launch and holder is not None and holder.launch == start.launch:
             _check(holder.number <= start.number, folder)
+        if os.path.lexists(folder / LEASE) and not _is_regular(folder / LEASE):
+            raise OSError(errno.EINVAL, f"`{LEASE}` is a folder, a link, a pipe or a device")
         text = json.dumps(asdict(start))
         write_file(folder / LEASE, text.encode(), "the lease", _is_lease)
 
@@ -78,6 +83,10 @@ def _check(is_ours: bool, folder: Path) -> None:
             str(folder),
             "end this process, or name another folder",
         )
+
+
+def _is_regular(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def _is_lease(path: Path) -> bool:

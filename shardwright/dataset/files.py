@@ -11,6 +11,7 @@ from shardwright.dataset.dataset import Sample
 from shardwright.dataset.profile import PROFILE
 from shardwright.dataset.sources import NumberedSource
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files.reading import open_file, read_bytes
 from shardwright.ir.optional import optional
 from shardwright.ir.values import check_flag, wrong_value
 from shardwright.operators.info import Array
@@ -33,7 +34,7 @@ def decoded(data: Array, place: str = "a picture") -> Array:
     try:
         with images.open(io.BytesIO(np.asarray(data).tobytes())) as picture:
             return np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, images.DecompressionBombError) as error:
         raise ModelError(f"the picture cannot be decoded: {error}", place) from None
 
 
@@ -97,7 +98,7 @@ class ImageFolderDataset(NumberedSource):
         path, label = self._files[key]
         with PROFILE.step("read"):
             try:
-                data = np.frombuffer(path.read_bytes(), np.uint8)
+                data = np.frombuffer(read_bytes(path), np.uint8)
             except OSError as error:
                 reason = (error.strerror or "unknown").lower()
                 raise ModelError(f"the picture cannot be read: {reason}", str(path)) from None
@@ -147,7 +148,7 @@ class TextFileDataset(NumberedSource):
         """Return the line of a number."""
         path = self._paths[self._file_of[key]]
         begin, end = int(self._begins[key]), int(self._ends[key])
-        with PROFILE.step("read"), path.open("rb") as file:
+        with PROFILE.step("read"), open_file(path) as file:
             file.seek(begin)
             line = file.read(end - begin)
         try:
@@ -160,7 +161,7 @@ def _lines(path: Path) -> tuple[Array, Array]:
     """Return where the lines of a file begin and end; read in blocks."""
     ends, size, last = [], 0, b"\n"
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while block := file.read(_BLOCK):
                 ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + size)
                 size, last = size + len(block), block[-1:]

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.ir.errors import OptionError, PlanError
-from shardwright.ir.files.reading import read_bytes
+from shardwright.ir.files.reading import open_file, read_bytes
 from shardwright.ir.files.writing import check_file, replacing
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
@@ -49,7 +49,7 @@ _VARINT, _BYTES = 0, 2  # wire types
 
 def is_ckpt(path: Path) -> bool:
     """Return whether a file may be MindSpore's: its first message is a tagged value."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         head = file.read(64)
     try:
         for number, _, value in _fields(memoryview(head), whole=False):

@@ -10,6 +10,7 @@ from pathlib import Path
 from shardwright.compiler.compiled import Compiled
 from shardwright.frontends.configs.strategy_map import ranks_message, read_ranks
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files.reading import read_bytes
 from shardwright.ir.files.writing import write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.values import check_type
@@ -26,7 +27,7 @@ def save_group_info(found: Compiled, devices: int, rank: int) -> None:
 
 
 def _is_of_groups(path: Path) -> bool:
-    return bool(read_ranks(path.read_bytes()))
+    return bool(read_ranks(read_bytes(path)))
 
 
 def equal_ranks(program: Graph, devices: int, rank: int) -> list[int]:
@@ -71,7 +72,7 @@ def restore_group_info_list(group_info_file_name: str) -> list[int]:
             group_info_file_name,
             hint=f"set the environment variable `{_VARIABLE}` to it, and compile a network",
         )
-    ranks = read_ranks(path.read_bytes())
+    ranks = read_ranks(read_bytes(path))
     if not ranks:
         raise ModelError("the file is no file of groups (protobuf `ParallelGroupMap`)", str(path))
     return ranks
