@@ -239,7 +239,7 @@ def _property(case: ET.Element, name: str) -> int:
 def reason(message: str) -> str:
     """Return a message in one line, without the numbers and names that differ between tests."""
     line = message.replace("\n", " ").replace("shardwright.mindspore.common.api.", "")
-    line = re.sub(r"\(in .*$|0x\w+", "", line.replace("shardwright.ir.errors.", ""))
+    line = re.sub(r"\(in .*$|\(/.*$|0x\w+", "", line.replace("shardwright.ir.errors.", ""))
     line = re.sub(r"`\w+_\d+`", "`...`", line)
     return re.sub(r"\d+", "N", line).replace("|", "\\|").strip()[:110]
 
