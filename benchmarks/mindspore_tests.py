@@ -30,6 +30,7 @@ _KINDS = {
     "a strategy": r"strateg[\s\S]*assert",
     "something else": r"assert",
 }
+_SHOWN = 110  # characters of a reason: half hide what is wrong, twice as many fill two lines
 _PARTS = 24  # of the files, each run by a process of its own
 PARALLEL = Path("tests/ut/python/parallel")
 LOSS = """
@@ -241,7 +242,8 @@ def reason(message: str) -> str:
     line = message.replace("\n", " ").replace("shardwright.mindspore.common.api.", "")
     line = re.sub(r"\(in .*$|\(/.*$|0x\w+", "", line.replace("shardwright.ir.errors.", ""))
     line = re.sub(r"`\w+_\d+`", "`...`", line)
-    return re.sub(r"\d+", "N", line).replace("|", "\\|").strip()[:110]
+    line = re.sub(r"\d+", "N", line).replace("|", "\\|").strip()
+    return line if len(line) < _SHOWN else line[:_SHOWN].rpartition(" ")[0].strip()
 
 
 def page(found: dict[str, File], files: int) -> str:
