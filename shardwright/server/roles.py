@@ -344,17 +344,21 @@ class _Server:
         )
         self.answers.number, self.member = member.number, member
         say(f"server {member.number}: listening at {_own_host(roles)}:{self.service.port}")
-        why = self._followed(member)
-        store = self.answers.store
         try:
+            why = self._followed(member)
+            store = self.answers.store
             if store is not None:
                 if why:
                     store.fail(why)
                 if not store.wanted:
                     store.save()
-        finally:
-            self.service.stop()
-            member.leave()
+        except BaseException:  # an interrupt: workers see that it is lost, and its threads end
+            self.service.stop(0)
+            if self.answers.store is not None:
+                self.answers.store.fail("this server ends early")
+            raise
+        self.service.stop()
+        member.leave()
         say(f"server {member.number}: {why or 'the workers have ended'}")
         return int(bool(why))
 

@@ -180,7 +180,7 @@ SERVERS = (
     Planted(
         "a server that comes back begins anew",
         f"{_SERVER}.checkpoints:Checkpoints.begin",
-        "if self.path.exists():",
+        "if known is not None:",
         "if False:",
     ),
     Planted(
