@@ -67,6 +67,7 @@ from shardwright.runtime.checkpoints import (
     Progress,
     begin_writing,
     check_keeping,
+    check_newest,
     check_program,
     is_sliced,
     load_slices,
@@ -286,6 +287,7 @@ def run(
     _check_saving(save, folder, save_every, keep, communicator)
     opened = _opened(resume)
     seed, samples = _drawn(plan, data, seed, opened)  # a mistake takes the folder from nobody
+    check_newest(folder, resume, opened)
     writer = _writer(folder, plan, communicator, keep, opened)
     opened = _opened(resume, communicator)  # an earlier start may have written until now
     before = 0 if opened is None else opened.manifest.progress.step

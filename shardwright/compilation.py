@@ -58,6 +58,11 @@ class Compilation:
         return self.compiled.trace
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether the user ended the search; the plan is the best until then."""
+        return self.search_trace is not None and self.search_trace.is_interrupted
+
+    @property
     def objectives(self) -> Mapping[str, float]:
         """Cost of the best plan found on each shape of the mesh, where several were searched."""
         return self._by_shape(SearchTrace.best_by_shape)

@@ -29,7 +29,7 @@ from shardwright.tools.documents import (
     timeline_of,
 )
 from shardwright.tools.fit.choice import add_robust, choose_robust
-from shardwright.tools.main import UsageError
+from shardwright.tools.main import INTERRUPTED, UsageError
 from shardwright.tools.options import (
     HTML,
     add_compile_options,
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_trained(compilation.plan.model)
         if page is not None:
             print_line("page", str(page))
-    return 0
+    return INTERRUPTED if compilation.is_interrupted else 0
 
 
 def _check_files(

@@ -9,12 +9,15 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import TextIOWrapper
+from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 from shardwright import __version__
@@ -114,6 +117,7 @@ _WIDTH, _HELP_COLUMN = 100, 30
 # Exit codes; see `main`.
 _MISTAKE, _INFEASIBLE, _NOT_FOUND, INTERRUPTED, _BROKEN_PIPE = 2, 3, 4, 130, 141
 # What launchers call the rank of a process.
+_OWN_SIGNALS = ("run", "launch")  # commands that end what they have begun, and save it
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MS_NODE_ID")
 
 
@@ -198,6 +202,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _MISTAKE
 
 
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Treat the signals to terminate and to hang up as interrupts, where nobody else does."""
+
+    def raise_interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, raise_interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
 def say(text: str) -> None:
     """Write a line to standard error."""
     if sys.stderr is not None:  # it is None where a program is started with it closed
@@ -267,7 +292,10 @@ def _dispatch(given: list[str]) -> int:
     if known.command is None:
         overview.print_help()
         return 0
-    return run(arguments)
+    if known.command in _OWN_SIGNALS:
+        return run(arguments)
+    with terminated_as_interrupted():
+        return run(arguments)
 
 
 def _parsed(

@@ -77,7 +77,7 @@ class OuterRun:
         check_bounds(tried)
         late = search.is_cut_short
         if search.is_interrupted:
-            trace = SearchTrace(tried, best.configuration, plans)
+            trace = SearchTrace(tried, best.configuration, plans, is_interrupted=True)
             return _answer(best.found.plan, trace, INTERRUPTED)
         trace = SearchTrace(tried, best.configuration, plans, points, late)
         left = any(item.outcome == "left" for item in tried)

@@ -107,6 +107,8 @@ class SearchTrace:
         The best plans within other memory limits, by rising limit; empty unless asked for.
     is_cut_short : bool
         Whether the budget ended the search, or that of a configuration.
+    is_interrupted : bool
+        Whether the user ended it.
     """
 
     tried: tuple[Tried, ...]
@@ -114,6 +116,7 @@ class SearchTrace:
     plans: tuple[RankedPlan, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = field(default=())
     is_cut_short: bool = False
+    is_interrupted: bool = False
 
     @property
     def lower_bound(self) -> float:

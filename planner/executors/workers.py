@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from signal import SIG_IGN, SIGINT, signal
+from signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM, signal
 from typing import Any, Protocol
 
 from shardwright.ir.errors import ShardwrightError
@@ -108,6 +108,8 @@ _RUNS: list[Run] = []  # in a process that was forked: what runs its tasks
 def _begin(run: Run, ended: Connection, alive: Connection) -> None:
     """Prepare a process that was forked: it ends when the one that forked it closes `alive`."""
     signal(SIGINT, SIG_IGN)  # the terminal's interrupt is for the process that has the answers
+    for number in (SIGTERM, SIGHUP):  # whoever ends a worker ends it
+        signal(number, SIG_DFL)
     alive.close()
     _RUNS[:] = [run]
     threading.Thread(target=_end_after, args=(ended,), daemon=True).start()

@@ -27,6 +27,7 @@ from shardwright.runtime.checkpoints.runs import (
     KEPT,
     begin_writing,
     check_keeping,
+    check_newest,
     open_agreed,
     take_folder,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Writing",
     "begin_writing",
     "check_keeping",
+    "check_newest",
     "check_program",
     "is_sliced",
     "is_within",

@@ -160,5 +160,36 @@ def check_own(directory: Path, run: str | None) -> None:
             )
 
 
+def check_newest(directory: Path | None, resume: Path | None, found: Checkpoint | None) -> None:
+    """Refuse to write older checkpoints into a folder than are there.
+
+    The next start would go on from the later ones, which stay.
+
+    Parameters
+    ----------
+    directory : Path or None
+        The folder to which the run writes.
+    resume : Path or None
+        From where it goes on: the newest one of that folder is never older.
+    found : Checkpoint or None
+        The checkpoint that is there.
+
+    Raises
+    ------
+    OutputError
+        If one is of a later step than that from which the run goes on.
+    """
+    if directory is None or found is None or resume == directory:
+        return
+    for step, path in checkpoints_in(directory):
+        if step > found.manifest.progress.step:
+            raise OutputError(
+                f"the checkpoints cannot be written: the training goes on from "
+                f"`{found.path.name}`, and a later one is there",
+                str(path),
+                "move it, or name another folder",
+            )
+
+
 def _is_name(text: str) -> bool:
     return len(text) == 16 and set(text) <= set("0123456789abcdef")

@@ -214,7 +214,7 @@ class CheckpointWriter:
                         complete(aside, how, self._graph, progress, tensors_of, _files(found))
                         self.latest = how.directory / name
                         STANDING.note_checkpoint(self.latest)
-                        forget(how)
+                        forget(how, progress.step)
                 finally:
                     discard(aside)  # of a start that is refused
 
@@ -327,11 +327,12 @@ def _check_replaceable(target: Path, run: str) -> None:
     raise OutputError(f"the checkpoint cannot be written: {what}", str(target), hint)
 
 
-def forget(how: Writing) -> None:
-    """Remove the oldest checkpoints of the run, beyond those that are kept."""
+def forget(how: Writing, step: int) -> None:
+    """Remove the oldest checkpoints of the run up to a step, beyond those that are kept."""
     if not how.keep:
         return
-    own = [path for _, path in checkpoints_in(how.directory) if run_of(path) == how.run]
+    known = checkpoints_in(how.directory)
+    own = [path for at, path in known if at <= step and run_of(path) == how.run]
     for path in own[: -how.keep]:
         _remove(path, how.run)
 

@@ -27,6 +27,7 @@ from shardwright.runtime.checkpoints import (
     Start,
     begin_writing,
     check_keeping,
+    check_newest,
     is_within,
     load_slices,
     newest,
@@ -154,7 +155,9 @@ class Checkpoints(Callback):
             return start, newest(path) or (None if resume is True else path)
 
         self._start, found = look() if processes() is None else from_first(look, Start)
-        return None if found is None else open_checkpoint(found)
+        begun = None if found is None else open_checkpoint(found)
+        check_newest(self.directory, path, begun)
+        return begun
 
     # Writing
 

@@ -42,6 +42,7 @@ COMPILE_KEYS = {
     "cluster",
     "mesh",
     "how",
+    "interrupted",
     "reason",
     "overlapped_step_seconds",
     "step_interval",

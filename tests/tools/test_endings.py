@@ -1,5 +1,6 @@
 """How commands end: versions, pipes, interrupts, and what a training run saves on the way."""
 
+import json
 import os
 import platform
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import shardwright
 from shardwright.compiler.plans import timeline
 from shardwright.ir.versions import PACKAGES
+from shardwright.planner.choice.best_first import BestFirst
 from shardwright.runtime import capacity, checkpoint
 from shardwright.runtime.executor import Executor
 from shardwright.tools.main import main
@@ -107,25 +109,47 @@ def test_a_terminal_without_the_characters(here):
 # Interrupts
 
 
-def interrupting(function, at=1):
-    """Return the function, with an interrupt of the user before its call with this number."""
+def interrupting(function, at=1, number=signal.SIGINT):
+    """Return the function, with a signal to this process before its call with this number."""
     calls = 0
 
     def call(*arguments, **options):
         nonlocal calls
         calls += 1
         if calls == at:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return function(*arguments, **options)
 
     return call
 
 
-def test_an_interrupt_while_compiling(capsys, here, monkeypatch):
-    monkeypatch.setattr(timeline, "with_window", interrupting(timeline.with_window))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_while_compiling(number, capsys, here, monkeypatch):
+    stopped = interrupting(timeline.with_window, number=number)
+    monkeypatch.setattr(timeline, "with_window", stopped)
     arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
     assert run(capsys, *arguments) == (130, "interrupted")
     assert names(here) == []
+    assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_search_writes_the_plan_that_there_is(number, here, capsys, monkeypatch):
+    find = BestFirst._next
+
+    def interrupted_with_a_plan(search):
+        if search.best is not None:
+            os.kill(os.getpid(), number)
+        return find(search)
+
+    monkeypatch.setattr(BestFirst, "_next", interrupted_with_a_plan)
+    options = ["--mesh", "search", "--micro-batches", "search", "--out", "plan", "--json"]
+    code = main(["compile", MLP, "--devices", "2", "--workers", "1", *options])
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["interrupted"]) == (130, True)
+    assert told["how"].endswith("; interrupted")
+    assert told["lower_bound"] <= told["objective"]
+    assert shardwright.prove(shardwright.read_plan("plan")).proven
 
 
 def test_an_interrupt_of_a_run_that_saves_nothing(plan, capsys, monkeypatch):

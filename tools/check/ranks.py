@@ -118,6 +118,8 @@ class Processes:
 def _serve(connection: Connection, parent: int, start: _Start, arguments: tuple[Any, ...]) -> None:
     """Answer requests until the parent ends this process, or is gone itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever ends a rank ends it
+        signal.signal(number, signal.SIG_DFL)
     sys.stdout = sys.stderr  # the answer of the command is alone on the output
     logging.getLogger("torch").setLevel(logging.ERROR)  # gloo makes do with slower collectives
     torch.set_num_threads(1)

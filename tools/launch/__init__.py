@@ -13,10 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from shardwright.communication.processes import FAST_VARIABLE
 from shardwright.communication.rendezvous import Meeting, Scheduler
@@ -28,7 +27,13 @@ from shardwright.server.scheduler import WORKER
 from shardwright.tools.launch.owned import owned
 from shardwright.tools.launch.servers import Run
 from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
-from shardwright.tools.main import INTERRUPTED, UsageError, add_number, say
+from shardwright.tools.main import (
+    INTERRUPTED,
+    UsageError,
+    add_number,
+    say,
+    terminated_as_interrupted,
+)
 
 _WORKER = "shardwright.tools.launch.worker"
 _PAUSE = 0.1  # seconds between two looks at the ranks and a log
@@ -246,7 +251,7 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
         arguments.server_restarts,
     )
     printed, path = 0, run.log(WORKER, 0)
-    with _terminated_as_interrupted():
+    with terminated_as_interrupted():
         try:
             run.start()
             while run.goes_on():
@@ -336,7 +341,7 @@ def _ended(
     printed = path.stat().st_size if path.exists() else 0
     stuck: str | None = None
     try:
-        with _terminated_as_interrupted():
+        with terminated_as_interrupted():
             while stuck is None and any(p.poll() is None for p in processes.values()):
                 if any(process.poll() for process in processes.values()):
                     break  # the others cannot go on without it
@@ -381,7 +386,7 @@ def _interrupted(
     supervisor.ask_to_end()
     deadline = time.monotonic() + grace
     try:
-        with _terminated_as_interrupted():
+        with terminated_as_interrupted():
             while any(process.poll() is None for process in processes.values()):
                 printed = _print_from(path, printed)
                 supervisor.look()
@@ -395,27 +400,6 @@ def _interrupted(
     newest = supervisor.checkpoint
     say("interrupted" + (f"; the newest checkpoint is {newest}" if newest else ""))
     return INTERRUPTED
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Treat the signals to terminate and to hang up as interrupts, where nobody else does."""
-
-    def raise_interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    taken = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-    for number in taken:
-        signal.signal(number, raise_interrupt)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
 
 
 def _end_all(supervisor: Supervisor, processes: Mapping[int, "subprocess.Popen[bytes]"]) -> None:

@@ -161,6 +161,18 @@ def test_the_newest_stay_and_files_of_others_too(tmp_path):
     assert not (tmp_path / "step-3").exists()
 
 
+def test_no_run_rotates_checkpoints_of_its_future(tmp_path):
+    communicator, state = LocalCommunicator(PLAIN.mesh), state_of(PLAIN)
+    writer = begin_writing(tmp_path, PLAIN, communicator, keep=0)
+    for step in (1, 2, 3):
+        writer.save(state, Progress(step=step))
+    writer.settle()
+    writer = begin_writing(tmp_path, PLAIN, communicator, keep=1, run=writer.how.run)
+    writer.save(state, Progress(step=2))
+    writer.settle()
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-2", "step-3"]
+
+
 def test_what_a_killed_run_left_is_removed_by_its_next_start(tmp_path):
     checkpoint = written(PLAIN, tmp_path)
     run = checkpoint.manifest.run

@@ -105,3 +105,15 @@ def test_a_start_that_has_lost_the_folder_stays_without_it(tmp_path, plan):
     assert losses_of(plan, 4, checkpoints=tmp_path, resume=tmp_path)
     with pytest.raises(OutputError, match="a later start of the training run writes there"):
         list(first)
+
+
+def test_a_run_from_an_older_checkpoint_writes_elsewhere(tmp_path, plan):
+    """What it wrote would be rotated away, or never be continued."""
+    folder, losses = tmp_path / "a", losses_of(plan, 6)
+    assert losses_of(plan, 4, checkpoints=folder, save_every=1, keep=0) == losses[:4]
+    older = {"resume": folder / "step-2", "keep": 1}
+    message = "the training goes on from `step-2`, and a later one is there"
+    with pytest.raises(OutputError, match=message):
+        losses_of(plan, 2, checkpoints=folder, **older)
+    assert losses_of(plan, 2, checkpoints=tmp_path / "b", **older) == losses[2:4]
+    assert losses_of(plan, 2, checkpoints=folder, resume=folder / "step-4") == losses[4:]

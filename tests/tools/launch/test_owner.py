@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from faults import processes_in
 
-from shardwright.tools.launch import _terminated_as_interrupted
+from shardwright.tools.launch import terminated_as_interrupted
 from shardwright.tools.launch.supervision import Supervisor
 from tests.shardwright.scripts.launching import needs_mpi
 from tests.shardwright.server.runs import free_port, needs_grpc
@@ -87,11 +87,11 @@ def test_all_that_a_launcher_has_started_ends_with_it(processes, number, tmp_pat
 def test_signals_that_end_a_launcher_are_interrupts_unless_they_are_ignored(number):
     before = signal.getsignal(number)
     try:
-        with pytest.raises(KeyboardInterrupt), _terminated_as_interrupted():
+        with pytest.raises(KeyboardInterrupt), terminated_as_interrupted():
             signal.raise_signal(number)
         signal.signal(number, signal.SIG_IGN)  # as `nohup` does
         if number == signal.SIGHUP:
-            with _terminated_as_interrupted():
+            with terminated_as_interrupted():
                 signal.raise_signal(number)
     finally:
         signal.signal(number, before)
