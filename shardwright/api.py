@@ -67,8 +67,8 @@ from shardwright.runtime.checkpoints import (
     Progress,
     begin_writing,
     check_keeping,
-    check_newest,
     check_program,
+    checked_newest,
     is_sliced,
     load_slices,
     open_agreed,
@@ -285,9 +285,8 @@ def run(
     communicator = communicator or LocalCommunicator(plan.mesh)
     check_capacity(plan.program, communicator.ranks)
     _check_saving(save, folder, save_every, keep, communicator)
-    opened = _opened(resume)
+    opened = checked_newest(folder, resume, _opened(resume))
     seed, samples = _drawn(plan, data, seed, opened)  # a mistake takes the folder from nobody
-    check_newest(folder, resume, opened)
     writer = _writer(folder, plan, communicator, keep, opened)
     opened = _opened(resume, communicator)  # an earlier start may have written until now
     before = 0 if opened is None else opened.manifest.progress.step

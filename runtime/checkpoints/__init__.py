@@ -27,7 +27,7 @@ from shardwright.runtime.checkpoints.runs import (
     KEPT,
     begin_writing,
     check_keeping,
-    check_newest,
+    checked_newest,
     open_agreed,
     take_folder,
 )
@@ -44,8 +44,8 @@ __all__ = [
     "Writing",
     "begin_writing",
     "check_keeping",
-    "check_newest",
     "check_program",
+    "checked_newest",
     "is_sliced",
     "is_within",
     "load_slices",

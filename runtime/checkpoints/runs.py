@@ -160,8 +160,10 @@ def check_own(directory: Path, run: str | None) -> None:
             )
 
 
-def check_newest(directory: Path | None, resume: Path | None, found: Checkpoint | None) -> None:
-    """Refuse to write older checkpoints into a folder than are there.
+def checked_newest(
+    directory: Path | None, resume: Path | None, found: Checkpoint | None
+) -> Checkpoint | None:
+    """Return the checkpoint that a run goes on from; refuse to write older ones than are there.
 
     The next start would go on from the later ones, which stay.
 
@@ -180,7 +182,7 @@ def check_newest(directory: Path | None, resume: Path | None, found: Checkpoint 
         If one is of a later step than that from which the run goes on.
     """
     if directory is None or found is None or resume == directory:
-        return
+        return found
     for step, path in checkpoints_in(directory):
         if step > found.manifest.progress.step:
             raise OutputError(
@@ -189,6 +191,7 @@ def check_newest(directory: Path | None, resume: Path | None, found: Checkpoint 
                 str(path),
                 "move it, or name another folder",
             )
+    return found
 
 
 def _is_name(text: str) -> bool:

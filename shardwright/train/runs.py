@@ -27,7 +27,7 @@ from shardwright.runtime.checkpoints import (
     Start,
     begin_writing,
     check_keeping,
-    check_newest,
+    checked_newest,
     is_within,
     load_slices,
     newest,
@@ -156,8 +156,7 @@ class Checkpoints(Callback):
 
         self._start, found = look() if processes() is None else from_first(look, Start)
         begun = None if found is None else open_checkpoint(found)
-        check_newest(self.directory, path, begun)
-        return begun
+        return checked_newest(self.directory, path, begun)
 
     # Writing
 
