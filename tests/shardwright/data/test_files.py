@@ -3,7 +3,7 @@ import pytest
 
 import shardwright.dataset as ds
 from shardwright import mindspore
-from shardwright.dataset import transforms
+from shardwright.dataset import files, transforms
 from shardwright.ir.errors import ModelError, OptionError, PackageError
 from shardwright.mindspore.dataset import vision
 
@@ -38,10 +38,9 @@ def test_pictures_in_folders(folder):
 
 
 def test_each_rank_reads_its_files_only(folder, monkeypatch):
-    read = []
-    original = type(folder).read_bytes
+    read, original = [], files.read_bytes
     monkeypatch.setattr(
-        type(folder), "read_bytes", lambda path: (read.append(path.name), original(path))[1]
+        files, "read_bytes", lambda path: (read.append(path.name), original(path))[1]
     )
     dataset = ds.ImageFolderDataset(folder, num_shards=3, shard_id=1)
     assert len(list(dataset.samples(0))) == 2
