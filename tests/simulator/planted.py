@@ -102,8 +102,8 @@ STORAGE = (
     Planted(
         "readers do not look at what is complete first",
         f"{_FILES}.folders:member",
-        "if os.path.lexists(complete)",
-        "if False",
+        "if is_there else",
+        "if False else",
     ),
     Planted(
         "two writers are not kept apart",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.extent import first
 from tests.simulator.alone import digests_alone
-from tests.simulator.planted import STORAGE, first_seed
+from tests.simulator.planted import OWNERSHIP, SERVERS, STORAGE, first_seed
 from tests.simulator.storage import storage
 
 EACH = 50  # seeds in a test
@@ -36,3 +36,10 @@ def test_a_seed_leaves_no_file_open() -> None:
 @pytest.mark.parametrize("planted", first(4, STORAGE), ids=lambda planted: planted.what)
 def test_a_planted_bug_is_found(planted) -> None:
     assert first_seed(planted, storage, 1000) is not None
+
+
+@pytest.mark.parametrize("planted", [*STORAGE, *SERVERS, *OWNERSHIP], ids=lambda one: one.what)
+def test_every_bug_can_be_planted(planted) -> None:
+    """Those that fewer runs try, too, are changes of a line that the product has."""
+    with planted.inside():
+        pass
