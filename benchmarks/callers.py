@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import ROOT, processes_in
+from killed_runs import TRAINING
 from machine import machine
 from recording import recorded
 
@@ -51,36 +52,6 @@ sys.path.append({str(Path(__file__).parent)!r})
 import recording
 if os.environ["MS_ROLE"] == "MS_WORKER":
     recording.record_all()
-"""
-TRAINING = """
-import time
-import numpy as np
-import shardwright.mindspore as ms
-from shardwright.mindspore import nn
-from shardwright.mindspore.communication import get_group_size, get_rank, init
-
-CONTEXT
-init()
-random = np.random.default_rng(0)
-x = random.normal(size=(320, 16)).astype(np.float32)
-data = {"x": x, "y": (x.sum(1) > 0).astype(np.int32)}
-shard = {"num_shards": int(get_group_size()), "shard_id": int(get_rank())}
-dataset = ms.dataset.NumpySlicesDataset(data, shuffle=False, **shard).batch(8)
-ms.set_seed(1)
-net = nn.SequentialCell(nn.Dense(16, 32, activation="relu"), nn.Dense(32, 2))
-SERVED
-optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-model = ms.Model(net, nn.CrossEntropyLoss(), optimizer)
-
-
-class Tell(ms.train.Callback):
-    def step_end(self, run):
-        time.sleep(SLEEP)
-        loss = float(np.asarray(run.original_args().net_outputs))
-        print(f"step {run.original_args().cur_step_num} {loss.hex()}", flush=True)
-
-
-model.train(EPOCHS, dataset, callbacks=[Tell()])
 """
 _TLS = 'config_file_path="certificates/security.json", server_password="s", client_password="c"'
 _PARALLEL = "ms.set_auto_parallel_context(parallel_mode='data_parallel', gradients_mean=True)"

@@ -30,14 +30,14 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EPOCHS, SLEEP = 3, 0.05  # seconds between two steps
 GRACE, AFTER = 5.0, 10.0  # seconds: to save in, and in which all must have ended after that
 LONGEST = 180.0  # seconds that a run may take to its end on a busy machine
-SERVED = """
+TRAINING = """
 import time
 import numpy as np
 import shardwright.mindspore as ms
 from shardwright.mindspore import nn
 from shardwright.mindspore.communication import get_group_size, get_rank, init
 
-ms.set_ps_context(enable_ps=True)
+CONTEXT
 init()
 random = np.random.default_rng(0)
 x = random.normal(size=(320, 16)).astype(np.float32)
@@ -46,7 +46,7 @@ shard = {"num_shards": int(get_group_size()), "shard_id": int(get_rank())}
 dataset = ms.dataset.NumpySlicesDataset(data, shuffle=False, **shard).batch(8)
 ms.set_seed(1)
 net = nn.SequentialCell(nn.Dense(16, 32, activation="relu"), nn.Dense(32, 2))
-net.set_param_ps()
+SERVED
 optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
 model = ms.Model(net, nn.CrossEntropyLoss(), optimizer)
 
@@ -60,6 +60,9 @@ class Tell(ms.train.Callback):
 
 model.train(EPOCHS, dataset, callbacks=[Tell()])
 """
+SERVED = TRAINING.replace("CONTEXT", "ms.set_ps_context(enable_ps=True)").replace(
+    "SERVED", "net.set_param_ps()"
+)
 
 
 RESUMED = SCRIPT.replace("keep=2", "keep=2, resume=True")

@@ -14,6 +14,7 @@ So a part needs no name of a cell, and is found in imported models as in those o
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Final
 
@@ -47,6 +48,11 @@ class Block:
     nodes: tuple[Node, ...]
     residual: frozenset[str]
 
+    @cached_property
+    def names(self) -> _Names:
+        """The names of its operators."""
+        return {node.name for node in self.nodes}
+
     @property
     def branches(self) -> Iterator[_Names]:
         """The operators of each branch, from its first reader of a residual value to its sum."""
@@ -57,11 +63,10 @@ class Block:
 
     def before(self, names: Iterable[str], until: frozenset[str] = frozenset()) -> _Names:
         """Return the producers of values in the block, up to residual values and operators."""
-        members = {node.name for node in self.nodes}
         found, rest = _Names(), [*names]
         while rest:
             producer = self.graph.producers.get(rest.pop())
-            if producer is None or producer.name in found or producer.name not in members:
+            if producer is None or producer.name in found or producer.name not in self.names:
                 continue
             if producer.name not in self.residual and producer.operator not in until:
                 found.add(producer.name)
@@ -81,9 +86,10 @@ def _blocks(graph: Graph) -> Iterator[Block]:
     inside.sort(key=lambda node: block_of(node.scope))  # stable: the order in a block stays
     for _, members in groupby(inside, lambda node: block_of(node.scope)):
         nodes = tuple(node for node in members if not stored.issuperset(node.operands))
-        own, residual = {value.name for node in nodes for value in node.results}, _Names()
+        known = stored | {value.name for node in nodes for value in node.results}
+        residual = _Names()
         for node in nodes:
-            residual.update(name for name in node.operands if name not in own | stored)
+            residual.update(name for name in node.operands if name not in known)
             if _passes(node, residual):
                 residual.add(node.name)
         yield Block(graph, nodes, frozenset(residual))
@@ -97,7 +103,7 @@ def _passes(node: Node, residual: _Names) -> bool:
 
 
 def _norms(block: Block) -> _Names:
-    readers = block.having({node.name for node in block.nodes}, _NORMS)
+    readers = block.having(block.names, _NORMS)
     return {node.name for node in readers if node.operands[0] in block.residual}
 
 
@@ -144,7 +150,7 @@ def _shared_experts(block: Block) -> _Names:
 
 
 def _between_grouped(block: Block) -> _Names:
-    products = block.having({node.name for node in block.nodes}, _GROUPED)
+    products = block.having(block.names, _GROUPED)
     until = _GROUPED | {"dispatch"}
     return block.before((node.operands[0] for node in products), until)
 

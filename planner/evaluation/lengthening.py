@@ -72,7 +72,8 @@ class _Stages:
 
     def __init__(self, pairs: Sequence[tuple[int, Node, Node]], counts: Sequence[int]) -> None:
         self.distance, self._counts = [0] * len(counts), counts
-        self._layouts: dict[tuple[int, int, int], Layout] = {}  # of layouts that programs hold
+        # By the identity of a layout, which is kept beside, so that no other one ever has it.
+        self._layouts: dict[tuple[int, int, int], tuple[Layout, Layout]] = {}
         self._begin = [0] * len(counts)  # the first stage of the last layer
         for number in range(len(counts)):
             first = _first_stage([one for of, one, _ in pairs if of == number])
@@ -98,8 +99,8 @@ class _Stages:
                     stage += distance * place
                 elif layout.stage >= self._begin[number]:
                     stage += distance * self._counts[number]
-            self._layouts[key] = layout.at(stage)
-        return self._layouts[key]
+            self._layouts[key] = layout, layout.at(stage)
+        return self._layouts[key][1]
 
     def are_other(self, node: Node) -> bool:
         """Return whether layers have stages of their own, and a node is in one."""
