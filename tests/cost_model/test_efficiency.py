@@ -21,7 +21,6 @@ from shardwright.cost_model.efficiency.software import (
     software,
     software_names,
 )
-from shardwright.cost_model.efficiency.unread import unread_recomputation
 from shardwright.cost_model.efficiency.work import Product, Work, work_seconds
 from shardwright.cost_model.streams import Placement, Task
 from shardwright.cost_model.timeline import simulate
@@ -254,22 +253,6 @@ def test_heads_that_are_no_multiple_of_four_take_more_launches() -> None:
     assert steps[1] - steps[0] == pytest.approx(passes * layers * times * 5e-3, rel=0.01)
     fused = more.model_copy(update={"attention": "fused"})
     assert simulate(graph, SELENE.run_by(fused)).step_seconds <= steps[0]
-
-
-# Recomputation of whole blocks
-
-
-def test_what_no_gradient_reads_is_the_last_product_of_a_block_and_what_follows() -> None:
-    graph = program(f"{SMALL},layers=2", "tensor=2,recompute=full", 2, 2)
-    found = unread_recomputation(graph)
-    operators = [[graph.nodes[i].operator for i in nodes] for nodes in found.values()]
-    assert operators == [["matmul", "all_reduce", "add", "add"]] * 2
-    assert {graph.nodes[i].provenance.role for i in found} == {"recompute"}
-
-
-def test_selective_recomputation_leaves_nothing_unread() -> None:
-    graph = program(f"{SMALL},layers=2", "tensor=2,recompute=selective", 2, 2)
-    assert not any(unread_recomputation(graph).values())
 
 
 # Work of programs
