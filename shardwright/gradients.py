@@ -203,7 +203,7 @@ class DistributedGradReducer:
 def are_values(gradients: object) -> bool:
     """Return whether gradients are tensors with data."""
     return isinstance(gradients, tuple | list) and all(
-        isinstance(item, Tensor) and item.data is not None for item in gradients
+        isinstance(item, Tensor) and item.array is not None for item in gradients
     )
 
 

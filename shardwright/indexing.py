@@ -222,7 +222,7 @@ def _wrapped(item: Any, size: int, apply: Apply) -> Any:
             f"a tensor is indexed by a tensor of {item.dtype}, expected whole numbers",
             hint="use `ops.where` to choose by truth values: how many are true is not known before",
         )
-    if getattr(item, "is_parameter", False) or (hasattr(item, "data") and item.data is None):
+    if getattr(item, "is_parameter", False) or (hasattr(item, "array") and item.array is None):
         return apply("where", item < 0, item + size, item)
     known = np.asarray(item.asnumpy() if hasattr(item, "asnumpy") else item)
     outside = known[(known < -size) | (known >= size)]

@@ -158,11 +158,11 @@ class Parameter(Tensor):
         if isinstance(default_input, (str, Initializer)):
             raise ModelError(f"a parameter begins as `{default_input}`, but has no shape")
         if isinstance(default_input, Initial):
-            self.type, self.data = default_input.type, None
+            self.type, self.array = default_input.type, None
             self.initializer = default_input.text
         else:
             tensor = default_input if isinstance(default_input, Tensor) else Tensor(default_input)
-            self.type, self.data = tensor.type, tensor.asnumpy()
+            self.type, self.array = tensor.type, tensor.asnumpy()
             self.initializer = "data"
             whole = (shape,) if isinstance(shape, int) else shape
             if whole is not None and self.type.shape != tuple(whole):
@@ -185,13 +185,22 @@ class Parameter(Tensor):
         Raises
         ------
         ModelError
-            If there is not one number for each dimension.
+            If there is not one number for each dimension, or it does not divide the size.
         """
+        what = f"the strategy {counts} does not fit a parameter of the shape {self.shape}: "
         if len(counts) != self.ndim:
             raise ModelError(
-                f"the strategy {counts} does not fit a parameter of the shape {self.shape}",
+                f"{what}the length of param_strategy: {len(counts)}, is not equal to param_shape "
+                f"len: {self.ndim}",
                 hint="give one number of slices for each dimension",
             )
+        for i, (size, count) in enumerate(zip(self.shape, counts, strict=True)):
+            if count < 1 or size % count:
+                raise ModelError(
+                    f"{what}For '{self.name}', the param_shape is {self.shape} and the setting "
+                    f"param_strategy is {counts}. The param_shape[{i}]: {size} cannot be divisible "
+                    f"by param_strategy[{i}]: {count}."
+                )
         self._strategy = counts
 
     def set_param_ps(self, init_in_server: bool = False) -> None:
@@ -221,7 +230,7 @@ class Parameter(Tensor):
     @property
     def has_value(self) -> bool:
         """Whether it has a value yet."""
-        return self.kept is not None or self.data is not None
+        return self.kept is not None or self.array is not None
 
     def asnumpy(self) -> Array:
         """Return the whole value: as trained so far, or as given.
@@ -235,7 +244,7 @@ class Parameter(Tensor):
         """
         if self.kept is not None:
             return self.kept[0].read(self.kept[1])
-        if self.data is None and self.initializer.partition("(")[0] in (
+        if self.array is None and self.initializer.partition("(")[0] in (
             "zeros",
             "ones",
             "constant",
@@ -243,13 +252,13 @@ class Parameter(Tensor):
             whole = [slice(0, size) for size in self.shape]
             dtype = numpy_dtype(self.dtype)
             return initial_value(self.initializer, "", 0, self.shape, whole, dtype)
-        if self.data is None:
+        if self.array is None:
             raise ModelError(
                 f"a parameter of type {self.type} has no value yet, its initializer draws it when "
                 f"its network is compiled",
                 hint="train the network first, or give the parameter data",
             )
-        return self.data
+        return self.array
 
     def set_data(self, data: "Tensor | ArrayLike") -> None:
         """Give the parameter another value, of the same type; or this process another part of it.
@@ -265,10 +274,10 @@ class Parameter(Tensor):
                 return
             what = f"a parameter of type {self.type} is given data of shape {array.shape}"
             raise ModelError(what)
-        self.data, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
+        self.array, self.initializer = array.astype(numpy_dtype(self.dtype)), "data"
         if self.kept is not None:
             keeper, name = self.kept
-            keeper.write(name, self.data)
+            keeper.write(name, self.array)
 
     def value(self, tracer: Tracer | None = None) -> Any:
         """Return the parameter in the graph being traced; without a graph, it as a tensor."""
@@ -287,8 +296,8 @@ class Parameter(Tensor):
         if not self.parallel_optimizer:
             attributes[DIVIDED] = False
         value = tracer.declare(self, Value("parameter", self.type), attributes)
-        if self.data is not None:
-            tracer.initial[value.name] = self.data
+        if self.array is not None:
+            tracer.initial[value.name] = self.array
         return value
 
     def read(self, tracer: Tracer) -> Value:

@@ -61,7 +61,7 @@ class Tensor:
         if dtype not in DTYPES:
             raise ModelError(f"a tensor has the element type `{dtype}`, expected one of {DTYPES}")
         self.type = TensorType(dtype, array.shape)
-        self.data: Array | None = array.astype(numpy_dtype(dtype))
+        self.array: Array | None = array.astype(numpy_dtype(dtype))
 
     def _describe(self, data: object, dtype: str | None) -> None:
         """Be a type without data.
@@ -76,7 +76,7 @@ class Tensor:
                 "a tensor has data; or a shape and an element type, to describe an input",
                 hint="write `Tensor(data)`, or `Tensor(shape=[None, 8], dtype=float32)`",
             )
-        self.type, self.data = TensorType(dtype, (1,) * len(self.sizes)), None
+        self.type, self.array = TensorType(dtype, (1,) * len(self.sizes)), None
 
     def check(self, found: Any) -> None:
         """Refuse a tensor of other sizes or of another type than this one describes.
@@ -104,7 +104,7 @@ class Tensor:
     @property
     def has_value(self) -> bool:
         """Whether its elements are known."""
-        return self.data is not None
+        return self.array is not None
 
     # Its type
 
@@ -136,12 +136,12 @@ class Tensor:
         ModelError
             If the tensor is a symbol and has none.
         """
-        if self.data is None:
+        if self.array is None:
             raise ModelError(
                 f"the elements of a tensor of type {self.type} are needed while it is traced",
                 hint="a network may depend on shapes, it may not depend on values",
             )
-        return self.data
+        return self.array
 
     def value(self, tracer: Tracer | None = None) -> Any:
         """Return the value of the tensor in the graph being traced; without a graph, itself."""
@@ -335,7 +335,7 @@ class Tensor:
         return f"Tensor({self.type})"
 
     def __str__(self) -> str:
-        return repr(self) if self.data is None else str(self.data)
+        return repr(self) if self.array is None else str(self.array)
 
 
 class TracedTensor(Tensor):
@@ -343,7 +343,7 @@ class TracedTensor(Tensor):
 
     def __init__(self, value: Value) -> None:
         self.type = value.type
-        self.data = None
+        self.array = None
         self._value = value
 
     def value(self, tracer: Tracer | None = None) -> Any:

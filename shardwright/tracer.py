@@ -176,6 +176,11 @@ class Tracer(Builder):
         self._declared[id(tensor)] = self.parameter(Value(name, value.type), attributes, role)
         return self._declared[id(tensor)]
 
+    def known(self, tensor: Any) -> Value | None:
+        """Return the value of a tensor; None of a parameter or constant that nothing has read."""
+        value: Value | None = getattr(tensor, "_value", None)
+        return value or self._declared.get(id(tensor))
+
     def pinned(self, value: Value, counts: tuple[int, ...]) -> Value:
         """Return a value with so many slices of each dimension; made once."""
         if value.name not in self._pinned_reads:

@@ -56,6 +56,7 @@ from shardwright.mindspore.gradients import grad, value_and_grad
 from shardwright.mindspore import mint as mint  # isort: skip
 from shardwright.mindspore import runtime as runtime  # isort: skip
 from shardwright.mindspore.cells import SplitCells as SplitCells
+from shardwright.mindspore.members import add_members
 from shardwright.mindspore.methods import add_methods
 from shardwright.mindspore.parallel import AutoParallel, Layout, shard
 from shardwright.mindspore.parallel import nn as _spread_nn  # noqa: F401
@@ -76,6 +77,7 @@ from shardwright.tensor import Tensor
 
 make_known()
 add_methods()
+add_members()
 
 __all__ = [
     "GRAPH_MODE",

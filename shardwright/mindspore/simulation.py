@@ -12,7 +12,12 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_choice, wrong_value
-from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.context import (
+    PYNATIVE_MODE,
+    ParallelMode,
+    get_auto_parallel_context,
+    get_context,
+)
 from shardwright.operators.info import Array
 from shardwright.tensor import Tensor
 
@@ -80,7 +85,13 @@ def _parts(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         ParallelMode.SEMI_AUTO_PARALLEL,
         ParallelMode.AUTO_PARALLEL,
     )
-    if get("full_batch") or strategy == "full_batch" or get("parallel_mode") not in divided:
+    eager = get_context("mode") == PYNATIVE_MODE  # in which a cell is given what it computes with
+    if (
+        eager
+        or get("full_batch")
+        or strategy == "full_batch"
+        or get("parallel_mode") not in divided
+    ):
         return [(1,) * len(shape) for shape in shapes]
     if strategy == "data_parallel":
         ranks = get("device_num") // stages

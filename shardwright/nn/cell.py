@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import signature
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.units import shortened
@@ -74,6 +74,7 @@ class Cell:
     _offloaded = False
     _reads_as: str | None = None  # the element type that the cell computes in, if it has one
     _pipeline_stage: int | None = None
+    _sharded: Callable[..., Any] | None = None  # `construct`, as `shard` splits it
     runner: ClassVar["Runner | None"] = None  # of cells outside of a trace, on several ranks
     _inputs: tuple[Any, ...] = ()  # what `set_inputs` says
     wraps: str | None = None  # the attribute that has the network, of a cell that is round it
@@ -121,7 +122,7 @@ class Cell:
             if described is not None:
                 described.check(item)
         with tracer.inside(self), tracer.reading_as(self._reads_as):
-            results = self.construct(*map(self._as_read, inputs))
+            results = (self._sharded or self.construct)(*map(self._as_read, inputs))
         if self._pipeline_stage is not None:
             tracer.place(begin, self._pipeline_stage)
         if self._recomputed:
@@ -372,30 +373,42 @@ class Cell:
         in_strategy: Any,
         out_strategy: Any = None,
         parameter_plan: Mapping[str, Sequence[int]] | None = None,
-    ) -> Callable[..., Any]:
-        """Return the cell as a function whose inputs are split in a way; see `ops.shard`.
+    ) -> Self:
+        """Let the inputs and results of the cell be split in a way, and return it.
+
+        What is in the cell is split as the search chooses; see `ops.shard`.
 
         Parameters
         ----------
         in_strategy, out_strategy
-            For each input, or result, the slices of each dimension.
+            For each input, or result, the slices of each dimension; None for one that the search
+            splits.
         parameter_plan : mapping of str to sequence of int, optional
             The slices of each dimension of parameters, by name: ``self.dense.weight``.
 
         Raises
         ------
         ModelError
-            If the cell has no such parameter.
+            If the cell has no such parameter, or slices do not divide it.
+        OptionError
+            If the plan does not map names to tuples.
         """
         own = dict(self.parameters_and_names())
         for name, counts in (parameter_plan or {}).items():
+            if not isinstance(name, str) or not isinstance(counts, tuple | list):
+                expected = (
+                    "names and slices: For 'Shard', the type of each key and value in "
+                    "'parameter_plan' must be str and tuple"
+                )
+                raise wrong_value("parameter_plan", {name: counts}, expected)
             found = [path for path in own if f".{name}".endswith(f".{path}")]
             if not found:
                 raise ModelError(
                     f"`parameter_plan` names `{name}`, the cell has {shortened(', '.join(own))}"
                 )
             own[max(found, key=len)].set_strategy(tuple(counts))
-        return shard(self, in_strategy, out_strategy)
+        self._sharded = shard(self.construct, in_strategy, out_strategy)
+        return self
 
     def set_train(self, mode: bool = True) -> "Cell":
         """Set whether the cell and all below it train; return the cell.

@@ -156,7 +156,7 @@ class LinSpace(Made):
 
     def compose(self, start: float | Tensor, stop: float | Tensor, num: int) -> Tensor:
         """Divide the way."""
-        if any(isinstance(end, Tensor) and end.data is None for end in (start, stop)):
+        if any(isinstance(end, Tensor) and end.array is None for end in (start, stop)):
             shares = Tensor(np.linspace(0, 1, num).astype(np.float32))
             return start + shares * (stop - start)
         return Tensor(np.linspace(_number(start), _number(stop), num).astype(np.float32))

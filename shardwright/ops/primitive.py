@@ -363,7 +363,7 @@ class OneHot(Primitive):
 def _known(item: float | Tensor) -> float | None:
     """Return a number; None for one that is computed in the program."""
     if isinstance(item, Tensor):
-        return float(item.asnumpy()) if item.data is not None else None
+        return float(item.asnumpy()) if item.array is not None else None
     return float(item)
 
 

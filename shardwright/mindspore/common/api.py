@@ -5,25 +5,27 @@ to be started: `device_num` of the context says for how many ranks.
 """
 
 import inspect
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from shardwright.communication import batch_parts, world
-from shardwright.compiler.accounting import split_counts
-from shardwright.compiler.compiled import Compiled
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Graph, Parameter
+from shardwright.mindspore.calls import called, noted_calls
 from shardwright.mindspore.common.group_info import save_group_info
 from shardwright.mindspore.common.listings import (
-    as_listed,
+    CompiledAlone,
     fused_gradients,
     graph_info,
     parameter_layouts,
+    strategies,
 )
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
@@ -35,9 +37,10 @@ from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.ops.composite import assigned_and_trained
-from shardwright.ops.names import name_of
+from shardwright.ops.primitive import record_strategy
 from shardwright.session import ParallelOptions, compiled
-from shardwright.tensor import Tensor, tensors_in
+from shardwright.tensor import Tensor, apply_all, tensors_in
+from shardwright.tracer import current_tracer
 from shardwright.tracing import Definition, InputSpec, Network, trace
 
 ms_function = jit
@@ -47,8 +50,8 @@ class _CellGraphExecutor:
     """Compiles cells; keeps what it compiled by phase."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Compiled] = {}
-        self._newest: WeakKeyDictionary[Cell, Compiled] = WeakKeyDictionary()
+        self._kept: dict[str, CompiledAlone] = {}
+        self._newest: WeakKeyDictionary[Cell, CompiledAlone] = WeakKeyDictionary()
 
     def program(self, phase: str) -> Graph:
         """Return the program of all ranks that was compiled as a phase.
@@ -58,15 +61,18 @@ class _CellGraphExecutor:
         ModelError
             If nothing was.
         """
+        return self._compiled(phase).program
+
+    def _compiled(self, phase: str) -> CompiledAlone:
         if phase not in self._kept:
             raise ModelError(f"nothing was compiled as `{phase}`", hint="call `compile` first")
-        return self._kept[phase].program
+        return self._kept[phase]
 
     def _get_shard_strategy(self, net: Cell) -> dict[str, list[list[int]]]:
         """Return how the operators of a cell are split: of each operand the slices.
 
         They are in the order of the program and numbered in it: ``Default/MatMul-op0``. MindSpore's
-        names have the cells in between, and where an operator stands for several of ours, one name.
+        names have the cells in between.
 
         Raises
         ------
@@ -74,17 +80,14 @@ class _CellGraphExecutor:
             If the cell was not compiled, or without a search of strategies.
         """
         found = self._newest.get(net)
-        counts = {} if found is None else split_counts(found)
-        if found is None or not counts:
+        listed = {} if found is None else strategies(found)
+        if not listed:
             raise ModelError(
                 f"there are no strategies of `{type(net).__name__}`",
                 hint="call `compile` first, with `parallel_mode` `semi_auto_parallel` or another "
                 "that splits operators",
             )
-        return {
-            f"Default/{name_of(node.operator)}-op{i}": as_listed(node, counts[node.name])
-            for i, node in enumerate(found.source.nodes)
-        }
+        return listed
 
     def _get_allreduce_fusion(self, net: Cell) -> dict[str, int]:
         """Return the number of the fused all-reduce of each parameter whose gradient is in one."""
@@ -125,7 +128,7 @@ class _CellGraphExecutor:
         self.keep(obj, found)
         return name, True
 
-    def keep(self, cell: Cell, found: Compiled) -> None:
+    def keep(self, cell: Cell, found: CompiledAlone) -> None:
         """Keep the newest program of a cell, and how its parameters are split."""
         self._newest[cell] = found
         get = get_auto_parallel_context
@@ -140,14 +143,14 @@ class _CellGraphExecutor:
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, Any]]:
         """Return the operators of a program by graph: their names, attributes and operands."""
-        return graph_info(self.program(phase))
+        return graph_info(self._compiled(phase))
 
     def _get_num_parallel_ops(self, net: Cell) -> int:
         """Return how many operators of a cell have a strategy."""
         return len(self._get_shard_strategy(net))
 
 
-def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> Compiled:
+def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> CompiledAlone:
     arguments = [Tensor(item) if isinstance(item, np.ndarray) else item for item in inputs]
     if all(isinstance(item, Tensor) for item in arguments):
         arguments = [*whole_inputs(arguments)]
@@ -160,7 +163,7 @@ def compile_alone(
     options: ParallelOptions,
     optimizer: Optimizer | None = None,
     loss_scale: LossScale = 1.0,
-) -> Compiled:
+) -> CompiledAlone:
     """Compile a cell for devices that are not there.
 
     Parameters
@@ -187,8 +190,8 @@ def compile_alone(
     specs = [InputSpec(name, own) for name, own in zip(names, types, strict=True)]
     ranks = world(devices if mode == ParallelMode.HYBRID_PARALLEL else 1)
     parts = batch_parts(devices if mode == ParallelMode.DATA_PARALLEL else 1)
-    with ranks, parts, differentiated_alone() as noted:
-        whole = _Whole(cell, noted, arguments)
+    with ranks, parts, differentiated_alone() as noted, noted_calls() as calls:
+        whole = _Whole(cell, noted, arguments, 0 if optimizer else _output_slices(cell, options))
         definition = trace(
             whole,
             specs,
@@ -197,7 +200,23 @@ def compile_alone(
             only_rank=get_auto_parallel_context("global_rank"),
         )
     trains = optimizer is not None or bool(noted.outputs)
-    return compiled(replace(definition, graph=_trained(definition, noted, trains)), options)
+    graph = _trained(definition, noted, trains)
+    found = compiled(replace(definition, graph=graph), options)
+    return CompiledAlone(**vars(found), calls=calls)
+
+
+def _output_slices(cell: Network, options: ParallelOptions) -> int:
+    """Return into how many slices the first dimension of what a network returns is split.
+
+    It is that of the batch, in a network that is not trained; 0 where the search chooses.
+    """
+    get = get_auto_parallel_context
+    modes = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
+    if get("parallel_mode") not in modes or not isinstance(cell, Cell) or cell.training:
+        return 0
+    if get("full_batch") or get("dataset_strategy") == "full_batch":
+        return 1
+    return options.devices // get("pipeline_stages")
 
 
 def _input_names(cell: Network, arguments: Sequence[Any]) -> list[str]:
@@ -213,19 +232,50 @@ def _input_names(cell: Network, arguments: Sequence[Any]) -> list[str]:
 
 
 class _Whole(Cell):
-    """A cell whose first result is a real scalar, as that of a training step is."""
+    """A cell that returns a real scalar, as a training step does.
+
+    It is made of the first result; where `slices` says how results are split by the batch and
+    nothing is differentiated, of all of them as they are split: ranks keep their parts of results.
+    """
 
     _auto_prefix = False
     wraps = "network"
 
-    def __init__(self, cell: Network, noted: Differentiated, arguments: Sequence[Any]) -> None:
+    def __init__(
+        self, cell: Network, noted: Differentiated, arguments: Sequence[Any], slices: int
+    ) -> None:
         self.network, self._noted, self._arguments = cell, noted, arguments
+        self._slices = slices
 
     def construct(self, *inputs: Tensor) -> Any:
         made = tuple(tensors_in(self.network(*_replaced(self._arguments, iter(inputs)))))
-        first = (tuple(tensors_in(self._noted.outputs)) or made)[0]
-        real = first if first.type.is_float else first.astype("float32")
+        outputs = tuple(tensors_in(self._noted.outputs))
+        if outputs or not self._slices or current_tracer().optimizer is not None:
+            return _number((outputs or made)[0])
+        split = [virtual_output(tensor, self._slices) for tensor in made]
+        numbers = [_number(tensor) for tensor in split]
+        if len(numbers) == 1:
+            return numbers[0]
+        with called("", ()):
+            return reduce(operator.add, (number.astype("float32") for number in numbers))
+
+
+def _number(result: Tensor) -> Tensor:
+    """Return a real scalar that is made of all of a result; it has no strategy in lists."""
+    with called("", ()):
+        real = result if result.type.is_float else result.astype("float32")
         return real.sum() if real.ndim else real
+
+
+def virtual_output(result: Tensor, slices: int) -> Tensor:
+    """Return a result of a network with slices of its first dimension, if they are equal."""
+    if not result.ndim:
+        return result
+    count = 1 if result.shape[0] % slices else slices
+    with called("VirtualOutput", (result,)):
+        same = apply_all("identity", result)
+        record_strategy(same, [result], ((count,) + (1,) * (result.ndim - 1),), None)
+    return same[0]
 
 
 def _replaced(arguments: Sequence[Any], tensors: Iterator[Tensor]) -> Iterator[Any]:

@@ -1,15 +1,27 @@
 """What MindSpore lists of a compiled cell: layouts of parameters, operators of the graph."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
+from shardwright.compiler.accounting import split_counts
+from shardwright.compiler.compiled import Compiled
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.mindspore.calls import Call
 from shardwright.operators.info import SplitCounts
 from shardwright.ops.names import name_of
 
+_MESSAGES = {
+    "all_gather": "AllGather",
+    "all_reduce": "AllReduce",
+    "all_to_all": "AlltoAll",
+    "local_slice": "StridedSlice",  # what MindSpore takes a slice with
+    "reduce_scatter": "ReduceScatter",
+}
 ParameterLayout = tuple[list[int], list[int], list[int], int, bool, str]
 
 
@@ -71,6 +83,45 @@ def _layout(
     return arrangement, axes, slices, 0, True
 
 
+@dataclass(frozen=True)
+class CompiledAlone(Compiled):
+    """A program that is compiled for ranks that are not there.
+
+    Parameters
+    ----------
+    calls : mapping of str to Call
+        The operator of MindSpore that each operator of the network belongs to, by its name.
+    """
+
+    calls: Mapping[str, Call] = field(default_factory=dict)
+
+
+def strategies(found: CompiledAlone) -> dict[str, list[list[int]]]:
+    """Return the slices of the operands of each of MindSpore's operators.
+
+    One that is several here has those with which its operands are read; where one of them is read
+    by no operator of its own, what it is made of is listed.
+    """
+    counts, nodes = split_counts(found), found.source.nodes
+    listed: dict[str, list[list[int]]] = {}
+    for own in _by_call(nodes, found.calls) if counts else ():
+        call = found.calls.get(own[0].name)
+        if call is not None and not call.name:
+            continue
+        read = {
+            operand: [*parts]
+            for node in reversed(own)
+            for operand, parts in zip(node.operands, counts[node.name], strict=True)
+        }
+        if call is not None and len(own) > 1 and read.keys() >= {*call.operands}:
+            listed[f"Default/{call.name}-op{len(listed)}"] = [read[name] for name in call.operands]
+            continue
+        for node in own:
+            name = call.name if call and len(own) == 1 else name_of(node.operator)
+            listed[f"Default/{name}-op{len(listed)}"] = as_listed(node, counts[node.name])
+    return listed
+
+
 def as_listed(node: Node, counts: SplitCounts) -> list[list[int]]:
     """Return the slices of the operands of an operator, as MindSpore's operator has them.
 
@@ -78,6 +129,20 @@ def as_listed(node: Node, counts: SplitCounts) -> list[list[int]]:
     """
     slices = [list(each) for each in counts]
     return [[*slices[0], 1], [], []] if node.operator == "one_hot" else slices
+
+
+def _by_call(nodes: Sequence[Node], calls: Mapping[str, Call]) -> list[list[Node]]:
+    """Return nodes in order, those of one call together where the last of them stands."""
+    groups: dict[object, list[Node]] = {}
+    for node in nodes:
+        key = _call(node, calls) or node.name
+        groups[key] = [*groups.pop(key, ()), node]
+    return [*groups.values()]
+
+
+def _call(node: Node, calls: Mapping[str, Call]) -> Call | None:
+    """Return the call that a node computes, or a part of it; None for communication."""
+    return calls.get(node.provenance.operator) if node.provenance.role == "forward" else None
 
 
 def fused_gradients(program: Graph) -> dict[str, int]:
@@ -93,20 +158,44 @@ def fused_gradients(program: Graph) -> dict[str, int]:
     return found
 
 
-def graph_info(program: Graph) -> dict[str, dict[str, Any]]:
+def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
     """Return the operators of a program by graph, which is one: names, attributes and operands.
 
     They are the operators that every rank runs, under MindSpore's names where there is one: the
-    first product is ``MatMul-0``. Operands are operators or parameters.
+    first product is ``MatMul-0``. Those that one of MindSpore's is made of are listed as it, unless
+    others, such as communication, read results in between. Operands are operators or parameters.
     """
+    apart = {
+        id(call)
+        for group in _by_call(found.program.nodes, found.calls)
+        if (call := _call(group[0], found.calls)) and not _is_read_after(group, found.program)
+    }
+    calls = {n: call for n, call in found.calls.items() if call.name and id(call) not in apart}
     seen: Counter[str] = Counter()
     names: dict[str, str] = {}
     listed: dict[str, Any] = {}
-    for node in program.nodes:
-        kind = name_of(node.operator)
+    for group in _by_call(found.program.nodes, calls):
+        call, operator = _call(group[0], calls), group[0].operator
+        kind = call.name if call else _MESSAGES.get(operator) or name_of(operator)
         name = f"{kind}-{seen[kind]}"
         seen[kind] += 1
-        inputs = [names.get(operand, operand) for operand in node.operands]
-        listed[name] = {"inputs": inputs, "attrs": dict(node.attributes)}
-        names.update({result.name: name for result in node.results})
+        made = {result.name for node in group for result in node.results}
+        read = [operand for node in group for operand in node.operands if operand not in made]
+        attributes = {key: value for node in group for key, value in node.attributes.items()}
+        if operator in ("all_reduce", "reduce_scatter"):
+            attributes["op"] = attributes.get("reduction", "sum")
+        listed[name] = {
+            "inputs": [names.get(operand, operand) for operand in read],
+            "attrs": {**attributes, **(call.attributes if call else {})},
+        }
+        names |= dict.fromkeys(made, name)
     return {"@graph_0": listed}
+
+
+def _is_read_after(group: Sequence[Node], program: Graph) -> bool:
+    """Return whether others read results of nodes behind the last of them alone."""
+    own = {node.name for node in group}
+    made = {result.name for node in group for result in node.results}
+    begin, end = program.nodes.index(group[0]), program.nodes.index(group[-1])
+    between = (node for node in program.nodes[begin:end] if node.name not in own)
+    return all(made.isdisjoint(node.operands) for node in between)

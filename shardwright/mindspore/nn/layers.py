@@ -93,8 +93,8 @@ class Embedding(own.Embedding):
         if padding_idx not in range(vocab_size):
             raise wrong_value("padding_idx", padding_idx, f"a row, from 0 to {vocab_size - 1}")
         table = self.embedding_table
-        if table.data is not None:
-            table.data[padding_idx] = 0
+        if table.array is not None:
+            table.array[padding_idx] = 0
         else:
             table.initializer = f"{table.initializer} without row {padding_idx}"
 

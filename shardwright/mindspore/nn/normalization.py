@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from shardwright.communication import get_batch_parts
 from shardwright.ir.values import NOT_NEGATIVE, check_choice, check_flag, wrong_value
+from shardwright.mindspore.calls import called
 from shardwright.mindspore.ops import primitives
 from shardwright.nn import normalization as own
 from shardwright.nn.cell import Cell
@@ -126,7 +127,9 @@ class _BatchNorm(BatchNorm):
         """Normalize, and move the means and variances."""
         if self._own_parts:
             self.parts = self._statistics.parts() or get_batch_parts()
-        return super().construct(x)
+        kept = (self.gamma, self.beta, self.moving_mean, self.moving_variance)
+        with called("BatchNorm", (x, *kept)):
+            return super().construct(x)
 
 
 class LayerNorm(Cell):

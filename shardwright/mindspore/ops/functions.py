@@ -320,9 +320,9 @@ def from_begin(index: Tensor, size: int) -> Tensor:
     ModelError
         If they are known, and one is outside; one that is computed in a program reads zeros.
     """
-    if index.data is not None and not index.is_parameter:
-        _check_inside(index.data[..., None], (size,), -size)
-        if (index.data >= 0).all():
+    if index.array is not None and not index.is_parameter:
+        _check_inside(index.array[..., None], (size,), -size)
+        if (index.array >= 0).all():
             return index
     return apply("where", index < 0, index + size, index)
 
@@ -344,8 +344,8 @@ def gather_nd(input_x: Tensor, indices: Tensor) -> Tensor:
     ModelError
         If they are known, and one is outside or negative.
     """
-    if indices.data is not None and not indices.is_parameter:
-        _check_inside(indices.data, input_x.shape[: indices.shape[-1]], 0)
+    if indices.array is not None and not indices.is_parameter:
+        _check_inside(indices.array, input_x.shape[: indices.shape[-1]], 0)
     return apply("gather_nd", input_x, indices)
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache, wraps
+from inspect import signature
 from typing import Any
 
 from shardwright import ops as own
 from shardwright.ir.values import wrong_value
+from shardwright.mindspore.calls import called
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.ops import (
     adapted,
@@ -57,6 +59,8 @@ def __getattr__(name: str) -> Any:
 def _as_mindspore(kind: type) -> type:
     """Return a primitive whose constructor and `shard` raise errors that MindSpore raises, too."""
     known = {name: _raising(getattr(kind, name)) for name in _RAISING if hasattr(kind, name)}
+    known["__init__"] = _remembering(known["__init__"])
+    known["__call__"] = _noted(kind)
     if "shard" in known:
         known["shard"] = _raising(_with_operands(kind))
     named = {"__doc__": kind.__doc__, "__module__": __name__, "__qualname__": kind.__qualname__}
@@ -73,6 +77,31 @@ def _with_operands(kind: Any) -> Callable[..., Any]:
         return kind.shard(self, in_strategy, out_strategy)
 
     return shard
+
+
+def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a constructor that keeps what it was given, which is listed of a program."""
+    wanted = signature(function)
+
+    @wraps(function)
+    def remembering(self: Any, *arguments: Any, **named: Any) -> None:
+        function(self, *arguments, **named)
+        bound = wanted.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        self.given = dict([*bound.arguments.items()][1:])
+
+    return remembering
+
+
+def _noted(kind: Any) -> Callable[..., Any]:
+    """Return the call of a primitive, whose operators are noted as one of MindSpore's."""
+
+    @wraps(kind.__call__)
+    def noted(self: Any, *arguments: Any, **named: Any) -> Any:
+        with called(kind.__name__, (*arguments, *named.values()), getattr(self, "given", {})):
+            return kind.__call__(self, *arguments, **named)
+
+    return noted
 
 
 def _raising(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import pytest
 import shardwright.mindspore as ms
 from shardwright.communication import world
 from shardwright.dataset.configuration import SETTINGS
-from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.errors import ModelError, OptionError, ShardwrightError
 from shardwright.mindspore import dataset as ds
 from shardwright.mindspore import mint, nn, ops, runtime, train
 from shardwright.mindspore.dataset import vision
@@ -92,6 +92,35 @@ def test_cells_and_functions_are_split_as_they_are_told():
         inner.shard(((1, 2),), parameter_plan={"self.third": (2, 1)})
     with pytest.raises(ModelError, match="a strategy has 2 inputs, and the function 1"):
         on(2, shard(Network(), ((1, 2), (1, 1))), X)
+
+
+def test_a_cell_stays_split_whoever_calls_it():
+    network = Network()
+    network.relu.shard((None,), ((1, 2),))
+    found, compiled = on(2, network, X)
+    np.testing.assert_allclose(found.asnumpy(), EXPECTED)
+    (relu,) = (node for node in compiled.source.nodes if node.operator == "relu")
+    read = [n for n in compiled.source.nodes if relu.results[0].name in n.operands]
+    assert [node.operator for node in read] == ["identity"]
+    free, _ = on(2, Network(), X)
+    np.testing.assert_allclose(found.asnumpy(), free.asnumpy())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "plan", "sentence"),
+    [
+        (((1, 2), None), None, "Input numbers: 1 is not equal to in_strategy numbers: 2"),
+        (((1, 2, 1),), None, "Input dimension: 2 is not equal to in_strategy dimension: 3 at"),
+        ((None,), {"second": (1, 1, 1)}, "the length of param_strategy: 3, is not equal to"),
+        ((None,), {"second": (5, 1)}, "cannot be divisible by param_strategy"),
+        ((None,), {"second": None}, "the type of each key and value in 'parameter_plan' must be"),
+        ((None,), {"second": (0, 1)}, "cannot be divisible by param_strategy"),
+    ],
+)
+def test_strategies_of_cells_that_do_not_fit_are_refused(strategy, plan, sentence):
+    network = Network()
+    with pytest.raises(ShardwrightError, match=sentence):
+        on(2, network.shard(strategy, parameter_plan=plan), X)
 
 
 def test_a_plan_of_parameters_means_the_one_whose_path_is_longest():

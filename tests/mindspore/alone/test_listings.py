@@ -9,6 +9,7 @@ from shardwright.mindspore import Parameter, Tensor, nn, ops
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
 from shardwright.mindspore.nn import TrainOneStepCell
+from shardwright.mindspore.ops import operations
 from shardwright.mindspore.parallel._auto_parallel_context import auto_parallel_context
 from shardwright.mindspore.parallel._cost_model_context import (
     cost_options,
@@ -151,3 +152,95 @@ def test_the_memory_of_a_device_limits_programs():
         assert cost_options("auto_parallel")["memory_limit"] == 2**20
     finally:
         reset_cost_model_context()
+
+
+class Two(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.mul, self.neg = ops.Mul().shard(((2, 4), (2, 4))), ops.Neg().shard(((2, 4),))
+        self.weight = Parameter(ones(32, 16), name="weight")
+
+    def construct(self, x):
+        product = self.mul(x, self.weight)
+        return product, self.neg(product), self.neg(product).sum()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rows", "slices"), [("full_batch", 32, 1), ("data_parallel", 4, 8)]
+)
+def test_results_of_a_network_that_is_not_trained_are_split_by_the_batch(strategy, rows, slices):
+    ms.reset_auto_parallel_context()
+    set_auto_parallel_context(
+        device_num=8, parallel_mode="semi_auto_parallel", dataset_strategy=strategy
+    )
+    network = Two()
+    phase, _ = _cell_graph_executor.compile(network, ones(rows, 16))
+    listed = _cell_graph_executor._get_shard_strategy(network)
+    assert [counts for name, counts in listed.items() if "VirtualOutput" in name] == [
+        [[slices, 1]],
+        [[slices, 1]],
+    ]
+    program = _cell_graph_executor.program(phase)
+    results = [node.results[0] for node in program.nodes if node.operator == "identity"]
+    assert [value.layout.slice_shape(value.type.shape, program.mesh) for value in results] == [
+        (32 // slices, 16)
+    ] * 2
+    network.set_train()
+    _cell_graph_executor.compile(network, ones(rows, 16))
+    assert "VirtualOutput" not in str(_cell_graph_executor._get_shard_strategy(network))
+
+
+def test_results_that_ranks_cannot_have_equal_parts_of_are_whole():
+    set_auto_parallel_context(full_batch=False, dataset_strategy="data_parallel")
+
+    class Few(nn.Cell):
+        def construct(self, x):
+            return x[:4]
+
+    network = Few()
+    _cell_graph_executor.compile(network, ones(8, 16))
+    listed = _cell_graph_executor._get_shard_strategy(network)
+    assert next(counts for name, counts in listed.items() if "VirtualOutput" in name) == [[1, 1]]
+
+
+class Applied(nn.Cell):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def construct(self, *inputs):
+        return self.function(*inputs)
+
+
+def listed(network, *inputs):
+    network.set_train()
+    phase, _ = _cell_graph_executor.compile(network, *inputs)
+    strategies = _cell_graph_executor._get_shard_strategy(network)
+    return _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"], strategies
+
+
+def test_what_one_of_mindspores_operators_is_made_of_is_listed_as_it():
+    loss = operations.KLDivLoss("mean").shard(((4, 2), (4, 2)))
+    nodes, strategies = listed(Applied(loss), ones(8, 4), ones(8, 4))
+    assert nodes["AllReduce-0"]["inputs"] == ["KLDivLoss-0"]
+    assert nodes["AllReduce-0"]["attrs"]["op"] == "sum"
+    assert nodes["KLDivLoss-0"]["attrs"]["reduction"] == "mean"
+    assert strategies == {"Default/KLDivLoss-op0": [[4, 2], [4, 2]]}
+
+
+def test_every_operand_that_is_listed_is_an_operator_or_a_parameter():
+    """The regions are sent in the middle of a pooling: it is listed by what it is made of."""
+    align = operations.ROIAlign(2, 2, 0.5).shard(((4, 1, 1, 1), (2, 1)))
+    nodes, strategies = listed(Applied(align), ones(32, 3, 8, 8), ones(16, 5))
+    assert "ROIAlign-0" not in nodes
+    assert strategies["Default/ROIAlign-op0"] == [[4, 1, 1, 1], [2, 1]]
+    before = {"input0", "input1", "constant_0", "constant_1", "constant_2"}
+    for name, node in nodes.items():
+        assert before >= {*node["inputs"]}, name
+        before.add(name)
+
+
+def test_a_normalization_has_the_strategies_of_its_five_operands():
+    _, strategies = listed(nn.BatchNorm1d(64), ones(64, 64))
+    assert [*strategies] == ["Default/BatchNorm-op0"]
+    assert strategies["Default/BatchNorm-op0"][1:] == [[1]] * 4

@@ -1,0 +1,64 @@
+"""Which of MindSpore's operators the operators of a traced network belong to.
+
+One of MindSpore's may be several here: what is listed of a program for MindSpore names it once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwright.tensor import tensors_in
+from shardwright.tracer import current_tracer, is_tracing
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One application of an operator of MindSpore.
+
+    Parameters
+    ----------
+    name : str
+        What MindSpore calls it; empty for what it has no operator for, which has no strategy.
+    operands : tuple of str
+        The values that it was applied to, in MindSpore's order.
+    attributes : mapping
+        What it was made with.
+    """
+
+    name: str
+    operands: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+_NOTED: ContextVar[dict[str, Call] | None] = ContextVar("noted calls", default=None)
+
+
+@contextmanager
+def noted_calls() -> Iterator[dict[str, Call]]:
+    """Note the call that each node of a trace belongs to, by the name of the node."""
+    noted: dict[str, Call] = {}
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+@contextmanager
+def called(
+    name: str, arguments: Sequence[Any], attributes: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Let what is traced belong to one operator of MindSpore; the outermost of several counts."""
+    noted = _NOTED.get()
+    if noted is None or not is_tracing():
+        yield
+        return
+    tracer = current_tracer()
+    begin = len(tracer.nodes)
+    yield
+    values = (tracer.known(tensor) for tensor in tensors_in(tuple(arguments)))
+    operands = tuple(value.name for value in values if value is not None)
+    call = Call(name, operands, attributes or {})
+    noted |= {node.name: call for node in tracer.nodes[begin:]}

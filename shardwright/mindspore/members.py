@@ -1,0 +1,101 @@
+"""What MindSpore's cells and parameters have beside what ours do."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from shardwright.eager import drawn
+from shardwright.ir.errors import ModelError
+from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
+from shardwright.mindspore.context import get_auto_parallel_context
+from shardwright.mindspore.errors import as_mindspore
+from shardwright.mindspore.simulation import is_simulated
+from shardwright.nn.cell import Cell
+from shardwright.parameter import Parameter
+
+
+def parameters_dict(self: Cell, recurse: bool = True) -> "OrderedDict[str, Parameter]":
+    """Return the parameters of the cell by name, with those of inner cells unless told not to."""
+    check_flag("recurse", recurse)
+    own = {id(item) for item in vars(self).values()}
+    return OrderedDict(
+        (parameter.name, parameter)
+        for parameter in self.get_parameters()
+        if recurse or id(parameter) in own
+    )
+
+
+def init_parameters_data(
+    self: Cell, auto_parallel_mode: bool = False
+) -> dict[Parameter, Parameter]:
+    """Let the initializers draw the values that the parameters begin with, by the seed.
+
+    They are those that the network would begin with anyway. Each parameter is itself again in what
+    is returned.
+    """
+    check_flag("auto_parallel_mode", auto_parallel_mode)
+    found = dict(self.parameters_and_names())
+    for name, parameter in found.items():
+        if not parameter.has_value:
+            parameter.set_data(drawn(name, parameter.initializer, parameter.type))
+    return {parameter: parameter for parameter in found.values()}
+
+
+def infer_param_pipeline_stage(self: Cell) -> list[Parameter]:
+    """Return the trained parameters of the stage of this rank; in a run, those of all stages.
+
+    The program of a run has all stages, and its optimizer all parameters; each rank keeps those of
+    its stage.
+
+    Raises
+    ------
+    ModelError
+        If a parameter is in no cell of a stage, and `add_pipeline_stage` named none.
+    """
+    stages: dict[int, set[int]] = {}
+    for _, cell in self.cells_and_names():
+        for parameter in cell.get_parameters():
+            if cell.pipeline_stage is not None:
+                stages.setdefault(id(parameter), set()).add(cell.pipeline_stage)
+    trained = self.trainable_params()
+    for parameter in trained:
+        own = stages.setdefault(id(parameter), set())
+        own |= {*vars(parameter).get("_named_stages", ())}
+        if not own:
+            with as_mindspore():
+                raise ModelError(
+                    f"the parameter `{parameter.name}` is in no cell with a pipeline stage",
+                    hint="set `pipeline_stage` of its cell, or call `add_pipeline_stage`",
+                )
+    if not is_simulated():
+        return trained
+    get = get_auto_parallel_context
+    current = get("global_rank") // (get("device_num") // get("pipeline_stages"))
+    return [parameter for parameter in trained if current in stages[id(parameter)]]
+
+
+def add_pipeline_stage(self: Parameter, stage: int) -> None:
+    """Name a stage in which the parameter is read, for `infer_param_pipeline_stage`."""
+    with as_mindspore():
+        NOT_NEGATIVE_INTEGER.check("stage", stage)
+    vars(self).setdefault("_named_stages", []).append(stage)
+
+
+def data(self: Parameter) -> Parameter:
+    """Return the parameter itself, whose elements are its data."""
+    return self
+
+
+_CELLS: tuple[Callable[..., Any], ...] = (
+    infer_param_pipeline_stage,
+    init_parameters_data,
+    parameters_dict,
+)
+
+
+def add_members() -> None:
+    """Give cells and parameters these methods and properties."""
+    for method in _CELLS:
+        setattr(Cell, method.__name__, method)
+    Parameter.add_pipeline_stage = add_pipeline_stage  # type: ignore[attr-defined]
+    Parameter.data = property(data)  # type: ignore[attr-defined]

@@ -1,0 +1,84 @@
+"""What MindSpore's cells and parameters have beside what ours do."""
+
+import numpy as np
+import pytest
+
+import shardwright.mindspore as ms
+from shardwright.ir.errors import ShardwrightError
+from shardwright.mindspore import Parameter, Tensor, nn
+
+
+class Inner(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter("normal", shape=(4, 4), name="w")
+
+    def construct(self, x):
+        return ms.ops.matmul(x, self.weight)
+
+
+class Outer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Inner(), Inner()
+        self.shift = Parameter(ms.ops.ones((4,), "float32"), name="shift")
+
+    def construct(self, x):
+        return self.second(self.first(x)) + self.shift
+
+
+def test_parameters_by_name():
+    network = Outer()
+    assert {*network.parameters_dict()} == {"shift", "first.w", "second.w"}
+    assert [*network.parameters_dict(recurse=False)] == ["shift"]
+    assert network.parameters_dict()["shift"].data.asnumpy().tolist() == [1, 1, 1, 1]
+
+
+def test_initial_values_are_those_that_the_network_begins_with():
+    x = Tensor(np.eye(4, dtype=np.float32))
+    found = []
+    for seed in (3, 3, 4):
+        ms.set_seed(seed)
+        lazy, drawn = Outer(), Outer()
+        own = drawn.init_parameters_data()
+        assert {*own} == {*own.values()} == {*drawn.get_parameters()}
+        np.testing.assert_array_equal(lazy(x).asnumpy(), drawn(x).asnumpy())
+        found.append(drawn.first.weight.data.asnumpy())
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.allclose(found[0], found[2])
+
+
+def test_values_that_are_known_stay():
+    network = Outer()
+    network.first.weight.set_data(np.ones((4, 4), np.float32))
+    network.init_parameters_data()
+    assert network.first.weight.asnumpy().tolist() == [[1] * 4] * 4
+
+
+@pytest.mark.parametrize(("rank", "stage"), [(0, 0), (3, 0), (4, 1), (7, 1)])
+def test_parameters_of_the_stage_of_a_rank(monkeypatch, rank, stage):
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
+    ms.reset_auto_parallel_context()
+    network = Outer()
+    network.first.pipeline_stage, network.second.pipeline_stage = 0, 1
+    try:
+        ms.set_auto_parallel_context(
+            device_num=8, global_rank=rank, pipeline_stages=2, parallel_mode="semi_auto_parallel"
+        )
+        with pytest.raises(RuntimeError, match="the parameter `shift` is in no cell with") as found:
+            network.infer_param_pipeline_stage()
+        assert isinstance(found.value, ShardwrightError)
+        for each in (0, 1):
+            network.shift.add_pipeline_stage(each)
+        names = {parameter.name for parameter in network.infer_param_pipeline_stage()}
+        assert names == {"shift", ("first.w", "second.w")[stage]}
+        monkeypatch.delenv("MS_SIMULATION_LEVEL")
+        assert len(network.infer_param_pipeline_stage()) == 3
+    finally:
+        ms.reset_auto_parallel_context()
+
+
+@pytest.mark.parametrize("stage", [-1, 1.5, True, None])
+def test_a_stage_is_a_number(stage):
+    with pytest.raises((TypeError, ValueError), match="`stage` is"):
+        Outer().shift.add_pipeline_stage(stage)
