@@ -41,6 +41,16 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
 )
+# What gRPC reads from the environment when it is imported, unless the user says otherwise.
+_VARIABLES = {
+    "GRPC_VERBOSITY": "NONE",  # calls say themselves what is wrong
+    # Its own resolver asks for variables of the environment whenever it connects, from a thread:
+    # where the script sets a variable at that moment, the process ends by SIGSEGV.
+    "GRPC_DNS_RESOLVER": "native",
+    # Children that are forked, as workers of a dataset, never call; where gRPC makes its threads
+    # anew for them, some end by SIGABRT.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}
 # The refusals of this program, as codes of gRPC.
 WRONG, WAIT, STRANGER, LATE, BUSY = (
     "INVALID_ARGUMENT",
@@ -88,7 +98,8 @@ def grpc() -> Any:
     PackageError
         If it is not installed.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # calls say themselves what is wrong
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
     return optional("grpc", extra=EXTRA, need=NEED)
 
 
