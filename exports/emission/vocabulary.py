@@ -109,16 +109,25 @@ def _signatures(support: Path) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
     rings = (RINGS,) if (support / f"{RINGS}.py").exists() else ()
     for module in (*MODULES, *rings):
-        tree = ast.parse((support / f"{module}.py").read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef):
-                found[node.name] = _signature(module, node.args)
-            elif isinstance(node, ast.Assign):
-                value = node.value
-                same = found.get(value.id) if isinstance(value, ast.Name) else None
-                names = (name for target in node.targets for name in _names(target))
-                found.update((name, same or Signature(module)) for name in names)
+        found |= _of_module(support, module, module)
     return {name: signature for name, signature in found.items() if not name.startswith("_")}
+
+
+def _of_module(support: Path, file: str, module: str) -> dict[str, Signature]:
+    """Return the functions of a file as those of a module, which may import all of another."""
+    found: dict[str, Signature] = {}
+    tree = ast.parse((support / f"{file}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = _signature(module, node.args)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
+            found |= _of_module(support, node.module, module)
+        elif isinstance(node, ast.Assign):
+            value = node.value
+            same = found.get(value.id) if isinstance(value, ast.Name) else None
+            names = (name for target in node.targets for name in _names(target))
+            found.update((name, same or Signature(module)) for name in names)
+    return found
 
 
 def _signature(module: str, arguments: ast.arguments) -> Signature:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .pointwise import widened
+from .elementwise import widened
 
 
 def scaled_dot_product_attention(

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import dtype_of, widened
+from .elementwise import widened
+from .pointwise import dtype_of
 
 
 @widened

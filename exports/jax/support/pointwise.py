@@ -5,46 +5,20 @@ or `y`. Numbers of 16 bits are computed in float32 where there are several steps
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from math import inf, pi
+from math import pi
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-_LOW = (jnp.float16, jnp.bfloat16)
-
-
-def widened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute a function of tensors of 16 bits in float32; each result has the operands' type."""
-
-    @wraps(function)
-    def run(*tensors: Array, **attributes: Any) -> Any:
-        low = next((t.dtype for t in tensors if t.dtype in _LOW), None)
-        if low is None:
-            return function(*tensors, **attributes)
-        wide = (t.astype(jnp.float32) if t.dtype in _LOW else t for t in tensors)
-        found = function(*wide, **attributes)
-        if isinstance(found, tuple):
-            return tuple(_narrowed(t, low) for t in found)
-        return _narrowed(found, low)
-
-    return run
-
-
-def _narrowed(tensor: Array, low: Any) -> Array:
-    return tensor.astype(low) if tensor.dtype == jnp.float32 else tensor
-
+from .elementwise import *  # noqa: F403
+from .elementwise import cos, fast_gelu, log, log1p, sin, softplus, square, widened
 
 # Arithmetic
 
 add, sub, mul, div = jnp.add, jnp.subtract, jnp.multiply, jnp.divide
-neg, sign, power, atan2 = jnp.negative, jnp.sign, jnp.power, jnp.arctan2
-mod, floor_div = jnp.remainder, jnp.floor_divide
-floor, ceil, trunc = jnp.floor, jnp.ceil, jnp.trunc
-round = jnp.round
-zeros_like, ones_like = jnp.zeros_like, jnp.ones_like
+neg, floor_div, equal = jnp.negative, jnp.floor_divide, jnp.equal
 
 
 def identity(x: Array) -> Array:
@@ -54,55 +28,7 @@ def identity(x: Array) -> Array:
 stop_gradient = identity
 
 
-def with_gradient_of(value: Array, source: Array) -> Array:
-    return value
-
-
-def on_gradient(
-    x: Array, *others: Array, shapes: tuple[tuple[int, ...], ...]
-) -> Array | tuple[Array, ...]:
-    made = tuple(jnp.zeros(shape, x.dtype) for shape in shapes)
-    return made if len(made) > 1 else made[0]
-
-
-def scale(x: Array, *, factor: float = 1.0) -> Array:
-    return x * jnp.asarray(factor, x.dtype)
-
-
-def add_scalar(x: Array, *, value: float = 0.0) -> Array:
-    return x + jnp.asarray(value, x.dtype)
-
-
-def bias_add(x: Array, bias: Array, *, axis: int = 1) -> Array:
-    return x + bias.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
-
-
-def div_no_nan(a: Array, b: Array) -> Array:
-    return jnp.where(b == 0, 0, a / jnp.where(b == 0, 1, b))
-
-
-def squared_difference(a: Array, b: Array) -> Array:
-    return jnp.square(a - b)
-
-
-# Comparisons and types
-
-equal, not_equal = jnp.equal, jnp.not_equal
-less, less_equal, greater, greater_equal = (
-    *(jnp.less, jnp.less_equal),
-    *(jnp.greater, jnp.greater_equal),
-)
-logical_and, logical_or = jnp.logical_and, jnp.logical_or
-logical_xor, logical_not = jnp.logical_xor, jnp.logical_not
-is_nan, is_inf, is_finite = jnp.isnan, jnp.isinf, jnp.isfinite
-
-
-def where(condition: Array, a: Array, b: Array) -> Array:
-    return jnp.where(condition, a, b)
-
-
-def mask(x: Array, keep: Array) -> Array:
-    return jnp.where(keep, x, jnp.zeros((), x.dtype))
+# Types
 
 
 def dtype_of(name: str) -> Any:
@@ -124,27 +50,7 @@ def fill(*, shape: Sequence[int], dtype: str = "float32", value: float = 0.0) ->
 
 # Functions of one variable, and their gradients
 
-exp, expm1, log, log1p = jnp.exp, jnp.expm1, jnp.log, jnp.log1p
-sin, cos, tanh = jnp.sin, jnp.cos, jnp.tanh
-abs, square, rsqrt = jnp.abs, jnp.square, lax.rsqrt
-sqrt, reciprocal = jnp.sqrt, jnp.reciprocal
-exp_gradient = jnp.multiply
-
-
-def pow(x: Array, *, exponent: float = 1.0) -> Array:
-    return jnp.power(x, exponent)
-
-
-def maximum(a: Array, b: Array, *, halves: bool = False, both: bool = False) -> Array:
-    return jnp.maximum(a, b)
-
-
-def minimum(a: Array, b: Array, *, halves: bool = False, both: bool = False) -> Array:
-    return jnp.minimum(a, b)
-
-
-def clip(x: Array, *, low: float = 0.0, high: float = 1.0, inside: bool = False) -> Array:
-    return jnp.clip(x, low, high)
+rsqrt = lax.rsqrt
 
 
 def relu(x: Array) -> Array:
@@ -191,26 +97,6 @@ def elu(x: Array, *, alpha: float = 1.0) -> Array:
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
 
 
-@widened
-def fast_gelu(x: Array) -> Array:
-    return x * jax.nn.sigmoid(1.702 * x)
-
-
-@widened
-def softplus(x: Array) -> Array:
-    return jnp.logaddexp(x, 0)
-
-
-@widened
-def hard_sigmoid(x: Array, *, alpha: float = 1 / 6, beta: float = 0.5) -> Array:
-    return jnp.clip(alpha * x + beta, 0, 1)
-
-
-@widened
-def hard_swish(x: Array) -> Array:
-    return x * jnp.clip(x / 6 + 0.5, 0, 1)
-
-
 def by_operand(function: Callable[..., Array]) -> Callable[..., Array]:
     """Return the gradient of a smooth function, by JAX, from its operand."""
 
@@ -235,80 +121,10 @@ def gelu_gradient(dy: Array, x: Array, *, approximate: bool = True) -> Array:
 
 
 @widened
-def pow_gradient(dy: Array, x: Array, *, exponent: float = 1.0) -> Array:
-    return dy * exponent * jnp.power(x, exponent - 1 if exponent else 0)
-
-
-@widened
-def expm1_gradient(dy: Array, y: Array) -> Array:
-    return dy * (y + 1)
-
-
-@widened
 def tanh_gradient(dy: Array, y: Array) -> Array:
     return dy * (1 - y * y)
 
 
 @widened
-def abs_gradient(dy: Array, x: Array) -> Array:
-    return dy * jnp.sign(x)
-
-
-@widened
-def sqrt_gradient(dy: Array, y: Array) -> Array:
-    return dy * 0.5 / y
-
-
-@widened
-def rsqrt_gradient(dy: Array, y: Array) -> Array:
-    return dy * -0.5 * y * y * y
-
-
-@widened
-def reciprocal_gradient(dy: Array, y: Array) -> Array:
-    return -dy * y * y
-
-
-@widened
 def sigmoid_gradient(dy: Array, y: Array) -> Array:
     return dy * y * (1 - y)
-
-
-def relu_gradient(dy: Array, y: Array) -> Array:
-    return jnp.where(y > 0, dy, jnp.zeros((), dy.dtype))
-
-
-def relu6_gradient(dy: Array, y: Array) -> Array:
-    return jnp.where((y > 0) & (y < 6), dy, jnp.zeros((), dy.dtype))
-
-
-def leaky_relu_gradient(dy: Array, y: Array, *, slope: float = 0.01) -> Array:
-    return jnp.where(y > 0, dy, dy * slope)
-
-
-@widened
-def elu_gradient(dy: Array, y: Array, *, alpha: float = 1.0) -> Array:
-    return jnp.where(y > 0, dy, dy * (y + alpha))
-
-
-def clip_gradient(
-    dy: Array, x: Array, *, low: float = 0.0, high: float = 1.0, inside: bool = False
-) -> Array:
-    over = x > low if inside and low != -inf else x >= low
-    passes = over & (x < high if inside and high != inf else x <= high)
-    return jnp.where(passes, dy, jnp.zeros((), dy.dtype))
-
-
-@widened
-def softsign_gradient(dy: Array, y: Array) -> Array:
-    return dy * jnp.square(1 - jnp.abs(y))
-
-
-@widened
-def hard_sigmoid_gradient(dy: Array, y: Array, *, alpha: float = 1 / 6, beta: float = 0.5) -> Array:
-    return dy * alpha * ((y > 0) & (y < 1))
-
-
-@widened
-def hard_swish_gradient(dy: Array, x: Array) -> Array:
-    return dy * jnp.where(jnp.abs(x) < 3, x / 3 + 0.5, (x > 0).astype(x.dtype))

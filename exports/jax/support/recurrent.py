@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import widened
+from .elementwise import widened
 
 State = tuple[Array, ...]
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import by_operand, widened
+from .elementwise import widened
+from .pointwise import by_operand
 
 Axis = int | Sequence[int] | None
 

@@ -4,53 +4,17 @@ Where a dimension is looked up that is split, `start_v` is where the part of the
 every device serves the positions in its part, and leaves zero elsewhere.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
-from math import prod
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import dtype_of, widened
-
-Shape = Sequence[int]
-Axis = int | Sequence[int] | None
-
-
-def _axes(axis: Axis, rank: int) -> tuple[int, ...]:
-    if axis is None:
-        return tuple(range(rank))
-    return tuple(sorted({a % rank for a in ((axis,) if isinstance(axis, int) else axis)}))
-
+from .elementwise import widened
+from .pointwise import dtype_of
+from .shapes import *  # noqa: F403
+from .shapes import Axis, Shape, _axes, _kept, _local, _places
 
 # Shapes
-
-
-def reshape(x: Array, *, shape: Shape) -> Array:
-    return x.reshape(tuple(shape))
-
-
-flatten = expand_dims = squeeze = reshape
-
-
-def transpose(x: Array, *, permutation: Sequence[int] = ()) -> Array:
-    return jnp.transpose(x, tuple(permutation) or None)
-
-
-def broadcast_to(x: Array, *, shape: Shape) -> Array:
-    return jnp.broadcast_to(x, tuple(shape))
-
-
-def spread(x: Array, *, shape: Shape, axis: Sequence[int] = (), keep_dims: bool = False) -> Array:
-    if not keep_dims:
-        x = x.reshape([1 if d in axis else n for d, n in enumerate(shape)])
-    return jnp.broadcast_to(x, tuple(shape))
-
-
-def tile(x: Array, *, shape: Shape) -> Array:
-    copies = tuple(after // n for after, n in zip(shape, x.shape, strict=True))
-    return jnp.tile(x, copies)
 
 
 def slice(x: Array, *, begin: Shape, shape: Shape, strides: Shape = ()) -> Array:
@@ -71,22 +35,6 @@ def pad(x: Array, *, before: Shape, shape: Shape, between: Shape = (), value: fl
     return lax.pad(x, jnp.asarray(value, x.dtype), config)
 
 
-def split(x: Array, *, axis: int = 0, parts: int = 1) -> tuple[Array, ...]:
-    return tuple(jnp.split(x, parts, axis))
-
-
-def concat(*tensors: Array, axis: int = 0) -> Array:
-    return jnp.concatenate(tensors, axis)
-
-
-def stack(*tensors: Array, axis: int = 0) -> Array:
-    return jnp.stack(tensors, axis)
-
-
-def reverse(x: Array, *, axis: Axis = -1) -> Array:
-    return jnp.flip(x, _axes(axis, x.ndim))
-
-
 def _columns_less_rows(x: Array, start_m: Any, start_n: Any) -> Array:
     rows, columns = jnp.arange(x.shape[-2]) + start_m, jnp.arange(x.shape[-1]) + start_n
     return columns - rows[:, None]
@@ -100,55 +48,7 @@ def triu(x: Array, *, diagonal: int = 0, start_m: Any = 0, start_n: Any = 0) -> 
     return jnp.where(_columns_less_rows(x, start_m, start_n) >= diagonal, x, jnp.zeros_like(x))
 
 
-# Buffers of many tensors
-
-
-def pack(*tensors: Array) -> Array:
-    return jnp.concatenate([tensor.reshape(-1) for tensor in tensors])
-
-
-def unpack(buffer: Array, *, shapes: Sequence[Shape]) -> tuple[Array, ...]:
-    ends = accumulate(prod(shape) for shape in shapes)
-    return tuple(
-        buffer[end - prod(shape) : end].reshape(tuple(shape))
-        for end, shape in zip(ends, shapes, strict=True)
-    )
-
-
-def pack_dealt(*tensors: Array, dimensions: Sequence[int], count: int = 1) -> Array:
-    cut = [jnp.split(x, count, d) for x, d in zip(tensors, dimensions, strict=True)]
-    return pack(*(piece for member in zip(*cut, strict=True) for piece in member))
-
-
-def unpack_gathered(
-    buffer: Array, *, shapes: Sequence[Shape], dimensions: Sequence[int], count: int = 1
-) -> tuple[Array, ...]:
-    pieces = [
-        [*shape[:d], shape[d] // count, *shape[d + 1 :]]
-        for shape, d in zip(shapes, dimensions, strict=True)
-    ]
-    members = [unpack(run, shapes=pieces) for run in jnp.split(buffer, count)]
-    columns = zip(*members, strict=True)
-    return tuple(jnp.concatenate(column, d) for column, d in zip(columns, dimensions, strict=True))
-
-
 # Look-ups
-
-
-def _local(positions: Array, start: Any, size: int) -> tuple[Array, Array]:
-    """Return positions in the part of the device, clipped; and which are in it."""
-    local = positions - start
-    clipped = jnp.clip(local, 0, size - 1)
-    return clipped, clipped == local
-
-
-def _behind(inside: Array, rank: int) -> Array:
-    return inside.reshape(*inside.shape, *(1,) * (rank - inside.ndim))
-
-
-def _kept(x: Array, inside: Array, first: int = 0, other: float = 0) -> Array:
-    """Return the elements whose positions are in the part, and zero or `other` elsewhere."""
-    return jnp.where(_behind(inside, x.ndim - first), x, jnp.full_like(x, other))
 
 
 def gather(
@@ -211,13 +111,6 @@ def scatter_elements(
     return x.at[tuple(place)].set(updates, mode="drop")
 
 
-def gather_nd(
-    x: Array, indices: Array, *, start_v0: Any = 0, start_v1: Any = 0, start_v2: Any = 0
-) -> Array:
-    places, inside = _places(indices, x.shape, (start_v0, start_v1, start_v2))
-    return _kept(x[places], inside)
-
-
 def scatter_nd(
     indices: Array,
     updates: Array,
@@ -229,14 +122,6 @@ def scatter_nd(
 ) -> Array:
     places, inside = _places(indices, shape, (start_v0, start_v1, start_v2))
     return jnp.zeros(tuple(shape), updates.dtype).at[places].add(_kept(updates, inside))
-
-
-def _places(indices: Array, shape: Shape, starts: Sequence[Any]) -> tuple[tuple[Array, ...], Array]:
-    found = [_local(indices[..., d], starts[d], shape[d]) for d in range(indices.shape[-1])]
-    inside = jnp.ones_like(found[0][1])
-    for _, own in found:
-        inside = inside & own
-    return tuple(place for place, _ in found), inside
 
 
 # Reductions

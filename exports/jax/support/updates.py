@@ -1,13 +1,7 @@
-"""The updates of parameters: the next parameter and states from the gradient and those before.
-
-A learning rate that follows the step is an operand after the number of the step. Under a dynamic
-loss scale two scalars come last: the scale, by which the gradient is divided, and the number of
-elements of all gradients that are not finite; if there are some, nothing changes.
-"""
+"""The updates of parameters: the next parameter and states from the gradient and those before."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +10,8 @@ import numpy as np
 from jax import Array
 
 from .dynamic_tree import edges_of, tiled, values_of
+from .rules import *  # noqa: F403
+from .stepping import updated
 
 _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "sin")},
@@ -35,74 +31,6 @@ def learning_rate(step: Array, *, rate: str | Sequence[float]) -> Array:
 
     found: Array = jax.pure_callback(formula, jax.ShapeDtypeStruct((), _WIDEST), step)
     return found
-
-
-def _updated(
-    rule: Callable[..., Sequence[Array]],
-    states: int,
-    counts: bool,
-    rate: float,
-    tensors: Sequence[Array],
-    others: int = 0,
-) -> tuple[Array, ...]:
-    """Run a rule in the widest type of its tensors; parameter and states keep their types.
-
-    `others` are tensors behind the states that are none.
-    """
-    count = 2 + states + others
-    own, scalars = list(tensors[:count]), list(tensors[count:])
-    before = (own[0], *own[2 : 2 + states])
-    exact = reduce(jnp.promote_types, (tensor.dtype for tensor in own))
-    widened = [tensor.astype(exact) for tensor in own]
-    steps = [scalars.pop(0).astype(exact)] if counts else []
-    skipped: Any = False
-    if len(scalars) > 1:
-        *scalars, loss_scale, nonfinite = scalars
-        widened[1] = own[1].astype(before[0].dtype).astype(exact) / loss_scale.astype(exact)
-        skipped = nonfinite > 0
-    own_rate = scalars[0].astype(exact) if scalars else rate
-    after = rule(own_rate, *widened, *steps)
-    return tuple(
-        jnp.where(skipped, old, new.astype(old.dtype))
-        for new, old in zip(after, before, strict=True)
-    )
-
-
-def sgd_update(*tensors: Array, learning_rate: float = 0.01, weight_decay: float = 0.0) -> Array:
-    def rule(rate: Any, p: Array, g: Array) -> Sequence[Array]:
-        return [p - rate * (g + weight_decay * p)]
-
-    return _updated(rule, 0, False, learning_rate, tensors)[0]
-
-
-def momentum_update(
-    *tensors: Array,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, m: Array) -> Sequence[Array]:
-        g = g + weight_decay * p
-        m = momentum * m + g
-        return p - rate * (g + momentum * m if nesterov else m), m
-
-    return _updated(rule, 1, False, learning_rate, tensors)
-
-
-def dampened_update(
-    *tensors: Array,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, m: Array, step: Array) -> Sequence[Array]:
-        g = g + weight_decay * p
-        m = jnp.where(step == 1, g, momentum * m + (1 - dampening) * g)
-        return p - rate * m, m
-
-    return _updated(rule, 1, True, learning_rate, tensors)
 
 
 def _corrected(beta: float, step: Array) -> Array:
@@ -164,7 +92,7 @@ def adam_update(
         *own_tensors, step = operands
         return _adam(rate, own_tensors, step, *own)
 
-    return _updated(rule, states, True, learning_rate, tensors)
+    return updated(rule, states, True, learning_rate, tensors)
 
 
 amsgrad_update = adam_update
@@ -193,7 +121,7 @@ def adam8bit_update(
         after, mean, square = _adam(rate, (p, g, mean, square), step, *own)
         return after, *_quantized(mean, block, True), *_quantized(square, block, False)
 
-    return _updated(rule, 4, True, learning_rate, tensors)
+    return updated(rule, 4, True, learning_rate, tensors)
 
 
 def _spread(scale: Array, block: tuple[int, ...]) -> Array:
@@ -257,72 +185,6 @@ def orthogonalize(
         change = (b * gram.astype(wide) + c * product(gram, gram)).astype(narrow)
         x = (a * x.astype(wide) + product(change, x)).astype(narrow)
     return x.mT if is_tall else x
-
-
-def muon_update(
-    *tensors: Array,
-    learning_rate: float = 0.001,
-    momentum: float = 0.95,
-    weight_decay: float = 0.1,
-    ratio: float = 1.0,
-) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, m: Array, o: Array) -> Sequence[Array]:
-        after = (1 - rate * weight_decay) * p - ratio * rate * o
-        return after, momentum * m + (1 - momentum) * g
-
-    return _updated(rule, 1, False, learning_rate, tensors, 1)
-
-
-def adagrad_update(
-    *tensors: Array,
-    learning_rate: float = 0.001,
-    weight_decay: float = 0.0,
-    initial_accumulator: float = 0.1,
-) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, n: Array) -> Sequence[Array]:
-        g = g + weight_decay * p
-        n = n + jnp.square(g)
-        return p - rate * g / jnp.sqrt(n), n
-
-    return _updated(rule, 1, False, learning_rate, tensors)
-
-
-def rmsprop_update(
-    *tensors: Array,
-    learning_rate: float = 0.1,
-    decay: float = 0.9,
-    momentum: float = 0.0,
-    epsilon: float = 1e-10,
-    weight_decay: float = 0.0,
-    initial_square: float = 0.0,
-) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, v: Array, m: Array) -> Sequence[Array]:
-        g = g + weight_decay * p
-        v = decay * v + (1 - decay) * jnp.square(g)
-        m = momentum * m + rate * g / jnp.sqrt(v + epsilon)
-        return p - m, v, m
-
-    return _updated(rule, 2, False, learning_rate, tensors)
-
-
-def centered_update(
-    *tensors: Array,
-    learning_rate: float = 0.1,
-    decay: float = 0.9,
-    momentum: float = 0.0,
-    epsilon: float = 1e-10,
-    weight_decay: float = 0.0,
-    initial_square: float = 0.0,
-) -> tuple[Array, ...]:
-    def rule(rate: Any, p: Array, g: Array, v: Array, m: Array, mean: Array) -> Sequence[Array]:
-        g = g + weight_decay * p
-        v = decay * v + (1 - decay) * jnp.square(g)
-        mean = decay * mean + (1 - decay) * g
-        variance = jnp.maximum(v - jnp.square(mean), 0)
-        m = momentum * m + rate * g / jnp.sqrt(variance + epsilon)
-        return p - m, v, m, mean
-
-    return _updated(rule, 3, False, learning_rate, tensors)
 
 
 def count_nonfinite(x: Array) -> Array:

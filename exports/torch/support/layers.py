@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .pointwise import _device, widened
+from .batch_norms import *  # noqa: F403
+from .batch_norms import Sizes
+from .elementwise import widened
+from .pointwise import _device
 
 Pairs = Sequence[Sequence[int]]
-Sizes = Sequence[int]
 
 # Products
 
@@ -89,93 +91,6 @@ def group_norm_gradient(
     dx = _standardized_gradient(scaled, y, deviation, axes)
     others = (0, *range(3, x.ndim + 1))
     return dx.reshape(x.shape), (cotangent * y).sum(others).ravel(), cotangent.sum(others).ravel()
-
-
-# Of a batch, or of equal groups of it: the statistics are [channel], or [group, channel]
-
-
-def _in_groups(x: Tensor, groups: int) -> Tensor:
-    return x.reshape(groups, -1, *x.shape[1:]) if groups else x
-
-
-def _groups(statistics: Tensor) -> int:
-    return statistics.shape[0] if statistics.ndim == 2 else 0
-
-
-def _channels(vector: Tensor, x: Tensor) -> Tensor:
-    behind = (1,) * (x.ndim - 2)
-    if vector.ndim == 2:
-        return vector.reshape(vector.shape[0], 1, -1, *behind)
-    return vector.reshape(-1, *behind)
-
-
-def _others(x: Tensor, groups: int) -> tuple[int, ...]:
-    first = 1 if groups else 0
-    return (first, *range(first + 2, x.ndim + first))
-
-
-@widened
-def channel_mean(x: Tensor, *, whole: int, size_g: int = 0) -> Tensor:
-    return _in_groups(x, size_g).sum(_others(x, size_g)) / whole
-
-
-@widened
-def channel_variance(x: Tensor, mean: Tensor, *, whole: int) -> Tensor:
-    groups = _groups(mean)
-    distance = _in_groups(x, groups) - _channels(mean, x)
-    return torch.square(distance).sum(_others(x, groups)) / whole
-
-
-@widened
-def channel_mean_gradient(dy: Tensor, *, shape: Sizes, whole: int) -> Tensor:
-    behind, groups = shape[2:], _groups(dy)
-    share = (dy / whole).reshape(*dy.shape[:-1], 1, dy.shape[-1], *(1,) * len(behind))
-    samples = (groups, shape[0] // groups) if groups else (shape[0],)
-    return share.expand(*samples, *shape[1:]).reshape(tuple(shape))
-
-
-@widened
-def channel_variance_gradient(dy: Tensor, x: Tensor, mean: Tensor, *, whole: int) -> Tensor:
-    distance = _in_groups(x, _groups(mean)) - _channels(mean, x)
-    return (distance * _channels(dy * (2 / whole), x)).reshape(x.shape)
-
-
-@widened
-def batch_normalize(
-    x: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    *,
-    epsilon: float = 1e-5,
-) -> Tensor:
-    inverse = gamma / torch.sqrt(variance + epsilon)
-    distance = _in_groups(x, _groups(mean)) - _channels(mean, x)
-    return (distance * _channels(inverse, x) + _channels(beta, x)).reshape(x.shape)
-
-
-@widened
-def batch_normalize_gradient(
-    dy: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    gamma: Tensor,
-    *,
-    epsilon: float = 1e-5,
-) -> tuple[Tensor, ...]:
-    inverse, groups = 1 / torch.sqrt(variance + epsilon), _groups(mean)
-    slope, axes = gamma * inverse, _others(x, groups)
-    own = _in_groups(dy, groups)
-    distance = _in_groups(x, groups) - _channels(mean, x)
-    dbeta = own.sum(axes)
-    dgamma = (own * distance * _channels(inverse, x)).sum(axes)
-    dx = (own * _channels(slope, x)).reshape(x.shape)
-    statistics = -slope * dbeta, -0.5 * slope * inverse * dgamma
-    if groups:
-        dgamma, dbeta = dgamma.sum(0), dbeta.sum(0)
-    return dx, *statistics, dgamma, dbeta
 
 
 def moving_weights(

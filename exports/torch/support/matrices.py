@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .dynamic_tree import values_of
-from .pointwise import widened
+from .elementwise import widened
 
 
 @widened

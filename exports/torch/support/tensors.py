@@ -5,52 +5,15 @@ rank serves the positions in its part, and leaves zero elsewhere.
 """
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate
-from math import prod
 
 import torch
 from torch import Tensor
 
-from .pointwise import widened
-
-Shape = Sequence[int]
-Axis = int | Sequence[int] | None
-
-
-def _axes(axis: Axis, rank: int) -> tuple[int, ...]:
-    if axis is None:
-        return tuple(range(rank))
-    return tuple(sorted({a % rank for a in ((axis,) if isinstance(axis, int) else axis)}))
-
+from .elementwise import widened
+from .shapes import *  # noqa: F403
+from .shapes import Axis, Shape, _axes, _kept, _local, _places
 
 # Shapes
-
-
-def reshape(x: Tensor, *, shape: Shape) -> Tensor:
-    return x.reshape(tuple(shape))
-
-
-flatten = expand_dims = squeeze = reshape
-
-
-def transpose(x: Tensor, *, permutation: Sequence[int] = ()) -> Tensor:
-    return x.permute(tuple(permutation) or tuple(reversed(range(x.ndim))))
-
-
-def broadcast_to(x: Tensor, *, shape: Shape) -> Tensor:
-    return x.expand(tuple(shape))
-
-
-def spread(x: Tensor, *, shape: Shape, axis: Sequence[int] = (), keep_dims: bool = False) -> Tensor:
-    if not keep_dims:
-        x = x.reshape([1 if d in axis else n for d, n in enumerate(shape)])
-    return x.expand(tuple(shape))
-
-
-def tile(x: Tensor, *, shape: Shape) -> Tensor:
-    copies = tuple(after // n for after, n in zip(shape, x.shape, strict=True))
-    return x.tile(copies)
 
 
 def slice(x: Tensor, *, begin: Shape, shape: Shape, strides: Shape = ()) -> Tensor:
@@ -79,22 +42,6 @@ def pad(
     return result
 
 
-def split(x: Tensor, *, axis: int = 0, parts: int = 1) -> tuple[Tensor, ...]:
-    return torch.chunk(x, parts, axis)
-
-
-def concat(*tensors: Tensor, axis: int = 0) -> Tensor:
-    return torch.cat(tensors, axis)
-
-
-def stack(*tensors: Tensor, axis: int = 0) -> Tensor:
-    return torch.stack(tensors, axis)
-
-
-def reverse(x: Tensor, *, axis: Axis = -1) -> Tensor:
-    return torch.flip(x, _axes(axis, x.ndim))
-
-
 def tril(x: Tensor, *, diagonal: int = 0, start_m: int = 0, start_n: int = 0) -> Tensor:
     return torch.tril(x, diagonal + start_m - start_n)
 
@@ -103,57 +50,7 @@ def triu(x: Tensor, *, diagonal: int = 0, start_m: int = 0, start_n: int = 0) ->
     return torch.triu(x, diagonal + start_m - start_n)
 
 
-# Buffers of many tensors
-
-
-def pack(*tensors: Tensor) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def unpack(buffer: Tensor, *, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
-    ends = accumulate(prod(shape) for shape in shapes)
-    return tuple(
-        buffer[end - prod(shape) : end].reshape(tuple(shape))
-        for end, shape in zip(ends, shapes, strict=True)
-    )
-
-
-def pack_dealt(*tensors: Tensor, dimensions: Sequence[int], count: int = 1) -> Tensor:
-    cut = [torch.chunk(x, count, d) for x, d in zip(tensors, dimensions, strict=True)]
-    return pack(*(piece for member in zip(*cut, strict=True) for piece in member))
-
-
-def unpack_gathered(
-    buffer: Tensor, *, shapes: Sequence[Shape], dimensions: Sequence[int], count: int = 1
-) -> tuple[Tensor, ...]:
-    pieces = [
-        [*shape[:d], shape[d] // count, *shape[d + 1 :]]
-        for shape, d in zip(shapes, dimensions, strict=True)
-    ]
-    members = [unpack(run, shapes=pieces) for run in torch.chunk(buffer, count)]
-    columns = zip(*members, strict=True)
-    return tuple(torch.cat(column, d) for column, d in zip(columns, dimensions, strict=True))
-
-
 # Look-ups
-
-
-def _local(positions: Tensor, start: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return positions in the part of the rank, clipped; and which are in it."""
-    local = positions - start
-    clipped = local.clamp(0, size - 1)
-    return clipped, clipped == local
-
-
-def _kept(elements: Tensor, inside: Tensor, axis: int = 0, other: float = 0) -> Tensor:
-    """Return elements, zero at positions of other ranks, which stand along dimensions from `axis`.
-
-    At these positions it may be another number.
-
-    They are not multiplied by zero: one that is infinite would be no number.
-    """
-    deep = inside.reshape(*inside.shape, *(1,) * (elements.ndim - axis - inside.ndim))
-    return torch.where(deep, elements, elements.new_full((), other))
 
 
 def gather(
@@ -218,13 +115,6 @@ def scatter_elements(
     return spare.scatter(axis, places, updates).narrow(axis, 0, x.shape[axis])
 
 
-def gather_nd(
-    x: Tensor, indices: Tensor, *, start_v0: int = 0, start_v1: int = 0, start_v2: int = 0
-) -> Tensor:
-    places, inside = _places(indices, x.shape, (start_v0, start_v1, start_v2))
-    return _kept(x[places], inside)
-
-
 def scatter_nd(
     indices: Tensor,
     updates: Tensor,
@@ -237,17 +127,6 @@ def scatter_nd(
     places, inside = _places(indices, shape, (start_v0, start_v1, start_v2))
     result = updates.new_zeros(tuple(shape))
     return result.index_put_(places, _kept(updates, inside), accumulate=True)
-
-
-def _places(
-    indices: Tensor, shape: Shape, starts: Sequence[int]
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    count = indices.shape[-1]
-    found = [_local(indices[..., d], starts[d], shape[d]) for d in range(count)]
-    inside = torch.ones_like(found[0][1])
-    for _, own in found:
-        inside = inside & own
-    return tuple(place for place, _ in found), inside
 
 
 # Reductions

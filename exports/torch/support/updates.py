@@ -1,15 +1,9 @@
-"""The updates of parameters: the next parameter and states from the gradient and those before.
-
-A learning rate that follows the step is an operand after the number of the step. Under a dynamic
-loss scale two scalars come last: the scale, by which the gradient is divided, and the number of
-elements of all gradients that are not finite; if there are some, nothing changes.
-"""
+"""The updates of parameters: the next parameter and states from the gradient and those before."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any
 
 import torch
@@ -17,6 +11,8 @@ from torch import Tensor
 
 from .dynamic_tree import edges_of, tiled, values_of
 from .pointwise import _is_cast_to, _keep_copy
+from .rules import *  # noqa: F403
+from .stepping import updated
 
 try:
     import triton
@@ -38,72 +34,6 @@ def learning_rate(step: Tensor, *, rate: str | Sequence[float]) -> Tensor:
     else:
         found = rate[min(number, len(rate) - 1)]
     return torch.tensor(float(found), dtype=torch.float64, device="cpu")
-
-
-def _updated(
-    rule: Callable[..., Sequence[Tensor]],
-    states: int,
-    counts: bool,
-    rate: float,
-    tensors: Sequence[Tensor],
-    others: int = 0,
-) -> tuple[Tensor, ...]:
-    """Run a rule in the widest type of its tensors; parameter and states keep their types.
-
-    `others` are tensors behind the states that are none.
-    """
-    count = 2 + states + others
-    own, scalars = list(tensors[:count]), list(tensors[count:])
-    before = (own[0], *own[2 : 2 + states])
-    step = scalars.pop(0) if counts else None
-    if len(scalars) > 1:
-        *scalars, loss_scale, nonfinite = scalars
-        if nonfinite > 0:
-            return before
-        own[1] = own[1].to(before[0].dtype) / loss_scale
-    if scalars:
-        rate = float(scalars.pop())
-    exact = reduce(torch.promote_types, (tensor.dtype for tensor in own))
-    widened = [tensor.to(exact) for tensor in own]
-    after = rule(rate, *widened) if step is None else rule(rate, *widened, int(step))
-    return tuple(new.to(old.dtype) for new, old in zip(after, before, strict=True))
-
-
-def sgd_update(*tensors: Tensor, learning_rate: float = 0.01, weight_decay: float = 0.0) -> Tensor:
-    def rule(rate: float, p: Tensor, g: Tensor) -> Sequence[Tensor]:
-        return [p - rate * (g + weight_decay * p)]
-
-    return _updated(rule, 0, False, learning_rate, tensors)[0]
-
-
-def momentum_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-) -> tuple[Tensor, ...]:
-    def rule(rate: float, p: Tensor, g: Tensor, m: Tensor) -> Sequence[Tensor]:
-        g = g + weight_decay * p
-        m = momentum * m + g
-        return p - rate * (g + momentum * m if nesterov else m), m
-
-    return _updated(rule, 1, False, learning_rate, tensors)
-
-
-def dampened_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-) -> tuple[Tensor, ...]:
-    def rule(rate: float, p: Tensor, g: Tensor, m: Tensor, step: int) -> Sequence[Tensor]:
-        g = g + weight_decay * p
-        m = g if step == 1 else momentum * m + (1 - dampening) * g
-        return p - rate * m, m
-
-    return _updated(rule, 1, True, learning_rate, tensors)
 
 
 def adam_update(
@@ -149,7 +79,7 @@ def adam_update(
             return _in_own_kernel(tensors[:5], **how, weight_decay=weight_decay, l2=l2)
         kernel = torch._fused_adam_ if l2 else torch._fused_adamw_
         return _in_one_kernel(kernel, tensors[:5], **how, weight_decay=weight_decay + l2)
-    return _updated(rule, states, True, learning_rate, tensors)
+    return updated(rule, states, True, learning_rate, tensors)
 
 
 amsgrad_update = adam_update
@@ -307,7 +237,7 @@ def adam8bit_update(
         )
         return after, *_quantized(mean, block, True), *_quantized(square, block, False)
 
-    return _updated(rule, 4, True, learning_rate, tensors)
+    return updated(rule, 4, True, learning_rate, tensors)
 
 
 def _spread(scale: Tensor, block: tuple[int, ...]) -> Tensor:
@@ -367,74 +297,6 @@ def orthogonalize(
         gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, gram, x, beta=a)
     return (x.mT if is_tall else x).reshape(shape)
-
-
-def muon_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.001,
-    momentum: float = 0.95,
-    weight_decay: float = 0.1,
-    ratio: float = 1.0,
-) -> tuple[Tensor, ...]:
-    def rule(rate: float, p: Tensor, g: Tensor, m: Tensor, o: Tensor) -> Sequence[Tensor]:
-        after = (1 - rate * weight_decay) * p - ratio * rate * o
-        return after, momentum * m + (1 - momentum) * g
-
-    return _updated(rule, 1, False, learning_rate, tensors, 1)
-
-
-def adagrad_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.001,
-    weight_decay: float = 0.0,
-    initial_accumulator: float = 0.1,
-) -> tuple[Tensor, ...]:
-    def rule(rate: float, p: Tensor, g: Tensor, n: Tensor) -> Sequence[Tensor]:
-        g = g + weight_decay * p
-        n = n + torch.square(g)
-        return p - rate * g / torch.sqrt(n), n
-
-    return _updated(rule, 1, False, learning_rate, tensors)
-
-
-def rmsprop_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.1,
-    decay: float = 0.9,
-    momentum: float = 0.0,
-    epsilon: float = 1e-10,
-    weight_decay: float = 0.0,
-    initial_square: float = 0.0,
-) -> tuple[Tensor, ...]:
-    def rule(rate: float, p: Tensor, g: Tensor, v: Tensor, m: Tensor) -> Sequence[Tensor]:
-        g = g + weight_decay * p
-        v = decay * v + (1 - decay) * torch.square(g)
-        m = momentum * m + rate * g / torch.sqrt(v + epsilon)
-        return p - m, v, m
-
-    return _updated(rule, 2, False, learning_rate, tensors)
-
-
-def centered_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.1,
-    decay: float = 0.9,
-    momentum: float = 0.0,
-    epsilon: float = 1e-10,
-    weight_decay: float = 0.0,
-    initial_square: float = 0.0,
-) -> tuple[Tensor, ...]:
-    def rule(
-        rate: float, p: Tensor, g: Tensor, v: Tensor, m: Tensor, mean: Tensor
-    ) -> Sequence[Tensor]:
-        g = g + weight_decay * p
-        v = decay * v + (1 - decay) * torch.square(g)
-        mean = decay * mean + (1 - decay) * g
-        variance = (v - torch.square(mean)).clamp(min=0)
-        m = momentum * m + rate * g / torch.sqrt(variance + epsilon)
-        return p - m, v, m, mean
-
-    return _updated(rule, 3, False, learning_rate, tensors)
 
 
 def count_nonfinite(x: Tensor) -> Tensor:

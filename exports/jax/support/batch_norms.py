@@ -1,0 +1,1 @@
+../../torch/support/batch_norms.py
