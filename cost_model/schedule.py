@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from shardwright.cost_model.efficiency.as_run import in_line
 from shardwright.cost_model.streams import COMPUTE, Placement, Task
+from shardwright.ir.rounding import EQUAL
 
 
 def schedule(tasks: Sequence[Task], window: float) -> list[float]:
@@ -107,7 +108,7 @@ class Scheduler:
         simulation = _Simulation(self, window)
         greedy = simulation.run()
         other = simulation.yielding
-        if other is None or self._end(greedy) <= self.least_seconds * (1 + _ROUNDING):
+        if other is None or self._end(greedy) <= self.least_seconds * (1 + EQUAL):
             return greedy
         return min(greedy, other.run(), key=self._end)
 
@@ -132,7 +133,6 @@ class Scheduler:
 _LOCAL_GATHERS, _SUMS, _LINE = range(3)  # the first lanes
 _LOCAL_REDUCTION = Placement("reductions")
 _COMPUTES = 1  # the bit of the compute stream
-_ROUNDING = 1e-9  # relative difference of moments that are equal
 
 
 class _Lanes:
@@ -343,7 +343,7 @@ class _Simulation:
         if place == len(line) or (self.lanes.gathers[lane] and i < line[place]):
             return False
         begin = self.line_end + self.plan.seconds_before[place] - self.plan.seconds_before[at]
-        return begin < (self.now + self.seconds[i]) * (1 - _ROUNDING)
+        return begin < (self.now + self.seconds[i]) * (1 - EQUAL)
 
     def _start(self, i: int, lane: int, mask: int) -> bool:
         """Start a task; return whether it ended at once."""

@@ -23,9 +23,9 @@ from shardwright.cost_model.schedule import Scheduler
 from shardwright.cost_model.streams import IN_LINE, Task, placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
+from shardwright.ir.rounding import EQUAL
 
 Floats = NDArray[np.float64]
-_ROUNDING = 1e-9  # relative difference of moments that are equal
 
 
 @dataclass(frozen=True)
@@ -308,11 +308,11 @@ class _Moments:
             return False
         earlier, later = self._left(last), self._left(now)
         is_done, is_left = not later[0].any(), bool(np.isinf(earlier[-1]).all())
-        close = np.isclose(earlier[:-1], later[1:], rtol=0.0, atol=_ROUNDING * now)
+        close = np.isclose(earlier[:-1], later[1:], rtol=0.0, atol=EQUAL * now)
         return is_done and is_left and bool(close.all())
 
     def _left(self, moment: float) -> Floats:
         """Return the seconds that are left of each task; infinity if it has not started."""
-        rounding = _ROUNDING * moment
+        rounding = EQUAL * moment
         left = np.where(self.starts < moment - rounding, self.ends - moment, np.inf)
         return np.where(self.ends <= moment + rounding, 0.0, left)

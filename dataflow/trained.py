@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph
-
-_MOST_NAMES = 5  # most names that a warning lists
+from shardwright.ir.listing import first_names
 
 
 def check_trained(graph: Graph) -> None:
@@ -33,11 +32,8 @@ def warn_of_idle(parameters: Sequence[str], reason: str) -> None:
     """Warn of trainable parameters that get no update, and say why."""
     if not parameters:
         return
-    names = ", ".join(f"`{name}`" for name in parameters[:_MOST_NAMES])
-    more = len(parameters) - _MOST_NAMES
-    others = f" and {more} more" if more > 0 else ""
     warnings.warn(
-        f"trainable parameters get no update, {reason}: {names}{others}",
+        f"trainable parameters get no update, {reason}: {first_names(parameters)}",
         ShardwrightWarning,
         stacklevel=2,
     )

@@ -5,10 +5,11 @@ operators have the names of the plan.
 """
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.table import Exported, first_of
+from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, document
 from shardwright.frontends.configs.strategy_map import MatrixLayout, StrategyMap
 from shardwright.ir.errors import OptionError
+from shardwright.ir.listing import first_names
 from shardwright.runtime.checkpoints.strategy_file import strategy_contents
 
 _LEFT_OUT = "not_expressible"
@@ -66,8 +67,8 @@ def _notes(plan: Plan, left_out: list[str]) -> tuple[str, ...]:
     notes = ["operators have the names of the plan: MindSpore reads the layouts of parameters"]
     if left_out:
         notes.append(
-            f"left out: {first_of(left_out)}, whose slices are uneven or split over axes that do "
-            "not follow each other"
+            f"left out: {first_names(left_out, 1)}, whose slices are uneven or split over axes "
+            "that do not follow each other"
         )
     if plan.mesh.passes > 1:
         notes.append(f"strategies are those of one of {plan.mesh.passes} micro-batches")

@@ -9,10 +9,11 @@ from itertools import product
 from typing import Any, Final
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.table import Exported, first_of
+from shardwright.exports.table import Exported
 from shardwright.frontends.common.names import plain_name
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
+from shardwright.ir.listing import first_names
 from shardwright.ir.optional import optional
 
 _VERSION: Final = 11  # of the IR, the first with device configurations
@@ -51,8 +52,8 @@ def export(plan: Plan) -> Exported:
         )
     if uneven:
         notes.append(
-            f"parts of unequal size: {first_of(uneven)}; ONNX does not say which are larger: here "
-            "the first ones"
+            f"parts of unequal size: {first_names(uneven, 1)}; ONNX does not say which are larger: "
+            "here the first ones"
         )
     external = [one.name for one in model.graph.initializer if one.external_data]
     if external:

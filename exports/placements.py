@@ -6,10 +6,11 @@ axes in the mesh has a ``_StridedShard``, whose split factor is the product of t
 """
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.table import Exported, first_of
+from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, document, listed, word
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
+from shardwright.ir.listing import first_names
 from shardwright.ir.mesh import Mesh
 
 
@@ -72,8 +73,8 @@ def _notes(plan: Plan, mesh: Mesh) -> tuple[str, ...]:
     notes = []
     if uneven:
         notes.append(
-            f"uneven parts: {first_of(uneven)}; DTensor gives the first ranks whole parts and the "
-            "last one the rest, the plan spreads the rest"
+            f"uneven parts: {first_names(uneven, 1)}; DTensor gives the first ranks whole parts "
+            "and the last one the rest, the plan spreads the rest"
         )
     if plan.mesh.passes > 1:
         notes.append(f"inputs are those of all {plan.mesh.passes} micro-batches of a step")

@@ -4,7 +4,7 @@ A module of the table has a function ``export(plan: Plan) -> Exported``. It is i
 it is asked for, and needs no other package than shardwright does; ``onnx`` needs that of its name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -84,17 +84,6 @@ class Exported:
     files: Mapping[str, Code | bytes]
     notes: tuple[str, ...] = ()
     instead: Plan | None = None
-
-
-def first_of(names: Sequence[str]) -> str:
-    """Return the first of some names for a note, and how many more there are.
-
-    Examples
-    --------
-    >>> first_of(["a", "b", "c"])
-    '`a` and 2 more'
-    """
-    return f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def export(plan: Plan, to: str) -> Exported:

@@ -17,6 +17,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.rounding import EQUAL
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.fusion import Unpack, buffer_length
@@ -34,7 +35,6 @@ from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.shrinking import shrunken
 from shardwright.proof.windows import of_slices
 
-TOLERANCE = 1e-9
 _MOST_RANKS = 256
 _SIZE = 8  # attributes of at least this number are sizes
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, ShardwrightError)
@@ -213,7 +213,7 @@ def run_samples(program: Graph) -> Samples:
             error = float("inf")
         compared += 1
         worst = max(worst, error)
-        if first is None and not error <= TOLERANCE:
+        if first is None and not error <= EQUAL:
             first = node.name
     return Samples(compared, tuple(skipped), worst, first)
 

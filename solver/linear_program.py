@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.linear_solver import pywraplp
 
+from shardwright.ir.rounding import OF_SUM
 from shardwright.solver.problem import Array
 
 Term = tuple[tuple[int, ...], tuple[int, ...]]
@@ -18,7 +19,6 @@ Cut = Mapping[Term, float]
 
 PRICE_RANGE = 1e4
 """Largest price, in units of the cost of the dearest assignment for all that a row can exceed."""
-_LEAST = 1e-12  # share of the greatest load below which a load counts as none
 
 
 class _HeightProgram:
@@ -245,7 +245,7 @@ def least_mixture(
     for count, load, bytes_held in zip(counts, loads, held, strict=True):
         every = solver.Constraint(float(count), float(count))
         taken.append([solver.NumVar(0.0, most, "") for _ in load])
-        shares = np.where(load > _LEAST * top, load / top, 0.0)  # GLOP fails by tiny ones
+        shares = np.where(load > OF_SUM * top, load / top, 0.0)  # GLOP fails by tiny ones
         for variable, seconds, sizes in zip(taken[-1], shares, bytes_held / scale, strict=True):
             every.SetCoefficient(variable, 1.0)
             for resource, each in zip(resources, seconds, strict=True):

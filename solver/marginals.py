@@ -1,12 +1,11 @@
 """Marginals of the strategies: the least cost of an assignment that contains each of them."""
 
+from shardwright.ir.rounding import OF_SUM
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.network import build_network
 from shardwright.solver.presolve import drop_forbidden
 from shardwright.solver.problem import Array, Problem
 from shardwright.solver.work import Budget
-
-_ROUNDING = 1e-12  # relative rounding error of sums over all variables and pairs
 
 
 def options_below(
@@ -35,6 +34,6 @@ def options_below(
         elimination.minimise(network.unary, list(network.tables.values()))
     except OutOfTimeError:
         return None
-    highest = cost + _ROUNDING * abs(cost)
+    highest = cost + OF_SUM * abs(cost)
     pairs = zip(network.labels, elimination.marginals(), strict=True)
     return [labels[least < highest] for labels, least in pairs]

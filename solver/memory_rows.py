@@ -16,11 +16,9 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from shardwright.ir.rounding import OF_SUM
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array, distinct
-
-ROUNDING = 1e-12
-"""Relative error of a sum of memory uses that are not integers."""
 
 EXACT_BELOW = 2.0**53
 
@@ -92,7 +90,7 @@ class MemoryRows:
         """Return the memory left above the base in each row."""
         if self.exact and limit < EXACT_BELOW:
             return np.asarray(np.floor(limit) - self.base)
-        return np.asarray(limit * (1 + ROUNDING) - self.base)
+        return np.asarray(limit * (1 + OF_SUM) - self.base)
 
     @property
     def hopeless(self) -> bool:

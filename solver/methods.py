@@ -11,6 +11,9 @@ from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 from shardwright.solver.work import Budget
 
+MOMENT = 0.05
+"""Seconds of work that are too short for another phase, or for another run of CP-SAT."""
+
 DEFAULT_SECONDS = 60.0
 """Seconds of the default budget."""
 

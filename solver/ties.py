@@ -7,8 +7,6 @@ from shardwright.solver.problem import FORBIDDEN, Array, Problem, Variable
 TIE = 1e-13
 """Relative difference of the total cost below which two assignments have equal cost."""
 
-_SWEEPS = 20
-
 
 def settled(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
     """Return an assignment of equal cost with low indices.
@@ -26,7 +24,7 @@ def settled(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
     chosen, total = list(assignment), 0.0
     for variable, choice in zip(problem.variables, chosen, strict=True):
         total += abs(float(variable.cost[choice]))
-    for _ in range(_SWEEPS):
+    while any(due):  # indices only fall
         for i, variable in enumerate(problem.variables):
             if not due[i]:
                 continue
@@ -35,8 +33,6 @@ def settled(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
             if chosen[i] != current:  # it may take a lower one still, and so may its neighbours
                 for other in (i, *(other for other, _ in neighbours[i])):
                     due[other] = chosen[other] > 0
-        if not any(due):
-            break
     return tuple(chosen)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwright.ir.files.reading import from_json, read_bytes
 from shardwright.ir.files.writing import check_names, write_files
+from shardwright.ir.listing import first_names
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED
 from shardwright.solver.anytime.search import warm_up
@@ -24,7 +25,6 @@ from shardwright.tools.main import UsageError, add_number
 from shardwright.tools.progress import following_search
 from shardwright.tools.tables import print_table
 
-_MOST_NAMES = 5
 _SOLUTION = "the solution"
 
 
@@ -85,11 +85,9 @@ def _reason(problem: Problem) -> str:
     conflict = memory_conflict(problem)
     if conflict is None:
         return "no assignment fits, although each time alone could be met"
-    names = [f"`{problem.variables[index].name}`" for index in conflict.variables[:_MOST_NAMES]]
-    more = len(conflict.variables) - len(names)
-    others = f" and {more} more" if more else ""
+    names = first_names([problem.variables[index].name for index in conflict.variables])
     return (
-        f"no assignment fits: at time {conflict.time}, {', '.join(names)}{others} need at least "
+        f"no assignment fits: at time {conflict.time}, {names} need at least "
         f"{_number(conflict.least)}, and the limit is {_number(conflict.limit)}"
     )
 

@@ -44,7 +44,8 @@ from shardwright.tools.options import (
     take_batch,
 )
 from shardwright.tools.plan_files import read_plan_file
-from shardwright.tools.report import FULL, SCREEN, VERBOSE, print_compilation, print_line
+from shardwright.tools.report import FULL, SCREEN, VERBOSE, print_compilation
+from shardwright.tools.tables import print_line
 
 PAGE = "report.html"
 _TRACE = "the trace"

@@ -1,6 +1,5 @@
 """The report of ``shardwright compile``: strategies, layouts, costs, and the certificate."""
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.clusters import figures_line
-from shardwright.tools.tables import print_table, styled, width
+from shardwright.tools.tables import print_line, print_table, width
 from shardwright.zoo import assumed_precision
 
 
@@ -52,7 +51,6 @@ class Extent:
 SCREEN = Extent(8, 0, 0, details=False)
 VERBOSE = Extent(30, 20, 12)
 FULL = Extent(10**9, 10**9, 10**9, 0.0)
-_LABEL = 10  # columns of the labels in the summary
 _SHOWN = 4  # groups of recomputed operators
 
 
@@ -475,14 +473,6 @@ def _files_text(directory: Path) -> str:
     others = [name for name in names if name not in ranks]
     listings = ranks if len(ranks) < 3 else [f"{ranks[0]} to {ranks[-1]}"]
     return ", ".join([*others, *listings])
-
-
-def print_line(label: str, text: str, style: str = "") -> None:
-    """Print a labelled line of a summary, wrapped with an indent."""
-    lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
-    print(f"{label:{_LABEL}}" + styled(lines[0], style))
-    for line in lines[1:]:
-        print(" " * _LABEL + styled(line, style))
 
 
 def _quality_text(document: PlanDocument) -> str:

@@ -1,9 +1,11 @@
 """Tables and lines as wide as the terminal, or 100 columns without one."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from textwrap import TextWrapper
 
 from rich import box
 from rich.console import Console
@@ -36,6 +38,30 @@ def styled(text: str, style: str) -> str:
     with console.capture() as captured:
         console.print(Text(text, style), end="", soft_wrap=True)
     return captured.get()
+
+
+def print_line(
+    label: str, text: str, style: str = "", column: int = 10, breaks: re.Pattern[str] | None = None
+) -> None:
+    """Print a labelled line of a summary, wrapped with an indent.
+
+    Parameters
+    ----------
+    label, text : str
+        What stands at the left, and what begins at the column.
+    style : str
+        That of the text.
+    column : int
+        Columns of the labels.
+    breaks : pattern, optional
+        Where a line may break, if not at spaces alone.
+    """
+    wrapper = TextWrapper(max(40, width() - column), break_on_hyphens=False)
+    if breaks is not None:
+        wrapper.wordsep_simple_re = breaks
+    for line in wrapper.wrap(text):
+        print(f"{label:{column}}" + styled(line, style))
+        label = ""
 
 
 def print_table(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shardwright.compiler.plans.files import read_plan
 from shardwright.compiler.plans.plan import Plan
+from shardwright.ir.rounding import EQUAL
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.tools.documents import print_document, verify_document
 from shardwright.tools.main import add_number
@@ -13,7 +14,6 @@ from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, print_proof, tell_of_edits
 from shardwright.tools.run import add_backend, agreed_plan, communicator_of
 from shardwright.tools.tables import styled
-from shardwright.verification.comparison import TOLERANCE
 from shardwright.verification.rounding import Rounding
 from shardwright.verification.verdict import Verdict, judge
 
@@ -88,7 +88,7 @@ def _print_numbers(verdict: Verdict, ranks: str, steps: int) -> None:
         )
         if verdict.samples.skipped:
             print(f"not run: {', '.join(f'`{name}`' for name in verdict.samples.skipped)}")
-    print(f"largest relative error {verdict.max_relative_error:.2g}, allowed {TOLERANCE:g}")
+    print(f"largest relative error {verdict.max_relative_error:.2g}, allowed {EQUAL:g}")
     if verdict.rounding is not None:
         _print_rounding(verdict.rounding)
 

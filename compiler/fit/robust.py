@@ -23,13 +23,13 @@ from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
+from shardwright.ir.rounding import EQUAL
 
 COMPUTE, OVERLAP = "compute", "overlap"
 _TOLD = 0.10  # relative error of figures that were fitted; links have twice as much
 _PEAK = 0.45  # by how much operators priced by data sheets may take longer, relatively
 _OF_LINKS = 0.67  # by how much links priced by data sheets may take longer, relatively
 _HALVINGS = 5  # halvings of an interval to the error at which the choice flips: to 3 % of it
-_SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _flip_toward(
 def _faster(candidates: Sequence[Evaluated], case: Factors) -> Evaluated | None:
     """Return the fastest plan in a case; None where it is the first."""
     steps = [one.seconds_in(case) for one in candidates]
-    is_other = min(steps) < steps[0] * (1 - _SAME)
+    is_other = min(steps) < steps[0] * (1 - EQUAL)
     return candidates[steps.index(min(steps))] if is_other else None
 
 

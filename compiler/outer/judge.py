@@ -16,7 +16,7 @@ from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_plans import NamedPlans
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.weighted.intervals import ResourceWeights
+from shardwright.cost_model.weighted.intervals import LINKS, ResourceWeights
 from shardwright.ir.errors import (
     NoPlanError,
     NotFoundError,
@@ -43,7 +43,6 @@ from shardwright.solver.work import Budget
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
 _ROUGH = 5e-3  # gap of a search for a bound
-_LINKS = 0.05  # weight of the links together in a bound on the overlapped step
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -413,7 +412,7 @@ class ProgramJudge:
         if self.options.objective == "serial":
             return None
         levels = len(self.cluster.levels)
-        return ResourceWeights(1 - _LINKS, (_LINKS / levels,) * levels)
+        return ResourceWeights(1 - LINKS, (LINKS / levels,) * levels)
 
     def _request_on(
         self,

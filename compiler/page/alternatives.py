@@ -16,7 +16,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.profile import ProfileRequest
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import MOST_AXES, RedistributionPlanner
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.layout import Strategy
@@ -31,7 +31,6 @@ from shardwright.solver.work import Budget
 Floats = NDArray[np.float64]
 
 MOST_LISTED = 4  # strategies of an operator
-_MOST_AXES = 4  # most axes of a mesh whose strategies are listed
 _SECONDS = 20.0  # work for building the problem, in seconds
 
 
@@ -85,8 +84,8 @@ def alternatives(
     """
     if compiled.decisions is None:
         return Alternatives({}, "the mode decides no strategies")
-    if len(compiled.mesh.of_ranks.axes) > _MOST_AXES:
-        return Alternatives({}, f"a mesh of more than {_MOST_AXES} axes has too many strategies")
+    if len(compiled.mesh.of_ranks.axes) > MOST_AXES:
+        return Alternatives({}, f"a mesh of more than {MOST_AXES} axes has too many strategies")
     in_time = compiled.mesh.in_time
     strategies = {n: s.without(in_time) for n, s in compiled.decisions.strategies.items()}
     try:

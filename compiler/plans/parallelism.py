@@ -17,6 +17,7 @@ from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.listing import first_names
 from shardwright.ir.liveness import times_run
 from shardwright.ir.types import item_bytes
 from shardwright.ir.units import pattern
@@ -191,9 +192,8 @@ class Parallelism:
         """In what the plan differs from the named one, in clauses; empty where in nothing."""
         found = []
         if self.followed < _ALL:
-            some = ", ".join(f"`{name}`" for name in self.otherwise[:_SHOWN])
-            more = f" and {len(self.otherwise) - _SHOWN} more" * (len(self.otherwise) > _SHOWN)
-            found.append(f"{1 - self.followed:.1%} of the products divided otherwise: {some}{more}")
+            some = first_names(self.otherwise, 2)
+            found.append(f"{1 - self.followed:.1%} of the products divided otherwise: {some}")
         if self.by_heads:
             found.append("attention divided by heads, not by position")
         if not self.scattered and self.expert_tensor not in (None, self.ranks[TENSOR]):
@@ -225,7 +225,6 @@ def _loss_chunks(model: Graph) -> int:
 
 
 _WHOLE: Final = "full"
-_SHOWN = 2  # patterns of products in a clause
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from shardwright.ir.errors import (
     PassError,
 )
 from shardwright.ir.graph import Graph
+from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.cuts import Cut, LeastCut
 from shardwright.planner.effort import limits_on
@@ -56,7 +57,6 @@ from shardwright.solver.work import Budget
 T = TypeVar("T")
 _FEW = 40  # number of cuts up to which all are tried
 _CUTS = 3  # cuts that are tried where there are more
-_ROUNDING = 1e-9
 _SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights are tried
 _SHARE_OF_BOUND = 1 / 2  # share of the budget after which plans are searched
 
@@ -412,7 +412,7 @@ class PipelinePartitioning(Partitioned):
         bound -= self.bounds.rounding(seconds)
         if self.options.rewrites_programs:  # what they do to the step is not bounded
             bound = 0.0
-        if bound > seconds * (1 + _ROUNDING):
+        if bound > seconds * (1 + EQUAL):
             raise PassError(
                 f"the pipeline takes {seconds:.9g} s, the search said that every plan takes at "
                 f"least {bound:.9g} s"

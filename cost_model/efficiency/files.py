@@ -24,7 +24,7 @@ from shardwright.cost_model.efficiency.lines import (
 )
 from shardwright.cost_model.rank_table import described_by, is_rank_table
 from shardwright.ir.errors import ClusterError
-from shardwright.ir.files.reading import TooDeepError, from_json, read_text
+from shardwright.ir.files.reading import MOST_DIGITS, TooDeepError, from_json, read_text
 from shardwright.ir.values import GivenTwiceError, given_once
 
 DEFAULT_VARIABLE = "SHARDWRIGHT_CLUSTER"
@@ -289,8 +289,6 @@ def _part_of_sheets(part: Any) -> Any:
 # file; a file of twice as many values is read for two seconds longer.
 _MOST_BYTES = 2**24
 _MOST_VALUES = 20_000
-# Characters of a number; a float has 25. Half would do, and twice as many change nothing.
-_MOST_DIGITS = 100
 
 
 @lru_cache(maxsize=64)  # a text of YAML takes longer to read than some searches
@@ -347,8 +345,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         """Return a number of so many characters at most: the work is their square."""
-        if len(node.value) > _MOST_DIGITS:
-            raise ValueError(f"a number has more than {_MOST_DIGITS} characters")
+        if len(node.value) > MOST_DIGITS:
+            raise ValueError(f"a number has more than {MOST_DIGITS} characters")
         is_whole = node.tag.endswith(":int")
         return (self.construct_yaml_int if is_whole else self.construct_yaml_float)(node)
 

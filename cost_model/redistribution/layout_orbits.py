@@ -16,8 +16,7 @@ from shardwright.cost_model.redistribution.moves import Kinds, Move, replaced
 from shardwright.cost_model.redistribution.shortest_paths import Floats, ShortestPaths
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-
-_EQUAL = 1e-9  # relative difference of two sums of the same seconds
+from shardwright.ir.rounding import EQUAL
 
 
 class OrbitPaths:
@@ -97,7 +96,7 @@ class OrbitPaths:
         names = naming(graph.nodes[here], layout, mesh, graph.kinds)
         for position in graph.leaving[here]:
             _, after, move = graph.moves[position]
-            if self.weights[position] + rest[after] <= rest[here] * (1 + _EQUAL):
+            if self.weights[position] + rest[after] <= rest[here] * (1 + EQUAL):
                 one = renamed_move(move, names, mesh)
                 yield from ((after, other) for other in _orbit(one, layout, mesh, graph.kinds))
 

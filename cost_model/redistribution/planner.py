@@ -43,7 +43,11 @@ Floats = NDArray[np.float64]
 MoveCosts = Callable[[str, tuple[str, ...], Floats], Floats]
 """Prices a communication operator over axes, for several sizes of the operand in bytes."""
 _LOCAL = "local_copy"
-_MOST_AXES = 4  # most axes of more than one rank on a mesh that is not called fine
+MOST_AXES = 4
+"""Axes of more than one rank on a mesh that is not called fine.
+
+A tensor of four dimensions has 1,457 layouts without partial sums on four axes, and 12,341 on five;
+with two, few meshes would be searched by all paths."""
 
 
 def move_seconds(
@@ -215,7 +219,7 @@ class RedistributionPlanner:
     @property
     def is_fine(self) -> bool:
         """Whether the mesh has too many layouts to find all paths between them."""
-        return sum(axis.size > 1 for axis in self.mesh.axes) > _MOST_AXES
+        return sum(axis.size > 1 for axis in self.mesh.axes) > MOST_AXES
 
     def costs(self, tensor: TensorType, sources: list[Layout], targets: list[Layout]) -> Floats:
         """Return the cost from each of `sources` to each of `targets`, as a table.
@@ -229,7 +233,7 @@ class RedistributionPlanner:
         """
         if self.is_fine:
             raise StrategyError(
-                f"mesh {self.mesh} has more than {_MOST_AXES} axes, which is too fine to be "
+                f"mesh {self.mesh} has more than {MOST_AXES} axes, which is too fine to be "
                 f"searched",
                 hint="merge axes of one level, or search with `exact`, which searches orbits",
             )

@@ -49,6 +49,13 @@ Part = tuple[float, tuple[int, ...]]
 LEAST_WEIGHT = 1e-10
 """The least weight of a resource: where one is free, paths would go round in circles."""
 
+LINKS = 0.05
+"""Weight of the links together, of all resources, by which first plans and boundaries are found.
+
+On 64 H100 the best counts of Llama 3 70B take 0.2 % more seconds by half of it, those of Mixtral
+8x7B 0.7 % more by twice as much: there are other layouts between layers. The links to the host have
+the same weight at first, where memory is short."""
+
 
 class Kind(NamedTuple):
     """What the weight of a node depends on, beside its resources.

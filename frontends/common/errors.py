@@ -1,5 +1,10 @@
 """Errors of converters; `import_model` adds the place."""
 
+MOST_STEPS = 1024
+"""Steps of loops and recurrent layers that are unrolled: each is a copy of their operators.
+
+Half would refuse sequences of 1,024, which are common; twice as many double what is compiled."""
+
 
 class NeedsConstantError(Exception):
     """A converter needs the elements of a tensor that is computed only when the program runs.

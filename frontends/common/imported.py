@@ -14,11 +14,10 @@ from shardwright.frontends.common.patterns.recurrences import rerolled
 from shardwright.frontends.common.patterns.rewrites import fuse
 from shardwright.frontends.common.patterns.rows import unjoined
 from shardwright.ir.graph import Graph
+from shardwright.ir.listing import first_names
 from shardwright.ir.reachability import live
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify
-
-_LISTED = 8  # names in a message
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,7 @@ def finished(graph: Graph, data: Mapping[str, Array | StoredTensor]) -> Imported
 
 def unread_warning(names: Sequence[str]) -> str:
     """Return the warning about parameters that no result depends on."""
-    shown = ", ".join(f"`{name}`" for name in names[:_LISTED])
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"not trained: parameters that no result depends on: {shown}{more}"
+    return f"not trained: parameters that no result depends on: {first_names(names)}"
 
 
 def _without_unread(graph: Graph) -> Graph:

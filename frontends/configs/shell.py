@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from shardwright.frontends.configs.reading import Reading, Several
+from shardwright.ir.files.reading import MOST_DIGITS
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?)=(?!\()(.*)$")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
@@ -14,7 +15,6 @@ _DEPTH = 8  # depth to which variables stand in variables
 # would refuse none of them, and twice as many take twice the memory before a script is refused.
 _LONGEST = 10_000_000
 _MOST = 2**18  # characters as it is written: they are read one by one, a million in four seconds
-_DIGITS = 100  # most digits of a number in a computation; sizes have at most 20
 
 
 class _Variables(dict[str, str]):
@@ -138,13 +138,13 @@ def _computed(text: str, variables: Mapping[str, str]) -> str:
     """Return the value of a product or quotient of whole numbers; the text itself otherwise."""
     parts = re.split(r"\s*([*/])\s*", text)
     numbers = [variables.get(part, part) for part in parts[::2]]
-    if not all(number.isdecimal() and len(number) <= _DIGITS for number in numbers):
+    if not all(number.isdecimal() and len(number) <= MOST_DIGITS for number in numbers):
         return f"$(({text}))"
     value = int(numbers[0])
     for sign, number in zip(parts[1::2], numbers[1:], strict=True):
         if sign == "/" and int(number) == 0:
             return f"$(({text}))"
         value = value * int(number) if sign == "*" else value // int(number)
-        if value >= 10**_DIGITS:
+        if value >= 10**MOST_DIGITS:
             return f"$(({text}))"
     return str(value)

@@ -36,11 +36,11 @@ from shardwright.frontends.onnx.table import CONVERTERS
 from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
+from shardwright.ir.listing import first_names
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import Array
 
 OLDEST_OPSET = 11
-_NODES_NAMED = 3  # nodes that a message names for a missing operator
 
 
 def read_model(path: str | Path) -> ModelProto:
@@ -314,13 +314,9 @@ def _check_operators(
             lacking.setdefault(reason, []).append(title(node))
     if not lacking:
         return
-    listed = []
-    for operator, nodes in lacking.items():
-        shown = ", ".join(f"`{name}`" for name in nodes[:_NODES_NAMED])
-        more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
-        listed.append(f"{operator} at {shown}{more}")
+    found = "; ".join(f"{operator} at {first_names(nodes)}" for operator, nodes in lacking.items())
     raise ModelError(
-        f"the model has {len(lacking)} operators that cannot be imported: {'; '.join(listed)}",
+        f"the model has {len(lacking)} operators that cannot be imported: {found}",
         hint="compose them of operators in docs/onnx.md, or leave them out of the model",
     )
 

@@ -8,13 +8,11 @@ leaves it. Loops are unrolled.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.errors import MOST_STEPS, UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.torch.stored import ModuleTensor
 from shardwright.ir.graph import Value
 from shardwright.operators.builder import Builder
-
-_MOST_STEPS = 1024  # as of recurrent layers and of loops in JAX
 
 
 def _cond(importer: Any, condition: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
@@ -74,7 +72,7 @@ def _while(
 ) -> Any:
     """Unroll a loop whose conditions are known."""
     state = list(carried)
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         (goes_on,) = _listed(importer.within(condition, [*state, *fixed]))
         if isinstance(goes_on, Constant) and not goes_on.is_absent:
             goes_on = bool(goes_on.array.all())
@@ -83,7 +81,7 @@ def _while(
         if not goes_on:
             return state
         state = _listed(importer.within(body, [*state, *fixed]))
-    raise UnsupportedError(f"`while_loop` of more than {_MOST_STEPS:,} steps, which are unrolled,")
+    raise UnsupportedError(f"`while_loop` of more than {MOST_STEPS:,} steps, which are unrolled,")
 
 
 def _scan(
@@ -144,9 +142,9 @@ def _steps(columns: Sequence[Any], name: str) -> int:
     """Return the number of slices."""
     first = columns[0]
     count = (first.type.shape if isinstance(first, Value) else first.shape)[0]
-    if count > _MOST_STEPS:
+    if count > MOST_STEPS:
         raise UnsupportedError(
-            f"`{name}` of {count:,} steps, over {_MOST_STEPS:,} are not unrolled,"
+            f"`{name}` of {count:,} steps, over {MOST_STEPS:,} are not unrolled,"
         )
     return int(count)
 

@@ -28,6 +28,10 @@ MOST_BYTES: Final = 2**28
 # would refuse no known file, and twice as many could exceed Python's limit in what reads them.
 DEEPEST: Final = 100
 
+# Characters of a number; a float has 25, and the work is their square. Half would do, and twice as
+# many change nothing.
+MOST_DIGITS: Final = 100
+
 
 class TooDeepError(ValueError):
     """A text is nested more deeply than any that is known."""

@@ -21,7 +21,6 @@ MESHES = (
     Mesh((MeshAxis("x", 2), MeshAxis("y", 2))),
     Mesh((MeshAxis("x", 2), MeshAxis("y", 3))),
 )
-EXACT = 1e-12  # relative, for equal sums in another order
 
 
 @dataclass(frozen=True)

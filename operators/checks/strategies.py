@@ -6,8 +6,8 @@ from dataclasses import replace
 from shardwright.ir.errors import OperatorError, ShardwrightError
 from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.rounding import OF_SUM
 from shardwright.operators.checks.cases import (
-    EXACT,
     Case,
     expect,
     expect_close,
@@ -68,7 +68,7 @@ def check_split(
         for parts, layout, whole in zip(results, layouts[1], wholes, strict=True):
             found = assemble(parts, layout, whole.shape, mesh)
             what = f"the slices, assembled as {layout}, are not the whole"
-            expect_close(found, whole, what, str(case), EXACT)
+            expect_close(found, whole, what, str(case), OF_SUM)
         if real_results(info):
             check_gradients(info, strategy, mesh, layouts, shards, results, operands, seed)
     except OperatorError as error:

@@ -17,6 +17,7 @@ from itertools import combinations, combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.ir.rounding import EQUAL
 from shardwright.planner.fronts.front import BlockPlan
 from shardwright.solver.linear_program import Mixture, least_mixture
 
@@ -24,7 +25,6 @@ Floats = NDArray[np.float64]
 _GAIN = 2e-3  # share of the step that a further plan of equal blocks must gain, as it must be told
 _MOST = 4  # most plans of equal blocks
 _SHARE = 1e-6  # share of the blocks of a kind below which a count is a rounding error
-_EQUAL = 1e-9  # relative difference of steps that may be a rounding error of linear programs
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Counts:
         loads = [program.solved.load for program in programs]
         best: tuple[float, int, Choice] | None = None
         for number in sorted(range(len(programs)), key=loads.__getitem__):
-            if loads[number] == np.inf or (best and loads[number] > (1 + _EQUAL) * best[0]):
+            if loads[number] == np.inf or (best and loads[number] > (1 + EQUAL) * best[0]):
                 break
             # Of whole blocks, some plans may not fit where parts do; equal blocks then do.
             program = programs[number]
@@ -229,7 +229,7 @@ def _fastest(
     bounds = [free.bound + float(free.dearer[group][[*plans]].min()) for plans in tried]
     least, first, best = np.inf, len(tried), program
     for number in sorted(range(len(tried)), key=bounds.__getitem__):
-        if bounds[number] > (1 + _EQUAL) * least:
+        if bounds[number] > (1 + EQUAL) * least:
             break
         one = program.of(group, [program.fronts[group][place] for place in tried[number]])
         seconds = one.solved.load

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.ir.rounding import OF_SUM
+
 Floats = NDArray[np.float64]
 Cut = tuple[int, ...]
 _BUCKET = 1e-3  # relative width of a group of caps
-_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +142,8 @@ def least_longest_path(
 
 def _of_slowest(seconds: Floats, paths: Sequence[PathCounts], low: float, high: float) -> LeastCut:
     """Return the bound over cuts whose slowest stage takes from `low` to `high`."""
-    allowed = np.where(seconds <= high * (1 + _ROUNDING), seconds, np.inf)
-    slowest = np.where(allowed >= low * (1 - _ROUNDING), allowed, np.inf)
+    allowed = np.where(seconds <= high * (1 + OF_SUM), seconds, np.inf)
+    slowest = np.where(allowed >= low * (1 - OF_SUM), allowed, np.inf)
     values = np.array([_through(path, allowed, slowest) for path in paths])
     longest = values.max(axis=0)
     stage = int(longest.argmin())

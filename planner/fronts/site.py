@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.program_profile import Emissions
-from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, LINKS, ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
 from shardwright.dataflow.micro_batches import micro_batches, one_pass
 from shardwright.dataflow.stretches import Line
@@ -35,11 +35,6 @@ from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 REPEATED = 2  # blocks of each kind, in the mean: of fewer, the whole program is searched as one
-_LINKS = 0.05
-"""Weight of the links together, of all resources, by which boundaries and first plans are found.
-
-On 64 H100 the best counts of Llama 3 70B take 0.2 % more seconds by half of it, those of Mixtral
-8x7B 0.7 % more by twice as much: there are other layouts between layers."""
 _BOUND = 0.15
 """Weight of one link level alone, by which the further plans of fronts are found.
 
@@ -193,7 +188,7 @@ class Site:
     def _shares(self) -> list[dict[int, float]]:
         """The weights of the links: of all, then more of each level."""
         count = max(len(self.levels), 1)
-        first = dict.fromkeys(self.levels, _LINKS / count)
+        first = dict.fromkeys(self.levels, LINKS / count)
         return [first, *({**first, level: _BOUND} for level in self.levels)]
 
     @cached_property

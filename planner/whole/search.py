@@ -27,6 +27,7 @@ from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.effort import limits_on
 from shardwright.planner.evaluation.programs import Programs
@@ -59,7 +60,6 @@ _MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
 _LARGE = 200  # operators of a program whose serial step is not searched, too, if another plan fits
 _SMALL = 600  # options of a problem all of whose plans that may be faster are met
 _FRONTIER = 40  # plans of tighter limits that are met at most
-_ROUNDING = 1e-9
 
 
 @dataclass(eq=False)
@@ -371,7 +371,7 @@ class WholeSearch:
             If the step is below the bound.
         """
         step, bound = plan.result.cost, self.planes.bound
-        if step < bound * (1 - _ROUNDING):
+        if step < bound * (1 - EQUAL):
             raise PassError(
                 f"the overlapped step takes {step:.9g} s, the search said that every plan takes "
                 f"at least {bound:.9g} s"

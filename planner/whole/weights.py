@@ -23,15 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, ResourceWeights
+from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, LINKS, ResourceWeights
 from shardwright.cost_model.weighted.loads import Loads
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.whole.plan import is_near
 from shardwright.solver.linear_program import Cut, highest_grouped_weights
 
 Floats = NDArray[np.float64]
-_LINKS = 0.05  # first weight of all links together
-_HOST = 0.05  # first weight of the links to the host, where memory is short
 _WORTHWHILE = 0.1  # share of the gap that another search must promise to close
 _GAPS = 4  # multiple of the allowed gap that another search must promise to close
 
@@ -70,7 +68,7 @@ class StepWeights:
     @property
     def first(self) -> Floats:
         """The weights by which the search begins, whatever the memory limit."""
-        return self.equal(_LINKS)
+        return self.equal(LINKS)
 
     def equal(self, together: float) -> Floats:
         """Return weights of all intervals in which the links have equal shares."""
@@ -133,8 +131,8 @@ class CuttingPlanes:
         self._plans = [plan for plan in self._plans if plan.memory_bytes <= memory_limit]
         hosts = self.weighting.hosts
         if hosts:
-            self.center *= 1 - _HOST
-            self.center[:, -hosts:] = _HOST / hosts
+            self.center *= 1 - LINKS
+            self.center[:, -hosts:] = LINKS / hosts
 
     def add(self, loads: Loads, memory_bytes: float) -> None:
         """Add what a plan takes by any weights, and its memory by the account of the search."""

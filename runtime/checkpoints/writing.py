@@ -24,6 +24,7 @@ from shardwright.ir.files.aside import commit, discard
 from shardwright.ir.files.folders import make_folder, synced, write_synced
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
+from shardwright.ir.waiting import LOOK
 from shardwright.operators.info import Array
 from shardwright.runtime.checkpoints.lease import Start, holding
 from shardwright.runtime.checkpoints.manifest import (
@@ -49,7 +50,6 @@ from shardwright.runtime.faults import STANDING, new_run
 from shardwright.runtime.state import State
 
 _WHAT = "the checkpoint"
-_PAUSE = 0.05  # seconds between two looks for the notes of other processes
 _NOTE = "rank.{}.json"
 _HIDDEN = re.compile(r"\.step-\d+\.([0-9a-f]+)-[0-9a-f]+")
 
@@ -236,7 +236,7 @@ class CheckpointWriter:
                         str(aside.parent),
                         "all processes must see one folder",
                     )
-                time.sleep(_PAUSE)
+                time.sleep(LOOK)
         return found
 
 

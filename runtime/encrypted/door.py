@@ -12,15 +12,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from shardwright.ir.waiting import ANSWER, LOOK
+
 # Callers at a time that are not known yet: each holds a thread. A process of the run is closed out
 # only where so many call while it answers; twice as many cost a stranger's machine twice as much.
 _MOST: Final = 64
 # Connections that the system keeps until they are taken: where there are too many, those of the run
 # are not heard, and come again after a second. Half as many are taken in some 50 ms.
 BACKLOG: Final = 1024
-_SECONDS: Final = 10.0  # to show who one is: a network's longest way takes one
 _LOOK: Final = 0.5  # seconds between two looks whether somebody waits too long, or all have come
-_PAUSE: Final = 0.05  # seconds until descriptors are free again, where there are none
 
 
 class Door:
@@ -50,9 +50,9 @@ class Door:
                 self._close_late(0)
             except OSError:  # it is closed, a caller has gone, or there are no descriptors
                 self._close_late(0)
-                time.sleep(_PAUSE)
+                time.sleep(LOOK)
             else:
-                connection.settimeout(_SECONDS)
+                connection.settimeout(ANSWER)
                 self._close_late(1)
                 self.watch(connection)
                 threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
@@ -60,7 +60,7 @@ class Door:
     def watch(self, connection: socket.socket, instead: socket.socket | None = None) -> None:
         """Watch a connection of an unknown caller, perhaps in the place of what it was before."""
         with self._lock:
-            end = self._unknown.pop(instead, 0.0) if instead else time.monotonic() + _SECONDS
+            end = self._unknown.pop(instead, 0.0) if instead else time.monotonic() + ANSWER
             self._unknown[connection] = end
 
     def know(self, connection: socket.socket) -> bool:

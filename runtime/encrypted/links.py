@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shardwright.ir.errors import ExecutionError
+from shardwright.ir.waiting import RETRY
 from shardwright.runtime.encrypted.door import Door
 from shardwright.runtime.messages import MOST_BYTES
 
@@ -26,7 +27,6 @@ _MOST = MOST_BYTES  # of a message
 _PIECE = 2**24  # bytes; memory for more is taken when so many have come
 _LOOK = 1.0  # seconds between two looks whether the run ends early
 _SECONDS = 60.0  # to connect, and to part
-_PAUSE = 0.2  # seconds between two tries to connect
 
 
 class Links:
@@ -99,7 +99,7 @@ class Links:
                         f"process {self.rank} cannot connect to process {number} at "
                         f"{address[0]}: {error}"
                     ) from None
-            time.sleep(_PAUSE)
+            time.sleep(RETRY)
 
     def _called(self, address: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
         raw = socket.create_connection(address, _SECONDS)

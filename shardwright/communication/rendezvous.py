@@ -20,11 +20,10 @@ from typing import NoReturn
 from shardwright.communication.processes import Processes, joined
 from shardwright.communication.secret import UnknownCallerError, check_caller, introduce, secret_at
 from shardwright.ir.errors import ModelError
+from shardwright.ir.waiting import ARRIVAL, RETRY
 from shardwright.runtime.encrypted.door import BACKLOG, Door
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
-_PAUSE = 0.2  # seconds between two tries to reach the scheduler
-_TIMEOUT = 300.0  # seconds for all workers to arrive
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1
 _LINE = 4096  # greatest length of a message
 # Lines of a log about strangers, each of some 100 bytes: a few tell who has the wrong secret, and
@@ -177,16 +176,16 @@ def _reached(meeting: Meeting, secret: bytes) -> socket.socket:
         try:
             with ExitStack() as held:
                 place = meeting.host, meeting.port
-                connection = held.enter_context(socket.create_connection(place, _TIMEOUT))
+                connection = held.enter_context(socket.create_connection(place, ARRIVAL))
                 introduce(connection, secret)
                 held.pop_all()
         except (OSError, UnknownCallerError) as error:
-            if time.monotonic() - begin > _TIMEOUT:
+            if time.monotonic() - begin > ARRIVAL:
                 raise ModelError(
                     f"no scheduler of this run answers at {meeting.host}:{meeting.port}: {error}",
                     hint="start the script once with MS_ROLE=MS_SCHED",
                 ) from None
-            time.sleep(_PAUSE)
+            time.sleep(RETRY)
         else:
             connection.settimeout(None)
             return connection
@@ -240,7 +239,7 @@ class Scheduler:
         self._door = Door(server, self._follow)
         threading.Thread(target=self._door.take, daemon=True).start()
         with self._changed:
-            self._changed.wait_for(lambda: self._failed or not self._free, _TIMEOUT)
+            self._changed.wait_for(lambda: self._failed or not self._free, ARRIVAL)
             if self._free:
                 self._failed = True
                 self._log(f"scheduler: {len(self._free)} workers have not arrived")

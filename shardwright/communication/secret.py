@@ -14,11 +14,11 @@ from ipaddress import ip_address
 from typing import Final
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.waiting import ANSWER
 
 SECRET_VARIABLE: Final = "SHARDWRIGHT_SECRET"
 _LEAST: Final = 16  # characters of a secret: 64 random bits in hexadecimal digits
 _LINE: Final = 256  # greatest length of a line that is exchanged here, in bytes
-_SECONDS: Final = 10.0  # for the other end to answer: a network's longest way takes one
 
 
 class UnknownCallerError(Exception):
@@ -107,7 +107,7 @@ def _code(secret: bytes, side: str, called: str, caller: str) -> bytes:
 def _in_time(connection: socket.socket) -> Iterator[None]:
     """Limit how long the other end may take."""
     before = connection.gettimeout()
-    connection.settimeout(_SECONDS)
+    connection.settimeout(ANSWER)
     try:
         yield
     except OSError as error:

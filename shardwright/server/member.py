@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.waiting import ARRIVAL, RETRY
 from shardwright.server.callers import Caller
 from shardwright.server.messages import message
 from shardwright.server.scheduler import WORKER
 from shardwright.server.security import Security
 from shardwright.server.transport import STRANGER, WAIT, CallError, Connection
-
-_PAUSE = 0.2  # seconds between two tries
-ARRIVAL = 300.0  # seconds for all members to arrive
 
 
 class Member:
@@ -94,7 +92,7 @@ class Member:
                         hint="start the script once with MS_ROLE=MS_SCHED; certificates are of one "
                         "authority on both sides",
                     ) from None
-            time.sleep(_PAUSE)
+            time.sleep(RETRY)
 
     # Signs
 

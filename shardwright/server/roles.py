@@ -20,6 +20,7 @@ from shardwright.communication.processes import (
 from shardwright.communication.secret import secret_at
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_choice
+from shardwright.ir.waiting import ARRIVAL, RETRY
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
 from shardwright.runtime.encrypted.door import BACKLOG
@@ -29,14 +30,13 @@ from shardwright.server.checkpoints import Checkpoints
 from shardwright.server.client import Client
 from shardwright.server.context import SCHEDULER, Roles, Settings, settings
 from shardwright.server.deaths import note_deaths
-from shardwright.server.member import ARRIVAL, Member
+from shardwright.server.member import Member
 from shardwright.server.scheduler import SERVER, WORKER, Members
 from shardwright.server.security import PLAIN, Security
 from shardwright.server.service import ParameterServer
 from shardwright.server.store import Store, Task
 from shardwright.server.transport import WAIT, CallError, Service
 
-_PAUSE = 0.2
 _END = 30.0  # seconds that servers have to end
 
 
@@ -276,13 +276,13 @@ def schedule(how: Settings, roles: Roles, security: Security) -> int:
 def _followed(members: Members) -> int:
     begin = time.monotonic()
     while not (members.failure or members.workers_ended):
-        time.sleep(_PAUSE)
+        time.sleep(RETRY)
         members.look()
         if not members.is_ready and time.monotonic() - begin > ARRIVAL:
             members.fail("not all members have arrived")
     end = time.monotonic() + _END
     while not (members.servers_ended and members.workers_ended) and time.monotonic() < end:
-        time.sleep(_PAUSE)
+        time.sleep(RETRY)
         members.look()
     return int(bool(members.failure))
 
@@ -366,7 +366,7 @@ class _Server:
         """Answer calls until the workers have ended; return why, if that is early."""
         while not (member.failure or member.view.ended):
             with member.changed:
-                member.changed.wait(_PAUSE * 5)
+                member.changed.wait(RETRY * 5)
             if self.answers.store is not None:
                 self.answers.store.note_gone(member.view.gone)
         return member.failure

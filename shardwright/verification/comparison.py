@@ -34,6 +34,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.errors import ExecutionError, ShardwrightError
 from shardwright.ir.graph import Graph
+from shardwright.ir.rounding import EQUAL
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify as verify_graph
 from shardwright.runtime import (
@@ -54,7 +55,6 @@ from shardwright.runtime import (
 from shardwright.runtime.agreement import from_first, gathered
 from shardwright.verification.rounding import Rounding, policy_rounding
 
-TOLERANCE = 1e-9
 _EXACT = "float64"
 Item = TypeVar("Item")
 
@@ -310,7 +310,7 @@ def _compare_step(
     values = {name: {**expected.values, **updated.values}[name] for name in names}
     scales = _scales(values, {**expected.rounding, **updated.rounding}, state)
     known = {n: array for n, array in whole.items() if n in names and n not in reasons}
-    return _described(compare(values, known, TOLERANCE, scales), reasons, found), following
+    return _described(compare(values, known, EQUAL, scales), reasons, found), following
 
 
 def _scales(
@@ -320,7 +320,7 @@ def _scales(
     scales = {}
     for name, array in values.items():
         own = magnitude(array - before[name] if name in before else array)
-        scales[name] = max(own, rounding[name] / TOLERANCE)
+        scales[name] = max(own, rounding[name] / EQUAL)
     return scales
 
 
@@ -375,7 +375,7 @@ def _assembled(
             dimension = _own_dimension(side.graph, own, expected[name])
         try:
             if dimension is None:
-                whole[name] = assemble(side.graph, own, parts, side.communicator.mesh, TOLERANCE)
+                whole[name] = assemble(side.graph, own, parts, side.communicator.mesh, EQUAL)
             else:
                 whole[name] = np.concatenate([parts[rank] for rank in sorted(parts)], dimension)
         except ExecutionError as error:
@@ -401,9 +401,9 @@ def _not_whole(
             continue
         if name != reference.outputs[0] and _own_dimension(side.graph, own, whole) is not None:
             continue
-        scale = max(magnitude(whole), expected.rounding[name] / TOLERANCE)
+        scale = max(magnitude(whole), expected.rounding[name] / EQUAL)
         for rank, part in found[name].items():
-            one = compare({own: whole}, {own: part}, TOLERANCE, {own: scale})
+            one = compare({own: whole}, {own: part}, EQUAL, {own: scale})
             if not one.equal:
                 reasons[name] = (
                     f"rank {rank} returns `{own}` with a relative error of "

@@ -16,7 +16,7 @@ from shardwright.solver.anytime.cpsat_finish import Finish, GraphModel
 from shardwright.solver.anytime.dual_ascent import used
 from shardwright.solver.anytime.graph import entries_left
 from shardwright.solver.anytime.reparametrisation import Reparametrisation, reparametrise
-from shardwright.solver.methods import SolveOptions
+from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import Array
 from shardwright.solver.work import Budget
 
@@ -30,9 +30,6 @@ TIGHT_ROWS = 50
 
 BUILDING = 2e-5
 """Seconds to build the model, for each table entry in it."""
-
-MOMENT = 0.05
-"""Seconds that are too short for a run."""
 
 
 class Kind(NamedTuple):

@@ -22,7 +22,7 @@ from shardwright.solver.anytime.local_search import LocalSearch, descend, exchan
 from shardwright.solver.anytime.message_passing import diffuse
 from shardwright.solver.anytime.presolve import SECONDS_OF_PRESOLVE, Presolved, presolve
 from shardwright.solver.evaluate import evaluate
-from shardwright.solver.methods import SolveOptions
+from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
 from shardwright.solver.solution import Solution
 
@@ -35,9 +35,6 @@ the background; and where CP-SAT may close the gap."""
 
 FIRST_CLOSING_SHARE, IMPROVING_SHARE, CLOSING_SHARE = 0.05, 0.15, 0.5
 """Shares of the budget for a first run of CP-SAT, for large neighbourhoods, and the next run."""
-
-MOMENT = 0.05
-"""Seconds that are too short for another phase."""
 
 
 def solve_anytime(problem: Problem, options: SolveOptions) -> Solution:

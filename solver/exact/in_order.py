@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwright.ir.rounding import OF_SUM
 from shardwright.solver.elimination import Elimination, OutOfTimeError
 from shardwright.solver.exact.dual import Dual, maximise_bound, spent
 from shardwright.solver.exact.frontier import use_in_rows
@@ -30,7 +31,6 @@ from shardwright.solver.presolve import allowed_network
 from shardwright.solver.problem import Array, Problem
 from shardwright.solver.work import Budget
 
-_ROUNDING = 1e-12  # relative rounding error of a bound
 _SECONDS_OF_PARTIAL = 1e-4  # work for one partial assignment, in seconds
 
 
@@ -105,7 +105,7 @@ def in_order(problem: Problem, budget: Budget, most: int) -> Iterator[Ranked]:
     paid = spent(prices, rows.capacity)
     for found, (bound, choice) in enumerate(_completed(dual, least), start=1):
         if choice is not None:
-            yield Ranked(bound - paid - _ROUNDING * abs(bound), network.lift(choice))
+            yield Ranked(bound - paid - OF_SUM * abs(bound), network.lift(choice))
         budget.charge(_SECONDS_OF_PARTIAL)
         if found >= most or budget.is_spent:
             return

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.rounding import EQUAL
 from shardwright.tools.check.contract import Contract
 from shardwright.tools.check.doubles import InDoubles
 from shardwright.user_files import guarded, imported
 
 SEEDS = (0, 1)
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ def same(found: Any, expected: Any, others: float = 1.0) -> bool:
         return True
     scale = max(float(expected.abs().max()), 1e-6 * max(others, 1.0))
     return (
-        bool(torch.isfinite(found).all())
-        and float((found - expected).abs().max()) <= TOLERANCE * scale
+        bool(torch.isfinite(found).all()) and float((found - expected).abs().max()) <= EQUAL * scale
     )
 
 

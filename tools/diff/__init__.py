@@ -13,7 +13,7 @@ from shardwright.tools.diff.report import print_diff
 from shardwright.tools.diff.sides import Side
 from shardwright.tools.documents import print_document
 from shardwright.tools.options import HTML, add_verbose
-from shardwright.tools.report import print_line
+from shardwright.tools.tables import print_line
 
 PAGE = "diff.html"
 _FLAG = "--max-slower"

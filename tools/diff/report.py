@@ -5,8 +5,7 @@ from typing import Any
 
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences, rate_text
-from shardwright.tools.report import print_line
-from shardwright.tools.tables import print_table
+from shardwright.tools.tables import print_line, print_table
 
 _ROWS = 12  # most rows of a table of layouts or strategies
 _TIMES = 10  # ratio from which a change is told as a multiple, not in percent

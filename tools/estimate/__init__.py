@@ -34,7 +34,7 @@ from shardwright.tools.options import (
 )
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.plan_files.choices import estimate_layouts, is_layouts
-from shardwright.tools.report import print_line
+from shardwright.tools.tables import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,5 @@
 """What `estimate` prints for people."""
 
-import textwrap
 from collections.abc import Sequence
 
 from shardwright.cost_model.events import Timeline
@@ -13,9 +12,8 @@ from shardwright.tools.clusters import attained_text, figures_line
 from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import parts_of_step
 from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
-from shardwright.tools.tables import print_table, width
+from shardwright.tools.tables import print_line, print_table
 
-_LABEL = 10  # columns
 _TOLD = 1024  # bytes of a row of layers: the number of the step is not told
 
 
@@ -46,8 +44,8 @@ def print_estimate(found: Estimated, first: Sequence[str] = (), verbose: bool = 
     _print_memory(found)
     _print_doubts(found)
     if figures := figures_line(found.cluster):
-        _line("figures", figures)
-    _line("more", "`--verbose` tells the rest, `--html` writes a page to look at")
+        print_line("figures", figures)
+    print_line("more", "`--verbose` tells the rest, `--html` writes a page to look at")
 
 
 def _print_parts(found: Estimated) -> None:
@@ -68,19 +66,19 @@ def _print_figures(found: Estimated) -> None:
         how, alone = f"as {run_by.name} runs it", " without it"
     step = f"{seconds_text(timeline.step_seconds)} {how}, {serial} serial{alone}"
     fits = document.memory.fits(found.limit)
-    _line("step", step if fits else f"{step}, with memory enough")
+    print_line("step", step if fits else f"{step}, with memory enough")
     training = training_text(document)
     if training is not None:
-        _line("training", training)
+        print_line("training", training)
     if document.micro_batches > 1:
-        _line("batch", f"{document.micro_batches} micro-batches, gradients accumulated")
+        print_line("batch", f"{document.micro_batches} micro-batches, gradients accumulated")
     _print_rates(found)
-    _line("network", _network(found))
+    print_line("network", _network(found))
     if document.device_by_group:
-        _line("stages", stages_text(found.planned))
-    _line("bubble", _bubble(found.planned.plan.program.stages, timeline))
+        print_line("stages", stages_text(found.planned))
+    print_line("bubble", _bubble(found.planned.plan.program.stages, timeline))
     _print_memory(found)
-    _line(
+    print_line(
         "figures",
         f"rates, bandwidths and latencies of {document.cluster.name} are those of its cluster "
         f"file, from data sheets{_adjusted(found.cluster)}{attained_text(found.cluster)}",
@@ -90,7 +88,7 @@ def _print_figures(found: Estimated) -> None:
 def _print_doubts(found: Estimated) -> None:
     """Print what one figure or one buffer decides."""
     for number, doubt in enumerate(found.doubts):
-        _line("" if number else "doubts", doubt)
+        print_line("" if number else "doubts", doubt)
 
 
 def _print_rates(found: Estimated) -> None:
@@ -98,7 +96,7 @@ def _print_rates(found: Estimated) -> None:
     speed, device = found.rates, mean_device(found.cluster)
     tokens = speed.tokens_per_second_per_device
     each = "" if tokens is None else f"{_rate(tokens)} tokens/s on each device, "
-    _line("rate", f"{each}{_rate(speed.samples_per_second)} samples/s on all")
+    print_line("rate", f"{each}{_rate(speed.samples_per_second)} samples/s on all")
     peaks = ", ".join(
         f"{device.flops_per_second(dtype) / 1e12:.4g} Tflop/s ({dtype})"
         for dtype in speed.flops.by_dtype
@@ -110,8 +108,8 @@ def _print_rates(found: Estimated) -> None:
         f"{speed.flops.total:.3g} flops of matrix products in a step, {times} times the forward "
         "pass"
     )
-    _line("MFU", f"{speed.utilization:.1%} of {peaks or 'nothing'}: {work}")
-    _line("HFU", f"{found.hardware_utilization:.1%}: {_more_work(found)}")
+    print_line("MFU", f"{speed.utilization:.1%} of {peaks or 'nothing'}: {work}")
+    print_line("HFU", f"{found.hardware_utilization:.1%}: {_more_work(found)}")
 
 
 def _more_work(found: Estimated) -> str:
@@ -147,13 +145,13 @@ def _print_memory(found: Estimated) -> None:
     alone = "fits" if found.kept is None else "for the program alone"
     verdict = alone if memory.fits(limit) else "does not fit"
     if isinstance(limit, tuple):
-        _line("memory", f"{memory_of_groups(document, limit)}, {verdict}: {kinds}")
+        print_line("memory", f"{memory_of_groups(document, limit)}, {verdict}: {kinds}")
     else:
         peak = f"{bytes_text(memory.peak_bytes)} of {bytes_text(limit)}"
-        _line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
-    _line("kept", f"not counted: {NOT_COUNTED}" if found.kept is None else found.kept.text)
+        print_line("memory", f"{peak}, {verdict}: {kinds}{groups_text(memory)}")
+    print_line("kept", f"not counted: {NOT_COUNTED}" if found.kept is None else found.kept.text)
     if experts := experts_text(found.planned.plan.program):
-        _line("experts", experts)
+        print_line("experts", experts)
 
 
 def _print_peaks(found: Estimated) -> None:
@@ -195,8 +193,3 @@ def _bubble(stages: int, timeline: Timeline) -> str:
 
 def _rate(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
-
-
-def _line(label: str, text: str) -> None:
-    lines = textwrap.wrap(text, max(40, width() - _LABEL), break_on_hyphens=False)
-    print(f"{label:{_LABEL}}" + f"\n{'':{_LABEL}}".join(lines))

@@ -28,7 +28,7 @@ from shardwright.tools.options import (
     take_batch,
 )
 from shardwright.tools.plan_files import read_types
-from shardwright.tools.report import print_line
+from shardwright.tools.tables import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

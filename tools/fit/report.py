@@ -1,8 +1,8 @@
 """What `fit` prints for people."""
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import (
@@ -26,11 +26,11 @@ from shardwright.tools.fit.advice import advice
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.document import FAMILY
 from shardwright.tools.fit.robust import print_robust
-from shardwright.tools.tables import print_table, width
+from shardwright.tools.tables import print_line, print_table
 
-_LABEL = 11  # columns
 _GIB = 2**30
 _BREAKS = re.compile(r"(\s+|(?<=,)(?=\w))")  # a line may break after a comma too
+_line = partial(print_line, column=12, breaks=_BREAKS)
 
 
 def print_answers(
@@ -301,10 +301,3 @@ def _print_several(answers: Answers, found: Sequence[OnDevices], asked: Asked) -
     headings = ("devices", *_headings("fastest plan", asked))
     filled = [(*row, *("",) * (len(headings) - len(row))) for row in rows]
     print_table("by the number of devices", headings, filled, right=(0, 2, 3, 4, 5, 6))
-
-
-def _line(label: str, text: str) -> None:
-    wrapper = textwrap.TextWrapper(max(40, width() - _LABEL - 1), break_on_hyphens=False)
-    wrapper.wordsep_simple_re = _BREAKS
-    lines = wrapper.wrap(text)
-    print(f"{label:{_LABEL}} " + f"\n{'':{_LABEL}} ".join(lines))

@@ -6,10 +6,10 @@ import numpy as np
 
 from shardwright.frontends.common.mixtures.probes import Run, UnknownError, choices
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.rounding import EQUAL
 from shardwright.operators.info import Array
 
 _NEAR = 12  # operators after a choice in which its weights are spread over all experts
-_CLOSE = 1e-9
 _MOVING = ("reshape", "transpose", "cast", "slice", "split", "expand_dims", "squeeze", "identity")
 _PRODUCTS = ("matmul", "einsum")
 
@@ -115,6 +115,6 @@ def _spreads(
     np.put_along_axis(expected, chosen, drawn, 1)
     rows = found.reshape(-1)
     return any(
-        rows.size == one.size and bool(np.abs(rows - one.reshape(-1)).max() < _CLOSE)
+        rows.size == one.size and bool(np.abs(rows - one.reshape(-1)).max() < EQUAL)
         for one in (expected, expected.T)
     )

@@ -10,12 +10,12 @@ import numpy as np
 from shardwright.frontends.common.mixtures.probes import WIDE, Run, UnknownError, choices
 from shardwright.frontends.common.names import renamed_result
 from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.rounding import EQUAL
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array
 from shardwright.operators.models.routing import choices_within
 
-_CLOSE = 1e-9
 _MOST_WEIGHTS = 16  # values that may be the weights of choices and are tried, the last ones first
 _MOST_OUTS = 24  # values after the experts that may be the sum and are tried, the first ones first
 _MOST_SLOT_OUTS = 6  # of them where masks bring back slots, whose runs are long
@@ -227,7 +227,7 @@ class Candidate:
             return False
         found = run.value(out).reshape(-1, size)
         return found.shape == expected.shape and bool(
-            np.abs(found - expected).max() < _CLOSE * (1 + np.abs(expected).max())
+            np.abs(found - expected).max() < EQUAL * (1 + np.abs(expected).max())
         )
 
     def _drawn(self, random: np.random.Generator, weights: str, chosen: Array) -> Array:

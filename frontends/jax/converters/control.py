@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.errors import MOST_STEPS, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.jax.importer import Key, is_known
 from shardwright.frontends.jax.streams import Stream
 from shardwright.frontends.jax.table import converts
 from shardwright.ir.graph import Value
-
-_MOST_STEPS = 1024
 
 
 @converts("scan")
@@ -24,10 +22,8 @@ def _scan(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
     params = equation.params
     length, body = params["length"], params["jaxpr"]
     constants, carries = scan_counts(params)
-    if length > _MOST_STEPS:
-        raise UnsupportedError(
-            f"`scan` of {length:,} steps, over {_MOST_STEPS:,} are not unrolled,"
-        )
+    if length > MOST_STEPS:
+        raise UnsupportedError(f"`scan` of {length:,} steps, over {MOST_STEPS:,} are not unrolled,")
     importer.count(length * len(body.jaxpr.eqns), "`scan`")
     fixed, carry = operands[:constants], operands[constants : constants + carries]
     columns = operands[constants + carries :]
@@ -163,7 +159,7 @@ def _while(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
     first, second = params["cond_nconsts"], params["body_nconsts"]
     outer, inner = operands[:first], operands[first : first + second]
     carry = operands[first + second :]
-    for _ in range(_MOST_STEPS + 1):
+    for _ in range(MOST_STEPS + 1):
         (going,) = importer.within(equation, condition, [*outer, *carry])
         if not isinstance(going, Constant):
             raise UnsupportedError("`while_loop`, whose end depends on data,")
@@ -171,4 +167,4 @@ def _while(importer: Any, equation: Any, operands: list[Item]) -> list[Item]:
             return carry
         importer.count(len(body.jaxpr.eqns), "`while_loop`")
         carry = importer.within(equation, body, [*inner, *carry])
-    raise UnsupportedError(f"`while_loop` of over {_MOST_STEPS:,} steps")
+    raise UnsupportedError(f"`while_loop` of over {MOST_STEPS:,} steps")

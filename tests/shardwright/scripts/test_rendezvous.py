@@ -145,7 +145,7 @@ def _drip(strangers: list[socket.socket], end: threading.Event) -> None:
 
 
 def test_a_slow_caller_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_SECONDS", 0.5)
+    monkeypatch.setattr(door, "ANSWER", 0.5)
     served = _Served()
     with _Line(served.port, None) as stranger, ExitStack() as held:
         end = threading.Event()

@@ -1,0 +1,16 @@
+"""How far apart two results of float64 are that would be equal without rounding.
+
+Each operation errs by 1.1e-16 of its result. Numbers that are further apart than this are different
+ones: no plan is faster than another by so little.
+"""
+
+from typing import Final
+
+EQUAL: Final = 1e-9
+"""Relative difference of the same quantity, computed in two ways of up to some million operations.
+
+The costs of two plans, the tests' inputs among them, are the same by half and by twice of it.
+"""
+
+OF_SUM: Final = 1e-12
+"""Relative error of one sum, of some thousand terms. The same holds of half and of twice of it."""
