@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.presets_fit import CLUSTER, SEQUENCE, asked, least_left
 from shardwright.compiler.evaluation.evaluated import Evaluated, evaluated, fastest
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import improved
 from shardwright.search.named_plan import NamedPlan
 

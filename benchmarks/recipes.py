@@ -16,7 +16,7 @@ from statistics import mean, median
 
 import numpy as np
 
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import software
 from shardwright.models import training_definition

@@ -16,7 +16,7 @@ from benchmarks.measurements.compared import Compared
 from benchmarks.measurements.figures import FOLDER
 from benchmarks.measurements.predictions import Floats
 from benchmarks.measurements.rows import Row, groups
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.intervals import SHARE
 from shardwright.models import training_definition

@@ -8,9 +8,9 @@ from math import inf
 from typing import Any
 
 from shardwright.compiler.evaluation.bounds import Bound
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Evaluation
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.ir.errors import ShardwrightError
 from shardwright.search.named_plan import NamedPlan
 

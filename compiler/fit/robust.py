@@ -20,8 +20,8 @@ from math import inf
 
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.rounding import EQUAL
 

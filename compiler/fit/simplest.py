@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.search.named_plan import NamedPlan
 
 

@@ -9,8 +9,8 @@ from math import inf
 from typing import Protocol
 
 from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Shared
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.outer.block_prices import BlockPricing, PipelineOf
 from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation

@@ -1,7 +1,7 @@
 """The compact form of the page, which a notebook shows: tables of strategies and communication."""
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.page.communication import communication_document
+from shardwright.compiler.page.page_communication import communication_document
 from shardwright.compiler.page.strategies import strategies_document
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.html import html_table

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.page.memory import peaks_by_layer
+from shardwright.compiler.page.page_memory import peaks_by_layer
 from shardwright.compiler.rates import Rates, rates
 from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.events import Timeline

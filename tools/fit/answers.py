@@ -16,8 +16,8 @@ from shardwright.compiler.evaluation.evaluated import (
     least_memory,
     unbeaten,
 )
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import (
     Change,
     Longest,

@@ -6,8 +6,8 @@ from typing import Any
 
 from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import device_counts, on_devices
 from shardwright.compiler.page.page import page_text, write_text
 from shardwright.cost_model.buffers import KINDS

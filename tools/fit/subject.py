@@ -9,7 +9,7 @@ from shardwright.api import compile
 from shardwright.arguments import asked_options, with_own_options
 from shardwright.compilation import Compilation
 from shardwright.compiler.evaluation.evaluated import Evaluated
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.cluster import cluster as cluster_named
 from shardwright.cost_model.efficiency.software import software

@@ -11,8 +11,8 @@ import pytest
 import shardwright as sw
 from shardwright.api import compile
 from shardwright.compiler.evaluation.evaluated import evaluated
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.questions import changes
 from shardwright.cost_model.cluster import cluster
 from shardwright.exports.degrees.deepspeed import WORDS

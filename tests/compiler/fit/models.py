@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software
 from shardwright.models import training_definition

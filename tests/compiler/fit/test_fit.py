@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.evaluation.evaluated import evaluated, fastest, front, least_memory
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.compiler.fit.questions import (
     Longest,

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.compiler.evaluation.evaluated import evaluated, fastest
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.compiler.fit.robust import Error, errors_of, least_regret, robust
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.timeline import serial_timeline

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.api import compile
 from shardwright.compiler.evaluation.evaluated import least_memory
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.outer.named_plans import NamedPlans
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.mesh import Mesh, MeshAxis

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright import compile as compile_plan
-from shardwright.compiler.evaluation.model import EvaluatedModel
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.files import device_names
 from shardwright.cost_model.efficiency.hardware import Device

@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from shardwright.compiler.evaluation import model
+from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Evaluator
-from shardwright.compiler.evaluation.model import EvaluatedModel
 from shardwright.tools.fit import subject
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.compiler.page.model import scopes
+from shardwright.compiler.page.page_model import scopes
 from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffers, told_kinds
 from shardwright.cost_model.events import Event, Timeline

@@ -6,9 +6,9 @@ from typing import Any
 from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.account import outcomes_text, search_document
 from shardwright.compiler.page.alternatives import alternatives
-from shardwright.compiler.page.communication import communication_document
-from shardwright.compiler.page.memory import memory_document
-from shardwright.compiler.page.model import model_document
+from shardwright.compiler.page.page_communication import communication_document
+from shardwright.compiler.page.page_memory import memory_document
+from shardwright.compiler.page.page_model import model_document
 from shardwright.compiler.page.strategies import (
     middle_operators,
     strategies_document,
