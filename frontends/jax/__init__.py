@@ -18,7 +18,7 @@ from shardwright.frontends.jax.converters import (
     shards,
     windows,
 )
-from shardwright.frontends.jax.model import import_function
+from shardwright.frontends.jax.jax_model import import_function
 
 __all__ = [
     "Imported",

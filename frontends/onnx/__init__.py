@@ -24,7 +24,7 @@ from shardwright.frontends.onnx.converters import (
     signal,
     windows,
 )
-from shardwright.frontends.onnx.model import import_model, read_model
+from shardwright.frontends.onnx.onnx_model import import_model, read_model
 
 __all__ = [
     "Imported",

@@ -27,7 +27,7 @@ from shardwright.frontends.torch.converters import (
     special,
     windows,
 )
-from shardwright.frontends.torch.model import import_module
+from shardwright.frontends.torch.torch_model import import_module
 
 __all__ = [
     "Imported",
