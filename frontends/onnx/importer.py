@@ -16,6 +16,7 @@ from shardwright.frontends.common.items import Constant, Item, items_of
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.conversion import Conversion, Scope
+from shardwright.frontends.onnx.onnx_operators import CONVERTERS, FOLDERS
 from shardwright.frontends.onnx.origins import TensorOrigins
 from shardwright.frontends.onnx.schemas import (
     domain_of,
@@ -25,7 +26,6 @@ from shardwright.frontends.onnx.schemas import (
     schema_of,
     title,
 )
-from shardwright.frontends.onnx.table import CONVERTERS, FOLDERS
 from shardwright.frontends.onnx.types import (
     array_of,
     attribute_value,

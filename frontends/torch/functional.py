@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram, default_decompositions
 
+from shardwright.frontends.torch.aten import is_known
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.derivatives import keep_losses
 from shardwright.frontends.torch.importer import CHECKS, NO_GRADIENT
@@ -19,7 +20,6 @@ from shardwright.frontends.torch.private import (
     OpOverload,
     schema_of,
 )
-from shardwright.frontends.torch.table import is_known
 from shardwright.ir.errors import ModelError
 
 _ROUNDS = 4  # rounds of decomposition

@@ -16,6 +16,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.common.own_gradients import OwnGradients
+from shardwright.frontends.torch.aten import COMPLEX, CONVERTERS, SELECTION, Converter
 from shardwright.frontends.torch.call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.exporting.choices import PLACES
@@ -24,7 +25,6 @@ from shardwright.frontends.torch.gradients import GRADIENT, differentiated
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed
-from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, SELECTION, Converter
 from shardwright.frontends.torch.types import constant_dtype_of, pair_type_of, type_of
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value

@@ -18,7 +18,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.fourier import waves, waves_to_real
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.jax.importer import bound, is_complex
-from shardwright.frontends.jax.table import converts
+from shardwright.frontends.jax.primitives import converts
 
 Pair = tuple[Any, Any]  # the real and the imaginary part
 # Primitives that are applied to each part of their complex operands, with the same other ones.

@@ -11,8 +11,8 @@ import numpy as np
 from shardwright.frontends.common.errors import MOST_STEPS, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.jax.importer import Key, is_known
+from shardwright.frontends.jax.primitives import converts
 from shardwright.frontends.jax.streams import Stream
-from shardwright.frontends.jax.table import converts
 from shardwright.ir.graph import Value
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
 from shardwright.frontends.jax.places import is_of_jax
-from shardwright.frontends.jax.table import converts
+from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 
 

@@ -4,7 +4,7 @@ from math import inf, isfinite
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.jax.call import Call
-from shardwright.frontends.jax.table import converts
+from shardwright.frontends.jax.primitives import converts
 from shardwright.frontends.jax.types import dtype_of
 from shardwright.ir.graph import Value
 

@@ -13,7 +13,7 @@ from shardwright.frontends.jax.converters.positions import (
     positions_inside,
 )
 from shardwright.frontends.jax.converters.shape import sliced, transposed
-from shardwright.frontends.jax.table import converts
+from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array

@@ -20,7 +20,7 @@ from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.control import scan_counts
 from shardwright.frontends.jax.converters.custom import known_name
 from shardwright.frontends.jax.places import is_of_jax
-from shardwright.frontends.jax.table import converts
+from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 
 

@@ -2,7 +2,7 @@
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.onnx.call import Call
-from shardwright.frontends.onnx.table import converts
+from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 
 

@@ -12,7 +12,7 @@ from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.control import at
 from shardwright.frontends.onnx.converters.shape import cut
-from shardwright.frontends.onnx.table import converts
+from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array
 

@@ -11,8 +11,8 @@ from math import inf, nan
 import torch
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
 

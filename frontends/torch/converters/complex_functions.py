@@ -7,6 +7,7 @@ from typing import Any
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.einsum import emit_einsum, plain_equation
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.torch.aten import COMPLEX, CONVERTERS, Converter
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.complex_numbers import (
     Parts,
@@ -17,7 +18,6 @@ from shardwright.frontends.torch.converters.complex_numbers import (
     quotient,
 )
 from shardwright.frontends.torch.converters.reduction import root
-from shardwright.frontends.torch.table import COMPLEX, CONVERTERS, Converter
 from shardwright.ir.graph import Value
 from shardwright.ir.types import TensorType
 

@@ -9,9 +9,9 @@ import numpy as np
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.elementwise import common_dtype
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
 

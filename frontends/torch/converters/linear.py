@@ -5,8 +5,8 @@ from string import ascii_lowercase
 from typing import Any
 
 from shardwright.frontends.common.einsum import emit_einsum
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
 

@@ -4,8 +4,8 @@ from math import prod
 from typing import Any
 
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.models.batch_normalization import emit_batch_norm
 

@@ -1,8 +1,8 @@
 """Fake quantization: numbers rounded to a grid, with the gradient of those inside of its range."""
 
 from shardwright.frontends.common.call import Operand
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
 

@@ -6,9 +6,9 @@ An LSTM with projections is unrolled, one cell for each step.
 from typing import Any
 
 from shardwright.frontends.common.errors import MOST_STEPS, UnsupportedError
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.normalization import dropped
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
 State = tuple[Value, ...]

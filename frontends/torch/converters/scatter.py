@@ -8,6 +8,7 @@ import numpy as np
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.indexing import (
     dtype_of_item,
@@ -15,7 +16,6 @@ from shardwright.frontends.torch.converters.indexing import (
     places_in_memory,
     positions,
 )
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.indexing.scatter import emit_scatter_elements_add
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F  # noqa: N812
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.einsum import diagonal
 from shardwright.frontends.common.items import Constant, Item
+from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.stored import ModuleTensor
-from shardwright.frontends.torch.table import converts
 from shardwright.ir.graph import Value
 
 _ANY = Any  # an argument that the types of the results repeat

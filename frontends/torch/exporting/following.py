@@ -9,11 +9,11 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from shardwright.frontends.torch.aten import is_selection
 from shardwright.frontends.torch.exporting.choices import choices_in_rows
 from shardwright.frontends.torch.exporting.known import Known, is_whole, known_values
 from shardwright.frontends.torch.packed import traced_packing
 from shardwright.frontends.torch.private import tree_leaves
-from shardwright.frontends.torch.table import is_selection
 from shardwright.ir.errors import ModelError
 
 Traced = tuple[ExportedProgram, dict[str, Tensor], dict[str, str | None]]
