@@ -26,7 +26,7 @@ from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.frontends.common.errors import NeedsConstantError
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx import Imported, import_model
-from shardwright.frontends.onnx.types import dtype_of
+from shardwright.frontends.onnx.onnx_types import dtype_of
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph

@@ -16,10 +16,10 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.jax.call import Call, Notes
+from shardwright.frontends.jax.jax_types import compressed, narrowed, type_of
 from shardwright.frontends.jax.places import frame_of, names_of, place, scope_of
 from shardwright.frontends.jax.primitives import CONVERTERS
 from shardwright.frontends.jax.streams import Bits, Stream, derived, from_bits, moved, wrapped
-from shardwright.frontends.jax.types import compressed, narrowed, type_of
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

@@ -17,6 +17,12 @@ from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.conversion import Conversion, Scope
 from shardwright.frontends.onnx.onnx_operators import CONVERTERS, FOLDERS
+from shardwright.frontends.onnx.onnx_types import (
+    array_of,
+    attribute_value,
+    dtype_of,
+    enum_of,
+)
 from shardwright.frontends.onnx.origins import TensorOrigins
 from shardwright.frontends.onnx.schemas import (
     domain_of,
@@ -25,12 +31,6 @@ from shardwright.frontends.onnx.schemas import (
     key_of,
     schema_of,
     title,
-)
-from shardwright.frontends.onnx.types import (
-    array_of,
-    attribute_value,
-    dtype_of,
-    enum_of,
 )
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value

@@ -30,10 +30,10 @@ from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.conversion import Scope
 from shardwright.frontends.onnx.importer import MOST_NODES, Importer
 from shardwright.frontends.onnx.onnx_operators import CONVERTERS
+from shardwright.frontends.onnx.onnx_types import dtype_of
 from shardwright.frontends.onnx.origins import tensor_origins, warnings_of
 from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of, title
 from shardwright.frontends.onnx.stored import Stored
-from shardwright.frontends.onnx.types import dtype_of
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
 from shardwright.ir.listing import first_names

@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import TensorProto, checker
 from onnx.external_data_helper import uses_external_data
 
-from shardwright.frontends.onnx.types import array_of, dtype_of
+from shardwright.frontends.onnx.onnx_types import array_of, dtype_of
 from shardwright.ir.errors import ModelError
 from shardwright.operators.info import Array
 from shardwright.operators.rule import Shape

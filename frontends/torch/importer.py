@@ -25,7 +25,7 @@ from shardwright.frontends.torch.gradients import GRADIENT, differentiated
 from shardwright.frontends.torch.places import module_path, place
 from shardwright.frontends.torch.private import HigherOrderOperator, OpOverload, schema_of
 from shardwright.frontends.torch.stored import ModuleTensor, computed
-from shardwright.frontends.torch.types import constant_dtype_of, pair_type_of, type_of
+from shardwright.frontends.torch.torch_types import constant_dtype_of, pair_type_of, type_of
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 

@@ -9,7 +9,7 @@ import torch
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.private import tree_leaves, tree_map_only, writes_to
-from shardwright.frontends.torch.types import array_of, constant_dtype_of
+from shardwright.frontends.torch.torch_types import array_of, constant_dtype_of
 from shardwright.ir.errors import ModelError
 from shardwright.ir.units import bytes_text
 from shardwright.operators.info import Array

@@ -4,8 +4,8 @@ from math import inf, isfinite
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.jax.call import Call
+from shardwright.frontends.jax.jax_types import dtype_of
 from shardwright.frontends.jax.primitives import converts
-from shardwright.frontends.jax.types import dtype_of
 from shardwright.ir.graph import Value
 
 _UNARY = {

@@ -7,7 +7,7 @@ from shardwright.frontends.common.fourier import waves, waves_to_real
 from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, padded
 from shardwright.frontends.onnx.onnx_operators import converts
-from shardwright.frontends.onnx.types import dtype_of
+from shardwright.frontends.onnx.onnx_types import dtype_of
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array

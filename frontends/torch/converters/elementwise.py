@@ -10,7 +10,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import CONVERTERS, converts
 from shardwright.frontends.torch.call import Call
 from shardwright.frontends.torch.converters.random import uniform
-from shardwright.frontends.torch.types import dtype_of
+from shardwright.frontends.torch.torch_types import dtype_of
 from shardwright.ir.graph import Value
 
 # Operators on one tensor, which integers enter as floating point.
