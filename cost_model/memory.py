@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from shardwright.cost_model.buffers import KINDS, Buffers, MemoryUseReport, buffers, told_kinds
-from shardwright.cost_model.pipelines.memory import pipeline_memory
+from shardwright.cost_model.pipelines.stage_memory import pipeline_memory
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 

@@ -31,7 +31,7 @@ from shardwright.runtime.flat.program import FlatProgram, Source, is_short
 from shardwright.runtime.flat.timeline import RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
-from shardwright.runtime.memory import RankMemory, TurnsMemory
+from shardwright.runtime.live_memory import RankMemory, TurnsMemory
 from shardwright.runtime.pipeline import (
     GroupInstructions,
     GroupStep,

@@ -20,7 +20,7 @@ from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.flat.timeline import Kind, RunTimeline
 from shardwright.runtime.instructions import Instruction, Local, Preparation
-from shardwright.runtime.memory import RankMemory
+from shardwright.runtime.live_memory import RankMemory
 from shardwright.runtime.state import State
 
 Values = MutableMapping[str, dict[int, Array]]  # value -> rank -> slice

@@ -10,7 +10,7 @@ from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.candidates import CandidateBuilder
 from shardwright.cost_model import buffers, tasks
 from shardwright.cost_model.live_bytes import LiveRanges
-from shardwright.cost_model.pipelines.memory import PipelineMemory
+from shardwright.cost_model.pipelines.stage_memory import PipelineMemory
 from shardwright.cost_model.schedule import Scheduler
 from shardwright.ir.graph import Graph
 from shardwright.planner import search_request

@@ -14,8 +14,8 @@ from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffers, told_kinds
 from shardwright.cost_model.events import Event, Timeline
 from shardwright.cost_model.live_bytes import Floats, LiveRanges, present_names
-from shardwright.cost_model.pipelines.memory import Columns
 from shardwright.cost_model.pipelines.mixed import AnyCluster
+from shardwright.cost_model.pipelines.stage_memory import Columns
 from shardwright.cost_model.pipelines.step import group_peaks
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node

@@ -20,15 +20,15 @@ from shardwright.cost_model.events import (
     in_least_window,
 )
 from shardwright.cost_model.pipelines.beside import beside
-from shardwright.cost_model.pipelines.memory import (
+from shardwright.cost_model.pipelines.mixed import AnyCluster
+from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
+from shardwright.cost_model.pipelines.stage_memory import (
     Columns,
     PipelineMemory,
     Rise,
     WalkedGroup,
     memory_by_kind,
 )
-from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.cost_model.pipelines.segments import GroupSegments, SegmentTimes, TimedSegment
 from shardwright.dataflow.schedule_paths import (
     Pair,
     SimulatedSchedule,

@@ -41,7 +41,7 @@ from shardwright.runtime.flat.reductions import Reductions
 from shardwright.runtime.flat.segments import Segment, segments_of
 from shardwright.runtime.flat.timeline import Kind, RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Local
-from shardwright.runtime.memory import RankMemory
+from shardwright.runtime.live_memory import RankMemory
 from shardwright.runtime.state import State
 
 _BYTES_OF_A_MOVE = 2**16  # bytes that nodes touch between two questions to MPI

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 
-from shardwright.compiler.evaluation import model
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Evaluator
 from shardwright.tools.fit import subject

@@ -1,6 +1,6 @@
 import numpy as np
 
-from shardwright.runtime.memory import LiveBytes
+from shardwright.runtime.live_memory import LiveBytes
 
 
 def test_views_of_one_buffer_count_once():
