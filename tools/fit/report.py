@@ -24,7 +24,7 @@ from shardwright.tools.answers.training import Asked
 from shardwright.tools.clusters import attained_text, figures_line
 from shardwright.tools.fit.advice import advice
 from shardwright.tools.fit.answers import Answers
-from shardwright.tools.fit.document import FAMILY
+from shardwright.tools.fit.fit_document import FAMILY
 from shardwright.tools.fit.robust import print_robust
 from shardwright.tools.tables import print_line, print_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardwright as sw
-from shardwright.tools.diff.document import diff_document
+from shardwright.tools.diff.diff_document import diff_document
 from shardwright.tools.diff.sides import Side
 from shardwright.tools.main import main
 

@@ -9,7 +9,7 @@ import pytest
 import shardwright as sw
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.model_flops import hardware_flops, model_flops
-from shardwright.tools.estimate.document import Estimated, folded_layers, tagged
+from shardwright.tools.estimate.estimate_document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import ACTIVATIONS, GRADIENTS, PARAMETERS, SENT
 from shardwright.tools.main import main
 from tests.extent import crossed, first

@@ -16,7 +16,7 @@ from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit import answers as answers_module
 from shardwright.tools.fit import report
 from shardwright.tools.fit.answers import Answers
-from shardwright.tools.fit.document import answers_document
+from shardwright.tools.fit.fit_document import answers_document
 from shardwright.tools.fit.report import print_answers
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import main
