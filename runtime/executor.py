@@ -27,7 +27,7 @@ from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 from shardwright.runtime.faults import STANDING
-from shardwright.runtime.flat.program import FlatProgram, Source, is_short
+from shardwright.runtime.flat.flat_program import FlatProgram, Source, is_short
 from shardwright.runtime.flat.timeline import RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.emission.program import ProgramWriter
+from shardwright.exports.emission.program_writer import ProgramWriter
 from shardwright.exports.writing import Code, code, identifier, own_module, prose
 from shardwright.operators.info import Array
 

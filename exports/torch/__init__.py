@@ -9,7 +9,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.package import package_files
 from shardwright.exports.table import Exported
 from shardwright.exports.torch.groups import StagedProgram
-from shardwright.exports.torch.program import TorchProgram
+from shardwright.exports.torch.torch_program import TorchProgram
 
 
 def export(plan: Plan) -> Exported:

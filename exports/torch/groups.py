@@ -17,7 +17,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.placement import AXIS
 from shardwright.dataflow.schedules import Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run, pipeline_of
-from shardwright.exports.emission.program import (
+from shardwright.exports.emission.program_writer import (
     DESCRIPTION,
     FORWARD,
     UPDATE,
@@ -25,7 +25,7 @@ from shardwright.exports.emission.program import (
     summary,
     table,
 )
-from shardwright.exports.torch.program import TorchProgram
+from shardwright.exports.torch.torch_program import TorchProgram
 from shardwright.exports.writing import (
     Code,
     code,

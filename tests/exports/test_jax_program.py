@@ -8,9 +8,9 @@ import pytest
 import shardwright as sw
 from shardwright.exports.emission.expressions import Expressions
 from shardwright.exports.emission.vocabulary import RINGS
-from shardwright.exports.jax.program import VOCABULARY
+from shardwright.exports.jax.jax_program import VOCABULARY
 from shardwright.exports.table import export
-from shardwright.exports.torch.program import VOCABULARY as OF_TORCH
+from shardwright.exports.torch.torch_program import VOCABULARY as OF_TORCH
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout

@@ -8,7 +8,7 @@ import pytest
 import shardwright as sw
 from shardwright.exports.emission.expressions import Expressions
 from shardwright.exports.table import export
-from shardwright.exports.torch.program import VOCABULARY
+from shardwright.exports.torch.torch_program import VOCABULARY
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from on_ranks import MESH, cases, difference, operators_of, without_signs  # noqa: E402
 
 from shardwright.exports.emission.vocabulary import MODULES  # noqa: E402
-from shardwright.exports.torch.program import VOCABULARY  # noqa: E402
 from shardwright.exports.torch.support.mesh import Mesh as TorchMesh  # noqa: E402
+from shardwright.exports.torch.torch_program import VOCABULARY  # noqa: E402
 from shardwright.ir.mesh import Mesh  # noqa: E402
 from shardwright.ir.text import parse_type  # noqa: E402
 from shardwright.operators.info import operator_info  # noqa: E402

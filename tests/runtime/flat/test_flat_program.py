@@ -124,7 +124,7 @@ def test_a_program_of_very_many_calls_is_interpreted(monkeypatch):
     batch = {x.name: np.ones(x.type.shape) for x in graph.inputs}
     found = []
     for most in (2**16, 4 * len(graph) // 2):
-        monkeypatch.setattr("shardwright.runtime.flat.program.MOST_CALLS", most)
+        monkeypatch.setattr("shardwright.runtime.flat.flat_program.MOST_CALLS", most)
         executor = Executor(graph, LocalCommunicator(graph.mesh))
         state = initialize(graph, 0, executor.communicator)
         found.append(executor.step(batch, state).outputs)

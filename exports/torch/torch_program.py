@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.roofline import computing_nodes
-from shardwright.exports.emission.program import DESCRIPTION, ProgramWriter, table
+from shardwright.exports.emission.program_writer import DESCRIPTION, ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.placements import placements
 from shardwright.exports.writing import Code, code, fixed, in_parentheses

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.emission.program import DESCRIPTION, ProgramWriter
+from shardwright.exports.emission.program_writer import DESCRIPTION, ProgramWriter
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.writing import Code, code, fixed
 
