@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import ascending, fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.compiler.fit.questions import improved, least_devices
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import software

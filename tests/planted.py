@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.candidates import CandidateBuilder
+from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.cost_model import buffers, tasks
 from shardwright.cost_model.live_bytes import LiveRanges
 from shardwright.cost_model.pipelines.stage_memory import PipelineMemory

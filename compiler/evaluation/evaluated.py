@@ -7,10 +7,10 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Evaluation
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.ir.errors import ShardwrightError
 from shardwright.search.named_plan import NamedPlan
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.data_ranks import Shape
 from shardwright.compiler.evaluation.degrees import on_tensor_ranks
 from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator, Shared
 from shardwright.compiler.evaluation.parts import Parts
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import gcd, inf
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.dataflow.orders import Interleaved, InterleavedPairs
 from shardwright.planner.choice.configuration import Form, searched_forms

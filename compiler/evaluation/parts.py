@@ -3,7 +3,7 @@
 The parts are its layers, what is before all of them, and what is after. What a pass over them
 computes and waits for, the elements that they train and what they save for the gradient are those
 of a program of tensor and expert ranks, of one micro-batch size; data ranks and stages add to it.
-`compiler.evaluation.bounds` puts them together to bounds of plans of any degrees.
+`compiler.evaluation.plan_bounds` puts them together to bounds of plans of any degrees.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

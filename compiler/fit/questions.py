@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, evaluated, fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import MICRO_BATCHES, family
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
 from shardwright.search.plan_dimensions import DIMENSIONS, differing, values_of, word_text

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.rounding import EQUAL
 

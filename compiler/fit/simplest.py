@@ -8,9 +8,9 @@ as many kinds the faster one.
 
 from collections.abc import Sequence
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.search.named_plan import NamedPlan
 
 

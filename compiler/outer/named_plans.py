@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import fastest, least_memory
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import MICRO_BATCHES, family
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.planner.choice.configuration import USUAL, Configuration, divides_axes
 from shardwright.search.named_plan import NamedPlan, divisors
 

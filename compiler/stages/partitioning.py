@@ -9,7 +9,6 @@ from itertools import combinations
 from math import comb, inf
 from typing import TypeVar
 
-from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.by_blocks import PipelinesOfBlocks
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
 from shardwright.compiler.stages.named import NamedProblems
@@ -20,6 +19,7 @@ from shardwright.compiler.stages.places import (
 )
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.shared import SharedParts
+from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.compiler.stages.tighter_limits import PipelineFrontier
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.cluster import Cluster

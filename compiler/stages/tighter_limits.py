@@ -16,8 +16,8 @@ from math import inf
 
 import numpy as np
 
-from shardwright.compiler.stages.bounds import CutBounds
 from shardwright.compiler.stages.race import Race
+from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.decisions import Decisions
 from shardwright.planner.choice.cuts import Cut

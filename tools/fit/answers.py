@@ -7,7 +7,6 @@ from math import inf
 from typing import Any
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import (
     Evaluated,
     evaluated,
@@ -18,6 +17,7 @@ from shardwright.compiler.evaluation.evaluated import (
 )
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.compiler.fit.questions import (
     Change,
     Longest,

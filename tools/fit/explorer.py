@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwright.compiler.evaluation.bounds import Bound
 from shardwright.compiler.evaluation.evaluated import Evaluated, fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.compiler.fit.questions import device_counts, on_devices
 from shardwright.compiler.page.page import page_text, write_text
 from shardwright.cost_model.buffers import KINDS
