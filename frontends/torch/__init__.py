@@ -7,11 +7,11 @@ a module per family.
 from shardwright.frontends.common.imported import Imported
 from shardwright.frontends.torch.converters import (
     attention,
-    bounds,
     complex_functions,
     complex_numbers,
     elementwise,
     embedding,
+    extrema,
     indexing,
     linear,
     loss,
@@ -32,11 +32,11 @@ from shardwright.frontends.torch.torch_model import import_module
 __all__ = [
     "Imported",
     "attention",
-    "bounds",
     "complex_functions",
     "complex_numbers",
     "elementwise",
     "embedding",
+    "extrema",
     "import_module",
     "indexing",
     "linear",

@@ -39,5 +39,5 @@ def _each_model_is_priced_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subject, "EvaluatedModel", shared)
-        patch.setattr(model, "Evaluator", evaluator)
+        patch.setattr(evaluated_model, "Evaluator", evaluator)
         yield
