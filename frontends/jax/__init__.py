@@ -1,6 +1,6 @@
 """JAX functions, imported into the IR.
 
-`table` has a converter for every primitive: a function that emits it in operators of our IR, in a
+`primitives` has a converter for every primitive: a function that emits it in operators of our IR, in a
 module per family.
 """
 

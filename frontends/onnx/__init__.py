@@ -1,6 +1,6 @@
 """ONNX models, imported into the IR.
 
-`table` has a converter for every ONNX operator: a function that emits it in operators of our IR, in
+`onnx_operators` has a converter for every ONNX operator: a function that emits it in operators of our IR, in
 a module per family. An operator without a converter is imported as its function body in the ONNX
 standard, if there is one.
 """

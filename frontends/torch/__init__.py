@@ -1,6 +1,6 @@
 """PyTorch modules, imported into the IR.
 
-`table` has a converter for every ATen operator: a function that emits it in operators of our IR, in
+`aten` has a converter for every ATen operator: a function that emits it in operators of our IR, in
 a module per family.
 """
 

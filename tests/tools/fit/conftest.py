@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from shardwright.compiler.evaluation import evaluated_model
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Evaluator
 from shardwright.tools.fit import subject
