@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from shardwright.compiler.page.page import plain_page
-from shardwright.tools.diff.report import figures, places, reasons, verdict
+from shardwright.tools.diff.diff_report import figures, places, reasons, verdict
 
 
 def diff_page(document: dict[str, Any]) -> str:

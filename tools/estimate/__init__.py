@@ -19,7 +19,7 @@ from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.compile import default_directory
 from shardwright.tools.documents import print_document, timeline_of
 from shardwright.tools.estimate.estimate_document import Estimated
-from shardwright.tools.estimate.report import print_estimate
+from shardwright.tools.estimate.estimate_report import print_estimate
 from shardwright.tools.named_plans import compile_named
 from shardwright.tools.options import (
     HTML,

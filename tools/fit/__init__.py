@@ -14,7 +14,7 @@ from shardwright.tools.fit.answers import Answers, on_several
 from shardwright.tools.fit.choice import add_robust, stated_errors
 from shardwright.tools.fit.explorer import write_explorer
 from shardwright.tools.fit.fit_document import answers_document, on_devices_document
-from shardwright.tools.fit.report import first_sentences, print_answers
+from shardwright.tools.fit.fit_report import first_sentences, print_answers
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import add_number
 from shardwright.tools.options import (

@@ -17,7 +17,7 @@ from shardwright.tools.fit import answers as answers_module
 from shardwright.tools.fit import report
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.fit_document import answers_document
-from shardwright.tools.fit.report import print_answers
+from shardwright.tools.fit.fit_report import print_answers
 from shardwright.tools.fit.subject import Subject
 from shardwright.tools.main import main
 from shardwright.tools.plan_files import read_types
