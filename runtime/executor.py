@@ -28,7 +28,7 @@ from shardwright.runtime.binding import Binding
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator, Parts
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.flat_program import FlatProgram, Source, is_short
-from shardwright.runtime.flat.timeline import RunTimeline, kind_of, label
+from shardwright.runtime.flat.rank_timeline import RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Preparation
 from shardwright.runtime.kernels import run_kernel, settled, widened
 from shardwright.runtime.live_memory import RankMemory, TurnsMemory

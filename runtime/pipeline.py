@@ -18,7 +18,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.runtime.accumulators import Accumulators
 from shardwright.runtime.communicator import Communicator
-from shardwright.runtime.flat.timeline import Kind, RunTimeline
+from shardwright.runtime.flat.rank_timeline import Kind, RunTimeline
 from shardwright.runtime.instructions import Instruction, Local, Preparation
 from shardwright.runtime.live_memory import RankMemory
 from shardwright.runtime.state import State

@@ -12,7 +12,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array
 from shardwright.runtime.communicator import Communicator, Parts
 from shardwright.runtime.faults import STANDING
-from shardwright.runtime.flat.timeline import RunTimeline
+from shardwright.runtime.flat.rank_timeline import RunTimeline
 
 
 class Request(Protocol):

@@ -74,7 +74,7 @@ from shardwright.runtime.checkpoints import (
     open_agreed,
     open_checkpoint,
 )
-from shardwright.runtime.flat.timeline import RunTimeline, check_timeline_file, write_timeline
+from shardwright.runtime.flat.rank_timeline import RunTimeline, check_timeline_file, write_timeline
 from shardwright.search.options import Progress as SearchProgress
 from shardwright.verification.verdict import Verdict, judge
 

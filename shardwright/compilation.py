@@ -15,7 +15,7 @@ from shardwright.compiler.page.page_document import page_document
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan
-from shardwright.compiler.plans.timeline import timeline_of_plan
+from shardwright.compiler.plans.plan_timeline import timeline_of_plan
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit

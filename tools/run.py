@@ -31,7 +31,7 @@ from shardwright.runtime import (
 )
 from shardwright.runtime.agreement import check_equal, differing_process, in_all, told_once
 from shardwright.runtime.checkpoints import KEPT
-from shardwright.runtime.flat.timeline import (
+from shardwright.runtime.flat.rank_timeline import (
     RunTimeline,
     check_timeline_file,
     figures,

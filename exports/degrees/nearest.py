@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.plans.timeline import timeline_of_plan
+from shardwright.compiler.plans.plan_timeline import timeline_of_plan
 from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.dataflow.samples import samples_of
 from shardwright.exports.degrees.best import BestNamedPlan, best_named_plan, candidate_plans

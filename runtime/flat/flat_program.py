@@ -37,9 +37,9 @@ from shardwright.runtime.flat.calls import (
 )
 from shardwright.runtime.flat.constants import Constants
 from shardwright.runtime.flat.inputs import Inputs
+from shardwright.runtime.flat.rank_timeline import Kind, RunTimeline, kind_of, label
 from shardwright.runtime.flat.reductions import Reductions
 from shardwright.runtime.flat.segments import Segment, segments_of
-from shardwright.runtime.flat.timeline import Kind, RunTimeline, kind_of, label
 from shardwright.runtime.instructions import Instruction, Local
 from shardwright.runtime.live_memory import RankMemory
 from shardwright.runtime.state import State

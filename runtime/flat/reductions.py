@@ -16,7 +16,7 @@ from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.faults import STANDING
 from shardwright.runtime.flat.buckets import Bucket
 from shardwright.runtime.flat.calls import Call, Slots, is_alone
-from shardwright.runtime.flat.timeline import RunTimeline
+from shardwright.runtime.flat.rank_timeline import RunTimeline
 from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.under_way import Request
 

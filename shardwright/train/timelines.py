@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardwright.ir.errors import ModelError
-from shardwright.runtime.flat.timeline import RunTimeline, check_timeline_file, write_timeline
+from shardwright.runtime.flat.rank_timeline import RunTimeline, check_timeline_file, write_timeline
 from shardwright.session import Session
 from shardwright.train.callbacks import Callback, RunContext
 

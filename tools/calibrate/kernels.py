@@ -23,7 +23,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, operator_info
-from shardwright.runtime.flat.timeline import RunTimeline, Span
+from shardwright.runtime.flat.rank_timeline import RunTimeline, Span
 from shardwright.tools.calibrate.fitting import Sample
 
 Together = Callable[[dict[str, float]], dict[str, float]]

@@ -7,7 +7,7 @@ from functools import cached_property
 from shardwright.compiler.plans.files import DOCUMENT
 from shardwright.compiler.plans.parallelism import Parallelism
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.plans.timeline import timeline_of_plan
+from shardwright.compiler.plans.plan_timeline import timeline_of_plan
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.roofline import node_seconds

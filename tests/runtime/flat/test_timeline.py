@@ -10,7 +10,13 @@ from shardwright.ir.errors import OutputError
 from shardwright.ir.text import parse
 from shardwright.ir.units import bytes_text
 from shardwright.runtime import Executor
-from shardwright.runtime.flat.timeline import RunTimeline, Span, figures, overlap, to_chrome_trace
+from shardwright.runtime.flat.rank_timeline import (
+    RunTimeline,
+    Span,
+    figures,
+    overlap,
+    to_chrome_trace,
+)
 from shardwright.train import Model, TimelineMonitor
 from tests.extent import ANY_PLAN
 from tests.runtime.flat.test_flat_program import GRADIENTS, Alone

@@ -16,7 +16,7 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.info import info_of, operator_info
-from shardwright.runtime.flat.timeline import Span
+from shardwright.runtime.flat.rank_timeline import Span
 from shardwright.tools.calibrate.csv_file import of_csv
 from shardwright.tools.calibrate.description import as_text, of_machine
 from shardwright.tools.calibrate.fitting import Sample, fitted, rising
