@@ -8,7 +8,7 @@ from shardwright.runtime.executor import Executor, StepResult
 from shardwright.runtime.mpi import MpiCommunicator
 from shardwright.runtime.reference import Expected, Reference
 from shardwright.runtime.state import State, assemble, initialize, scatter
-from shardwright.runtime.training import StepRecord, losses_of, saving, train
+from shardwright.runtime.training_loop import StepRecord, losses_of, saving, train
 
 __all__ = [
     "Communicator",

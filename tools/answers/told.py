@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.fit.training import Failures, Training
+from shardwright.compiler.fit.training_time import Failures, Training
 from shardwright.compiler.plans.parallelism import Parallelism
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.rates import Rates, rates

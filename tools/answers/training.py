@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from shardwright.compiler.fit.training import (
+from shardwright.compiler.fit.training_time import (
     STORED_PER_SECOND,
     Failures,
     Training,

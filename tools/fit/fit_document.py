@@ -4,7 +4,7 @@ from typing import Any
 
 from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change, Longest, OnDevices, least_devices
-from shardwright.compiler.fit.training import Training
+from shardwright.compiler.fit.training_time import Training
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit.advice import advice
 from shardwright.tools.fit.answers import Answers

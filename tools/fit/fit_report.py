@@ -12,7 +12,7 @@ from shardwright.compiler.fit.questions import (
     least_devices,
 )
 from shardwright.compiler.fit.simplest import kinds
-from shardwright.compiler.fit.training import Training
+from shardwright.compiler.fit.training_time import Training
 from shardwright.cost_model.efficiency.intervals import Apart
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.units import bytes_text, seconds_text

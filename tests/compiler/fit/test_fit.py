@@ -22,7 +22,7 @@ from shardwright.compiler.fit.questions import (
     longest_sequence,
     on_devices,
 )
-from shardwright.compiler.fit.training import training
+from shardwright.compiler.fit.training_time import training
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import software
 from shardwright.ir.errors import OptionError

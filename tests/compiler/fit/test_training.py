@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from shardwright.compiler.fit.training import DEVICE_HOURS, Failures, Training
+from shardwright.compiler.fit.training_time import DEVICE_HOURS, Failures, Training
 
 
 def longer(failures, interval):
