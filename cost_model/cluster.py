@@ -16,15 +16,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from shardwright.cost_model.efficiency.figures import Bytes, Description, Name, Positive
-from shardwright.cost_model.efficiency.files import (
+from shardwright.cost_model.efficiency.cluster_files import (
     DEFAULT_VARIABLE,
     cluster_content,
     content_of,
     file_text,
     in_one_sentence,
 )
-from shardwright.cost_model.efficiency.files import preset_names as preset_names
+from shardwright.cost_model.efficiency.cluster_files import preset_names as preset_names
+from shardwright.cost_model.efficiency.figures import Bytes, Description, Name, Positive
 from shardwright.cost_model.efficiency.hardware import HOST_LINKS as HOST_LINKS
 from shardwright.cost_model.efficiency.hardware import Device as Device
 from shardwright.cost_model.efficiency.hardware import Level as Level

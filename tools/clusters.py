@@ -3,14 +3,14 @@
 import argparse
 
 from shardwright.cost_model.cluster import DEFAULT_CLUSTER, Cluster, Level, cluster, preset_names
-from shardwright.cost_model.efficiency.figures import Description, Figure
-from shardwright.cost_model.efficiency.files import (
+from shardwright.cost_model.efficiency.cluster_files import (
     DEFAULT_VARIABLE,
     device_names,
     device_text,
     mixed_names,
     stands_for,
 )
+from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.kernels import SHORT, Curve
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.cost_model.efficiency.files import base_device
+from shardwright.cost_model.efficiency.cluster_files import base_device
 from shardwright.cost_model.efficiency.fitting import Unknown, fit
 from shardwright.cost_model.efficiency.kernels import Curve, Kernels
 

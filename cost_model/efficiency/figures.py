@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic._internal._model_construction import ModelMetaclass
 
-from shardwright.cost_model.efficiency.files import in_one_sentence
+from shardwright.cost_model.efficiency.cluster_files import in_one_sentence
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import suggestion
 from shardwright.operators.communication.collectives import Communication, priced_as

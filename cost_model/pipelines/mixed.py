@@ -14,13 +14,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shardwright.cost_model.cluster import Cluster, Device, Level
-from shardwright.cost_model.efficiency.figures import Description, Name
-from shardwright.cost_model.efficiency.files import (
+from shardwright.cost_model.efficiency.cluster_files import (
     content_of,
     in_one_sentence,
     with_device,
     with_figures_asked,
 )
+from shardwright.cost_model.efficiency.figures import Description, Name
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph, Node

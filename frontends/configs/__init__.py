@@ -5,7 +5,13 @@ options of a compilation. Every field or flag is read, is known to change neithe
 or is refused by its name.
 """
 
-from shardwright.frontends.configs.files import CONFIG, is_model, is_plan, read_model, read_plan
+from shardwright.frontends.configs.config_files import (
+    CONFIG,
+    is_model,
+    is_plan,
+    read_model,
+    read_plan,
+)
 from shardwright.frontends.configs.huggingface import known as known_architectures
 from shardwright.frontends.configs.huggingface import read as read_fields
 from shardwright.frontends.configs.reading import Reading

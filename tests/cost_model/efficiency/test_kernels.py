@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.files import base_device
+from shardwright.cost_model.efficiency.cluster_files import base_device
 from shardwright.cost_model.efficiency.hardware import Device
 from shardwright.cost_model.efficiency.kernels import Curve, Kernels
 from shardwright.cost_model.efficiency.software import software

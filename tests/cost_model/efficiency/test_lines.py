@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from shardwright.cost_model.cluster import Cluster, cluster, preset_names
-from shardwright.cost_model.efficiency.files import stands_for
+from shardwright.cost_model.efficiency.cluster_files import stands_for
 from shardwright.cost_model.efficiency.lines import with_figures
 from shardwright.cost_model.efficiency.published import best_published, beyond_published
 from shardwright.cost_model.pipelines.mixed import any_cluster

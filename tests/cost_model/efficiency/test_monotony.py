@@ -9,7 +9,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.efficiency.files import base_device
+from shardwright.cost_model.efficiency.cluster_files import base_device
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.ir.graph import Graph
 

@@ -6,7 +6,7 @@ import pytest
 from shardwright import compile as compile_plan
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.files import device_names
+from shardwright.cost_model.efficiency.cluster_files import device_names
 from shardwright.cost_model.efficiency.hardware import Device
 from shardwright.cost_model.efficiency.program_work import Repetition, program_work
 from shardwright.cost_model.efficiency.quantized_copies import quantized_sizes

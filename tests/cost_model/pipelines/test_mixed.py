@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.efficiency.files import mixed_names
+from shardwright.cost_model.efficiency.cluster_files import mixed_names
 from shardwright.cost_model.pipelines.mixed import (
     MixedCluster,
     any_cluster,
