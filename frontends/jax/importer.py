@@ -15,9 +15,9 @@ from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.common.own_gradients import OwnGradients
-from shardwright.frontends.jax.call import Call, Notes
 from shardwright.frontends.jax.jax_types import compressed, narrowed, type_of
 from shardwright.frontends.jax.places import frame_of, names_of, place, scope_of
+from shardwright.frontends.jax.primitive_call import Call, Notes
 from shardwright.frontends.jax.primitives import CONVERTERS
 from shardwright.frontends.jax.streams import Bits, Stream, derived, from_bits, moved, wrapped
 from shardwright.ir.errors import IRError

@@ -14,8 +14,8 @@ from shardwright.frontends.common.emission import Emission, evaluated
 from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item, items_of
 from shardwright.frontends.common.names import plain_name
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.conversion import Conversion, Scope
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import CONVERTERS, FOLDERS
 from shardwright.frontends.onnx.onnx_types import (
     array_of,

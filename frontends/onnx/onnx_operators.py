@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from shardwright.frontends.common.items import Result
-from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.operators.info import Array
 
 Converter = Callable[[Call], Result]

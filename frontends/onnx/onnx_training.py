@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

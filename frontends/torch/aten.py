@@ -17,7 +17,7 @@ from torch import fx
 
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.torch.call import Chosen
+from shardwright.frontends.torch.aten_call import Chosen
 from shardwright.frontends.torch.private import OpOverload, schema_of
 
 COMPLEX = "complex "  # before the names of operators that take or return complex numbers

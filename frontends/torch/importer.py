@@ -17,7 +17,7 @@ from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.torch.aten import COMPLEX, CONVERTERS, SELECTION, Converter
-from shardwright.frontends.torch.call import Call, Notes, Selected
+from shardwright.frontends.torch.aten_call import Call, Notes, Selected
 from shardwright.frontends.torch.control import CONTROL
 from shardwright.frontends.torch.exporting.choices import PLACES
 from shardwright.frontends.torch.exporting.known import ASSUMED

@@ -18,11 +18,11 @@ from shardwright.frontends.common.imported import Imported, finished, unread_war
 from shardwright.frontends.common.items import Constant
 from shardwright.frontends.common.loss import with_loss
 from shardwright.frontends.torch.alignment import traced_alignments
+from shardwright.frontends.torch.aten_call import Selected
 from shardwright.frontends.torch.autograd.functions import traced_functions
 from shardwright.frontends.torch.autograd.hooks import give_hooked, traced_hooks
 from shardwright.frontends.torch.autograd.marks import Gradients
 from shardwright.frontends.torch.buffers import with_elements
-from shardwright.frontends.torch.call import Selected
 from shardwright.frontends.torch.derivatives import refuse_without_derivative
 from shardwright.frontends.torch.experts import experts_in_rows
 from shardwright.frontends.torch.exporting.assertions import passing_assertions

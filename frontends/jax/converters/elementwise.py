@@ -3,8 +3,8 @@
 from math import inf, isfinite
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.jax_types import dtype_of
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.positions import (
     columns_of,
     limited_to,
@@ -13,6 +12,7 @@ from shardwright.frontends.jax.converters.positions import (
     positions_inside,
 )
 from shardwright.frontends.jax.converters.shape import sliced, transposed
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype

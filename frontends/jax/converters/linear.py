@@ -7,8 +7,8 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.groups import product_of_groups
-from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.shape import transposed
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 

@@ -7,7 +7,7 @@ from jax.extend.core import ClosedJaxpr
 from shardwright.frontends.common import matrices
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.jax.call import Call
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 

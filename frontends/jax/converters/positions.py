@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.frontends.jax.call import Call
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.types import numpy_dtype
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.jax.call import Call
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 

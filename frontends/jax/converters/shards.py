@@ -16,10 +16,10 @@ from jax.extend.core import Literal
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.control import scan_counts
 from shardwright.frontends.jax.converters.custom import known_name
 from shardwright.frontends.jax.places import is_of_jax
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 

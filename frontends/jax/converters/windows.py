@@ -3,8 +3,8 @@
 from typing import Any
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.jax.call import Call
 from shardwright.frontends.jax.converters.shape import transposed
+from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 

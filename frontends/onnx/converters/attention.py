@@ -1,7 +1,7 @@
 """Conversion of attention to one operator of our IR, where that is equivalent."""
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 

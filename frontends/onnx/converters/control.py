@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, parts_of, squeezed
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.operators.info import Array
 from shardwright.operators.rule import dimension

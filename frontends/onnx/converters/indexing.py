@@ -6,8 +6,8 @@ from math import prod
 import numpy as np
 
 from shardwright.frontends.common.items import Constant, Item
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import cut, join, take
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

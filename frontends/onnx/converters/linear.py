@@ -5,8 +5,8 @@ from typing import Any
 
 from shardwright.frontends.common.einsum import emit_einsum
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import padded
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.linear import geometry, product
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.frontends.onnx.onnx_types import dtype_of
 from shardwright.ir.graph import Value

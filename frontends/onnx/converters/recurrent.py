@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.control import at
 from shardwright.frontends.onnx.converters.shape import cut
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import FOLDERS, converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

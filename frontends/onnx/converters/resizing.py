@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.shape import take
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.sampling import grid_sample, linear, sampled
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.linear import geometry
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 

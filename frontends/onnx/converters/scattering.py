@@ -5,8 +5,8 @@ from math import prod
 import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.indexing import front, nd_positions, positions
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.indexing.scatter import emit_scatter_elements_add, emit_scatter_nd_add

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from shardwright.frontends.common.emission import check_constant
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.onnx.call import Call
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import FOLDERS, converts
 from shardwright.frontends.onnx.onnx_types import array_of, dtype_of
 from shardwright.ir.graph import Value

@@ -7,9 +7,9 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
-from shardwright.frontends.onnx.call import Call
 from shardwright.frontends.onnx.converters.linear import geometry
 from shardwright.frontends.onnx.converters.shape import padded
+from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.ir.graph import Value
 from shardwright.operators.info import Array

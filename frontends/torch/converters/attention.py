@@ -6,7 +6,7 @@ import torch
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.normalization import dropped
 from shardwright.frontends.torch.stored import ModuleTensor, narrowed
 from shardwright.ir.graph import Value

@@ -8,7 +8,7 @@ from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.einsum import emit_einsum, plain_equation
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import COMPLEX, CONVERTERS, Converter
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.complex_numbers import (
     Parts,
     both,

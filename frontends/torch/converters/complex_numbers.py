@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.fourier import waves, waves_to_real
 from shardwright.frontends.torch.aten import COMPLEX, CONVERTERS, Function, converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.reduction import root
 from shardwright.frontends.torch.converters.shape import permute
 from shardwright.ir.graph import Value

@@ -8,7 +8,7 @@ import torch
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import CONVERTERS, converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.random import uniform
 from shardwright.frontends.torch.torch_types import dtype_of
 from shardwright.ir.graph import Value

@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 
 _MEAN, _MAX = 1, 2  # PyTorch's numbers of modes; 0 is the sum

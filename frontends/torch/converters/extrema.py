@@ -12,7 +12,7 @@ import torch
 
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 
 

@@ -10,7 +10,7 @@ from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.elementwise import common_dtype
 from shardwright.ir.graph import Value
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwright.frontends.common.einsum import emit_einsum
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 
 

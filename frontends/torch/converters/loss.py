@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call, Chosen, Selected
+from shardwright.frontends.torch.aten_call import Call, Chosen, Selected
 from shardwright.ir.graph import Value
 from shardwright.operators.models.loss import emit_cross_entropy, emit_log_sum_and_pick
 

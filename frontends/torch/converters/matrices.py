@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.frontends.common import matrices
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 from shardwright.operators.models.batch_normalization import emit_batch_norm
 

@@ -9,7 +9,7 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.gradients import emit_gradients
 from shardwright.frontends.common.groups import picked, product_of_groups, put
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 
 

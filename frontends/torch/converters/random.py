@@ -7,7 +7,7 @@ from typing import Any
 from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
 from shardwright.ir.types import numpy_dtype, unit_roundoff
 

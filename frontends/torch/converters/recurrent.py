@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.frontends.common.errors import MOST_STEPS, UnsupportedError
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.normalization import dropped
 from shardwright.ir.graph import Value
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.elementwise import truth
 from shardwright.ir.graph import Value
 from shardwright.operators.models.loss import emit_log_sum

@@ -11,7 +11,7 @@ from shardwright.frontends.common.call import Operand
 from shardwright.frontends.common.einsum import diagonal
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.stored import ModuleTensor
 from shardwright.ir.graph import Value
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.sampling import grid_sample
 from shardwright.frontends.torch.aten import converts
-from shardwright.frontends.torch.call import Call
+from shardwright.frontends.torch.aten_call import Call
 from shardwright.frontends.torch.converters.linear import spread
 from shardwright.ir.graph import Value
 from shardwright.operators.indexing.scatter import emit_scatter_elements_add
