@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph
-from shardwright.ir.listing import first_names
+from shardwright.ir.units import first_names
 
 
 def check_trained(graph: Graph) -> None:

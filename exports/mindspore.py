@@ -9,7 +9,7 @@ from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, document
 from shardwright.frontends.configs.strategy_map import MatrixLayout, StrategyMap
 from shardwright.ir.errors import OptionError
-from shardwright.ir.listing import first_names
+from shardwright.ir.units import first_names
 from shardwright.runtime.checkpoints.strategy_file import strategy_contents
 
 _LEFT_OUT = "not_expressible"

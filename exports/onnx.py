@@ -13,8 +13,8 @@ from shardwright.exports.table import Exported
 from shardwright.frontends.common.names import plain_name
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
-from shardwright.ir.listing import first_names
 from shardwright.ir.optional import optional
+from shardwright.ir.units import first_names
 
 _VERSION: Final = 11  # of the IR, the first with device configurations
 _NAME: Final = "shardwright"

@@ -10,8 +10,8 @@ from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, document, listed, word
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
-from shardwright.ir.listing import first_names
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import first_names
 
 
 def export(plan: Plan) -> Exported:

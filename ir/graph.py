@@ -13,11 +13,11 @@ from typing import TypeVar, cast
 from shardwright.ir.attributes import Attributes, FrozenAttributes
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
-from shardwright.ir.html import html_table
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType
+from shardwright.ir.units import html_table
 
 T = TypeVar("T")
 _OWN = Provenance()

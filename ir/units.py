@@ -1,6 +1,11 @@
-"""Bytes, seconds and names for people to read."""
+"""Bytes, seconds, names and tables for people to read."""
 
 import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+_MOST: Final = 5  # names: half may leave out the one that is looked for, twice as many fill a line
 
 
 def bytes_text(nbytes: float) -> str:
@@ -67,3 +72,32 @@ def pattern(name: str) -> str:
     ('blocks/*/layernorm1', 'blocks.*.layernorm1.gamma')
     """
     return re.sub(r"(?<=[/.])\d+(?=[/.]|\b)", "*", name)
+
+
+def first_names(names: Sequence[str], most: int = _MOST) -> str:
+    """Return the first of some names, and how many more there are.
+
+    Examples
+    --------
+    >>> first_names(["a", "b", "c"], 1)
+    '`a` and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"`{name}`" for name in names[:most]) + more
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]], headings: Sequence[str] = ()) -> str:
+    """Return a table as HTML; every text is escaped.
+
+    Examples
+    --------
+    >>> html_table("a < b", [("step", "53.8 ms")])
+    '<table><caption>a &lt; b</caption><tr><td>step</td><td>53.8 ms</td></tr></table>'
+    """
+    lines = [_row("th", headings)] if headings else []
+    lines += [_row("td", row) for row in rows]
+    return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"
+
+
+def _row(tag: str, cells: Sequence[object]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"

@@ -21,9 +21,8 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.graph import Graph
-from shardwright.ir.html import html_table
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.units import seconds_text
+from shardwright.ir.units import html_table, seconds_text
 from shardwright.ir.values import checked
 from shardwright.planner.choice.trace import SearchTrace
 from shardwright.planner.options import CompileOptions

@@ -9,8 +9,7 @@ from typing import Any
 
 from shardwright.ir.files.reading import from_json, read_bytes
 from shardwright.ir.files.writing import check_names, write_files
-from shardwright.ir.listing import first_names
-from shardwright.ir.units import seconds_text
+from shardwright.ir.units import first_names, seconds_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, SEED
 from shardwright.solver.anytime.search import warm_up
 from shardwright.solver.evaluate import evaluate

@@ -26,11 +26,10 @@ from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PlanError
 from shardwright.ir.files.reading import from_json
-from shardwright.ir.html import html_table
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.ir.types import TensorType
-from shardwright.ir.units import bytes_text, gap_text, seconds_text, shortened
+from shardwright.ir.units import bytes_text, gap_text, html_table, seconds_text, shortened
 from shardwright.ir.values import given_once, in_words
 from shardwright.operators.models.optimizer import Kind, Optimizer
 from shardwright.operators.models.precision import MASTER, GradientType

@@ -17,10 +17,9 @@ from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.listing import first_names
 from shardwright.ir.liveness import times_run
 from shardwright.ir.types import item_bytes
-from shardwright.ir.units import pattern
+from shardwright.ir.units import first_names, pattern
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import info_of
 from shardwright.operators.linear.head_loss import HeadLogSumAndPick

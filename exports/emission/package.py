@@ -50,9 +50,10 @@ def package_files(plan: Plan, program: ProgramWriter) -> dict[str, Code | bytes]
         ),
         **modules,
     }
-    support = (path for path in program.vocabulary.support.glob("*.py"))
-    left_out = {"__init__", *({"stages"} - {program.trainer})}
-    files |= {path.name: own_module(path) for path in sorted(support) if path.stem not in left_out}
+    support = program.vocabulary.support
+    left_out = {"__init__.py", *({"stages.py"} - {f"{program.trainer}.py"})}
+    sources = {path.relative_to(support).as_posix(): path for path in support.rglob("*.py")}
+    files |= {name: own_module(sources[name]) for name in sorted({*sources} - left_out)}
     constants = {
         parameter.name: plan.initial[parameter.name]
         for parameter in plan.program.parameters

@@ -116,7 +116,8 @@ def _signatures(support: Path) -> dict[str, Signature]:
 def _of_module(support: Path, file: str, module: str) -> dict[str, Signature]:
     """Return the functions of a file as those of a module, which may import all of another."""
     found: dict[str, Signature] = {}
-    tree = ast.parse((support / f"{file}.py").read_text(encoding="utf-8"))
+    path = support.joinpath(*file.split(".")).with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = _signature(module, node.args)

@@ -14,8 +14,8 @@ from shardwright.frontends.common.patterns.recurrences import rerolled
 from shardwright.frontends.common.patterns.rewrites import fuse
 from shardwright.frontends.common.patterns.rows import unjoined
 from shardwright.ir.graph import Graph
-from shardwright.ir.listing import first_names
 from shardwright.ir.reachability import live
+from shardwright.ir.units import first_names
 from shardwright.operators.info import Array
 from shardwright.operators.verify import verify
 

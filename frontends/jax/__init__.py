@@ -1,7 +1,7 @@
 """JAX functions, imported into the IR.
 
-`primitives` has a converter for every primitive: a function that emits it in operators of our IR, in a
-module per family.
+`primitives` has a converter for every primitive: a function that emits it in operators of our IR,
+in a module per family.
 """
 
 from shardwright.frontends.common.imported import Imported

@@ -1,12 +1,12 @@
 """ONNX models, imported into the IR.
 
-`onnx_operators` has a converter for every ONNX operator: a function that emits it in operators of our IR, in
-a module per family. An operator without a converter is imported as its function body in the ONNX
-standard, if there is one.
+`onnx_operators` has a converter for every ONNX operator: a function that emits it in operators of
+our IR, in a module per family. An operator without a converter is imported as its function body in
+the ONNX standard, if there is one.
 """
 
 from shardwright.frontends.common.imported import Imported
-from shardwright.frontends.onnx import training
+from shardwright.frontends.onnx import onnx_training
 from shardwright.frontends.onnx.converters import (
     attention,
     control,
@@ -35,6 +35,7 @@ __all__ = [
     "indexing",
     "linear",
     "normalization",
+    "onnx_training",
     "quantization",
     "read_model",
     "recurrent",
@@ -44,6 +45,5 @@ __all__ = [
     "scattering",
     "shape",
     "signal",
-    "training",
     "windows",
 ]

@@ -36,8 +36,8 @@ from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of,
 from shardwright.frontends.onnx.stored import Stored
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
-from shardwright.ir.listing import first_names
 from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.ir.units import first_names
 from shardwright.operators.info import Array
 
 OLDEST_OPSET = 11

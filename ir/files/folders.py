@@ -17,15 +17,14 @@ from pathlib import Path
 from time import sleep
 from typing import Final
 
-from shardwright.ir.waiting import LOOK
-
 _WRITING: Final = ".shardwright-writing"  # not complete yet: nobody reads it
 _WRITTEN: Final = ".shardwright-written"  # complete: it goes before what is beside it
 _OBSOLETE: Final = ".obsolete"  # in it: names of files that the new ones have no place for
 
-# Attempts to lock a folder, for ten seconds in all. A plan is written within two: half of them
-# would do, and twice as many only delay the message.
+# Attempts to lock a folder, and seconds between two. A plan is written within two seconds; half of
+# ten would do, and twice as long only delays the message.
 _ATTEMPTS: Final = 200
+_PAUSE: Final = 0.05
 
 # What file systems without locks answer. There a writer holds nothing, and nothing is swept.
 NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -50,7 +49,7 @@ def locked(folder: Path, *, alone: bool) -> Iterator[None]:
                 if attempt == _ATTEMPTS - 1:
                     what = "another process writes or reads there"
                     raise OSError(errno.EBUSY, what, str(folder)) from None
-                sleep(LOOK)
+                sleep(_PAUSE)
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise

@@ -212,8 +212,10 @@ def write_folder(directory: Path, files: Mapping[str, bytes], what: str) -> None
     target = Path(os.path.realpath(directory))
     with failing_as(what, directory), _made(target.parent), aside(target, Path.mkdir) as stage:
         for name, content in files.items():
+            make_folder((stage / name).parent)
             write_synced(stage / name, content)
-        synced(stage)
+        for folder in dict.fromkeys((stage, *((stage / name).parent for name in files))):
+            synced(folder)
         if target.exists():
             shutil.copymode(target, stage)
         commit(stage, target)

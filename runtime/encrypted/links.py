@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shardwright.ir.errors import ExecutionError
-from shardwright.ir.waiting import RETRY
 from shardwright.runtime.encrypted.door import Door
 from shardwright.runtime.messages import MOST_BYTES
+from shardwright.runtime.waiting import RETRY
 
 Key = tuple[int, int, int]  # of a message: who sent it, the group, the tag
 _HEAD = struct.Struct("<qqq")  # group, tag, number of bytes

@@ -20,8 +20,8 @@ from typing import NoReturn
 from shardwright.communication.processes import Processes, joined
 from shardwright.communication.secret import UnknownCallerError, check_caller, introduce, secret_at
 from shardwright.ir.errors import ModelError
-from shardwright.ir.waiting import ARRIVAL, RETRY
 from shardwright.runtime.encrypted.door import BACKLOG, Door
+from shardwright.runtime.waiting import ARRIVAL, RETRY
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from shardwright.ir.errors import ModelError
-from shardwright.ir.waiting import ANSWER
+from shardwright.runtime.waiting import ANSWER
 
 SECRET_VARIABLE: Final = "SHARDWRIGHT_SECRET"
 _LEAST: Final = 16  # characters of a secret: 64 random bits in hexadecimal digits

@@ -12,8 +12,8 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import numpy_dtype
-from shardwright.ir.waiting import ARRIVAL
 from shardwright.operators.info import Array
+from shardwright.runtime.waiting import ARRIVAL
 from shardwright.server.cache import RowCache
 from shardwright.server.member import Member
 from shardwright.server.messages import bytes_of, message, with_data

@@ -20,10 +20,10 @@ from shardwright.communication.processes import (
 from shardwright.communication.secret import secret_at
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_choice
-from shardwright.ir.waiting import ARRIVAL, RETRY
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
 from shardwright.runtime.encrypted.door import BACKLOG
+from shardwright.runtime.waiting import ARRIVAL, RETRY
 from shardwright.server import context
 from shardwright.server.callers import Caller
 from shardwright.server.checkpoints import Checkpoints

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardwright
-from shardwright.compiler.plans import timeline
+from shardwright.compiler.plans import plan_timeline
 from shardwright.ir.versions import PACKAGES
 from shardwright.planner.choice.best_first import BestFirst
 from shardwright.runtime import capacity, checkpoint
@@ -125,8 +125,8 @@ def interrupting(function, at=1, number=signal.SIGINT):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_while_compiling(number, capsys, here, monkeypatch):
-    stopped = interrupting(timeline.with_window, number=number)
-    monkeypatch.setattr(timeline, "with_window", stopped)
+    stopped = interrupting(plan_timeline.with_window, number=number)
+    monkeypatch.setattr(plan_timeline, "with_window", stopped)
     arguments = ["compile", MLP, "--devices", "2", "--dump-ir", "graphs", "--trace", "step.json"]
     assert run(capsys, *arguments) == (130, "interrupted")
     assert names(here) == []

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .elementwise import widened
+from .shared.elementwise import widened
 
 
 def scaled_dot_product_attention(

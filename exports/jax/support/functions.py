@@ -9,10 +9,10 @@ from math import pi, sqrt
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .elementwise import widened
 from .pointwise import by_operand
-from .special import *  # noqa: F403
-from .special import (
+from .shared.elementwise import widened
+from .shared.special import *  # noqa: F403
+from .shared.special import (
     _times,
     acos,
     acosh,

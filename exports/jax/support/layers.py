@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .batch_norms import *  # noqa: F403
-from .batch_norms import Sizes
-from .elementwise import widened
+from .shared.batch_norms import *  # noqa: F403
+from .shared.batch_norms import Sizes
+from .shared.elementwise import widened
 
 Pairs = Sequence[Sequence[int]]
 

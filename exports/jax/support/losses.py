@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .elementwise import widened
+from .shared.elementwise import widened
 from .tensors import pick, pick_gradient
 
 # Cross entropy

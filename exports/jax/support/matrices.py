@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .elementwise import widened
 from .pointwise import dtype_of
+from .shared.elementwise import widened
 
 
 @widened

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .elementwise import *  # noqa: F403
-from .elementwise import cos, fast_gelu, log, log1p, sin, softplus, square, widened
+from .shared.elementwise import *  # noqa: F403
+from .shared.elementwise import cos, fast_gelu, log, log1p, sin, softplus, square, widened
 
 # Arithmetic
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .elementwise import widened
 from .pointwise import by_operand
+from .shared.elementwise import widened
 
 Axis = int | Sequence[int] | None
 

@@ -9,10 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .elementwise import widened
 from .pointwise import dtype_of
-from .shapes import *  # noqa: F403
-from .shapes import Axis, Shape, _axes, _kept, _local, _places
+from .shared.elementwise import widened
+from .shared.shapes import *  # noqa: F403
+from .shared.shapes import Axis, Shape, _axes, _kept, _local, _places
 
 # Shapes
 

@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 
 from .dynamic_tree import edges_of, tiled, values_of
-from .rules import *  # noqa: F403
-from .stepping import updated
+from .shared.rules import *  # noqa: F403
+from .shared.stepping import updated
 
 _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(math, name) for name in ("ceil", "cos", "exp", "floor", "log", "sin")},

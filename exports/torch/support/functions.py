@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .elementwise import widened
-from .special import *  # noqa: F403
-from .special import _times
+from .shared.elementwise import widened
+from .shared.special import *  # noqa: F403
+from .shared.special import _times
 
 sinh_gradient, cosh_gradient = _times(torch.cosh), _times(torch.sinh)
 asin_gradient = _times(lambda x: torch.rsqrt(1 - x * x))

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .batch_norms import *  # noqa: F403
-from .batch_norms import Sizes
-from .elementwise import widened
 from .pointwise import _device
+from .shared.batch_norms import *  # noqa: F403
+from .shared.batch_norms import Sizes
+from .shared.elementwise import widened
 
 Pairs = Sequence[Sequence[int]]
 

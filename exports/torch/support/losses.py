@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .elementwise import widened
+from .shared.elementwise import widened
 from .tensors import pick
 
 # Cross entropy

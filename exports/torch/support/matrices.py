@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .dynamic_tree import values_of
-from .elementwise import widened
+from .shared.elementwise import widened
 
 
 @widened

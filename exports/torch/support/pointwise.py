@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .elementwise import *  # noqa: F403
-from .elementwise import softplus, widened
+from .shared.elementwise import *  # noqa: F403
+from .shared.elementwise import softplus, widened
 
 _backward = torch.ops.aten  # PyTorch's own gradients, each one kernel
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .elementwise import widened
+from .shared.elementwise import widened
 
 
 def _next(cell: str, entered: Tensor, turned: Tensor, state: Sequence[Tensor]) -> list[Tensor]:

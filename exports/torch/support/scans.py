@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .elementwise import widened
+from .shared.elementwise import widened
 
 Axis = int | Sequence[int] | None
 

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from .elementwise import widened
-from .shapes import *  # noqa: F403
-from .shapes import Axis, Shape, _axes, _kept, _local, _places
+from .shared.elementwise import widened
+from .shared.shapes import *  # noqa: F403
+from .shared.shapes import Axis, Shape, _axes, _kept, _local, _places
 
 # Shapes
 

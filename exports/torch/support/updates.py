@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .dynamic_tree import edges_of, tiled, values_of
 from .pointwise import _is_cast_to, _keep_copy
-from .rules import *  # noqa: F403
-from .stepping import updated
+from .shared.rules import *  # noqa: F403
+from .shared.stepping import updated
 
 try:
     import triton

@@ -14,7 +14,7 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.tools import fit
 from shardwright.tools.answers.training import Asked
 from shardwright.tools.fit import answers as answers_module
-from shardwright.tools.fit import report
+from shardwright.tools.fit import fit_report
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.fit_document import answers_document
 from shardwright.tools.fit.fit_report import print_answers
@@ -148,7 +148,7 @@ def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(devices, memo
     assert found.built is not None
     assert found.kept.report.peak_bytes <= found.model.limit_bytes
     assert found.built.plan.document.memory.peak_bytes <= found.model.limit_bytes
-    report._print_plan(found, found.subject_plan, Asked())
+    fit_report._print_plan(found, found.subject_plan, Asked())
     told = " ".join(capsys.readouterr().out.split())
     kept = f"{bytes_text(found.kept.report.peak_bytes)} of {bytes_text(found.kept.limit)}"
     assert f"as megatron-core keeps tensors: {kept}" in told

@@ -1,1 +1,0 @@
-../../torch/support/batch_norms.py

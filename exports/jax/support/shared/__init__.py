@@ -1,0 +1,1 @@
+../../../torch/support/shared/__init__.py
