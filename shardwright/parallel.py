@@ -64,7 +64,7 @@ _MODES: dict[str, tuple[Mode, str]] = {
 # The others are said by the model, or by `parallel_mode`.
 _OPTIONS = [n for n in OPTION_NAMES if n not in ("mode", "search", "optimizer", "loss_scale")]
 _STRATEGIES = "the strategies"
-_FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
+FUSION_MEGABYTES = 64.0  # MindSpore's default where fusion is on
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _fusion_of(entry: Mapping[str, Any]) -> Any:
             raise wrong_value("config", begins, "rising numbers of parameters, such as [20, 35]")
         check_index("config", begins)
         return tuple(begins)
-    megabytes = entry["config"] if entry["mode"] == "size" else _FUSION_MEGABYTES
+    megabytes = entry["config"] if entry["mode"] == "size" else FUSION_MEGABYTES
     POSITIVE.check("config", megabytes)
     return float(megabytes)
 

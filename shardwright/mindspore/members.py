@@ -2,16 +2,20 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 from shardwright.eager import drawn
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
-from shardwright.mindspore.context import get_auto_parallel_context
+from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.simulation import is_simulated
 from shardwright.nn.cell import Cell
+from shardwright.operators.info import SplitCounts, operator_info
+from shardwright.operators.rule import Rule
 from shardwright.parameter import Parameter
+from shardwright.tracer import Tracer
 
 
 def parameters_dict(self: Cell, recurse: bool = True) -> "OrderedDict[str, Parameter]":
@@ -74,6 +78,44 @@ def infer_param_pipeline_stage(self: Cell) -> list[Parameter]:
     return [parameter for parameter in trained if current in stages[id(parameter)]]
 
 
+def set_data_parallel(self: Cell) -> None:
+    """Split operators of the cell without a strategy by their batch, in ``auto_parallel``.
+
+    The batch is the first dimension of results, or of operands; it is split into as many slices as
+    divide it and the ranks of a stage.
+    """
+    self._pin = _pin_by_batch
+
+
+def _pin_by_batch(tracer: Tracer, begin: int) -> None:
+    get = get_auto_parallel_context
+    if get("parallel_mode") != ParallelMode.AUTO_PARALLEL:
+        return
+    ranks = get("device_num") // get("pipeline_stages")
+    results = (value for node in tracer.nodes for value in node.results)
+    parameters = (parameter.value for parameter in tracer.parameters)
+    types = {value.name: value.type for value in (*tracer.inputs, *parameters, *results)}
+    for node in tracer.nodes[begin:]:
+        if node.operands and node.name not in {*tracer.pins, *tracer.result_pins}:
+            kinds = [types[name] for name in node.operands]
+            rule = operator_info(node.operator, kinds, node.attributes).rule
+            if counts := _by_batch(rule, ranks):
+                tracer.pins[node.name] = counts
+
+
+def _by_batch(rule: Rule, ranks: int) -> SplitCounts | None:
+    """Return the slices of operands that are split by the batch; None where it stays whole."""
+    first = [dims[0] for dims in rule.operands if dims]
+    batch = next((dims[0] for dims in rule.results if dims and dims[0] in first), None)
+    batch = batch or next(iter(first), ())
+    if len(batch) != 1 or rule.kinds[batch[0]] not in ("parallel", "sum"):
+        return None
+    count = gcd(rule.sizes[batch[0]], ranks)
+    return tuple(
+        tuple(count if factors == batch else 1 for factors in dims) for dims in rule.operands
+    )
+
+
 def add_pipeline_stage(self: Parameter, stage: int) -> None:
     """Name a stage in which the parameter is read, for `infer_param_pipeline_stage`."""
     with as_mindspore():
@@ -90,6 +132,7 @@ _CELLS: tuple[Callable[..., Any], ...] = (
     infer_param_pipeline_stage,
     init_parameters_data,
     parameters_dict,
+    set_data_parallel,
 )
 
 

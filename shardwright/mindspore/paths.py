@@ -18,6 +18,7 @@ _PATHS = {
         "nn.loss",
         "nn.loss.loss",
         "nn.optim",
+        "nn.optim.adafactor",
         "nn.optim.adam",
         "nn.optim.ftrl",
         "nn.optim.momentum",

@@ -74,6 +74,7 @@ class Cell:
     _offloaded = False
     _reads_as: str | None = None  # the element type that the cell computes in, if it has one
     _pipeline_stage: int | None = None
+    _pin: Callable[[Tracer, int], None] | None = None  # pins what was traced from a node on
     _sharded: Callable[..., Any] | None = None  # `construct`, as `shard` splits it
     runner: ClassVar["Runner | None"] = None  # of cells outside of a trace, on several ranks
     _inputs: tuple[Any, ...] = ()  # what `set_inputs` says
@@ -123,6 +124,8 @@ class Cell:
                 described.check(item)
         with tracer.inside(self), tracer.reading_as(self._reads_as):
             results = (self._sharded or self.construct)(*map(self._as_read, inputs))
+        if self._pin is not None:
+            self._pin(tracer, begin)
         if self._pipeline_stage is not None:
             tracer.place(begin, self._pipeline_stage)
         if self._recomputed:

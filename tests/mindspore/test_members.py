@@ -5,7 +5,8 @@ import pytest
 
 import shardwright.mindspore as ms
 from shardwright.ir.errors import ShardwrightError
-from shardwright.mindspore import Parameter, Tensor, nn
+from shardwright.mindspore import Parameter, Tensor, nn, ops
+from shardwright.mindspore.common.api import _cell_graph_executor
 
 
 class Inner(nn.Cell):
@@ -82,3 +83,45 @@ def test_parameters_of_the_stage_of_a_rank(monkeypatch, rank, stage):
 def test_a_stage_is_a_number(stage):
     with pytest.raises((TypeError, ValueError), match="`stage` is"):
         Outer().shift.add_pipeline_stage(stage)
+
+
+class Products(nn.Cell):
+    def __init__(self, strategy=None):
+        super().__init__()
+        self.first, self.second = ops.MatMul().shard(strategy), nn.Dense(16, 32)
+
+    def construct(self, x, y):
+        return self.second(self.first(x, y)).sum()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rows", "expected"),
+    [
+        (None, 64, [[[8, 1], [1, 1]], [[8, 1], [1, 1]], [[8, 1], [1]], [[8, 1]]]),
+        (None, 12, [[[4, 1], [1, 1]], [[4, 1], [1, 1]], [[4, 1], [1]], [[4, 1]]]),
+        (None, 7, [[[1, 1], [1, 1]], [[1, 1], [1, 1]], [[1, 1], [1]], [[1, 1]]]),
+        (((1, 8), (8, 1)), 64, [[[1, 8], [8, 1]], [[8, 1], [1, 1]], [[8, 1], [1]], [[8, 1]]]),
+    ],
+)
+def test_operators_are_split_by_the_batch_unless_they_have_a_strategy(strategy, rows, expected):
+    network = Products(strategy)
+    network.set_data_parallel()
+    inputs = [Tensor(np.ones(shape, np.float32)) for shape in ((rows, 8), (8, 16))]
+    ms.set_auto_parallel_context(
+        device_num=8, global_rank=0, parallel_mode="auto_parallel", full_batch=True
+    )
+    try:
+        network.set_train()
+        _cell_graph_executor.compile(network, *inputs)
+        found = _cell_graph_executor._get_shard_strategy(network)
+        assert [*found.values()] == expected
+    finally:
+        ms.reset_auto_parallel_context()
+    plain = Products(strategy)
+    plain.second.weight, plain.second.bias = network.second.weight, network.second.bias
+    np.testing.assert_array_equal(network(*inputs).asnumpy(), plain(*inputs).asnumpy())
+
+
+def test_an_optimizer_of_rows_and_columns_is_refused():
+    with pytest.raises(ShardwrightError, match="`AdaFactor` is not supported: states of"):
+        nn.AdaFactor(Outer().trainable_params(), learning_rate=None)

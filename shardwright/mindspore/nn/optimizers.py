@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from shardwright import nn
 from shardwright.ir.attributes import Attribute
+from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_flag, wrong_value
 from shardwright.mindspore.context import get_context
 from shardwright.nn.lars import LARS
@@ -207,6 +208,16 @@ class FTRL(_OfRows, _Scaled, nn.FTRL):
         _refuse("FTRL", False, use_locking=use_locking)
         self._set_loss_scale(loss_scale)
         super().__init__(params, initial_accum, learning_rate, lr_power, l1, l2, weight_decay)
+
+
+class AdaFactor:
+    """Refused: no state of an optimizer is of the rows and columns of a parameter here."""
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        raise OptionError(
+            "`AdaFactor` is not supported: states of an optimizer have the shapes of parameters",
+            hint="use `AdamWeightDecay`, and divide its states with `enable_parallel_optimizer`",
+        )
 
 
 class Adagrad(_Filtered, nn.Adagrad):

@@ -4,6 +4,13 @@ from typing import Any
 
 from shardwright.mindspore import context
 from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
+from shardwright.parallel import FUSION_MEGABYTES
+
+_THRESHOLDS = {
+    "fusion_threshold_mb": "allreduce",
+    "allgather_fusion_threshold_mb": "allgather",
+    "reducescatter_fusion_threshold_mb": "reducescatter",
+}
 
 
 class _Settings:
@@ -16,6 +23,9 @@ class _Settings:
         if setting == "all_reduce_fusion_split_indices":
             entry = get_auto_parallel_context("comm_fusion").get("allreduce", {})
             return lambda: entry["config"] if entry.get("mode") == "index" else []
+        if name in _THRESHOLDS:
+            entry = get_auto_parallel_context("comm_fusion").get(_THRESHOLDS[name], {})
+            return lambda: entry["config"] if entry.get("mode") == "size" else FUSION_MEGABYTES
         if verb == "get":
             return lambda: get_auto_parallel_context(setting)
         if verb == "set":

@@ -8,13 +8,15 @@ from shardwright.ir.values import Range, check_choice, check_flag, check_names
 from shardwright.mindspore.errors import as_mindspore
 
 _DEFAULTS: dict[str, Any] = {
-    "fully_use_devices": False,
+    "fully_use_devices": True,
     "elementwise_op_strategy_follow": False,
     "enable_algo_approxi": False,
     "algo_approxi_epsilon": 0.1,
     "tensor_slice_align_enable": False,
     "tensor_slice_align_size": 16,
 }
+# What the search here does: it may leave devices idle, if that is faster.
+_DONE = {**_DEFAULTS, "fully_use_devices": False}
 _SIZE = Range(whole=True, least=1, below=1025)
 _SHARE = Range(above=0, below=1)
 _SETTINGS: dict[str, Any] = {}
@@ -46,7 +48,7 @@ def set_algo_parameters(**settings: Any) -> None:
             _SHARE.check(name, value)
         else:
             check_flag(name, value)
-    other = [name for name, value in settings.items() if value != _DEFAULTS[name]]
+    other = [name for name, value in settings.items() if value != _DONE[name]]
     if other:
         warnings.warn(
             f"`set_algo_parameters` has no effect on: {', '.join(other)}",

@@ -127,6 +127,15 @@ def test_fusions_are_refused_as_by_mindspore(fusion, kind):
     assert isinstance(caught.value, ShardwrightError)
 
 
+def test_the_megabytes_that_are_fused_are_those_that_were_set():
+    sizes = {"allgather": {"mode": "size", "config": 8}, "reducescatter": {"mode": "auto"}}
+    sizes["reducescatter"]["config"] = None
+    set_auto_parallel_context(comm_fusion=sizes)
+    own = auto_parallel_context()
+    assert own.allgather_fusion_threshold_mb() == 8
+    assert own.reducescatter_fusion_threshold_mb() == own.fusion_threshold_mb() == 64
+
+
 def test_settings_of_the_optimizer_add_up():
     set_auto_parallel_context(optimizer_weight_shard_size=2)
     set_auto_parallel_context(parallel_optimizer_config={"parallel_optimizer_threshold": 1})
