@@ -177,13 +177,23 @@ class Cell:
             yield from cell.cells_and_names(inner if self._auto_prefix else prefix)
 
     def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
-        """Return every parameter once, with its path: ``layer1.weight``."""
+        """Return every parameter once, with its path: ``layer1.weight``.
+
+        Those that a tuple or list of a cell has alone come last: ``layer1.weights.0``.
+        """
         seen: set[int] = set()
+        later = []
         for path, cell in self.cells_and_names():
             for name, item in vars(cell).items():
                 if isinstance(item, Parameter) and id(item) not in seen:
                     seen.add(id(item))
                     yield item.named(path, name), item
+                elif isinstance(item, tuple | list):
+                    later += [(path, f"{name}.{i}", each) for i, each in enumerate(item)]
+        for path, name, item in later:
+            if isinstance(item, Parameter) and id(item) not in seen:
+                seen.add(id(item))
+                yield item.named(path, name), item
 
     def get_parameters(self) -> Iterator[Parameter]:
         """Return every parameter once."""

@@ -10,6 +10,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
+from shardwright.ops.primitive import Primitive
 from shardwright.parameter import Parameter, Start
 from shardwright.tensor import Tensor
 
@@ -208,12 +209,22 @@ class MaxPool2d(Pool):
 
     operator = ops.MaxPool
 
+    @property
+    def max_pool(self) -> Primitive:
+        """The operator, under MindSpore's name."""
+        return self.pool
+
 
 class AvgPool2d(Pool):
     """The mean of each window; with ``same`` padding of its elements without the padding."""
 
     operator = ops.AveragePool
     in_same: ClassVar = {"count_include_pad": False}
+
+    @property
+    def avg_pool(self) -> Primitive:
+        """The operator, under MindSpore's name."""
+        return self.pool
 
 
 class AdaptiveAvgPool2d(Cell):

@@ -125,3 +125,37 @@ def test_operators_are_split_by_the_batch_unless_they_have_a_strategy(strategy, 
 def test_an_optimizer_of_rows_and_columns_is_refused():
     with pytest.raises(ShardwrightError, match="`AdaFactor` is not supported: states of"):
         nn.AdaFactor(Outer().trainable_params(), learning_rate=None)
+
+
+class OfTuples(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weights = ms.ParameterTuple([Parameter(np.eye(4, dtype=np.float32)) for _ in "ab"])
+        self.dense = nn.Dense(4, 4)
+        self.again = [self.dense.weight, Parameter(np.ones(4, np.float32), name="own")]
+
+    def construct(self, x):
+        return self.dense(x @ self.weights[0] @ self.weights[1]) + self.again[1]
+
+
+def test_parameters_of_tuples_and_lists_are_those_of_the_cell():
+    network = OfTuples()
+    names = [name for name, _ in network.parameters_and_names()]
+    assert names == ["dense.weight", "dense.bias", "weights.0", "weights.1", "own"]
+    x = Tensor(np.eye(4, dtype=np.float32))
+    optimizer = nn.SGD(network.trainable_params(), 0.5)
+    step = nn.TrainOneStepCell(nn.WithLossCell(network, nn.MSELoss()), optimizer)
+    before = float(step(x, x).asnumpy())
+    begin = {name: item.asnumpy().copy() for name, item in network.parameters_and_names()}
+    assert float(step(x, x).asnumpy()) < before
+    assert all((item.asnumpy() != begin[n]).any() for n, item in network.parameters_and_names())
+
+
+def test_operators_of_cells_have_their_names():
+    average, greatest = nn.AvgPool2d(2, 2), nn.MaxPool2d(2, 2)
+    average.avg_pool.shard(((2, 1, 1, 1),))
+    assert average.pool.in_strategy == ((2, 1, 1, 1),)
+    assert greatest.max_pool is greatest.pool
+    made = [ops.functional.tuple_to_array(numbers) for numbers in ((1, 2), (1.0, 2))]
+    assert [tensor.dtype for tensor in made] == ["int64", "float32"]
+    assert [tensor.asnumpy().tolist() for tensor in made] == [[1, 2], [1, 2]]

@@ -40,6 +40,12 @@ def scalar_to_tensor(input_x: float | bool, dtype: str = "float32") -> Tensor:
     return Tensor(input_x, dtype)
 
 
+def tuple_to_array(input_x: tuple[float, ...]) -> Tensor:
+    """Return numbers as a constant tensor of one dimension, int64 where all are whole."""
+    whole = all(isinstance(number, int) for number in input_x)
+    return Tensor(input_x, "int64" if whole else "float32")
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"no operator is called `{name}`")
