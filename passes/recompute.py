@@ -1,12 +1,14 @@
 """Marking of operators that are recomputed, by the rules that are common in training."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 from shardwright.dataflow.block_parts import ATTENTION, PRODUCTS, part_of_blocks
+from shardwright.dataflow.placement import even_sizes, stages_of
 from shardwright.dataflow.properties import WHOLE
-from shardwright.dataflow.recompute_rules import CORE, RULES, rule_in
+from shardwright.dataflow.recompute_rules import CORE, RULES, Layers, layers_of, rule_in
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node
@@ -24,6 +26,8 @@ class Recompute(Pass):
 
     ``full``: all operators of repeated blocks (cells with a number in their path, such as
     ``blocks/0``) but those whose results are read outside: of each block only its input is saved.
+    ``full:block=2``: so of the first 2 blocks of each pipeline stage. ``full:uniform=2``: of all
+    blocks, 2 at a time: only the input of the first is saved.
     ``selective``: the core of attention, from the product of queries and keys to the operand of the
     product with the values. ``operators``: those of ``full`` but attention and, of the products of
     each block, every other one, from the first on; with `sums` also those whose result is added to
@@ -48,10 +52,12 @@ class Recompute(Pass):
     Parameters
     ----------
     rule : str
-        ``full``, ``operators``, ``selective``, or parts of `block_parts.PARTS` and ``core_attn``
-        with a plus between them.
+        ``full``, alone or with a number of blocks, ``operators``, ``selective``, or parts of
+        `block_parts.PARTS` and ``core_attn`` with a plus between them.
     sums : bool
         Whether ``operators`` saves products whose result is added to another.
+    stages : int
+        Stages between which the blocks are divided evenly, where the cells of the model say none.
 
     References
     ----------
@@ -66,6 +72,7 @@ class Recompute(Pass):
 
     rule: str = "full"
     sums: bool = False
+    stages: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rule", rule_in("rule", self.rule, RULES))
@@ -78,10 +85,11 @@ class Recompute(Pass):
         StrategyError
             If the program has no repeated block, no attention, or no such part.
         """
+        layers = layers_of(self.rule)
         if self.rule == "selective":
             marked = _cores(graph)
-        elif self.rule == "full":
-            marked = _in_blocks(graph, self.rule)
+        elif layers is not None:
+            marked = _in_blocks(graph, self.rule, _places(graph, layers, self.stages))
         elif self.rule == "operators":
             marked = _in_blocks(graph, self.rule) - _worth_saving(graph, self.sums)
         else:
@@ -134,27 +142,81 @@ def _part(graph: Graph, part: str) -> set[str]:
     return found
 
 
-def _in_blocks(graph: Graph, rule: str) -> set[str]:
-    """Return the operators of repeated blocks whose results are read in their block alone."""
-    block = {node.name: block_of(node.scope) for node in graph.nodes}
-    if not any(block.values()):
+def _in_blocks(graph: Graph, rule: str, places: Mapping[str, str] | None = None) -> set[str]:
+    """Return the operators of repeated blocks whose results are read in their block alone.
+
+    `places`: what each block is recomputed with, by default itself; empty where it is not.
+    """
+    own = {node.name: block_of(node.scope) for node in graph.nodes}
+    if not any(own.values()):
         raise StrategyError(
             f"`{rule}` recomputes the operators of repeated blocks, and the model has none",
             f"graph {graph.name}",
             "leave `recompute` at `search`, or mark cells with `cell.recompute()`",
         )
+    place = own if places is None else {name: places.get(of, "") for name, of in own.items()}
     kept = graph.kept()
     return {
         node.name
         for node in graph.nodes
         if node.operands
-        and block[node.name]
+        and place[node.name]
         and not any(
             value.name in kept
-            or any(block[n.name] != block[node.name] for n, _ in graph.uses[value.name])
+            or any(place[n.name] != place[node.name] for n, _ in graph.uses[value.name])
             for value in node.results
         )
     }
+
+
+def _places(graph: Graph, layers: Layers, stages: int) -> Mapping[str, str] | None:
+    """Return what each block is recomputed with, of those that are; None for itself.
+
+    Raises
+    ------
+    StrategyError
+        If no stage has so many blocks, or one has none that are divided so.
+    """
+    if layers == Layers():
+        return None
+    found: dict[str, str] = {}
+    for blocks in _blocks_of_stages(graph, stages):
+        if layers.method == "block":
+            found.update((block, block) for block in blocks[: layers.count])
+            continue
+        if len(blocks) % layers.count:
+            raise StrategyError(
+                f"`{layers.rule}` recomputes {layers.count} blocks at a time, and a pipeline stage "
+                f"has {len(blocks)}",
+                f"graph {graph.name}",
+                f"use a divisor of {len(blocks)}, or `full:block={layers.count}`",
+            )
+        for number, block in enumerate(blocks):
+            found[block] = blocks[number - number % layers.count]
+    most = max(map(len, _blocks_of_stages(graph, stages)))
+    if layers.count > most > 0:
+        raise StrategyError(
+            f"`{layers.rule}` recomputes the first {layers.count} blocks of each pipeline stage, "
+            f"and the longest one has {most}",
+            f"graph {graph.name}",
+            "use fewer, or write `recompute=full` for all of them",
+        )
+    return found
+
+
+def _blocks_of_stages(graph: Graph, stages: int) -> list[list[str]]:
+    """Return the repeated blocks of each stage: of the cells of the model, or evenly."""
+    given = stages_of(graph)
+    stage: dict[str, int] = {}
+    for node in graph.nodes:
+        if block := block_of(node.scope):
+            stage.setdefault(block, given.get(node.name, 0))
+    if not graph.cuts:
+        sizes = even_sizes(len(stage), stages)
+        of_blocks = chain(*(repeat(number, size) for number, size in enumerate(sizes)))
+        stage = dict(zip(stage, of_blocks, strict=True))
+    count = max(stage.values(), default=0) + 1
+    return [[block for block, at in stage.items() if at == number] for number in range(count)]
 
 
 def _worth_saving(graph: Graph, sums: bool) -> set[str]:

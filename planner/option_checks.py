@@ -8,7 +8,7 @@ from typing import Any
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
 from shardwright.cost_model.profiles import PROFILES
-from shardwright.dataflow.recompute_rules import RULES, rule_in
+from shardwright.dataflow.recompute_rules import RULES, has_number, rule_in
 from shardwright.ir.errors import OptionError, PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
@@ -387,6 +387,16 @@ def check_priced(cost_model: str, micro_batches: int | str, reduce_type: str) ->
             f"the cost model `{cost_model}` prices no gradients in another type than "
             f"their operators return, `reduce_type` is {reduce_type}",
             hint="they are priced by the cost model `time`",
+        )
+
+
+def check_recompute_of_stages(recompute: str, is_named: bool) -> None:
+    """Refuse a number of blocks of each pipeline stage where no named plan says the stages."""
+    if has_number(recompute) and not is_named:
+        raise OptionError(
+            f"`recompute` is `{recompute}`, which counts the blocks of each pipeline stage, and no "
+            "named plan says the stages",
+            hint=f"give `plan`, with the word `recompute={recompute}`",
         )
 
 

@@ -449,6 +449,7 @@ class CompileOptions:
                 raise decided_by_plan(name)
         if self.named_plan is not None and self.recompute != self.named_plan.recompute:
             raise decided_by_plan("recompute")
+        checks.check_recompute_of_stages(self.recompute, self.named_plan is not None)
 
 
 OPTIONS: dict[str, Option] = {item.name: item.metadata["option"] for item in fields(CompileOptions)}

@@ -2,6 +2,7 @@
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.dataflow.batch_split import AXIS
+from shardwright.dataflow.recompute_rules import has_number
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.precision import MASTER, PRECISIONS
@@ -55,7 +56,12 @@ def marking(options: CompileOptions) -> Pipeline:
     """Return the pass that marks what is recomputed, where the user asks for a rule."""
     plan = options.named_plan
     sums = plan is not None and plan.tensor > 1 and options.recompute == "operators"
-    return () if options.recompute in ("none", "search") else (Recompute(options.recompute, sums),)
+    if options.recompute in ("none", "search"):
+        return ()
+    stages = 1
+    if plan is not None and has_number(options.recompute):  # else one pass for all pipelines
+        stages = plan.pipeline * plan.chunks
+    return (Recompute(options.recompute, sums, stages),)
 
 
 def stand_alone(options: CompileOptions) -> Pipeline:

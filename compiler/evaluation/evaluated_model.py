@@ -14,6 +14,7 @@ from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.pipelines.mixed import check_recipe
+from shardwright.dataflow.recompute_rules import has_number
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.schedules import check_options
 from shardwright.dataflow.segments import block_of
@@ -182,7 +183,11 @@ class EvaluatedModel:
     # Its parts
 
     def bound(self, plan: NamedPlan, devices: int) -> Bound | None:
-        """Return what a plan takes at least; None where the model has no such plan."""
+        """Return what a plan takes at least; None where the model has no such plan.
+
+        Nor is it known of numbers of recomputed blocks: equal layers of a stage take different
+        amounts then.
+        """
         parts = self._parts_on(ranks_of(plan), plan.more) if self._has(plan, devices) else None
         return None if parts is None else Bound(plan, devices, self._shape, parts)
 
@@ -228,6 +233,8 @@ class EvaluatedModel:
 
     def _has(self, plan: NamedPlan, devices: int) -> bool:
         """Return whether the batch, the layers and the devices can be divided so."""
+        if has_number(plan.recompute):
+            return False
         try:
             passes = plan.passes(self.samples, devices)
             check_options(plan.order, plan.pipeline, plan.chunks, passes)

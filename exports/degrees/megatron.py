@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.orders import InterleavedPairs
 from shardwright.dataflow.placement import even_sizes
-from shardwright.dataflow.recompute_rules import CORE
+from shardwright.dataflow.recompute_rules import CORE, layers_of
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.table import Exported
@@ -42,7 +42,7 @@ def refusal(plan: NamedPlan) -> str:
         return f"`schedule={plan.order}`"
     if has_pairs and plan.expert == 1:
         return f"`schedule={plan.order}` without `expert`"
-    if has_pairs and (plan.recompute == "full" or "moe" in _modules(plan)):
+    if has_pairs and (layers_of(plan.recompute) or "moe" in _modules(plan)):
         return f"`schedule={plan.order}` with `recompute={plan.recompute}`"
     if plan.recompute == "operators":
         return "`recompute=operators`"
@@ -114,9 +114,10 @@ def _flags(named: NamedPlan, facts: Facts) -> list[Code]:
         found += [fixed("--use-megatron-fsdp"), fixed("--use-distributed-optimizer")]
         sharding = word(_SHARDING[named.zero])
         found.append(code("--data-parallel-sharding-strategy {}", sharding))
-    if named.recompute == "full":
-        found += [fixed("--recompute-granularity full"), fixed("--recompute-method uniform")]
-        found.append(fixed("--recompute-num-layers 1"))
+    if layers := layers_of(named.recompute):
+        found.append(fixed("--recompute-granularity full"))
+        found.append(code("--recompute-method {}", word(layers.method)))
+        found.append(code("--recompute-num-layers {}", layers.count))
     elif modules := _modules(named):
         found.append(fixed("--recompute-granularity selective"))
         found.append(code("--recompute-modules {}", listed(map(word, modules), " ")))
@@ -127,7 +128,8 @@ def _modules(named: NamedPlan) -> list[str]:
     """Return the parts of blocks that are recomputed; none for no part or for whole blocks."""
     if named.recompute == "selective":
         return [CORE]
-    return [] if named.recompute in RECOMPUTE else named.recompute.split("+")
+    whole = named.recompute in RECOMPUTE or layers_of(named.recompute)
+    return [] if whole else named.recompute.split("+")
 
 
 def _type_flags(facts: Facts) -> list[Code]:
@@ -167,7 +169,7 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
     """Return the fields of NeMo's recipes."""
     layout, precision = _layout(named, facts), _PRECISIONS[facts.precision]
     recipe = _RECIPES.get(facts.precision, {})
-    modules, is_full = _modules(named), named.recompute == "full"
+    modules, layers = _modules(named), layers_of(named.recompute)
     model: dict[str, object] = {
         "tensor_model_parallel_size": named.tensor,
         "pipeline_model_parallel_size": named.pipeline,
@@ -180,9 +182,9 @@ def _fields(named: NamedPlan, facts: Facts) -> Fields:
         "moe_token_dispatcher_type": _DISPATCHER if named.folds else None,
         "overlap_moe_expert_parallel_comm": named.order == InterleavedPairs.name or None,
         "sequence_parallel": named.sequence_parallel,
-        "recompute_granularity": "selective" if modules else "full" if is_full else None,
-        "recompute_method": "uniform" if is_full else None,
-        "recompute_num_layers": 1 if is_full else None,
+        "recompute_granularity": "selective" if modules else "full" if layers else None,
+        "recompute_method": layers and layers.method,
+        "recompute_num_layers": layers and layers.count,
         "recompute_modules": modules or None,
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",

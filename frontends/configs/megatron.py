@@ -9,7 +9,7 @@ from math import lcm
 from typing import Any
 
 from shardwright.dataflow.orders import InterleavedPairs
-from shardwright.dataflow.recompute_rules import MODULES
+from shardwright.dataflow.recompute_rules import METHODS, MODULES, Layers
 from shardwright.frontends.configs.layout import is_even, sizes_of
 from shardwright.frontends.configs.reading import Fields, Reading
 from shardwright.frontends.configs.recipes import of_megatron
@@ -288,13 +288,11 @@ def _read_recomputation(fields: Fields) -> None:
     what = fields.take("recompute-granularity")
     if fields.take("recompute-activations") is not None:
         what = "selective"
-    method = fields.take("recompute-method")
-    count = fields.take("recompute-num-layers")
+    method = fields.only(
+        "recompute-method", (None, *METHODS), f"expected {in_words(METHODS)}", METHODS[-1]
+    )
+    count = fields.count("recompute-num-layers", 1)
     modules = fields.take("recompute-modules", "core_attn")
-    if what == "full" and (method not in (None, "uniform") or count not in (None, "1")):
-        raise reading.refused(
-            "--recompute-method", f"{method} of {count} layers", "expected uniform of 1 layer"
-        )
     if fields.take("moe-layer-recompute") is not None:
         modules, what = "moe", what or "selective"
     if what not in (None, "full", "selective"):
@@ -302,8 +300,10 @@ def _read_recomputation(fields: Fields) -> None:
     parts = modules.split()
     if what == "selective" and not set(parts) <= set(MODULES):
         raise reading.refused("--recompute-modules", modules, f"expected {in_words(MODULES)}")
-    if what is not None:
-        reading.plan["recompute"] = what if what == "full" else "+".join(dict.fromkeys(parts))
+    if what == "full":
+        reading.plan["recompute"] = Layers(method, count).rule
+    elif what is not None:
+        reading.plan["recompute"] = "+".join(dict.fromkeys(parts))
 
 
 def _read_types(fields: Fields) -> None:

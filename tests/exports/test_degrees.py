@@ -72,7 +72,7 @@ def random_plan(rng):
         chunks=chunks,
         schedule=rng.choice(orders) if several else None,
         micro_batch=rng.choice([1, 2, 3]),
-        recompute=rng.choice([*RECOMPUTE, "layernorm+moe_act"]),
+        recompute=rng.choice([*RECOMPUTE, "layernorm+moe_act", "full:block=3", "full:uniform=2"]),
         zero=rng.choice([0, 1, 2, 3]) if degrees["data"] * degrees["context"] > 1 else 0,
         sequence_parallel=scattered,
     )

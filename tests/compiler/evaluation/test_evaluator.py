@@ -34,6 +34,10 @@ CASES = first(
         (f"gpt:layers=2,{SMALL}", "data=4,tensor=2,zero=2,sequence_parallel,micro_batch=2"),
         (LLAMA, "tensor=2,data=4,zero=1,sequence_parallel"),
         (LLAMA, "pipeline=2,data=4,zero=1,micro_batch=1"),
+        (LLAMA, "pipeline=2,data=4,micro_batch=1,recompute=full:block=3"),
+        (LLAMA, "tensor=2,pipeline=2,data=2,chunks=2,micro_batch=2,recompute=full:block=1"),
+        (LLAMA, "data=8,zero=1,micro_batch=1,recompute=full:uniform=4"),
+        (LLAMA, "pipeline=2,data=4,zero=1,micro_batch=1,recompute=full:uniform=2"),
     ],
 )
 

@@ -164,11 +164,34 @@ def test_ranks_of_experts_are_read(tmp_path):
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
             "full",
         ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+            "full:uniform=4",
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+            "full:block=1",
+        ),
+        ("--recompute-method block --recompute-num-layers 2", None),
     ],
 )
 def test_parts_of_blocks_are_recomputed_as_the_flags_say(added, rule, tmp_path):
     path = written(tmp_path, f"{MIXTRAL.rstrip()} {added}")
     assert configs.read_plan(path, with_model=True).plan.get("recompute") == rule
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("block --recompute-num-layers 0", "`--recompute-num-layers` is `0`, expected an integer"),
+        ("blocks --recompute-num-layers 2", "`--recompute-method` is `blocks`: expected block or"),
+    ],
+)
+def test_numbers_of_blocks_that_are_none_are_refused(method, message, tmp_path):
+    added = f"--recompute-granularity full --recompute-method {method}"
+    path = written(tmp_path, f"{MIXTRAL.rstrip()} {added}")
+    with pytest.raises(ModelError, match=message):
+        configs.read_plan(path, with_model=True)
 
 
 def test_a_part_that_is_not_known_is_refused(tmp_path):
