@@ -8,7 +8,7 @@ ahead.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,6 +51,18 @@ class Tasks:
     order: tuple[tuple[int, int], ...]
     loop: Loop | None = None
     durations: Sequence[float] | None = None
+    _starts: dict[float, Floats] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def starts(self, window: float) -> Floats:
+        """Return when each starts with a window of bytes that may be early, and late.
+
+        It is kept: the search for the least window comes by windows of the one for the fastest.
+        """
+        if window not in self._starts:
+            self._starts[window] = np.array(self.scheduler.starts(window))
+        return self._starts[window]
 
     @cached_property
     def scheduler(self) -> "Scheduler":

@@ -33,8 +33,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from shardwright.cost_model.buffers import Buffers, MemoryUseReport
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
@@ -267,7 +265,7 @@ class _Program:
         while True:
             tasks = self._tasks_of(passes)
             tasks = tasks if seconds is None else tasks.lasting(seconds)
-            starts = np.array(tasks.scheduler.starts(window))
+            starts = tasks.starts(window)
             skipped = self._skipped(passes, tasks, starts)
             if skipped is not None:
                 live = partial(self._live_ranges, passes)

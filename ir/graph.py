@@ -21,6 +21,7 @@ from shardwright.ir.units import html_table
 
 T = TypeVar("T")
 _OWN = Provenance()
+_NONE = FrozenAttributes()
 _SHOWN = 20  # nodes in a notebook
 
 
@@ -41,7 +42,7 @@ class Value:
         return f"<Value {self.text}>"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Node:
     """One application of an operator.
 
@@ -77,13 +78,32 @@ class Node:
     provenance: Provenance = _OWN
     name: str = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        # Names are read often: a property would be slower.
-        object.__setattr__(self, "name", self.results[0].name if self.results else "")
-        if type(self.attributes) is not FrozenAttributes:
-            object.__setattr__(self, "attributes", FrozenAttributes(self.attributes))
-        if not self.provenance.operator and self.provenance == _OWN and self.results:
-            object.__setattr__(self, "provenance", Provenance(self.name))
+    def __init__(
+        self,
+        operator: str,
+        operands: tuple[str, ...],
+        results: tuple[Value, ...],
+        attributes: Attributes = _NONE,
+        scope: str = "",
+        strategy: Strategy | None = None,
+        provenance: Provenance = _OWN,
+    ) -> None:
+        # Programs make many nodes: the generated method takes two and a half times as long. Names
+        # are read often: a property would be slower.
+        name = results[0].name if results else ""
+        if type(attributes) is not FrozenAttributes:
+            attributes = FrozenAttributes(attributes)
+        if name and not provenance.operator and provenance == _OWN:
+            provenance = Provenance(name)
+        put = object.__setattr__
+        put(self, "operator", operator)
+        put(self, "operands", operands)
+        put(self, "results", results)
+        put(self, "attributes", attributes)
+        put(self, "scope", scope)
+        put(self, "strategy", strategy)
+        put(self, "provenance", provenance)
+        put(self, "name", name)
 
     def __repr__(self) -> str:
         results = ", ".join(result.name for result in self.results)

@@ -69,7 +69,8 @@ def on_devices(model: EvaluatedModel, devices: int, most: float = inf) -> OnDevi
 def fewest_devices(model: EvaluatedModel) -> OnDevices | None:
     """Return the fewest devices of those tried on which a plan fits; None without any."""
     for count in device_counts(model):
-        if count >= least_devices(model):
+        held = model.least_held(count, max(MICRO_BATCHES))
+        if count >= least_devices(model) and held <= model.limit_bytes:
             found = on_devices(model, count)
             if found.best is not None:
                 return found

@@ -297,6 +297,15 @@ def test_the_fewest_devices_are_fewest():
     assert fewer < least_devices(whole) or on_devices(whole, fewer).best is None
 
 
+@pytest.mark.parametrize("of", first(1, ["dense", "mixture", "lora"]))
+def test_no_plan_holds_less_than_all_devices_must_together(of):
+    own = model() if of == "dense" else decoder({"mixture": MIXTURE, "lora": LORA}[of])
+    for devices, samples in ((1, (1,)), (4, (1, 8)), (32, (1, 2))):
+        plans = family(own, devices, samples)
+        least = min(one.memory_bytes for one in plans)
+        assert 0 < own.least_held(devices, max(samples)) <= least
+
+
 def test_the_largest_micro_batch_is_the_last_that_fits():
     whole = model(3 * GIB, narrow=True)
     one = evaluated(whole, NamedPlan.parse("data=16,micro_batch=1,zero=3,recompute=full"), 16)
