@@ -1,14 +1,14 @@
 """Published bf16 steps of mixtures on H100 beside `estimate`: ``python -m benchmarks.mixtures``.
 
 Every row is one command: the model, the degrees, the batch and the software that were published.
-No figure of the product is fitted to these rows. Takes fifteen minutes of a core; writes the page.
+No figure of the product is fitted to these rows. Takes twenty minutes of a core; writes the page.
 """
 
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Row:
         How often the pipeline is filled and drained in a step: once for each local batch.
     options : tuple of str
         Further options.
+    cluster : str
+        As `estimate` takes it.
     """
 
     model: str
@@ -51,6 +53,13 @@ class Row:
     source: str
     drains: int = 1
     options: tuple[str, ...] = _BFLOAT16
+    cluster: str = "h100-3200g"
+
+    @property
+    def saving(self) -> "Row":
+        """The row with nothing recomputed."""
+        words = [word for word in self.plan.split(",") if not word.startswith("recompute=")]
+        return replace(self, plan=",".join(words))
 
     @property
     def command(self) -> list[str]:
@@ -58,7 +67,7 @@ class Row:
         return [
             *("estimate", self.model, "--devices", str(self.devices), "--sequence", "4096"),
             *("--batch", str(self.batch // self.drains), "--plan", self.plan),
-            *("--cluster", "h100-3200g", "--software", self.software),
+            *("--cluster", self.cluster, "--software", self.software),
             *("--optimizer", "adam", "--imbalance", "1", *self.options),
         ]
 
@@ -152,6 +161,67 @@ CHECKS = (  # run once, when all that is priced had been decided
         _AUTOMODEL,
     ),
 )
+_RECIPES = (
+    "Megatron-Bridge, docs/performance-summary.md and its archive, with `recompute_modules` and "
+    "degrees of its recipes in scripts/performance/configs at v0.3.0 (26.02) and v0.4.0 (26.04)"
+)
+
+
+def _blackwell(model: str, plan: str, software: str, where: str, tokens: float) -> Row:
+    """Return a row on Blackwell, of tokens a second on each device."""
+    devices, batch, options = (64, 1280, ()) if "gpt" in model else (256, 4096, _MXFP8)
+    seconds = batch * 4096 / devices / tokens
+    return Row(model, plan, software, devices, batch, seconds, _RECIPES, 1, options, where)
+
+
+_MXFP8 = ("--precision", "mxfp8")
+_DEEP = "deepseek-v3:mtp=1"
+_FLEX = "megatron-core+deepep"  # the dispatcher of the recipes is HybridEP
+_RACKS = "pipeline=4,chunks=4,data=64,expert=64,zero=1"
+_NODES = "pipeline=16,data=16,expert=8,zero=1,micro_batch=1,recompute=mla_up_proj"
+RECIPES = (  # tokens a second of releases whose recipe is the same
+    _blackwell(
+        "gpt-oss-120b",
+        "data=64,expert=64,zero=1,micro_batch=4,recompute=layernorm+moe_act",
+        "megatron-core",
+        "gb200-nvl72",
+        (15784 + 15754) / 2,  # 26.02, 26.02.01
+    ),
+    _blackwell(
+        _DEEP,
+        f"{_RACKS},micro_batch=1,recompute=mla_up_proj",
+        _FLEX,
+        "gb200-nvl72:racks=4",
+        (3955 + 4021) / 2,  # 26.02, 26.02.01
+    ),
+    _blackwell(
+        _DEEP,
+        f"{_RACKS},micro_batch=1,recompute=mlp",
+        _FLEX,
+        "gb200-nvl72:racks=4",
+        (4193 + 4256) / 2,  # 26.04, 26.04.01
+    ),
+    _blackwell(_DEEP, _NODES, _FLEX, "b300", (2983 + 3099 + 3131) / 3),  # 26.02 to 26.04
+    _blackwell(_DEEP, _NODES, _FLEX, "b200", (2689 + 2790 + 2815) / 3),  # 26.02 to 26.04
+    _blackwell(
+        _DEEP,
+        "pipeline=2,chunks=8,data=128,expert=32,zero=1,micro_batch=2,recompute=mla_up_proj",
+        _FLEX,
+        "gb300-nvl72:racks=4",
+        65536 * 2 / (13.9706 + 14.2099),  # of steps: 26.02, 26.02.01
+    ),
+    _blackwell(
+        "kimi-k2",
+        f"{_RACKS},micro_batch=2,recompute=mla_up_proj",
+        _FLEX,
+        "gb300-nvl72:racks=4",
+        (5332 + 5328) / 2,  # 26.04, 26.04.01
+    ),
+)
+_RECIPES_HEAD = (
+    "| model | devices | batch | plan | software | published | saving all | error | as the recipe "
+    "| error | as kept, saving all | as the recipe |"
+)
 _HEAD = (
     "| model | H100 | batch | plan | software | published | predicted | error "
     "| tokens/s a device | predicted | as kept | program |"
@@ -209,6 +279,23 @@ def _table(rows: Sequence[Found]) -> list[str]:
     return [_HEAD, "|---" * 12 + "|", *(one.line for one in rows)]
 
 
+def _recipes_table() -> list[str]:
+    """Return the table of runs whose recipes recompute parts, with and without these."""
+    lines, errors = [_RECIPES_HEAD, "|---" * 12 + "|"], []
+    for row in RECIPES:
+        saving, own = found(row.saving), found(row)
+        errors.append((abs(saving.error), abs(own.error)))
+        lines.append(
+            f"| `{row.model}` | {row.devices} x `{row.cluster}` | {row.batch} | `{row.plan}` "
+            f"| `{row.software}` | {row.seconds:.4g} s | {saving.seconds:.4g} s "
+            f"| {saving.error:+.1%} | {own.seconds:.4g} s | {own.error:+.1%} "
+            f"| {saving.kept:.1f} GiB | {own.kept:.1f} GiB |"
+        )
+    means = [sum(column) / len(RECIPES) for column in zip(*errors, strict=True)]
+    both = f"**{means[0]:.1%}** with all saved, **{means[1]:.1%}** as the recipes recompute"
+    return [*lines, "", f"Mean absolute error of the step: {both}."]
+
+
 def main() -> int:
     """Write the page."""
     rows, checks = ([found(row) for row in table] for table in (ROWS, CHECKS))
@@ -217,7 +304,9 @@ def main() -> int:
     _, _, end = rest.partition("<!-- end -->")
     lines = [*_table(rows), "", f"Mean absolute error of the step: **{mean:.1%}**.", ""]
     lines += ["Further rows, run once when all of it had been decided:", "", *_table(checks)]
-    sources = dict.fromkeys(row.source for row in ROWS)
+    lines += ["", "Runs on Blackwell whose recipes recompute parts of blocks:", ""]
+    lines += _recipes_table()
+    sources = dict.fromkeys(row.source for row in (*ROWS, *RECIPES))
     lines += ["", "Sources: " + "; ".join(sources) + "."]
     text = "\n".join(lines)
     print(text)

@@ -15,6 +15,7 @@ GPT = "gpt:layers=4,hidden=32,heads=4,batch=8,sequence=16,vocabulary=64"
 PLANS = [
     "pipeline=4,micro_batch=1",
     "pipeline=2,data=2,zero=1,micro_batch=1,recompute=full",
+    "pipeline=2,data=2,zero=1,micro_batch=1,recompute=full:uniform=2",
     "pipeline=2,chunks=2,tensor=2,sequence_parallel,micro_batch=2",
     "pipeline=4,micro_batch=1,schedule=zero_bubble",
     "pipeline=2,data=2,micro_batch=1,schedule=gpipe",
