@@ -34,6 +34,7 @@ from shardwright.mindspore.common.dtype import (
     int64,
     uint8,
 )
+from shardwright.mindspore.common.initializer import initializer
 from shardwright.mindspore.context import (
     GRAPH_MODE,
     PYNATIVE_MODE,
@@ -72,7 +73,7 @@ from shardwright.mindspore.train import (
     restore_group_info_list,
     save_checkpoint,
 )
-from shardwright.parameter import Parameter, initializer
+from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor
 
 make_known()

@@ -72,6 +72,8 @@ def _first(dataset: Any) -> list[Array]:
     batch = next(iter(samples(0) if callable(samples) else dataset), None)
     if batch is None:
         raise ModelError("the data set is empty, a model is compiled for its first batch")
+    if isinstance(batch, Tensor | np.ndarray):
+        batch = (batch,)  # a data set of one column
     items = batch.values() if hasattr(batch, "values") else batch
     return [item.asnumpy() if isinstance(item, Tensor) else np.asarray(item) for item in items]
 

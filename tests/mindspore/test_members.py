@@ -159,3 +159,14 @@ def test_operators_of_cells_have_their_names():
     made = [ops.functional.tuple_to_array(numbers) for numbers in ((1, 2), (1.0, 2))]
     assert [tensor.dtype for tensor in made] == ["int64", "float32"]
     assert [tensor.asnumpy().tolist() for tensor in made] == [[1, 2], [1, 2]]
+
+
+def test_a_tensor_is_an_initial_value_of_its_shape():
+    data = Tensor(np.arange(6).reshape(2, 3))
+    for shape in ((2, 3), [2, 3], None):
+        parameter = Parameter(ms.initializer(data, shape, "float16"))
+        assert parameter.dtype == "float16"
+        np.testing.assert_array_equal(parameter.asnumpy(), data.asnumpy())
+    for init, shape in ((data, (3, 2)), (data, 6), ("normal", None)):
+        with pytest.raises(ShardwrightError, match="`shape` is"):
+            ms.initializer(init, shape)

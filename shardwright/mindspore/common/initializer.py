@@ -1,7 +1,40 @@
 """Initializers of parameters: functions of MindSpore's names that return one."""
 
+from shardwright import parameter as own
 from shardwright.ir.values import check_choice, wrong_value
-from shardwright.parameter import Initializer, initializer
+from shardwright.parameter import Init, Initial, Initializer
+from shardwright.tensor import Tensor
+
+
+def initializer(
+    init: Init | Tensor,
+    shape: int | tuple[int, ...] | list[int] | None = None,
+    dtype: str = "float32",
+) -> Initial | Tensor:
+    """Return the initial value of a tensor; of a tensor itself, in an element type.
+
+    Parameters
+    ----------
+    init : str, float, Initializer or Tensor
+        As for `shardwright.initializer`, or data of the shape.
+    shape : int or sequence of int
+        Shape of the tensor; that of the data unless given.
+    dtype : str
+        Element type.
+
+    Raises
+    ------
+    OptionError
+        If a tensor has another shape, or there is none.
+    """
+    if not isinstance(init, Tensor):
+        if shape is None:
+            raise wrong_value("shape", shape, "the shape of the tensor")
+        return own.initializer(init, shape, dtype)
+    sizes = (shape,) if isinstance(shape, int) else shape
+    if sizes is not None and tuple(sizes) != init.shape:
+        raise wrong_value("shape", shape, f"{init.shape}, that of the tensor `init`")
+    return init.astype(dtype)
 
 
 def Zero() -> Initializer:  # noqa: N802

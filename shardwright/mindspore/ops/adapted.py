@@ -103,28 +103,6 @@ class L2Normalize(Primitive):
         super().__init__(axis=axes[0], epsilon=epsilon)
 
 
-class Argmax(Primitive):
-    """Where the greatest element stands along a dimension."""
-
-    operator = "argmax"
-
-    def __init__(self, axis: int = -1, output_type: str = "int32") -> None:
-        check_choice("output_type", output_type, ("int32", "int64"))
-        super().__init__(axis=axis)
-        self.output_type = output_type
-
-    def __call__(self, input_x: Tensor) -> Tensor:
-        """Find."""
-        found: Tensor = super().__call__(input_x)
-        return found.astype(self.output_type)
-
-
-class Argmin(Argmax):
-    """Where the least element stands along a dimension."""
-
-    operator = "argmin"
-
-
 class Sort(Primitive):
     """The elements in order along a dimension, and where they stood."""
 
@@ -418,8 +396,6 @@ class ResizeBilinearV2:
 
 
 __all__ = [
-    "Argmax",
-    "Argmin",
     "AvgPool3D",
     "BinaryCrossEntropy",
     "BroadcastTo",

@@ -1,10 +1,16 @@
 """Reductions and orders; of a primitive the strategy may split what it reduces."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+
+from shardwright import ops as own
+from shardwright.ir.values import check_choice
+from shardwright.operators.info import SplitCounts
 from shardwright.operators.reduction.reduce import reduced_axes
-from shardwright.ops.primitive import Primitive
+from shardwright.ops.composite import ExtremumWithValue
+from shardwright.ops.primitive import Primitive, record_strategy
 from shardwright.tensor import Axis, Tensor, apply, apply_all
 
 
@@ -65,6 +71,98 @@ class ReduceProd(_InStages):
     """The product of the elements."""
 
     operator = "reduce_prod"
+
+
+class Argmax(Primitive):
+    """Where the greatest element stands along a dimension."""
+
+    operator = "argmax"
+    value: ClassVar[str] = "reduce_max"
+
+    def __init__(self, axis: int = -1, output_type: str = "int32") -> None:
+        check_choice("output_type", output_type, ("int32", "int64"))
+        super().__init__(axis=axis)
+        self.output_type = output_type
+
+    def __call__(self, input_x: Tensor) -> Tensor:
+        """Find."""
+        axis, counts = self.attributes["axis"], _split(input_x, self.in_strategy)
+        assert isinstance(axis, int)
+        if counts and _is_cut(input_x, axis, counts):
+            found = _place_in_stages(self.operator, self.value, input_x, axis, counts)
+            found = apply("squeeze", found, axis=axis % input_x.ndim)
+        else:
+            found = super().__call__(input_x)
+        return found.astype(self.output_type)
+
+
+class Argmin(Argmax):
+    """Where the least element stands along a dimension."""
+
+    operator, value = "argmin", "reduce_min"
+
+
+class _WithValue(ExtremumWithValue):
+    """Where an extremum stands along a dimension, which the strategy may split, and the element."""
+
+    kind: type[_InStages]
+
+    def compose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions and the elements."""
+        counts = _split(x, self.in_strategy)
+        if not counts or not _is_cut(x, self.axis, counts):
+            return super().compose(x)
+        reduced = self.kind(self.keep_dims).shard(self.in_strategy)(x, self.axis)
+        place = _place_in_stages(self.position, self.value, x, self.axis, counts)
+        if not self.keep_dims:
+            place = apply("squeeze", place, axis=self.axis % x.ndim)
+        return place, reduced
+
+
+class ArgMaxWithValue(_WithValue, own.ArgMaxWithValue):
+    """Where the greatest element stands along one dimension, and the element."""
+
+    kind = ReduceMax
+
+
+class ArgMinWithValue(_WithValue, own.ArgMinWithValue):
+    """Where the least element stands along one dimension, and the element."""
+
+    kind = ReduceMin
+
+
+def _split(x: Tensor, strategy: SplitCounts | None) -> tuple[int, ...]:
+    """Return the slices of each dimension; none where they are not said, or do not fit."""
+    fits = strategy is not None and len(strategy) == 1 and len(strategy[0]) == x.ndim
+    return tuple(strategy[0]) if fits and strategy is not None else ()
+
+
+def _is_cut(x: Tensor, axis: int, counts: tuple[int, ...]) -> bool:
+    """Return whether a dimension is cut into equal parts; others are refused where it is whole."""
+    return counts[axis] > 1 and x.shape[axis] % counts[axis] == 0
+
+
+def _place_in_stages(
+    operator: str, value: str, x: Tensor, axis: int, counts: tuple[int, ...]
+) -> Tensor:
+    """Return where an extremum stands along a dimension that is cut: the best of those of parts.
+
+    The dimension stays, with size one. Of equal ones the first counts, as of a whole dimension.
+    """
+    axis %= x.ndim
+    count, size = counts[axis], x.shape[axis] // counts[axis]
+    parts = x.reshape((*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
+    split = ((*counts[: axis + 1], 1, *counts[axis + 1 :]),)
+    found = []
+    for name, how in ((operator, {}), (value, {"differentiable": False})):
+        made = apply_all(name, parts, axis=axis + 1, keep_dims=True, **how)
+        record_strategy(made, [parts], split, None)
+        found.append(made[0])
+    places, values = found
+    best = apply(operator, values, axis=axis, keep_dims=True)
+    numbers = Tensor(np.arange(count).reshape(count, *(1,) * (x.ndim - axis)))
+    whole = (places + numbers * size) * apply("equal", best, numbers).astype("int64")
+    return whole.sum(axis).reshape((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -133,6 +231,10 @@ def _counted(x: Tensor, dtype: str | None) -> Tensor:
 top_k = topk
 
 __all__ = [
+    "ArgMaxWithValue",
+    "ArgMinWithValue",
+    "Argmax",
+    "Argmin",
     "ReduceMax",
     "ReduceMin",
     "ReduceProd",

@@ -203,6 +203,17 @@ def test_more_slices_of_an_operand_than_it_has_elements_are_refused():
     )
 
 
+@pytest.mark.parametrize("batch", [ones(64, 32), np.ones((64, 32), np.float32)])
+def test_a_batch_of_one_column_is_one_input(batch):
+    network = Product(((16, 1), (1, 1)))
+    loss = Applied(lambda x: network(x).sum())
+    loss.network = network
+    model = Model(loss, optimizer=nn.Momentum(network.trainable_params(), 0.1, 0.9))
+    model.train(1, [batch])
+    found = _cell_graph_executor._get_shard_strategy(model._train_network)
+    assert found["Default/MatMul-op0"] == [[16, 1], [1, 1]]
+
+
 def test_a_batch_is_an_input_that_a_network_asks_for():
     batch = operations.GetNext(["float32", "int32"], [[32, 8], [32]], 2, "")
     found = program(lambda: batch()[0])
