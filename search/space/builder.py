@@ -167,7 +167,7 @@ class SpaceBuilder:
         for name in self.nodes:
             self.take(Step("operator", name))
         self.counted = counted_views(self.graph, self._count_savers)
-        for name in self.graph.outputs:
+        for name in dict.fromkeys(self.graph.outputs):  # one may be returned twice, it is sent once
             self.take(Step("output", name))
         self.take(Step("ends"))
         for parameter in self.graph.parameters:

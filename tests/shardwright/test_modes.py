@@ -1,5 +1,6 @@
 """Every mode of every model computes what one device computes."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -146,3 +147,13 @@ def test_no_search_beats_the_exact_one(model: str, cost_model: str) -> None:
         other = compiled(model, "2x2x2", cost_model=cost_model, search=search).result
         assert other is not None
         assert best.cost <= other.cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mode", ["auto_parallel", "semi_auto_parallel", "data_parallel"])
+def test_a_value_that_is_returned_twice_costs_what_it_costs_once(mode: str) -> None:
+    graph = definition("mlp").graph
+    twice = replace(graph, outputs=(*graph.outputs, graph.outputs[0]))
+    options = CompileOptions(mode=mode, optimizer=OPTIMIZERS["momentum"])  # type: ignore[arg-type]
+    found = [compile_graph(g, CPU, 4, options, mesh_for(CPU, 4, "4")) for g in (graph, twice)]
+    assert found[0].cost == pytest.approx(found[1].cost, rel=1e-12)
+    assert len(set(found[1].program.outputs)) == 1
