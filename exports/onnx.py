@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.table import Exported
-from shardwright.frontends.common.names import plain_name
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.optional import optional
+from shardwright.ir.text import plain_name
 from shardwright.ir.units import first_names
 
 _VERSION: Final = 11  # of the IR, the first with device configurations

@@ -426,3 +426,10 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
     if not any(operand in names for operand in node.operands):
         return node
     return replace(node, operands=tuple(names.get(operand, operand) for operand in node.operands))
+
+
+def renamed_result(node: Node, old: str, new: str) -> Node:
+    """Return a node with one of its operands or results renamed."""
+    operands = tuple(new if name == old else name for name in node.operands)
+    results = tuple(replace(r, name=new) if r.name == old else r for r in node.results)
+    return replace(node, operands=operands, results=results, provenance=Provenance())

@@ -396,3 +396,9 @@ def _only(schedules: list[str]) -> str:
 
 def _names(parts: Iterable[str]) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def plain_name(name: str) -> str:
+    """Return the nearest name that the text form of a graph allows."""
+    plain = re.sub(r"[^\w./-]", "_", name, flags=re.ASCII).lstrip("/.-")
+    return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"

@@ -14,7 +14,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.outer.account import search_document
 from shardwright.compiler.plans.document import MemoryDocument, PlanDocument
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.rates import rates
+from shardwright.compiler.plans.rates import rates
 from shardwright.compiler.saved.offloaded import offloaded
 from shardwright.compiler.saved.recomputed import recomputed
 from shardwright.cost_model.events import Timeline

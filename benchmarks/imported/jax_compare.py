@@ -16,9 +16,9 @@ from jax import tree_util
 
 import shardwright
 from shardwright.dataflow.cotangents import gradient_name
-from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.jax import Imported, import_function
 from shardwright.ir.graph import Graph
+from shardwright.ir.text import plain_name
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.differentiate import Differentiate
 

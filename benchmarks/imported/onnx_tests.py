@@ -24,7 +24,6 @@ from onnx.backend.test.runner import Runner
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.frontends.common.errors import NeedsConstantError
-from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx import Imported, import_model
 from shardwright.frontends.onnx.onnx_types import dtype_of
 from shardwright.ir.decisions import Decisions
@@ -32,6 +31,7 @@ from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.text import plain_name
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.info import operator_info
 from shardwright.passes.annotate import Annotate

@@ -16,7 +16,7 @@ from shardwright.compiler.page.strategies import (
 )
 from shardwright.compiler.page.timelines import timeline_document
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.rates import rates
+from shardwright.compiler.plans.rates import rates
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
 

@@ -30,7 +30,7 @@ from shardwright.operators.models.loss_scale import loss_scale_literal
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import as_asked
-from shardwright.proof import UpdateRule, scale_of, training_step
+from shardwright.proof.step import UpdateRule, scale_of, training_step
 from shardwright.solver.solution import relative_gap
 
 # The search of the modes with a fixed one, or none.

@@ -8,10 +8,9 @@ import numpy as np
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant, InitialValues, Item, StoredTensor
-from shardwright.frontends.common.names import renamed_result
 from shardwright.ir.attributes import Attribute, Attributes
 from shardwright.ir.errors import ModelError
-from shardwright.ir.graph import Node, Value
+from shardwright.ir.graph import Node, Value, renamed_result
 from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.operators.builder import Builder

@@ -6,8 +6,7 @@ A description is data. Whoever reads a file of another system writes one; `zoo.d
 from dataclasses import dataclass
 from typing import Literal
 
-NormKind = Literal["rms", "layer", "layer_without_bias"]
-NormsAt = Literal["heads", "all", "turned"]
+from shardwright.frontends.configs.kinds.kind import NormKind, NormsAt
 
 
 @dataclass(frozen=True)

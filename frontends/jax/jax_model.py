@@ -13,7 +13,6 @@ from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.imported import Imported, finished, unread_warning
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.common.loss import with_loss
-from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.jax.importer import Importer, is_complex
 from shardwright.frontends.jax.jax_types import dtype_of, type_of
 from shardwright.frontends.jax.places import line_of
@@ -21,6 +20,7 @@ from shardwright.frontends.jax.rewrites import with_operators
 from shardwright.frontends.jax.streams import Stream, stream_of
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
+from shardwright.ir.text import plain_name
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import isclose, prod
 
-from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, renamed_result
 from shardwright.operators.models.loss import emit_log_sum, emit_log_sum_and_pick
 
 Pattern = Callable[["Found", Node], Value | None]

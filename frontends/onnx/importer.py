@@ -13,7 +13,6 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from shardwright.frontends.common.emission import Emission, evaluated
 from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item, items_of
-from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.conversion import Conversion, Scope
 from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import CONVERTERS, FOLDERS
@@ -34,6 +33,7 @@ from shardwright.frontends.onnx.schemas import (
 )
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
+from shardwright.ir.text import plain_name
 
 # Nodes of a model whose functions are written out. The largest of exporters have some 50,000; half
 # of this would refuse none, twice as many take minutes to be converted.

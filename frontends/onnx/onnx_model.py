@@ -26,7 +26,6 @@ from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedE
 from shardwright.frontends.common.imported import Imported, finished
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.common.loss import append_loss
-from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.onnx.conversion import Scope
 from shardwright.frontends.onnx.importer import MOST_NODES, Importer
 from shardwright.frontends.onnx.onnx_operators import CONVERTERS
@@ -36,6 +35,7 @@ from shardwright.frontends.onnx.schemas import function_body, key_of, schema_of,
 from shardwright.frontends.onnx.stored import Stored
 from shardwright.ir.errors import IRError, ModelError
 from shardwright.ir.graph import Value
+from shardwright.ir.text import plain_name
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.units import first_names
 from shardwright.operators.info import Array

@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx import FunctionProto, NodeProto, TypeProto, ValueInfoProto, defs
 
-from shardwright.frontends.common.names import plain_name
+from shardwright.ir.text import plain_name
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 _DEFAULT_DOMAINS = ("", "ai.onnx")

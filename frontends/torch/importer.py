@@ -14,7 +14,6 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind
 from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Constant
-from shardwright.frontends.common.names import plain_name
 from shardwright.frontends.common.own_gradients import OwnGradients
 from shardwright.frontends.torch.aten import COMPLEX, CONVERTERS, SELECTION, Converter
 from shardwright.frontends.torch.aten_call import Call, Notes, Selected
@@ -28,6 +27,7 @@ from shardwright.frontends.torch.stored import ModuleTensor, computed
 from shardwright.frontends.torch.torch_types import constant_dtype_of, pair_type_of, type_of
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
+from shardwright.ir.text import plain_name
 
 # Arguments that say nothing about the elements of a result.
 _PLACEMENT = {"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}

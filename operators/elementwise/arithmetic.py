@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.graph import Value
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.elementwise.functions import Binary, Unary, define
 from shardwright.operators.info import (
     Array,
@@ -17,7 +18,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.notation import resolve
 from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import Rule, ShardView, dimension

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.elementwise.functions import Binary, Unary
 from shardwright.operators.info import (
     Array,
@@ -15,7 +16,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.rule import ShardView
 
 

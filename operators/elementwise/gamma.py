@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.elementwise.functions import Binary, define
 from shardwright.operators.info import (
     Array,
@@ -14,7 +15,6 @@ from shardwright.operators.info import (
     Linearization,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.rule import ShardView
 
 _SHIFT = 8  # from where on the asymptotic series of the gamma function have all digits

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -15,7 +16,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -15,7 +16,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView
 

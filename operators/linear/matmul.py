@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.graph import Value
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -148,19 +149,3 @@ class ContractLeading(OperatorInfo):
         """Multiply the rows of the other operand by the cotangent."""
         (a, b), dy = at.operands, at.cotangents[0]
         return [build.emit("matmul", b, dy, transpose_b=True), build.emit("matmul", a, dy)]
-
-
-def unbroadcast(build: Emitter, cotangent: Value, operand: Value) -> Value:
-    """Sum a cotangent over the dimensions along which `operand` was broadcast."""
-    extra = cotangent.type.rank - operand.type.rank
-    shape = (1,) * extra + operand.type.shape
-    stretched = tuple(
-        i
-        for i, (have, want) in enumerate(zip(cotangent.type.shape, shape, strict=True))
-        if have != want and i >= extra
-    )
-    if stretched:
-        cotangent = build.emit("reduce_sum", cotangent, axis=stretched, keep_dims=True)
-    if extra:
-        cotangent = build.emit("reduce_sum", cotangent, axis=tuple(range(extra)), keep_dims=False)
-    return cotangent

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.ir.errors import IRError
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -18,7 +19,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.linear.square import check_square, of_each, turned, working
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView

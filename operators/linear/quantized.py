@@ -17,6 +17,7 @@ from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -25,7 +26,7 @@ from shardwright.operators.info import (
     Linearization,
     register,
 )
-from shardwright.operators.linear.matmul import ContractLeading, MatMul, unbroadcast
+from shardwright.operators.linear.matmul import ContractLeading, MatMul
 from shardwright.operators.models.recipes import OPERANDS, RECIPES, Casts, Recipe, Scaling
 from shardwright.operators.models.routing import GroupedMatMul, GroupedOuter
 from shardwright.operators.rule import ShardView

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -17,7 +18,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.linear.square import check_square, of_each, turned, working
 from shardwright.operators.notation import resolve
 from shardwright.operators.rule import Rule, ShardView

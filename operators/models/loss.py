@@ -7,6 +7,7 @@ may be split; `softmax_cross_entropy` and its sparse form are single operators w
 import numpy as np
 
 from shardwright.ir.graph import Value
+from shardwright.operators.broadcasting import unbroadcast
 from shardwright.operators.indexing.gather import kept_inside, local_positions
 from shardwright.operators.info import (
     Array,
@@ -17,7 +18,6 @@ from shardwright.operators.info import (
     OperatorInfo,
     register,
 )
-from shardwright.operators.linear.matmul import unbroadcast
 from shardwright.operators.reduction.softmax import log_softmax, softmax
 from shardwright.operators.rule import ShardView
 

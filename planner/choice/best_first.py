@@ -53,7 +53,8 @@ from shardwright.planner.choice.questions import (
     Task,
     is_answer,
 )
-from shardwright.planner.executors.chosen import PROCESSES, workers_of
+from shardwright.planner.executors.chosen import workers_of
+from shardwright.planner.executors.names import PROCESSES
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap

@@ -15,10 +15,9 @@ from typing import Any
 from shardwright.ir.errors import OptionError
 from shardwright.ir.optional import optional
 from shardwright.planner.code import code_digest
+from shardwright.planner.executors.names import DASK
 from shardwright.planner.executors.workers import Run, answer_of
 
-MPI = "mpi"
-DASK = "dask://"
 _SECONDS_TO_CONNECT = 10.0
 _OTHERWISE = "install the same version of shardwright there, and the plugins that are loaded here"
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from shardwright import server
 from shardwright.feeding import ByShape
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_names, wrong_value
@@ -14,6 +13,7 @@ from shardwright.mindspore.running import Running, as_arrays
 from shardwright.mindspore.spread import options_of_context
 from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
+from shardwright.server.session import WorkerSession, begin, is_on
 from shardwright.session import ParallelOptions
 from shardwright.tensor import Tensor
 from shardwright.tracer import is_tracing
@@ -60,7 +60,7 @@ class Step:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._sessions: ByShape[Running] = ByShape()
-        self._served: ByShape[server.WorkerSession] = ByShape()
+        self._served: ByShape[WorkerSession] = ByShape()
 
     def __call__(self, *inputs: Any) -> Any:
         """Train a step; within a trace, apply the function."""
@@ -68,18 +68,18 @@ class Step:
             return self.function(*inputs)
         arrays = as_arrays(inputs)
         check_ranks()
-        if server.is_on():
+        if is_on():
             return Tensor(np.float32(self._served_by(arrays).step(arrays)))
         return self._sessions.session(arrays, lambda: self._begin(arrays))(arrays)
 
     def _begin(self, arrays: list[Array]) -> Running:
         return Running(self.function, arrays, options_of_context(self.function), get_seed() or 0)
 
-    def _served_by(self, arrays: list[Array]) -> server.WorkerSession:
+    def _served_by(self, arrays: list[Array]) -> WorkerSession:
         batch = {f"input{i}": array for i, array in enumerate(arrays)}
         return self._served.session(
             arrays,
-            lambda: server.begin(self.function, batch, ParallelOptions(), seed=get_seed() or 0),
+            lambda: begin(self.function, batch, ParallelOptions(), seed=get_seed() or 0),
         )
 
 

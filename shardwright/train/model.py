@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from shardwright import server
 from shardwright.dataset.dataset import Dataset
 from shardwright.evaluation import Evaluation
 from shardwright.feeding import ByShape
@@ -21,6 +20,8 @@ from shardwright.operators.models.precision import one_precision, precision_of_a
 from shardwright.parallel import AutoParallel
 from shardwright.planner.options import DEFAULTS
 from shardwright.runtime.checkpoints import Checkpoint
+from shardwright.server import session as served
+from shardwright.server import take_part
 from shardwright.session import ParallelOptions, Session, begin
 from shardwright.tensor import Tensor
 from shardwright.tracing import Network
@@ -122,8 +123,8 @@ class Model:
         POSITIVE_INTEGER.check("epoch", epoch)
         check_flag("dataset_sink_mode", dataset_sink_mode)
         followers = as_callbacks(callbacks)
-        if server.is_on():
-            server.take_part()
+        if served.is_on():
+            take_part()
             _check_callbacks(followers)
         run = RunContext(arguments=self._arguments("train", followers, train_dataset))
         run.arguments.epoch_num, run.arguments.dataset_sink_mode = epoch, dataset_sink_mode
@@ -306,8 +307,8 @@ class Model:
 
     def _begin(self, batch: Mapping[str, Array], dataset: Dataset) -> Session:
         """Begin a session: of this model's devices, or one whose parameters are on servers."""
-        start: Callable[..., Session] = server.begin
-        if not server.is_on():
+        start: Callable[..., Session] = served.begin
+        if not served.is_on():
             start = partial(begin, ranks=dataset.ranks, apart=dataset.apart)
         session = start(
             self.network,

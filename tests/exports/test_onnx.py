@@ -7,8 +7,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.exports.table import export
-from shardwright.frontends.common.names import plain_name
 from shardwright.ir.errors import OptionError
+from shardwright.ir.text import plain_name
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.ir.errors.ShardwrightWarning")
 FILE = Path(__file__).parents[1] / "frontends" / "fixtures" / "llama.dynamo-plain.onnx"

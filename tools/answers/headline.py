@@ -14,7 +14,7 @@ from shardwright.compiler.plans.parallelism import (
     Recomputed,
 )
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.rates import Rates
+from shardwright.compiler.plans.rates import Rates
 from shardwright.cost_model.efficiency.intervals import Interval
 from shardwright.cost_model.model_flops import batch_size
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster

@@ -7,7 +7,7 @@ from shardwright.compilation import Compilation
 from shardwright.compiler.fit.training_time import Failures, Training
 from shardwright.compiler.plans.parallelism import Parallelism
 from shardwright.compiler.plans.plan import Plan
-from shardwright.compiler.rates import Rates, rates
+from shardwright.compiler.plans.rates import Rates, rates
 from shardwright.cost_model.efficiency.hardware import Device
 from shardwright.cost_model.efficiency.intervals import Interval, Step, step_interval
 from shardwright.cost_model.efficiency.published import SHORT, beyond_published

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwright.compilation import Compilation
 from shardwright.compiler.page.page_memory import peaks_by_layer
-from shardwright.compiler.rates import Rates, rates
+from shardwright.compiler.plans.rates import Rates, rates
 from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.model_flops import ModelFlops, hardware_flops

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.common.mixtures.probes import WIDE, Run, UnknownError, choices
-from shardwright.frontends.common.names import renamed_result
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, renamed_result
 from shardwright.ir.rounding import EQUAL
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder

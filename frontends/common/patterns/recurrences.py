@@ -8,10 +8,9 @@ its state, where it is stacked again, becomes one computation of all steps.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.matches import attribute_of
 from shardwright.frontends.common.patterns.steps import OfSteps, Steps
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, renamed_result
 from shardwright.operators.builder import Builder
 
 _FEWEST = 3  # steps of a recurrence

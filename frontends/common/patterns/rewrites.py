@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isclose, pi, sqrt
 
-from shardwright.frontends.common.names import renamed_result
 from shardwright.frontends.common.patterns.attention import match_attention, match_repeated_heads
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.frontends.common.patterns.parts import match_turned_part
@@ -17,7 +16,7 @@ from shardwright.frontends.common.patterns.products import (
     match_turned_columns,
 )
 from shardwright.frontends.common.patterns.rotary import match_rotary
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, renamed_result
 from shardwright.operators.info import Array
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shardwright.frontends.configs.architecture import NormKind, NormsAt
+NormKind = Literal["rms", "layer", "layer_without_bias"]
+NormsAt = Literal["heads", "all", "turned"]
+
 
 Windows = Literal["", "all", "late", "early", "pattern", "chunks", "no_rope", "linear"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr
 
-from shardwright.frontends.common import matrices
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
+from shardwright.frontends.common.matrices import factored, order_of, orthogonal
 from shardwright.frontends.jax.primitive_call import Call
 from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
@@ -17,7 +17,7 @@ def _orthogonal(call: Call) -> list[Value]:
     a, (*_, m, n) = call.at(0), call.at(0).type.shape
     if call.params["pivoting"] or (call.params["full_matrices"] and m > n):
         raise UnsupportedError("`qr` with pivots, or whose columns are more than the matrix has,")
-    return list(matrices.orthogonal(call, a))
+    return list(orthogonal(call, a))
 
 
 @converts("eigh")
@@ -46,15 +46,15 @@ def _refuse_part(call: Call) -> None:
 
 @converts("lu")
 def _factored(call: Call) -> list[Value]:
-    lu, pivots = matrices.factored(call, call.at(0))
-    order = matrices.order_of(call, pivots, lu.type.shape[-2])
+    lu, pivots = factored(call, call.at(0))
+    order = order_of(call, pivots, lu.type.shape[-2])
     return [lu, call.cast(pivots, "int32"), call.cast(order, "int32")]
 
 
 @converts("lu_pivots_to_permutation")
 def _order(call: Call) -> Value:
     pivots = call.cast(call.at(0), "int64")
-    order = matrices.order_of(call, pivots, call.params["permutation_size"])
+    order = order_of(call, pivots, call.params["permutation_size"])
     return call.cast(order, "int32")
 
 

@@ -4,8 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.frontends.common import matrices
 from shardwright.frontends.common.errors import UnsupportedError
+from shardwright.frontends.common.matrices import (
+    factored,
+    order_of,
+    orthogonal,
+    permuting,
+    solved,
+    triangles,
+)
 from shardwright.frontends.torch.aten import converts
 from shardwright.frontends.torch.aten_call import Call
 from shardwright.ir.graph import Value
@@ -148,7 +155,7 @@ def _orthogonal(call: Call, a: Value, mode: str = "reduced") -> list[Value]:
     m, n = a.type.shape[-2:]
     if mode == "r" or (mode == "complete" and m > n):
         raise UnsupportedError(f"`qr` with mode={mode!r}, which has no gradient in PyTorch,")
-    return list(matrices.orthogonal(call, a))
+    return list(orthogonal(call, a))
 
 
 # Factors by elimination
@@ -163,7 +170,7 @@ def _factored(
     check_errors: bool = False,
 ) -> list[Value | None]:
     matrix = _pivoted(x, a, pivot)
-    lu, pivots = matrices.factored(call, matrix)
+    lu, pivots = factored(call, matrix)
     return [lu, _from_one(call, pivots), *[None] * (len(call.results) - 2)]
 
 
@@ -172,8 +179,8 @@ def _triangles(
     call: Call, x: Value | None = None, a: Value | None = None, pivot: bool = True
 ) -> list[Value]:
     matrix = _pivoted(x, a, pivot)
-    lu, pivots = matrices.factored(call, matrix)
-    return [_exchanging(call, pivots, matrix), *matrices.triangles(call, lu)]
+    lu, pivots = factored(call, matrix)
+    return [_exchanging(call, pivots, matrix), *triangles(call, lu)]
 
 
 @converts("aten.lu_unpack")
@@ -181,7 +188,7 @@ def _unpacked(
     call: Call, lu: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> list[Value | None]:
     exchanges = _exchanging(call, _from_zero(call, pivots), lu) if unpack_pivots else None
-    return [exchanges, *(matrices.triangles(call, lu) if unpack_data else (None, None))]
+    return [exchanges, *(triangles(call, lu) if unpack_data else (None, None))]
 
 
 @converts("aten.linalg_lu_solve", "aten.lu_solve")
@@ -196,10 +203,10 @@ def _solved(
 ) -> Value:
     right = x if b is None else b
     assert right is not None
-    order = matrices.order_of(call, _from_zero(call, pivots), lu.type.shape[-1])
+    order = order_of(call, _from_zero(call, pivots), lu.type.shape[-1])
     if left:
-        return matrices.solved(call, lu, order, right, adjoint)
-    found = matrices.solved(call, lu, order, _turned(call, right), not adjoint)
+        return solved(call, lu, order, right, adjoint)
+    found = solved(call, lu, order, _turned(call, right), not adjoint)
     return _turned(call, found)
 
 
@@ -212,8 +219,8 @@ def _pivoted(x: Value | None, a: Value | None, pivot: bool) -> Value:
 
 
 def _exchanging(call: Call, pivots: Value, matrix: Value) -> Value:
-    order = matrices.order_of(call, pivots, matrix.type.shape[-2])
-    return _turned(call, matrices.permuting(call, order, matrix.type.dtype))
+    order = order_of(call, pivots, matrix.type.shape[-2])
+    return _turned(call, permuting(call, order, matrix.type.dtype))
 
 
 def _from_one(call: Call, pivots: Value) -> Value:

@@ -3,7 +3,7 @@
 import pytest
 
 import shardwright as sw
-from shardwright.compiler.rates import rates
+from shardwright.compiler.plans.rates import rates
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.intervals import (
     SHARE,
