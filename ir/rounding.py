@@ -9,7 +9,7 @@ from typing import Final
 EQUAL: Final = 1e-9
 """Relative difference of the same quantity, computed in two ways of up to some million operations.
 
-The costs of two plans, the tests' inputs among them, are the same by half and by twice of it.
+By half and by twice of it the tests of the solver, of schedules, of stages and of counts pass.
 """
 
 OF_SUM: Final = 1e-12

@@ -6,7 +6,7 @@ from shardwright.compiler.page.strategies import strategies_document
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.units import bytes_text, html_table, seconds_text
 
-_ROWS = 12  # most rows of a table
+ROWS = 12  # most rows of a table
 
 
 def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:
@@ -23,7 +23,7 @@ def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:
     moves = communication_document(compiled, cluster)
     chosen = [
         (_times(row["count"], row["path"]), row["strategy"], seconds_text(row["seconds"]))
-        for row in operators[:_ROWS]
+        for row in operators[:ROWS]
     ]
     sent = [
         (
@@ -32,7 +32,7 @@ def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:
             seconds_text(row["seconds"]),
             row["reason"],
         )
-        for row in moves[:_ROWS]
+        for row in moves[:ROWS]
     ]
     tables = html_table(_title("strategies", operators), chosen, ("operator", "over axes", "time"))
     if sent:
@@ -46,5 +46,5 @@ def _times(count: int, text: str) -> str:
 
 
 def _title(name: str, rows: list[dict[str, object]]) -> str:
-    more = len(rows) - _ROWS
+    more = len(rows) - ROWS
     return f"{name}, and {more} more rows" if more > 0 else name

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.compiler.page.page_model import scopes
+from shardwright.compiler.page.timelines import MOST_SEGMENTS
 from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffers, told_kinds
 from shardwright.cost_model.events import Event, Timeline
@@ -21,7 +22,6 @@ from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
 
 MOST_MOMENTS = 1500  # most moments of a series
-MOST_OF_ALL = 16_000  # most moments of all series together
 
 
 def memory_document(
@@ -46,6 +46,7 @@ def memory_document(
     """
     groups, peaks = _groups(source, program, timeline, cluster)
     limits = memory.limit_by_group or (memory.limit,) * len(groups)
+    most = min(MOST_MOMENTS, MOST_SEGMENTS // len(groups))
     return {
         "kinds": list(KINDS),
         "peak_bytes": memory.peak_bytes,
@@ -55,7 +56,7 @@ def memory_document(
         "by_group": list(memory.by_group),
         "host_bytes": memory.host_bytes,
         "series": [
-            _series(*group, min(MOST_MOMENTS, MOST_OF_ALL // len(groups))) | {"limit_bytes": limit}
+            _series(*group, most) | {"limit_bytes": limit}
             for group, limit in zip(groups, limits, strict=True)
         ],
         "peaks": peaks,

@@ -15,6 +15,7 @@ from shardwright.cost_model.streams import COMPUTE
 MOST_OF_ROW = 3000  # entries of a row
 MOST_DRAWN = 36_000  # entries of all rows
 MOST_SEGMENTS = 16_000
+"""Segments of all rows, and moments of all series, that a page draws: its size grows with them."""
 _DIGITS = 8  # digits of the times of entries
 
 

@@ -20,9 +20,9 @@ from shardwright.ir.files.folders import NO_LOCKS, synced
 
 _MARK: Final = ".writing-"
 
-# Attempts to make one, each lost only if another writer sweeps between the making and the lock. Two
-# would hardly ever be needed; twice as many change nothing.
-_ATTEMPTS: Final = 20
+# Attempts at what is lost only if another writer sweeps or rotates in between. Two would hardly
+# ever be needed; twice as many change nothing.
+ATTEMPTS: Final = 20
 
 _HERE: Final = -100  # AT_FDCWD of Linux
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux
@@ -115,7 +115,7 @@ def _exchanged(first: Path, second: Path) -> bool:
 
 def _begun(target: Path, make: Callable[[Path], object]) -> tuple[Path, int]:
     """Return what was made, and the descriptor that holds it."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         path = target.with_name(f".{target.name}{_MARK}{token_hex(4)}")
         try:
             make(path)

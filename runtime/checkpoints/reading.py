@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, PlanError
+from shardwright.ir.files.aside import ATTEMPTS
 from shardwright.ir.files.reading import from_json
 from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.types import is_real, numpy_dtype
@@ -27,9 +28,6 @@ from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.state import State, fill_regions, hosted_ranks
 
 _NAME = re.compile(r"step-(\d+)")
-# Listings of a folder, each repeated only where a checkpoint is rotated away during it. Two would
-# hardly ever be needed; twice as many change nothing.
-_LISTINGS = 20
 RANDOM = "random"  # key of the states of Python's and numpy's generators, in a rank's file
 NOW, EPOCH = "now", "epoch"  # when they had them: after the step, at the begin of the epoch
 
@@ -53,7 +51,7 @@ def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
     PlanError
         If the folder cannot be read.
     """
-    for _ in range(_LISTINGS):
+    for _ in range(ATTEMPTS):
         try:
             paths = list(folder.iterdir()) if folder.is_dir() else []
         except OSError as error:

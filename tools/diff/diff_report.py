@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shardwright.compiler.page.compact import ROWS
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences, rate_text
 from shardwright.tools.tables import print_line, print_table
 
-_ROWS = 12  # most rows of a table of layouts or strategies
 _TIMES = 10  # ratio from which a change is told as a multiple, not in percent
 Row = tuple[str, str, str, str]
 
@@ -102,7 +102,7 @@ def _row(name: str, old: float, new: float, text: Any) -> Row:
 
 def places(rows: Sequence[dict[str, Any]], verbose: bool) -> list[Row]:
     """Return the rows of layouts or strategies that differ, the first of them."""
-    shown = rows if verbose else rows[:_ROWS]
+    shown = rows if verbose else rows[:ROWS]
     found = [
         (row["name"], f"{row['count']}x" if row["count"] > 1 else "", row["old"], row["new"])
         for row in shown
