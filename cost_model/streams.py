@@ -117,6 +117,13 @@ class Task:
             *(self.computing, self.in_loop, self.host, self.exposed),
         )
 
+    def lasting(self, seconds: float, host: float, exposed: float = 1.0) -> "Task":
+        """Return the task, that takes other seconds, of its own and of the host."""
+        return Task(
+            *(self.placement, seconds, self.after, self.nbytes),
+            *(self.computing, self.in_loop, host, exposed),
+        )
+
 
 _OF_HOST = {
     "to_host": Placement("reductions", ("to_host",)),

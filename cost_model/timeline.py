@@ -148,7 +148,9 @@ def seconds_by_software(graph: Graph, cluster: AnyCluster, software: Software) -
     """Return the step of the timeline as a training software runs it; no memory is followed."""
     pipeline = pipeline_of(graph)
     if pipeline is None:
-        return _as_run(graph, cluster, software).step_seconds
+        in_line = _alone(graph, cluster).executed(0.0)
+        assert in_line is not None  # without any overlap passes repeat
+        return in_line.step_seconds + software.step.value
     return pipeline_seconds(pipeline, cluster) + software.step.value
 
 
@@ -296,7 +298,7 @@ class _Program:
             positions = [position for position, _ in tasks.order]
             return LiveRanges(self.graph, tasks.buffers, positions)
 
-        return self.graph.analysed(("live ranges", self.cluster, passes), ranges)
+        return self.graph.analysed(("live ranges", passes), ranges)
 
 
 @dataclass(frozen=True)

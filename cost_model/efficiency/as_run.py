@@ -125,13 +125,13 @@ def _run_by(software: Software, task: Task, in_passes: bool) -> Task:
     if not where.levels:
         repeats = task.in_loop or not in_passes
         launches = task.seconds > 0 and where.queue == "compute" and repeats
-        return replace(task, host=task.host + software.host.value) if launches else task
+        return task.lasting(task.seconds, task.host + software.host.value) if launches else task
     if where.queue == "blocking":
         sent = task.seconds - task.computing  # a ring computes too
         seconds = task.computing + sent * software.exposed_activations.value
         host = software.host.value + software.collective.value
-        return replace(task, seconds=seconds, host=host)
+        return task.lasting(seconds, host)
     share = software.exposed_parameters.value
     if in_passes and not task.in_loop:
-        return replace(task, seconds=task.seconds * share)
-    return replace(task, exposed=share)
+        return task.lasting(task.seconds * share, task.host)
+    return task.lasting(task.seconds, task.host, share)
