@@ -75,7 +75,7 @@ class Cell:
     _reads_as: str | None = None  # the element type that the cell computes in, if it has one
     _pipeline_stage: int | None = None
     _pin: Callable[[Tracer, int], None] | None = None  # pins what was traced from a node on
-    _sharded: Callable[..., Any] | None = None  # `construct`, as `shard` splits it
+    _strategies: tuple[Any, Any] | None = None  # of inputs and results, by `shard`
     runner: ClassVar["Runner | None"] = None  # of cells outside of a trace, on several ranks
     _inputs: tuple[Any, ...] = ()  # what `set_inputs` says
     wraps: str | None = None  # the attribute that has the network, of a cell that is round it
@@ -123,7 +123,9 @@ class Cell:
             if described is not None:
                 described.check(item)
         with tracer.inside(self), tracer.reading_as(self._reads_as):
-            results = (self._sharded or self.construct)(*map(self._as_read, inputs))
+            split = self._strategies
+            construct = self.construct if split is None else shard(self.construct, *split)
+            results = construct(*map(self._as_read, inputs))
         if self._pin is not None:
             self._pin(tracer, begin)
         if self._pipeline_stage is not None:
@@ -420,7 +422,8 @@ class Cell:
                     f"`parameter_plan` names `{name}`, the cell has {shortened(', '.join(own))}"
                 )
             own[max(found, key=len)].set_strategy(tuple(counts))
-        self._sharded = shard(self.construct, in_strategy, out_strategy)
+        shard(self.construct, in_strategy, out_strategy)  # which refuses what are no strategies
+        self._strategies = (in_strategy, out_strategy)
         return self
 
     def set_train(self, mode: bool = True) -> "Cell":

@@ -1,5 +1,6 @@
 """What the sample scripts of MindSpore's documentation need, against formulas."""
 
+import copy
 import json
 import os
 import signal
@@ -104,6 +105,15 @@ def test_a_cell_stays_split_whoever_calls_it():
     assert [node.operator for node in read] == ["identity"]
     free, _ = on(2, Network(), X)
     np.testing.assert_allclose(found.asnumpy(), free.asnumpy())
+
+
+def test_a_copy_of_a_cell_that_is_split_has_its_own_parameters():
+    network = Network().shard(((2, 1),))
+    other = copy.deepcopy(network)
+    other.first.set_data(-W)
+    found, compiled = on(2, other, X)
+    np.testing.assert_allclose(found.asnumpy(), np.maximum(-X @ W, 0) @ V)
+    assert "identity" in {node.operator for node in compiled.source.nodes}
 
 
 @pytest.mark.parametrize(
