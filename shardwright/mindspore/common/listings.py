@@ -165,16 +165,18 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
     first product is ``MatMul-0``. Those that one of MindSpore's is made of are listed as it, unless
     others, such as communication, read results in between. Operands are operators or parameters.
     """
-    apart = {
-        id(call)
-        for group in _by_call(found.program.nodes, found.calls)
-        if (call := _call(group[0], found.calls)) and not _is_read_after(group, found.program)
-    }
+    nodes = found.program.nodes
+    places = {node.name: i for i, node in enumerate(nodes)}
+    apart = set()
+    for group in _by_call(nodes, found.calls):
+        between = nodes[places[group[0].name] : places[group[-1].name]]
+        if (call := _call(group[0], found.calls)) and not _is_read_after(group, between):
+            apart.add(id(call))
     calls = {n: call for n, call in found.calls.items() if call.name and id(call) not in apart}
     seen: Counter[str] = Counter()
     names: dict[str, str] = {}
     listed: dict[str, Any] = {}
-    for group in _by_call(found.program.nodes, calls):
+    for group in _by_call(nodes, calls):
         call, operator = _call(group[0], calls), group[0].operator
         kind = call.name if call else _MESSAGES.get(operator) or name_of(operator)
         name = f"{kind}-{seen[kind]}"
@@ -192,10 +194,8 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
     return {"@graph_0": listed}
 
 
-def _is_read_after(group: Sequence[Node], program: Graph) -> bool:
-    """Return whether others read results of nodes behind the last of them alone."""
+def _is_read_after(group: Sequence[Node], between: Sequence[Node]) -> bool:
+    """Return whether no other node before the last of a group reads what the group makes."""
     own = {node.name for node in group}
     made = {result.name for node in group for result in node.results}
-    begin, end = program.nodes.index(group[0]), program.nodes.index(group[-1])
-    between = (node for node in program.nodes[begin:end] if node.name not in own)
-    return all(made.isdisjoint(node.operands) for node in between)
+    return all(made.isdisjoint(node.operands) for node in between if node.name not in own)
