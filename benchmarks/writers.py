@@ -147,8 +147,10 @@ def _export_writer(target: str, files: dict[str, str | bytes], *, exists: bool) 
         return write(folder)
 
     def found(folder: Path) -> str:
-        paths = sorted((folder / "exported").iterdir()) if (folder / "exported").is_dir() else ()
-        sums = [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in paths]
+        paths = sorted(path for path in (folder / "exported").rglob("*") if path.is_file())
+        sums = [
+            f"{path.relative_to(folder)} {sha256(path.read_bytes()).hexdigest()}" for path in paths
+        ]
         return "; ".join(sums) or "nothing"
 
     def begin(folder: Path) -> None:

@@ -19,6 +19,7 @@ import models
 import torch
 
 import shardwright as sw
+from shardwright.exports.table import write_export
 from shardwright.exports.torch import export
 
 CALIBRATED = ("llama", "gpt2_medium", "bert")
@@ -51,10 +52,7 @@ def make(folder: Path, names: list[str], cluster: str) -> None:
     predicted = {}
     for name in names:
         plan = planned(name, cluster)
-        (folder / name).mkdir(parents=True)
-        for file, content in export(plan).files.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            (folder / name / file).write_bytes(data)
+        write_export(folder / name, export(plan))
         predicted[name] = said(plan)
     (folder / "predicted.json").write_text(json.dumps(predicted, indent=1))
 

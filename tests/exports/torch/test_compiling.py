@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 import torch.distributed as dist  # noqa: E402
 
 import shardwright as sw  # noqa: E402
+from shardwright.exports.table import write_export  # noqa: E402
 from shardwright.exports.torch import export  # noqa: E402
 from tests.extent import ANY_PLAN  # noqa: E402
 
@@ -30,11 +31,8 @@ def written(tmp_path_factory):
 
     def write(plan):
         name = f"compiled_package_{len(names)}"
-        (root / name).mkdir()
         names.append(name)
-        for file, content in export(plan).files.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            (root / name / file).write_bytes(data)
+        write_export(root / name, export(plan))
         return import_module(name)
 
     sys.path.insert(0, str(root))

@@ -11,6 +11,7 @@ import torch.distributed as dist  # noqa: E402
 
 import shardwright as sw  # noqa: E402
 from shardwright.cost_model.roofline import computing_nodes  # noqa: E402
+from shardwright.exports.table import write_export  # noqa: E402
 from shardwright.exports.torch import export  # noqa: E402
 from shardwright.exports.torch.support import updates  # noqa: E402
 from shardwright.tools.calibrate.csv_file import of_csv  # noqa: E402
@@ -27,11 +28,7 @@ def alone(tmp_path):
 def test_calibrate_reads_the_time_of_every_operator(tmp_path, monkeypatch, alone):
     model = "gpt:layers=1,hidden=16,heads=2,batch=4,sequence=8,vocabulary=32"
     plan = sw.compile(model, 1, micro_batches=2, optimizer="adam").plan
-    folder = tmp_path / "timed_package"
-    folder.mkdir()
-    for name, content in export(plan).files.items():
-        data = content if isinstance(content, bytes) else content.encode()
-        (folder / name).write_bytes(data)
+    write_export(tmp_path / "timed_package", export(plan))
     monkeypatch.syspath_prepend(tmp_path)
     package = import_module("timed_package")
     weights, inputs = (

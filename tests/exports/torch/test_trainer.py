@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, distribute_tensor  # noqa: E402
 
 import shardwright as sw  # noqa: E402
+from shardwright.exports.table import write_export  # noqa: E402
 from shardwright.exports.torch import export  # noqa: E402
 
 MODEL = "gpt:layers=1,hidden=16,heads=2,batch=4,sequence=8,vocabulary=32"
@@ -25,12 +26,8 @@ def written(tmp_path_factory):
     root, names = tmp_path_factory.mktemp("packages"), []
 
     def write(name, plan):
-        folder = root / name
-        folder.mkdir()
         names.append(name)
-        for file, content in export(plan).files.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            (folder / file).write_bytes(data)
+        write_export(root / name, export(plan))
         return import_module(name)
 
     sys.path.insert(0, str(root))
