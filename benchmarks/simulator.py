@@ -17,6 +17,7 @@ from pathlib import Path
 from machine import machine
 
 from tests.simulator import planted
+from tests.simulator.launching import launching
 from tests.simulator.ownership import ownership
 from tests.simulator.planted import Planted, first_seed
 from tests.simulator.servers import servers
@@ -94,11 +95,29 @@ those of workers that have ended before a server dies, and all processes end."""
 or stands still for some seconds; the launcher ends a start whose ranks do not go on, or cannot
 reach it, so that orphans go on beside the next start. Only the start that took the lease last
 completes and removes checkpoints; each checkpoint is whole, and of one start; the last start ends,
-and nothing but its checkpoint and the lease is left. The launcher is a model; what ranks do with
-checkpoints is the product's code.""",
+and nothing but its checkpoint and the lease is left. The launcher is a model here; what ranks do
+with checkpoints is the product's code.""",
         ownership,
         planted.OWNERSHIP,
         (),
+    ),
+    Protocol(
+        "Launcher",
+        """`shardwright launch` starts two or three ranks, by MPI or as one of two hosts, and starts
+them again up to twice. In a start a rank dies by a signal (another one may die of it), fails, is
+stopped, stands still or is slow; the launcher is interrupted once or twice, terminated or killed,
+and another one follows in its folder. Nothing is alive 10 s after a launcher, nor at the next
+start; runs end well where nothing happens, and are started again as often as was asked; what is
+said names the rank, the signal and the step that are the cause; ranks that are asked to end have
+their time; of the memory that ranks share nothing is left that the launcher had the time to see.
+The launcher, the parents of ranks and their boards are the product's code; the system, MPI's own
+launcher (as MPICH's: it names any of the ranks that died) and the steps of ranks are models.""",
+        launching,
+        planted.LAUNCHING,
+        (
+            "Where a rank died before it had a board, another one that died of it, or that was "
+            "ended, was named as the one that died. Its parent makes the board now.",
+        ),
     ),
 )
 

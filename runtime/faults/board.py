@@ -46,18 +46,29 @@ def new_run() -> str:
     return token_hex(8)
 
 
-def note_signal(path: Path, number: int, moment: int) -> None:
+def _make(path: Path, pid: int) -> None:
+    """Make the board of a process, which others see with all its bytes or not at all."""
+    part = path.with_suffix(".part")
+    part.write_bytes(pid.to_bytes(8, sys.byteorder) + bytes(_SIZE - 8))
+    part.rename(path)
+
+
+def note_signal(path: Path, pid: int, number: int, moment: int) -> None:
     """Note on the board of a rank that has died, by which signal it did, and when.
 
     Parameters
     ----------
     path : Path
-        The board.
+        The board, which is made where the rank has died before it had one.
+    pid : int
+        The process of the rank.
     number : int
         The signal.
     moment : int
         Nanoseconds of the system's monotonic clock.
     """
+    if not path.exists():
+        _make(path, pid)
     with path.open("r+b") as file:
         file.seek(8 * _SIGNAL)
         file.write(b"".join(value.to_bytes(8, sys.byteorder) for value in (number, moment)))
@@ -76,9 +87,7 @@ class Board:
 
     def __init__(self, path: Path, *, writes: bool = False) -> None:
         if writes:
-            part = path.with_suffix(".part")
-            part.write_bytes(os.getpid().to_bytes(8, sys.byteorder) + bytes(_SIZE - 8))
-            part.rename(path)
+            _make(path, os.getpid())
         mode = os.O_RDWR if writes else os.O_RDONLY
         file = os.open(path, mode)
         try:

@@ -227,6 +227,77 @@ OWNERSHIP = (
     ),
 )
 
+_LAUNCH = "shardwright.tools.launch"
+
+LAUNCHING = (
+    Planted(
+        "what the launcher has started goes on when it is killed",
+        f"{_LAUNCH}:_owned",
+        'if arguments.join == "False"',
+        "if True",
+    ),
+    Planted(
+        "the ranks of a start are not ended before the next one",
+        f"{_LAUNCH}:_end_all",
+        "supervisor.kill()",
+        "pass",
+    ),
+    Planted(
+        "a start reads the boards of the one before",
+        f"{_LAUNCH}.supervision:Supervisor.begin",
+        "board_path(self.folder, rank).unlink(missing_ok=True)",
+        "pass",
+    ),
+    Planted(
+        "the last death that was noted counts as the first one",
+        f"{_LAUNCH}.supervision:Supervisor._noted",
+        "sorted(noted)[:1]",
+        "sorted(noted)[-1:]",
+    ),
+    Planted(
+        "a rank that dies before it has a board leaves no note",
+        "shardwright.runtime.faults.board:note_signal",
+        "if not path.exists():",
+        "if False:",
+    ),
+    Planted(
+        "a rank that is slow counts as one that stands still",
+        f"{_LAUNCH}.supervision:Supervisor.look",
+        "now - seen.moved > self.timeout for",
+        "now - seen.moved > self.timeout / 4 for",
+    ),
+    Planted(
+        "ranks are not asked to end",
+        f"{_LAUNCH}.supervision:Supervisor.ask_to_end",
+        "os.kill(seen.board.pid, signal.SIGTERM)",
+        "pass",
+    ),
+    Planted(
+        "ranks that save are not waited for",
+        f"{_LAUNCH}:_interrupted",
+        "time.monotonic() + grace",
+        "time.monotonic()",
+    ),
+    Planted(
+        "the memory that ranks share stays",
+        f"{_LAUNCH}.supervision:Supervisor.kill",
+        "self._segments.remove()",
+        "pass",
+    ),
+    Planted(
+        "memory of an earlier launcher stays",
+        f"{_LAUNCH}.segments:Segments.remove",
+        "self._note.read_text().split() if self._note.is_file() else []",
+        "self._names",
+    ),
+    Planted(
+        "an interrupted run is started again",
+        f"{_LAUNCH}:_with_restarts",
+        "code == 0 or code == INTERRUPTED",
+        "code == 0",
+    ),
+)
+
 
 def first_seed(planted: Planted, run: Callable[[int], Any], most: int) -> tuple[int, str] | None:
     """Return the first seed that finds a planted bug, and what it says; None if none does."""

@@ -215,7 +215,14 @@ def _clock() -> SimpleNamespace:
 
 
 def _threads() -> SimpleNamespace:
-    return SimpleNamespace(Condition=Condition, Lock=Lock, RLock=RLock, Thread=Thread)
+    return SimpleNamespace(
+        Condition=Condition,
+        Lock=Lock,
+        RLock=RLock,
+        Thread=Thread,
+        current_thread=lambda: world().current,
+        main_thread=lambda: world().current.process.tasks[0],
+    )
 
 
 def _secrets(draw: random.Random) -> SimpleNamespace:

@@ -35,10 +35,12 @@ class StuckError(Exception):
 
 @dataclass(eq=False)
 class Process:
-    """A process: its tasks, and what happens once all of them have ended."""
+    """A process: its tasks, what interrupts the first one, and what happens at the end of all."""
 
     name: str
     is_alive: bool = True
+    is_halted: bool = False
+    interrupts: list[Callable[[], object]] = field(default_factory=list)
     tasks: "list[Task]" = field(default_factory=list)
     buried: list[Callable[[], object]] = field(default_factory=list)
 
@@ -104,6 +106,7 @@ class World:
         self.steps = 0
         self._digest = sha256()
         self._ready: list[Task] = []
+        self._held: list[Task] = []  # of processes that are halted
         self._dying: list[Task] = []
         self._timers: list[tuple[float, int, Task]] = []
         self._count = 0
@@ -146,6 +149,7 @@ class World:
         """End a process at once; where it is the one that runs, at its next step."""
         if not process.is_alive:
             return
+        self.resume(process)
         process.is_alive = False
         self.note(f"{process.name} dies")
         for task in process.tasks:
@@ -153,6 +157,24 @@ class World:
                 self._dying.append(task)
         if not process.tasks:
             self._bury(process)
+
+    def halt(self, process: Process) -> None:
+        """Let none of the tasks of a process go on."""
+        process.is_halted = True
+        self._held += [task for task in self._ready if task.process is process]
+        self._ready = [task for task in self._ready if task.process is not process]
+
+    def resume(self, process: Process) -> None:
+        """Let the tasks of a process go on."""
+        process.is_halted = False
+        self._ready += [task for task in self._held if task.process is process]
+        self._held = [task for task in self._held if task.process is not process]
+
+    def interrupt(self, process: Process, act: Callable[[], object]) -> None:
+        """Let the first task of a process act at its next step, even if it waits."""
+        process.interrupts.append(act)
+        if process.tasks:
+            self.wake(process.tasks[0])
 
     def _bury(self, process: Process) -> None:
         for act in process.buried:
@@ -223,16 +245,20 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        if self.current is not None:
-            self.block(seconds)
+        end = self.now + seconds
+        while self.current is not None and self.block(end - self.now):
+            pass  # it was interrupted
 
     def _check(self, task: Task) -> None:
-        if not task.process.is_alive:
+        process = task.process
+        if not process.is_alive:
             raise Died
+        while process.interrupts and process.tasks[0] is task:
+            process.interrupts.pop(0)()
 
     def _make_ready(self, task: Task) -> None:
         task.timer, task.is_ready = 0, True
-        self._ready.append(task)
+        (self._held if task.process.is_halted else self._ready).append(task)
 
     def _hand_over(self, task: Task) -> None:
         """Let the next task run, and wait until it is the turn of this one again."""

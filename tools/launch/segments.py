@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _MEMORY = Path("/dev/shm")
-_MAPPED = re.compile(rf"{_MEMORY}/(mpich_shm_\w+)")  # as MPICH names what its ranks share
+_PROCESSES = Path("/proc")
+_NAME = r"mpich_shm_\w+"  # as MPICH names what its ranks share
 
 
 class Segments:
@@ -25,9 +26,10 @@ class Segments:
     def look(self, pid: int) -> bool:
         """Note what a process has mapped; return whether it has mapped any segment."""
         try:
-            found = set(_MAPPED.findall(Path(f"/proc/{pid}/maps").read_text()))
+            mapped = (_PROCESSES / str(pid) / "maps").read_text()
         except OSError:  # it has ended, or the system is not Linux
             return False
+        found = set(re.findall(rf"{_MEMORY}/({_NAME})", mapped))
         if not found <= self._names:
             self._names |= found
             self._note.write_text("\n".join(sorted(self._names)))
@@ -36,7 +38,7 @@ class Segments:
     def remove(self) -> None:
         """Remove the segments of this run, or of an earlier one in the same folder."""
         noted = self._note.read_text().split() if self._note.is_file() else []
-        for name in {name for name in noted if _MAPPED.fullmatch(f"{_MEMORY}/{name}")}:
+        for name in {name for name in noted if re.fullmatch(_NAME, name)}:
             with suppress(OSError):  # MPI has removed it
                 os.unlink(_MEMORY / name)
         self._note.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from shardwright.runtime.faults import Board, Phase, board_path
 from shardwright.tools.launch.segments import Segments
 
 MPI_LAUNCHER = -1  # in place of a rank: it has started them all
+_PROCESSES = Path("/proc")
 _SHOWN = 8  # ranks in a sentence
 _GRACE = 5.0  # seconds in which MPI ends all ranks after one has died
 _KILLED = re.compile(r"PID (\d+) RUNNING AT .*\n=\s+EXIT CODE: (\d+)")
@@ -164,7 +165,7 @@ class Supervisor:
             return f"rank {rank} failed {self._when(rank)}: {board.error}"
         gone = own or [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
         gone = [r for r in gone if r not in self._seen or not self._has_ended(r)] or gone
-        if not gone:
+        if not gone or (not own and len(self._seen) < len(self.ranks)):
             return "a process died before it told its rank"
         shown = _ranks(gone[:_SHOWN]) if own else _ranks(gone[:1])
         starting = [r for r, seen in self._seen.items() if seen.board.phase is Phase.STARTING]
@@ -261,7 +262,7 @@ def _parent(pid: int) -> int:
 def _stat(pid: int) -> Sequence[str]:
     """Return what Linux tells of a process: its state, its parent, and more."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return "?", "0"
 

@@ -48,8 +48,8 @@ def _wait(child: int, board: Path) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         moment = time.monotonic_ns()
-        with suppress(OSError):  # it has died before it had a board
-            note_signal(board, -code, moment)
+        with suppress(OSError):  # the launcher has gone with its folder
+            note_signal(board, child, -code, moment)
         if -code != signal.SIGKILL:  # which nobody can handle
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -113,8 +113,9 @@ def test_the_rank_whose_parent_has_noted_its_death_is_named(ranks, tmp_path):
     for child in children:
         child.kill()
         child.wait()
-    note_signal(board_path(tmp_path / "boards", 2), 11, 2_000)  # since the other one has died
-    note_signal(board_path(tmp_path / "boards", 1), 9, 1_000)
+    # Since the other one has died.
+    note_signal(board_path(tmp_path / "boards", 2), children[2].pid, 11, 2_000)
+    note_signal(board_path(tmp_path / "boards", 1), children[1].pid, 9, 1_000)
     log = tmp_path / "log"
     log.write_text(f"=   PID {children[0].pid} RUNNING AT here\n=   EXIT CODE: 9\n")
     assert found.supervisor.fault(log, {MPI_LAUNCHER: 9}) == (
@@ -157,6 +158,19 @@ def test_the_parent_of_a_rank_ends_as_it_does(what, code, noted, tmp_path):
     assert done.returncode == code
     assert Board(path).signal == noted
     assert bool(Board(path).moment) == bool(noted)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a rank has a parent on Linux alone")
+def test_a_rank_that_dies_before_it_has_a_board_is_named(tmp_path):
+    supervisor = Supervisor(tmp_path, [0, 1], 60.0)
+    supervisor.begin()
+    Board(board_path(tmp_path, 0), writes=True)
+    code = CHILD.partition("Board(path")[0] + "os.kill(os.getpid(), 11)"
+    command = [sys.executable, "-c", code, str(board_path(tmp_path, 1))]
+    subprocess.run(command, capture_output=True, check=False)
+    supervisor.look()
+    what = "rank 1 died by signal 11 (SIGSEGV) before its first step"
+    assert supervisor.fault(None, {MPI_LAUNCHER: 11}) == what
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a rank has a parent on Linux alone")
