@@ -117,6 +117,8 @@ launcher (as MPICH's: it names any of the ranks that died) and the steps of rank
         (
             "Where a rank died before it had a board, another one that died of it, or that was "
             "ended, was named as the one that died. Its parent makes the board now.",
+            "Ranks that the launcher had not seen when it was interrupted were not asked to end, "
+            "and were killed after the grace period without having saved.",
         ),
     ),
 )

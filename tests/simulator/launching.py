@@ -308,9 +308,7 @@ class Launch:
         else:
             expected = self.restarts + 1 if starts[-1].struck else len(starts)
             if (code == 0) == starts[-1].struck or len(starts) != expected:
-                self.wrong.append(
-                    f"{len(starts)} starts, {len(struck)} of them bad, end with {code}"
-                )
+                self.wrong.append(f"{len(starts)} starts, {struck} of them bad, end with {code}")
         for start, text in zip(
             starts, (t for t in self.said if "; the logs are" in t), strict=False
         ):

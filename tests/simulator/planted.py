@@ -273,6 +273,12 @@ LAUNCHING = (
         "pass",
     ),
     Planted(
+        "ranks that were not seen before are not asked to end",
+        f"{_LAUNCH}:_interrupted",
+        "supervisor.look()",
+        "pass",
+    ),
+    Planted(
         "ranks that save are not waited for",
         f"{_LAUNCH}:_interrupted",
         "time.monotonic() + grace",

@@ -17,6 +17,8 @@ from typing import Any
 from tests.simulator.world import Died, Process, World
 
 Work = Callable[["Program"], int]
+# What the system itself does to its files, without a step at which another process may go on.
+_mkdir, _rmdir, _unlink = os.mkdir, os.rmdir, os.unlink
 _INIT = 1  # the parent of processes whose own one has ended
 
 
@@ -127,7 +129,7 @@ class System:
         made = Program(self, name, parent, leads=leads, owned=owned)
         self.programs[made.pid] = made
         made.process = self.world.process(name, partial(self._run, made, work))
-        (self.told / str(made.pid)).mkdir()
+        _mkdir(self.told / str(made.pid))
         self._tell(made)
         return made
 
@@ -164,9 +166,9 @@ class System:
         """Forget a process that has ended and that nobody will ask for."""
         if self.programs.pop(program.pid, None) is not None:
             folder = self.told / str(program.pid)
-            for path in list(folder.iterdir()):
-                path.unlink()
-            folder.rmdir()
+            for name in ("stat", "maps"):
+                _unlink(folder / name)
+            _rmdir(folder)
 
     def _tell(self, program: Program) -> None:
         halted, alive = program.process.is_halted, program.is_alive

@@ -383,13 +383,13 @@ def _interrupted(
     printed: int,
 ) -> int:
     """Let the ranks end their step and save; killed by a second interrupt, or after the grace."""
-    supervisor.ask_to_end()
     deadline = time.monotonic() + grace
     try:
         with terminated_as_interrupted():
             while any(process.poll() is None for process in processes.values()):
                 printed = _print_from(path, printed)
                 supervisor.look()
+                supervisor.ask_to_end()
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_PAUSE)

@@ -34,6 +34,7 @@ class _Seen:
     answered: float = 0.0
     lost: float | None = None
     shares: bool = False  # its shared memory is known
+    asked: bool = False  # to end
 
     def __post_init__(self) -> None:
         self.processes = {self.board.pid, _parent(self.board.pid)}  # one of both is MPI's child
@@ -204,9 +205,10 @@ class Supervisor:
         return [f"rank {rank} stands {self.place(rank)}" for rank in self.ranks]
 
     def ask_to_end(self) -> None:
-        """Send every rank of this host the signal to end its step, save and stop."""
+        """Send every rank that was seen the signal to end its step, save and stop; once."""
         for seen in self._seen.values():
-            if _is_running(seen.board) and _is_alive(seen.board.pid):
+            if not seen.asked and _is_running(seen.board) and _is_alive(seen.board.pid):
+                seen.asked = True
                 with suppress(ProcessLookupError):
                     os.kill(seen.board.pid, signal.SIGTERM)
 

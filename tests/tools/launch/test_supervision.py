@@ -105,6 +105,20 @@ def test_a_dead_rank_is_named_with_its_place(ranks, tmp_path):
     )
 
 
+def test_ranks_are_asked_to_end_once_when_they_are_seen(ranks, monkeypatch):
+    found, asked = ranks(2, 60.0), []
+    children = [found.child(rank) for rank in range(2)]
+    found.supervisor.ask_to_end()
+    found.supervisor.look()
+    real = os.kill
+    monkeypatch.setattr(
+        os, "kill", lambda pid, number: asked.append(pid) if number else real(pid, 0)
+    )
+    found.supervisor.ask_to_end()
+    found.supervisor.ask_to_end()
+    assert asked == [child.pid for child in children]
+
+
 def test_the_rank_whose_parent_has_noted_its_death_is_named(ranks, tmp_path):
     found = ranks(3, 60.0)
     children = [found.child(rank) for rank in range(3)]
