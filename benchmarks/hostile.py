@@ -227,7 +227,8 @@ def exported(text: str, target: str, prepared: Path) -> tuple[str, str]:
 def _import_all() -> int:
     """Import every package, run every module, and parse every script that was exported."""
     for path in sorted(Path("out").rglob("*.py")):
-        if path.name == "__init__.py":
+        inner = (path.parent.parent / "__init__.py").exists()
+        if path.name == "__init__.py" and not inner:
             sys.path.insert(0, str(path.parent.parent.resolve()))
             importlib.import_module(path.parent.name)
             importlib.import_module(f"{path.parent.name}.program")

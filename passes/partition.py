@@ -90,7 +90,8 @@ class _Partitioning:
         for node in graph.nodes:
             build.scope = node.scope
             self._emit_operator(node)
-        outputs = tuple(self._returned(name, None).name for name in graph.outputs)
+        whole = {name: self._returned(name, None).name for name in dict.fromkeys(graph.outputs)}
+        outputs = tuple(whole[name] for name in graph.outputs)
         for name, new in graph.updates:
             stored = self.decisions.stored[name]
             build.updates.append((name, self._returned(new, stored).name))
