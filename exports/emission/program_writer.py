@@ -1,13 +1,13 @@
 """The text of ``program.py``: a training step of one rank as Python, an operator a line."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator
+from typing import ClassVar
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.exports.emission.expressions import Expressions
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.writing import Code, code, identifier, lines, listed, prose
+from shardwright.exports.writing import Code, code, fixed, identifier, lines, listed, prose
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.liveness import accumulates, dying_values, loop_of
@@ -62,15 +62,13 @@ def _check(program: Graph, vocabulary: Vocabulary) -> None:
             )
 
 
-class ProgramWriter(ABC):
-    """Writes the program of a plan; a system adds its own head and tables.
+class ProgramWriter:
+    """Writes the program of a plan; a system has its own words, and adds tables.
 
     Parameters
     ----------
     plan : Plan
         A compiled training step.
-    vocabulary : Vocabulary
-        The functions of the system.
 
     Raises
     ------
@@ -80,17 +78,22 @@ class ProgramWriter(ABC):
 
     Attributes
     ----------
+    vocabulary : Vocabulary
+        The functions of the system.
+    head : str
+        The template of docstring and imports.
     trainer : str
         The module of the package that holds the parameters.
     """
 
+    vocabulary: ClassVar[Vocabulary]
+    head: ClassVar[str]
     trainer = "trainer"
 
-    def __init__(self, plan: Plan, vocabulary: Vocabulary) -> None:
-        _check(plan.program, vocabulary)
+    def __init__(self, plan: Plan) -> None:
+        _check(plan.program, self.vocabulary)
         self.plan, self.program = plan, plan.program
-        self.vocabulary = vocabulary
-        self.expressions = Expressions(plan.program, plan.mesh, vocabulary)
+        self.expressions = Expressions(plan.program, plan.mesh, self.vocabulary)
         self._loop = loop_of(self.program)
         self._is_update = {n.name for n in self.program.nodes if n.provenance.phase == "update"}
         later = {
@@ -130,12 +133,9 @@ class ProgramWriter(ABC):
     def text(self) -> Code:
         """Return the module."""
         body = [*self._forward(), _EMPTY, *self._update()]  # which collects the groups
-        head = self.head(summary(self.plan, self.vocabulary.ranks))
+        told = summary(self.plan, self.vocabulary.ranks)
+        head = code(self.head, summary=told, description=fixed(DESCRIPTION))
         return lines([head, *self.tables(), _EMPTY, *body, _EMPTY])
-
-    @abstractmethod
-    def head(self, summary: Code) -> Code:
-        """Return docstring and imports, with a summary of the plan."""
 
     # Tables
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.emission.program_writer import DESCRIPTION, ProgramWriter
+from shardwright.exports.emission.program_writer import ProgramWriter
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.writing import Code, code, fixed
+from shardwright.exports.writing import Code, code
 
 VOCABULARY: Final = Vocabulary(
     "JAX",
@@ -58,12 +57,7 @@ class JaxProgram(ProgramWriter):
         A compiled training step.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, VOCABULARY)
-
-    def head(self, summary: Code) -> Code:
-        """Return docstring and imports."""
-        return code(_HEAD, summary=summary, description=fixed(DESCRIPTION))
+    vocabulary, head = VOCABULARY, _HEAD
 
     def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, and the parameters that have a gradient."""

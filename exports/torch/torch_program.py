@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.roofline import computing_nodes
-from shardwright.exports.emission.program_writer import DESCRIPTION, ProgramWriter, table
+from shardwright.exports.emission.program_writer import ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.placements import placements
-from shardwright.exports.writing import Code, code, fixed, in_parentheses
+from shardwright.exports.writing import Code, code, in_parentheses
 from shardwright.ir.layout import Layout
 
 VOCABULARY: Final = Vocabulary(
@@ -66,12 +65,7 @@ class TorchProgram(ProgramWriter):
         A compiled training step.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, VOCABULARY)
-
-    def head(self, summary: Code) -> Code:
-        """Return docstring and imports."""
-        return code(_HEAD, summary=summary, description=fixed(DESCRIPTION))
+    vocabulary, head = VOCABULARY, _HEAD
 
     def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, placements among them."""

@@ -8,6 +8,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import Parameter, Tensor, nn
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.ops import operations as ops
+from tests.mindspore.cells import Applied
 
 
 @pytest.fixture
@@ -18,15 +19,6 @@ def eight_ranks():
     )
     yield
     ms.reset_auto_parallel_context()
-
-
-class Applied(nn.Cell):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def construct(self, *inputs):
-        return self.function(*inputs)
 
 
 def applied(function, *inputs):

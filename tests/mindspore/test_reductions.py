@@ -6,19 +6,10 @@ import pytest
 import shardwright.mindspore as ms
 from shardwright.communication import world
 from shardwright.ir.errors import ShardwrightError
-from shardwright.mindspore import nn
 from shardwright.mindspore.ops import operations
+from tests.mindspore.cells import Applied
 
 RANDOM = np.random.default_rng(7)
-
-
-class Applied(nn.Cell):
-    def __init__(self, operator):
-        super().__init__()
-        self.operator = operator
-
-    def construct(self, x):
-        return self.operator(x)
 
 
 def on_ranks(operator, x, ranks=8):

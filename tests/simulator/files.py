@@ -19,6 +19,7 @@ from typing import Any
 
 from shardwright.ir.files import aside
 from tests.simulator.disk import Disk, Folder, put
+from tests.simulator.replacing import replaced
 from tests.simulator.world import Died, Process, World
 
 DEATH, POWER, STOP = "death", "power", "stop"
@@ -332,31 +333,25 @@ def _empty(folder: Path) -> None:
 @contextmanager
 def intercepted(files: Files) -> Iterator[Files]:
     """Let all calls in the block go through files of a world."""
-    replaced = {
-        "open": files.open,
-        "close": files.close,
-        "mkdir": files.mkdir,
-        "rename": files.rename,
-        "replace": partial(files.rename, name="replace"),
-        "unlink": files.remove,
-        "remove": partial(files.remove, name="remove"),
-        "rmdir": partial(files.remove, name="rmdir"),
-        "fsync": files.fsync,
-        "chmod": files.chmod,
-        "listdir": files.listdir,
-        "scandir": files.scandir,
+    calls = {
+        (os, "open"): files.open,
+        (os, "close"): files.close,
+        (os, "mkdir"): files.mkdir,
+        (os, "rename"): files.rename,
+        (os, "replace"): partial(files.rename, name="replace"),
+        (os, "unlink"): files.remove,
+        (os, "remove"): partial(files.remove, name="remove"),
+        (os, "rmdir"): partial(files.remove, name="rmdir"),
+        (os, "fsync"): files.fsync,
+        (os, "chmod"): files.chmod,
+        (os, "listdir"): files.listdir,
+        (os, "scandir"): files.scandir,
+        (fcntl, "flock"): files.flock,
+        (io, "open"): files.open_file,
+        (aside, "_exchanged"): files.exchanged,
     }
-    for name, function in replaced.items():
-        setattr(os, name, function)
-    fcntl.flock, io.open = files.flock, files.open_file  # type: ignore[assignment]
-    aside._exchanged = files.exchanged
-    try:
+    with replaced(calls):
         yield files
-    finally:
-        for name in replaced:
-            setattr(os, name, _REAL[name])
-        fcntl.flock, io.open = _REAL["flock"], _REAL["io"]  # type: ignore[assignment]
-        aside._exchanged = _REAL["exchanged"]
 
 
 ERRORS = (errno.ENOSPC, errno.EIO)

@@ -20,6 +20,7 @@ from shardwright.tools import launch
 from shardwright.tools.launch import segments, supervision, watcher
 from shardwright.tools.main import INTERRUPTED
 from tests.simulator.files import Files, intercepted
+from tests.simulator.replacing import replaced
 from tests.simulator.storage import Outcome, folder_in_memory
 from tests.simulator.system import Program, System, Work
 from tests.simulator.threads import Condition, entered
@@ -361,15 +362,8 @@ def _watched(run: Launch) -> Iterator[None]:
         (segments, "_PROCESSES"): run.system.told,
         (supervision, "_PROCESSES"): run.system.told,
     }
-    real = {(module, name): getattr(module, name) for module, name in own}
-    try:
-        for (module, name), value in own.items():
-            setattr(module, name, value)
-        with run.system.entered():
-            yield
-    finally:
-        for (module, name), value in real.items():
-            setattr(module, name, value)
+    with replaced(own), run.system.entered():
+        yield
 
 
 def launching(seed: int) -> Outcome:
@@ -382,15 +376,10 @@ def launching(seed: int) -> Outcome:
         ranks = tuple(range(count)) if by_mpi else tuple(range(count, 2 * count))
         run = Launch(world, logs, by_mpi, ranks, draw.randrange(3))
         run.system = System(world, folder.parent, run.started)
-        with _watched(run), intercepted(Files(world, folder)):
-            try:
-                world.process("supervisor", run.supervise)
-                world.run()
-            except Exception as error:
-                run.wrong.append(f"{type(error).__name__}: {error}")
-            finally:
-                with suppress(Exception):
-                    world.end()
+        files = Files(world, folder)
+        with _watched(run), intercepted(files), world.to_its_end(run.wrong):
+            world.process("supervisor", run.supervise)
+            world.run()
         run.wrong += world.errors
         kind = "by MPI" if by_mpi else "on one of two hosts"
         return Outcome(kind, tuple(run.wrong), world.digest, ())

@@ -7,7 +7,7 @@ checkpoints, their lease and their rotation are those of the product.
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from shardwright.runtime.checkpoints import (
     writing,
 )
 from tests.simulator.files import DEATH, STOP, Fault, Files, intercepted
+from tests.simulator.replacing import replaced
 from tests.simulator.storage import PROGRAM, Outcome, folder_in_memory, state_of
 from tests.simulator.threads import Condition, entered
 from tests.simulator.world import Process, World
@@ -189,32 +190,31 @@ class Run:
 @contextmanager
 def _watched(run: Run) -> Iterator[None]:
     """Tell a run what the product does with checkpoints."""
-    real = {
-        (runs, "take"): runs.take,
-        (writing, "commit"): writing.commit,
-        (writing, "_remove"): writing._remove,
-        (runs, "_new_start"): runs._new_start,
-    }
+    real_take, real_commit, real_remove = runs.take, writing.commit, writing._remove
 
     def take(folder: Path, start: lease.Start) -> None:
-        real[runs, "take"](folder, start)
+        real_take(folder, start)
         run.taken(run.own_start())
 
     def commit(path: Path, target: Path) -> None:
         run.changes(run.own_start(), f"completes {target.name}")
-        real[writing, "commit"](path, target)
+        real_commit(path, target)
 
     def remove(path: Path, name: str) -> None:
         run.changes(run.own_start(), f"removes {path.name}")
-        real[writing, "_remove"](path, name)
+        real_remove(path, name)
 
-    runs.take, writing.commit, writing._remove = take, commit, remove
-    runs._new_start = lambda attempt: lease.Start(attempt, "launcher", run.own_start())
-    try:
+    def new_start(attempt: int) -> lease.Start:
+        return lease.Start(attempt, "launcher", run.own_start())
+
+    own = {
+        (runs, "take"): take,
+        (writing, "commit"): commit,
+        (writing, "_remove"): remove,
+        (runs, "_new_start"): new_start,
+    }
+    with replaced(own):
         yield
-    finally:
-        for (module, name), function in real.items():
-            setattr(module, name, function)
 
 
 def _check_end(run: Run) -> None:
@@ -246,18 +246,12 @@ def ownership(seed: int) -> Outcome:
     with folder_in_memory() as folder, entered(seed) as world:
         files = Files(world, folder)
         run = Run(world, files)
-        with intercepted(files), _watched(run):
-            try:
-                world.process("launcher", partial(run.launch, faults=True))
-                world.run()
-                world.process("launcher", partial(run.launch, faults=False))
-                world.run()
-                _check_end(run)
-            except Exception as error:
-                run.wrong.append(f"{type(error).__name__}: {error}")
-            finally:
-                with suppress(Exception):
-                    world.end()
+        with intercepted(files), _watched(run), world.to_its_end(run.wrong):
+            world.process("launcher", partial(run.launch, faults=True))
+            world.run()
+            world.process("launcher", partial(run.launch, faults=False))
+            world.run()
+            _check_end(run)
         run.wrong += world.errors
         kind = f"{max(run.starts) - 1} starts before the last"
         return Outcome(kind, tuple(run.wrong), world.digest, tuple(run.refused))

@@ -27,6 +27,7 @@ from shardwright.server.store import Task
 from shardwright.server.tables import Table
 from tests.simulator.files import DEATH, Fault, Files, intercepted
 from tests.simulator.network import Faults, Network
+from tests.simulator.replacing import replaced
 from tests.simulator.storage import Outcome, folder_in_memory
 from tests.simulator.threads import entered
 from tests.simulator.world import Process, World
@@ -276,20 +277,14 @@ class Run:
 @contextmanager
 def _product_in(run: Run, network: Network) -> Iterator[None]:
     """Let the product call over the network, and tell this run what it says."""
-    replaced = {
+    own = {
         (transport, "grpc"): lambda: network.grpc,
         (roles, "_own_host"): lambda roles: "127.0.0.1",
         (roles, "say"): lambda line: run.world.note(line),
         (roles, "note_deaths"): lambda members: setattr(run, "members", members),
     }
-    before = {key: getattr(*key) for key in replaced}
-    for (module, name), value in replaced.items():
-        setattr(module, name, value)
-    try:
+    with replaced(own):
         yield
-    finally:
-        for (module, name), value in before.items():
-            setattr(module, name, value)
 
 
 def _run(shape: Shape, seed: int, victims: int, *, faults: bool) -> tuple[Run, list[str], str]:

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from hashlib import sha256
@@ -414,17 +414,11 @@ def storage(seed: int) -> Outcome:
         files = Files(world, folder)
         kind = world.draw.choice(KINDS)
         case = Case(world, files, kind)
-        with intercepted(files):
-            try:
-                for _ in range(world.draw.randrange(1, 4)):
-                    case.turn(faults=True)
-                    if case.wrong:
-                        break
-                else:
-                    case.end()
-            except Exception as error:
-                case.wrong.append(f"{type(error).__name__}: {error}")
-            finally:
-                with suppress(Exception):
-                    world.end()
+        with intercepted(files), world.to_its_end(case.wrong):
+            for _ in range(world.draw.randrange(1, 4)):
+                case.turn(faults=True)
+                if case.wrong:
+                    break
+            else:
+                case.end()
         return Outcome(kind.name, tuple(case.wrong), world.digest, tuple(case.events))

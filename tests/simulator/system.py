@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tests.simulator.replacing import replaced
 from tests.simulator.world import Died, Process, World
 
 Work = Callable[["Program"], int]
@@ -53,7 +54,6 @@ class Program:
         self.returncode: int | None = None
         self.mapped: set[str] = set()
         self.process: Process
-        self._is_reaped = False
 
     @property
     def is_alive(self) -> bool:
@@ -61,8 +61,7 @@ class Program:
 
     def poll(self) -> int | None:
         self.system.world.step()
-        if not self.is_alive and not self._is_reaped:
-            self._is_reaped = True
+        if not self.is_alive:
             self.system.forget(self)
         return self.returncode
 
@@ -163,7 +162,7 @@ class System:
             self._tell(program)
 
     def forget(self, program: Program) -> None:
-        """Forget a process that has ended and that nobody will ask for."""
+        """Forget a process that has ended, once nobody will ask for it any more."""
         if self.programs.pop(program.pid, None) is not None:
             folder = self.told / str(program.pid)
             for name in ("stat", "maps"):
@@ -289,11 +288,5 @@ class System:
             (signal, "getsignal"): self._handler,
             (subprocess, "Popen"): self._popen,
         }
-        real = {(module, name): getattr(module, name) for module, name in own}
-        try:
-            for (module, name), function in own.items():
-                setattr(module, name, function)
+        with replaced(own):
             yield
-        finally:
-            for (module, name), function in real.items():
-                setattr(module, name, function)

@@ -16,6 +16,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from tests.simulator.replacing import replaced
 from tests.simulator.world import Task, World
 
 _PACKAGE = "shardwright."
@@ -264,14 +265,11 @@ def entered(seed: int) -> Iterator[World]:
     stand_ins |= {
         id(getattr(secrets, name)): drawn for name, drawn in vars(_secrets(made.draw)).items()
     }
-    replaced = _names(len(sys.modules))
-    for module, name, value in replaced:
-        setattr(module, name, stand_ins[id(value)])
-    _WORLD.append(made)
-    try:
-        yield made
-    finally:
-        made.end()
-        _WORLD.pop()
-        for module, name, value in replaced:
-            setattr(module, name, value)
+    names = _names(len(sys.modules))
+    with replaced({(module, name): stand_ins[id(value)] for module, name, value in names}):
+        _WORLD.append(made)
+        try:
+            yield made
+        finally:
+            made.end()
+            _WORLD.pop()

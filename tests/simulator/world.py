@@ -8,7 +8,8 @@ tasks ends at the next step by `Died`.
 import heapq
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -202,6 +203,17 @@ class World:
         if self._dying:
             self.steps = 0
             self.run()
+
+    @contextmanager
+    def to_its_end(self, wrong: list[str]) -> Iterator[None]:
+        """Add what the block raises to what is wrong, and end all processes after it."""
+        try:
+            yield
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+        finally:
+            with suppress(Exception):
+                self.end()
 
     # Steps
 

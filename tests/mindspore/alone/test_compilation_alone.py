@@ -10,6 +10,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import Parameter, Tensor, nn
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.ops import composite, operations
+from tests.mindspore.cells import ones
 
 SPLIT, WHOLE = ((8, 1), (8, 1)), ((1, 1), (1, 1))
 
@@ -47,10 +48,6 @@ class Gradients(nn.Cell):
         operation = composite.GradOperation(**self.how)
         weights = (self.weights,) if self.how.get("get_by_list") else ()
         return operation(self.network, *weights)(x, y)
-
-
-def ones(*shape, dtype=ms.float32):
-    return Tensor(np.ones(shape), dtype=dtype)
 
 
 def compiled(net, *inputs):

@@ -1,11 +1,10 @@
 """What is listed of a program that was compiled alone, and the settings that decide it."""
 
-import numpy as np
 import pytest
 
 import shardwright.mindspore as ms
 from shardwright.ir.errors import ShardwrightError
-from shardwright.mindspore import Parameter, Tensor, nn, ops
+from shardwright.mindspore import Parameter, nn, ops
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
 from shardwright.mindspore.nn import TrainOneStepCell
@@ -17,6 +16,7 @@ from shardwright.mindspore.parallel._cost_model_context import (
     reset_cost_model_context,
     set_cost_model_context,
 )
+from tests.mindspore.cells import Applied, ones
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +28,6 @@ def eight_ranks(monkeypatch):
     )
     yield
     ms.reset_auto_parallel_context()
-
-
-def ones(*shape, dtype="float32"):
-    return Tensor(np.ones(shape), dtype)
 
 
 class Products(nn.Cell):
@@ -210,15 +206,6 @@ def test_results_that_ranks_cannot_have_equal_parts_of_are_whole():
     _cell_graph_executor.compile(network, ones(8, 16))
     listed = _cell_graph_executor._get_shard_strategy(network)
     assert next(counts for name, counts in listed.items() if "VirtualOutput" in name) == [[1, 1]]
-
-
-class Applied(nn.Cell):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def construct(self, *inputs):
-        return self.function(*inputs)
 
 
 def listed(network, *inputs):

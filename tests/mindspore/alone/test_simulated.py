@@ -9,6 +9,7 @@ from shardwright.mindspore import Parameter, Tensor, nn
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.ops import operations
 from shardwright.mindspore.train import Model
+from tests.mindspore.cells import Applied, ones
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +23,6 @@ def sixteen_ranks(monkeypatch):
     ms.reset_auto_parallel_context()
 
 
-def ones(*shape, dtype="float32"):
-    return Tensor(np.ones(shape), dtype)
-
-
 class Product(nn.Cell):
     def __init__(self, strategy=None):
         super().__init__()
@@ -34,15 +31,6 @@ class Product(nn.Cell):
 
     def construct(self, x):
         return self.matmul(x, self.weight)
-
-
-class Applied(nn.Cell):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def construct(self, *inputs):
-        return self.function(*inputs)
 
 
 def program(function, *inputs):
