@@ -1,5 +1,6 @@
 """The text of ``program.py``: a training step of one rank as Python, an operator a line."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import ClassVar
 
@@ -62,7 +63,7 @@ def _check(program: Graph, vocabulary: Vocabulary) -> None:
             )
 
 
-class ProgramWriter:
+class ProgramWriter(ABC):
     """Writes the program of a plan; a system has its own words, and adds tables.
 
     Parameters
@@ -80,14 +81,11 @@ class ProgramWriter:
     ----------
     vocabulary : Vocabulary
         The functions of the system.
-    head : str
-        The template of docstring and imports.
     trainer : str
         The module of the package that holds the parameters.
     """
 
     vocabulary: ClassVar[Vocabulary]
-    head: ClassVar[str]
     trainer = "trainer"
 
     def __init__(self, plan: Plan) -> None:
@@ -134,8 +132,12 @@ class ProgramWriter:
         """Return the module."""
         body = [*self._forward(), _EMPTY, *self._update()]  # which collects the groups
         told = summary(self.plan, self.vocabulary.ranks)
-        head = code(self.head, summary=told, description=fixed(DESCRIPTION))
+        head = self.head(told, fixed(DESCRIPTION))
         return lines([head, *self.tables(), _EMPTY, *body, _EMPTY])
+
+    @abstractmethod
+    def head(self, told: Code, description: Code) -> Code:
+        """Return docstring and imports: a sentence on the plan, and how the file is read."""
 
     # Tables
 

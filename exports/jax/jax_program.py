@@ -57,7 +57,11 @@ class JaxProgram(ProgramWriter):
         A compiled training step.
     """
 
-    vocabulary, head = VOCABULARY, _HEAD
+    vocabulary = VOCABULARY
+
+    def head(self, told: Code, description: Code) -> Code:
+        """Return docstring and imports: a sentence on the plan, and how the file is read."""
+        return code(_HEAD, summary=told, description=description)
 
     def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, and the parameters that have a gradient."""
