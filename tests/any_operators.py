@@ -14,6 +14,8 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Example, operator_class, operator_names
+from shardwright.operators.linear.decompositions import Decomposition
+from shardwright.operators.linear.matrices import OfSquare
 from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.verify import verify
 
@@ -101,7 +103,8 @@ class _Writer:
         """Call an operator as in one of its examples."""
         examples = operator_class(name).examples
         example = examples[int(self.random.integers(len(examples)))]
-        operands = [self.operand(example, i) for i in range(len(example.operands))]
+        is_of_rows = issubclass(operator_class(name), Decomposition | OfSquare)
+        operands = [self.operand(example, i, is_of_rows) for i in range(len(example.operands))]
         attributes = {
             key: "float32" if value == "float64" else value
             for key, value in example.attributes.items()
@@ -115,11 +118,18 @@ class _Writer:
         pool = pools[int(self.random.choice(3, p=[0.35, 0.4, 0.25]))]
         return pool[int(self.random.integers(len(pool)))]
 
-    def operand(self, example: Example, position: int) -> Value:
-        """Return a value of the type and in the range that an example has."""
+    def operand(self, example: Example, position: int, is_of_rows: bool = False) -> Value:
+        """Return a value of the type and in the range that an example has.
+
+        Where operands are matrices whose gradient is NaN if two rows are equal, `is_of_rows`, they
+        are computed from parameters of their own: repeated elements would make rows equal.
+        """
         kind, _ = parse_type(example.operands[position])
-        given = self.some()
-        shaped = self.to_shape(self.to_dtype(given, "float32"), kind.shape)
+        if is_of_rows and kind.is_float:
+            matrix = Value(f"rows{len(self.build.parameters)}", TensorType("float32", kind.shape))
+            shaped = self.build.parameter(matrix, {"initializer": "normal(1.0)"})
+        else:
+            shaped = self.to_shape(self.to_dtype(self.some(), "float32"), kind.shape)
         if kind.dtype == "bool":
             return self.build.emit("cast", self.build.emit("sign", shaped), dtype="bool")
         low, high = example.ranges.get(position, (-2.0, 2.0) if kind.is_float else (0, 3))

@@ -56,6 +56,7 @@ from shardwright.runtime.agreement import from_first, gathered
 from shardwright.verification.rounding import Rounding, policy_rounding
 
 _EXACT = "float64"
+_UNDEFINED = "it has NaN on one device, which nothing is equal to: compare with other values"
 Item = TypeVar("Item")
 
 
@@ -310,7 +311,10 @@ def _compare_step(
     values = {name: {**expected.values, **updated.values}[name] for name in names}
     scales = _scales(values, {**expected.rounding, **updated.rounding}, state)
     known = {n: array for n, array in whole.items() if n in names and n not in reasons}
-    return _described(compare(values, known, EQUAL, scales), reasons, found), following
+    result = compare(values, known, EQUAL, scales)
+    without = {name for name, array in values.items() if np.isnan(array).any()}
+    reasons = dict.fromkeys(without, _UNDEFINED) | reasons
+    return _described(result, reasons, found), following
 
 
 def _scales(

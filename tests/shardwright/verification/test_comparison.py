@@ -75,6 +75,20 @@ def test_gradients_that_are_mathematically_zero_are_no_difference(network, how):
     assert (result.equal, result.first_difference, result.reason) == (True, None, None)
 
 
+def test_gradients_that_are_no_numbers_on_one_device_are_said_to_be():
+    """The gradient of the triangular factors of a matrix with equal rows divides by zero."""
+    build = Builder()
+    row = build.parameter(Value("w", TensorType("float32", (3,))), {"initializer": "ones"})
+    matrix = build.emit("tile", build.emit("reshape", row, shape=(1, 3)), multiples=(3, 1))
+    factors = build.emit("lu", matrix)
+    loss = build.emit("reduce_sum", build.emit("mul", factors, factors))
+    result = sw.verify(sw.compile(Definition(build.graph("g", (loss.name,)), ()), 2, cluster="cpu"))
+    assert (result.equal, result.first_difference) == (False, "w.grad")
+    assert result.reason == (
+        "it has NaN on one device, which nothing is equal to: compare with other values"
+    )
+
+
 def test_a_loss_that_is_mathematically_zero_is_no_difference():
     """The mean of what a normalization over the row leaves."""
     build = Builder()
