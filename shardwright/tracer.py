@@ -22,6 +22,7 @@ from shardwright.ir.provenance import ParameterRole
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array, SplitCounts
+from shardwright.operators.models.loss_scale import LossScale
 from shardwright.operators.models.optimizer import Optimizer
 
 _PACKAGE, _LIBRARY = Path(__file__).parent, Path(os.__file__).parent
@@ -71,6 +72,7 @@ class Tracer(Builder):
         self.gradients_mean = False
         self.micro_batches = 1  # of the cell that is traced
         self.loss_scale = 1.0  # of the optimizer
+        self.managed_scale: LossScale | None = None  # of a training step
         self._gradient_factor = 1.0
         self._updated: dict[int, str | None] | None = None
         self._scopes = scopes
@@ -311,6 +313,18 @@ class Tracer(Builder):
             )
         self.gradients_mean = True
         self.scale_gradients(1.0 if mean else float(self.world * get_batch_parts()))
+
+    def manage_loss_scale(self, scale: LossScale) -> None:
+        """Multiply the loss in backward by a scale that may follow overflows.
+
+        Raises
+        ------
+        ModelError
+            If the step has one already.
+        """
+        if self.managed_scale is not None:
+            raise ModelError("the loss is scaled twice, a training step has one loss scale")
+        self.managed_scale = scale
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients by a number."""

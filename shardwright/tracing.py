@@ -221,9 +221,17 @@ def _scale(tracer: Tracer, scale: LossScale) -> LossScale:
     Raises
     ------
     ModelError
-        If a loss scale manager has another one than the optimizer.
+        If a loss scale manager has another one than the optimizer or the training step.
     """
-    own = tracer.loss_scale
+    own, managed = tracer.loss_scale, tracer.managed_scale
+    if managed is not None:
+        if scale not in (1, managed):
+            raise ModelError(
+                f"the training step has the loss scale `{managed}`, and the loss scale manager "
+                f"`{scale}`",
+                hint="leave out the manager: the step multiplies and divides",
+            )
+        scale = managed
     if own == 1:
         return scale
     if scale not in (1, own):

@@ -72,6 +72,21 @@ class Step:
             return Tensor(np.float32(self._served_by(arrays).step(arrays)))
         return self._sessions.session(arrays, lambda: self._begin(arrays))(arrays)
 
+    def read(self, name: str) -> Array:
+        """Return a state of the program that ran last.
+
+        Raises
+        ------
+        OptionError
+            If there is none in this process: parameters are on servers.
+        """
+        if self._sessions.current is None:
+            raise OptionError(
+                f"`{name}` is wanted of a step whose parameters are on servers",
+                hint="train without servers, or without a loss scale that follows overflows",
+            )
+        return self._sessions.current.session.read(name)
+
     def _begin(self, arrays: list[Array]) -> Running:
         return Running(self.function, arrays, options_of_context(self.function), get_seed() or 0)
 

@@ -34,7 +34,9 @@ from shardwright.mindspore.nn.optimizers import (
 )
 from shardwright.mindspore.nn.steps import (
     DynamicLossScaleUpdateCell,
+    FixedLossScaleUpdateCell,
     TrainOneStepCell,
+    TrainOneStepWithLossScaleCell,
     WithEvalCell,
     WithLossCell,
 )
@@ -158,6 +160,7 @@ __all__ = [
     "ExponentialDecayLR",
     "Fbeta",
     "FeedForward",
+    "FixedLossScaleUpdateCell",
     "Flatten",
     "GRUCell",
     "GatedFeedForward",
@@ -217,6 +220,7 @@ __all__ = [
     "Top5CategoricalAccuracy",
     "TopKCategoricalAccuracy",
     "TrainOneStepCell",
+    "TrainOneStepWithLossScaleCell",
     "TransformerLayer",
     "VirtualDatasetCellTriple",
     "WarmUpLR",

@@ -1,18 +1,30 @@
 """Cells of training and evaluation: a network with its loss, a step, an evaluation."""
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from shardwright.ir.values import check_flag, wrong_value
 from shardwright.mindspore.gradients import value_and_grad
 from shardwright.mindspore.steps import Step
 from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
-from shardwright.operators.models.loss_scale import SCALES
+from shardwright.operators.models.loss_scale import (
+    GOOD_STEPS,
+    LOSS_SCALE,
+    SCALES,
+    DynamicLossScale,
+)
 from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer, is_tracing
 from shardwright.tracing import Network
 from shardwright.tracing import WithLossCell as OwnWithLossCell
-from shardwright.train import DynamicLossScaleManager
+from shardwright.train import DynamicLossScaleManager, FixedLossScaleManager
+
+# Steps before a scale with the factor 1 grows, which has no effect: fewer than a training has would
+# make the count of steps without an overflow begin anew, more do not change anything.
+_WITHOUT_END = 2**62
 
 
 class WithLossCell(OwnWithLossCell):
@@ -114,7 +126,7 @@ class WithEvalCell(Cell):
 
 
 class DynamicLossScaleUpdateCell(DynamicLossScaleManager):
-    """A loss scale that follows overflows; `Model` takes it as its ``loss_scale_manager``.
+    """A loss scale that follows overflows, for `TrainOneStepWithLossScaleCell` and `Model`.
 
     Parameters
     ----------
@@ -130,11 +142,76 @@ class DynamicLossScaleUpdateCell(DynamicLossScaleManager):
         super().__init__(loss_scale_value, scale_factor, scale_window)
 
 
-class _TrainPipelineWithLossScaleCell(TrainOneStepCell):
-    """Refused with a scale: a model scales the loss, and trains what returns it."""
+class FixedLossScaleUpdateCell(FixedLossScaleManager):
+    """A constant loss scale, with which steps that overflow are skipped.
+
+    Parameters
+    ----------
+    loss_scale_value : float
+        The factor.
+    """
+
+    def __init__(self, loss_scale_value: float) -> None:
+        super().__init__(loss_scale_value, drop_overflow_update=True)
+
+    @property
+    def rule(self) -> DynamicLossScale:
+        """The scale, which stays as it is."""
+        return DynamicLossScale(self.loss_scale, factor=1.0, window=_WITHOUT_END)
+
+
+class TrainOneStepWithLossScaleCell(TrainOneStepCell):
+    """A training step with a scaled loss, which is skipped where gradients overflow.
+
+    A call returns the loss, whether gradients overflowed, and the scale that the step had. Within a
+    trace, as in a `Model`, it returns the loss.
+
+    Parameters
+    ----------
+    network : Cell
+        Returns the loss.
+    optimizer : Optimizer
+        Updates the parameters.
+    scale_sense : DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, Tensor or number
+        The scale; one number stays as it is.
+    """
 
     def __init__(self, network: Network, optimizer: Optimizer, scale_sense: Any) -> None:
-        expected = "1: give it to `Model` as its `loss_scale_manager`, with network and optimizer"
-        if scale_sense != 1:
-            raise wrong_value("scale_sense", scale_sense, expected)
         super().__init__(network, optimizer)
+        if not isinstance(scale_sense, DynamicLossScaleManager | FixedLossScaleUpdateCell):
+            scale_sense = FixedLossScaleUpdateCell(_number(scale_sense))
+        rule = scale_sense.rule
+        self.scale = rule if rule.factor > 1 else replace(rule, window=_WITHOUT_END)
+        self._before = (rule.initial, 0)
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        """Return the loss; the compiler scales it, and guards the optimizer."""
+        current_tracer().manage_loss_scale(self.scale)
+        return super().construct(*inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Train a step on a batch; within a trace, apply the cell."""
+        loss = super().__call__(*inputs)
+        if is_tracing():
+            return loss
+        scale, good = self._before
+        self._before = (self._step.read(LOSS_SCALE).item(), self._step.read(GOOD_STEPS).item())
+        return loss, Tensor(np.asarray(self._skipped(scale, good))), Tensor(np.float32(scale))
+
+    def _skipped(self, scale: float, good: int) -> bool:
+        """Return whether the step after a scale and a number of good steps overflowed."""
+        after, count = self._before
+        if count:
+            return False
+        return good + 1 < self.scale.window or after < scale or after == scale <= 1.0
+
+
+def _number(scale: Any) -> float:
+    """Return a scale that is a number, or a tensor of one."""
+    if isinstance(scale, Tensor) and scale.size == 1:
+        return float(scale.asnumpy().item())
+    SCALES.check("scale_sense", scale)
+    return float(scale)
+
+
+_TrainPipelineWithLossScaleCell = TrainOneStepWithLossScaleCell
