@@ -20,7 +20,7 @@ fast:  ## the tests of the lower layers, in seconds
 test:  ## all tests
 	$(bin)/python -m pytest -q -n auto --dist worksteal
 
-docs:  ## what pages show is what is printed, then the site
+docs:  ## code of pages runs and prints what they show, then the site
 	$(bin)/python docs/screens.py
 	$(bin)/sphinx-build -q -W -c docs/site . build/site
 

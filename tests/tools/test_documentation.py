@@ -141,21 +141,3 @@ def test_the_cluster_in_the_documents_is_one(tmp_path):
     file = tmp_path / "my_cluster.yaml"
     file.write_text(block("docs/clusters.md", "yaml"))
     assert Cluster.load(file).size == 8
-
-
-def test_the_tutorial_prints_what_it_says(capsys):
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == text.count("```python")
-    names = {}
-    for code, expected in blocks:
-        exec(code, names)
-        assert capsys.readouterr().out == expected
-
-
-def test_the_script_in_the_readme_runs(capsys):
-    script = block("README.md", "python\nimport shardwright as sw")
-    exec("import shardwright as sw\n" + script.replace("steps=10", "steps=2"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "True"
-    assert len(lines) == 4

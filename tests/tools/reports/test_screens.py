@@ -1,6 +1,7 @@
 """The script that makes the screens of the documents."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ SCRIPT = Path(__file__).parents[3] / "docs" / "screens.py"
 def screens():
     """Return the script as a module."""
     spec = importlib.util.spec_from_file_location("screens", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["screens"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -53,3 +54,87 @@ def test_a_screen_that_is_not_as_printed_is_told(screens, tmp_path, capsys, monk
     assert screens.main(["--write", str(page)]) == 0
     assert "    shardwright: there is no such plan (in nowhere)" in page.read_text()
     assert screens.main([str(page)]) == 0
+
+
+PAGE = """# A page
+
+<!-- first: sizes = [3, 4] -->
+```python
+total = sum(sizes)
+print(total)
+```
+
+```text
+7
+```
+
+```ir
+# small.ir
+graph small {
+  input x: f32[4]
+  return x
+}
+```
+
+<!-- not run: there is no such thing -->
+```sh
+command-that-is-not-there
+```
+
+```
+$ shardwright opt small.ir --passes canonicalize
+graph small {
+...
+}
+```
+
+<!-- needs: no_such_module -->
+<!-- heavy: it would take long -->
+```python
+import no_such_module
+```
+"""
+
+
+@pytest.fixture
+def ran(screens, tmp_path, monkeypatch):
+    """Return a function that tells what is wrong in a page."""
+    monkeypatch.chdir(tmp_path)
+    return lambda text, is_heavy=False: screens.problems(text, is_heavy)
+
+
+def test_code_of_a_page_runs(ran):
+    assert ran(PAGE) == []
+    assert ran(PAGE, is_heavy=True) == []  # the module is still not there
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("\n7\n", "\n8\n", "`the block` prints\n7\n"),
+        ("sum(sizes)", "sum(size)", "NameError: name 'size' is not defined"),
+        ("graph small {\n...", "graph large {\n...", "but the page shows\ngraph large {"),
+        ("<!-- not run: there is no such thing -->\n", "", "ends with exit code 127"),
+        ("--passes canonicalize\ngraph small {\n...\n}", "--passes none", "exit code 2"),
+        ("<!-- needs: no_such_module -->\n", "", ""),  # heavy, so left out
+    ],
+)
+def test_what_is_wrong_in_a_page_is_told(ran, old, new, told):
+    assert PAGE.count(old) == 1
+    problems = ran(PAGE.replace(old, new))
+    assert len(problems) == bool(told)
+    assert told in "".join(problems)
+
+
+def test_what_is_left_out_says_why(screens):
+    blocks = screens.fences(PAGE)
+    assert [b.left_out(False) for b in blocks if b.is_code and b.left_out(False)] == [
+        "there is no such thing",
+        "heavy: it would take long",
+    ]
+    assert blocks[-1].left_out(True) == "needs no_such_module"
+
+
+def test_an_unknown_comment_is_refused(screens):
+    with pytest.raises(ValueError, match="unknown comment before a block: `not runn`"):
+        screens.fences("<!-- not runn: x -->\n```python\n1\n```\n")
