@@ -75,6 +75,17 @@ class Tasks:
         found = self.durations or [task.seconds for task in self.tasks]
         return np.array(found, np.float64)
 
+    @cached_property
+    def busy(self) -> tuple[float, float]:
+        """The seconds of computation, and of all tasks."""
+        return _busy(self.tasks)
+
+    @cached_property
+    def busy_in_second_pass(self) -> tuple[float, float]:
+        """The same of the second pass over micro-batches alone, as in any but the first."""
+        pairs = zip(self.tasks, self.order, strict=True)
+        return _busy([task for task, (_, number) in pairs if number == 1])
+
     def lasting(self, seconds: Sequence[float]) -> "Tasks":
         """Return the tasks with other durations, those of the nodes of the program."""
         durations = [seconds[position] for position, _ in self.order]
@@ -87,6 +98,10 @@ class Tasks:
         """Bytes that would be early or late if everything were, in one pass over micro-batches."""
         pairs = zip(self.tasks, self.order, strict=True)
         return sum(task.nbytes for task, (_, number) in pairs if number == 0)
+
+
+def _busy(tasks: Sequence[Task]) -> tuple[float, float]:
+    return sum(task.computing for task in tasks), sum(task.seconds for task in tasks)
 
 
 class TaskMaker:

@@ -392,12 +392,8 @@ class _Execution:
 
     def _busy(self, skipped: _Skipped) -> tuple[float, float]:
         """Return the seconds of computation, and of all nodes."""
-        pairs = zip(self.tasks.tasks, self.tasks.order, strict=True)
-        once = [task for task, (_, number) in pairs if number == 1] if skipped.count else []
-        compute = sum(task.computing for task in self.tasks.tasks)
-        compute += skipped.count * sum(task.computing for task in once)
-        total = sum(task.seconds for task in self.tasks.tasks)
-        return compute, total + skipped.count * sum(task.seconds for task in once)
+        (compute, total), once = self.tasks.busy, self.tasks.busy_in_second_pass
+        return compute + skipped.count * once[0], total + skipped.count * once[1]
 
     def _record(self, skipped: _Skipped) -> Record:
         events = tuple(self._events())

@@ -17,7 +17,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.planner import move_seconds
 from shardwright.cost_model.roofline import value_bytes
-from shardwright.cost_model.schedule import schedule
+from shardwright.cost_model.schedule import Scheduler
 from shardwright.cost_model.streams import Task
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.schedules import Segment
@@ -148,8 +148,9 @@ class SegmentTimes:
 
     pipeline: Pipeline
     cluster: AnyCluster
-    _known: dict[tuple[tuple[Task, ...], float], tuple[float, ...]] = field(default_factory=dict)
-    _tasks: dict[tuple[int, tuple[Run, ...]], tuple[Task, ...]] = field(default_factory=dict)
+    _starts: dict[tuple[int, float], tuple[float, ...]] = field(default_factory=dict)
+    _equal: dict[tuple[Task, ...], Scheduler] = field(default_factory=dict)
+    _of_runs: dict[tuple[int, tuple[Run, ...]], Scheduler] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.pipeline.graph
@@ -164,7 +165,7 @@ class SegmentTimes:
     def deferrable_bytes(self) -> float:
         """Bytes that would be early or late if everything were, in the largest segment."""
         tasks = (
-            self._tasks_of(runs, group.group)
+            self._scheduler_of(runs, group.group).tasks
             for group in self.pipeline.groups
             for runs in _all(group)
         )
@@ -187,12 +188,12 @@ class SegmentTimes:
         return transfer_seconds(Sent.of(node.results[0], mesh), self.groups.level, mesh, sender)
 
     def _timed(self, runs: tuple[Run, ...], group: int, window: float) -> TimedSegment:
-        tasks = self._tasks_of(runs, group)
-        key = (tasks, window)
-        if key not in self._known:
-            self._known[key] = tuple(schedule(tasks, window))
+        scheduler = self._scheduler_of(runs, group)
+        key, tasks = (id(scheduler), window), tuple(scheduler.tasks)
+        if key not in self._starts:
+            self._starts[key] = tuple(scheduler.starts(window))
         wait = self._receiving_seconds(runs, group)
-        starts = self._known[key]
+        starts = self._starts[key]
         return TimedSegment(runs, tasks, tuple(wait + s for s in starts) if wait else starts, wait)
 
     @property
@@ -208,13 +209,19 @@ class SegmentTimes:
         received = (nodes[run.position] for run in runs if run.kind == "receive")
         return sum(self.transfer_seconds(node, group) for node in received)
 
-    def _tasks_of(self, runs: tuple[Run, ...], group: int) -> tuple[Task, ...]:
-        """Return the tasks of the nodes that run on the devices of a group alone."""
+    def _scheduler_of(self, runs: tuple[Run, ...], group: int) -> Scheduler:
+        """Return what schedules the nodes that run on the devices of a group alone.
+
+        It is one object for equal tasks, which are compared once.
+        """
         key = self.groups.parts[group], runs
-        if key not in self._tasks:
+        if key not in self._of_runs:
             order = [(run.position, 0) for run in runs if run.kind == "run"]
-            self._tasks[key] = self.makers[key[0]].tasks(order)
-        return self._tasks[key]
+            tasks = self.makers[key[0]].tasks(order)
+            if tasks not in self._equal:
+                self._equal[tasks] = Scheduler(tasks)
+            self._of_runs[key] = self._equal[tasks]
+        return self._of_runs[key]
 
     def _outside(self, runs: Sequence[Run]) -> tuple[tuple[Run, ...], ...]:
         """Divide nodes outside of the loop by the number of transfers that they wait for."""

@@ -80,6 +80,9 @@ def fastest_fusion(
     plain = FuseAllReduces(NO_BUCKETS).run(program)
     charge(plain)
     timeline = timeline or simulate(plain, cluster, memory_limit)
+    elements = reduced_gradients(program)
+    if len(elements) < 2:
+        return best, timeline
     least = proven = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
     if len(program) > _SMALL and relative_gap(timeline.step_seconds, least) > gap:
         likely = seconds_in_best_buckets(plain, cluster, timeline.window_bytes or 0.0)
@@ -87,7 +90,7 @@ def fastest_fusion(
         if likely >= shortest * (1 - gap):
             return best, timeline
     seen = [plain]
-    for fusion in _candidates(program, cluster):
+    for fusion in _candidates(program, cluster, sum(elements.values())):
         if relative_gap(timeline.step_seconds, least) <= gap or is_late():
             break
         fused = FuseAllReduces(fusion).run(program)
@@ -115,10 +118,8 @@ def fusion_text(fusion: Fusion) -> str:
     return f"buckets by MindSpore's algorithm {fusion.algorithm}"
 
 
-def _candidates(program: Graph, cluster: Cluster) -> Iterator[Fusion]:
-    elements = reduced_gradients(program)
-    if len(elements) < 2:
-        return
+def _candidates(program: Graph, cluster: Cluster, elements: int) -> Iterator[Fusion]:
+    """Yield ways to bucket gradients of some elements, all together."""
     yield from _USUAL
     if program.outputs:
         times = _TIMES if len(program) <= _SMALL else _TIMES[1:2]
@@ -126,7 +127,7 @@ def _candidates(program: Graph, cluster: Cluster) -> Iterator[Fusion]:
         yield _by_time(program, cluster)
     if len(program) <= _SMALL:
         yield from _FURTHER
-        yield from (share * 4 * sum(elements.values()) / 2**20 for share in _SHARES)
+        yield from (share * 4 * elements / 2**20 for share in _SHARES)
 
 
 def _by_time(program: Graph, cluster: Cluster) -> FusionSettings:
