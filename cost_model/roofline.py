@@ -242,7 +242,7 @@ def crosses_groups(node: Node, graph: Graph) -> bool:
 def _moves(source: Layout, target: Layout, mesh: Mesh | None) -> bool:
     if source.stage is None or mesh is None or mesh.stages == 1:
         return False
-    return target.stage is None or (target.stage - source.stage) % mesh.stages != 0
+    return target.stage is None or not mesh.is_in(target.stage, mesh.stage_map.group(source.stage))
 
 
 def node_seconds(node: Node, graph: Graph, cluster: AnyCluster) -> float:

@@ -4,7 +4,9 @@ A class for each, which is registered under the name of the schedule; files from
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
@@ -42,6 +44,8 @@ class Order(ABC):
         The value of the option ``schedule``.
     has_chunks : bool
         Whether a device group has several stages, its chunks; else it has one.
+    in_v : bool
+        Whether the stages go to and fro between the device groups (`StageMap`): two chunks.
     in_rounds : bool
         Whether the micro-batches are a multiple of the device groups.
     parts : tuple of str
@@ -52,6 +56,7 @@ class Order(ABC):
 
     name: ClassVar[str]
     has_chunks: ClassVar[bool] = False
+    in_v: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
     parts: ClassVar[tuple[str, ...]] = (FORWARD, BACKWARD)
     searched_chunks: ClassVar[tuple[int, ...]] = ()
@@ -68,6 +73,11 @@ class Order(ABC):
         groups, chunks, micro_batches : int
             Device groups S, chunks V of each, and micro-batches M.
         """
+
+    @classmethod
+    def exists(cls, groups: int, micro_batches: int) -> bool:
+        """Return whether so many device groups can run so many micro-batches."""
+        return not cls.in_rounds or micro_batches % groups == 0
 
     @staticmethod
     def paired_after(group: int, groups: int, chunks: int) -> int | None:
@@ -162,6 +172,11 @@ class Pairs(Order):
         passes = _of_chunks(group, groups, chunks, micro_batches)
         return in_turn(*passes, Pairs.paired_after(group, groups, chunks))
 
+    @classmethod
+    def exists(cls, groups: int, micro_batches: int) -> bool:
+        """Return whether so many device groups can run so many micro-batches."""
+        return not cls.in_rounds or micro_batches % groups == 0
+
     @staticmethod
     def paired_after(group: int, groups: int, chunks: int) -> int:
         """Return the passes of the warm-up."""
@@ -209,7 +224,69 @@ class ZeroBubble(Order):
         return _BUBBLE_OF_ZB_H1
 
 
-for _order in (GPipe, OneForwardOneBackward, Interleaved, ZeroBubble, Pairs, InterleavedPairs):
+class ZeroBubbleV(Order):
+    """Two chunks in a V, and the backward pass in two parts (ZB-V of Qi et al., 2405.15362).
+
+    Of 2 S stages group g has g and 2 S - 1 - g. Of each micro-batch both chunks have run backward
+    soon after they ran forward, so that S micro-batches at most are in flight on every group, as
+    many as on the first group of ``1f1b``. Where forward, backward and weights take equal time,
+    groups wait while the pipeline fills alone. The order is that of PyTorch's
+    ``ScheduleZBVZeroBubble``, which needs no durations.
+    """
+
+    name = "zero_bubble_v"
+    has_chunks = in_v = True
+    parts = PARTS
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+        """Return the passes, the gradients of weights right behind but for the last ones."""
+        down = _Runs(group)
+        up = _Runs(2 * groups - 1 - group)
+        count, order = max(2 * groups - 1, micro_batches), list[Action]()
+        order += (down(FORWARD) for _ in range(2 * (groups - group) - 1))
+        for _ in range(group):
+            order += up(FORWARD), down(FORWARD)
+        for _ in range(groups - group):
+            order += up(FORWARD), up(BACKWARD), up(WEIGHTS)
+        while up.done[FORWARD] < count:
+            order += [down(FORWARD)] if down.done[FORWARD] < count else []
+            order += down(BACKWARD), down(WEIGHTS), up(FORWARD), up(BACKWARD), up(WEIGHTS)
+        for _ in range(group):
+            order += down(BACKWARD), up(BACKWARD)
+        for _ in range(groups - group):
+            order += down(BACKWARD), down(WEIGHTS)
+        for run in (up, down):
+            order += (run(WEIGHTS) for _ in range(count - run.done[WEIGHTS]))
+        return [action for action in order if action.micro_batch < micro_batches]
+
+    @staticmethod
+    def bubble(chunks: int) -> float:
+        """Return the share of at least 2 S - 1 micro-batches: the forward pass of one chunk."""
+        return _BUBBLE_OF_ZB_H1 / chunks
+
+
+@dataclass
+class _Runs:
+    """The actions of a stage, each part for one micro-batch after the other."""
+
+    stage: int
+    done: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, part: str) -> Action:
+        self.done[part] += 1
+        return Action(self.stage, part, self.done[part] - 1)
+
+
+for _order in (
+    GPipe,
+    OneForwardOneBackward,
+    Interleaved,
+    ZeroBubble,
+    ZeroBubbleV,
+    Pairs,
+    InterleavedPairs,
+):
     SCHEDULES.add(_order.name, _order)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, takewhile
 
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import OptionError
@@ -45,11 +46,12 @@ def in_stages(
     level : int
         Level of the cluster whose links the stages use.
     """
-    mesh = mesh_of_stages(decisions.mesh, groups, level)
+    in_v = bool(schedule) and SCHEDULES[schedule].in_v
+    mesh = mesh_of_stages(decisions.mesh, groups, level, in_v)
     return replace(decisions, mesh=mesh, stages=stages, schedule=schedule)
 
 
-def mesh_of_stages(mesh: Mesh, groups: int, level: int = 0) -> Mesh:
+def mesh_of_stages(mesh: Mesh, groups: int, level: int = 0, in_v: bool = False) -> Mesh:
     """Return the mesh of several device groups, each with the ranks of a mesh.
 
     Raises
@@ -63,7 +65,7 @@ def mesh_of_stages(mesh: Mesh, groups: int, level: int = 0) -> Mesh:
             hint="give it another name",
         )
     first = len(mesh.in_time)
-    axis = MeshAxis(AXIS, groups, level, of_stages=True)
+    axis = MeshAxis(AXIS, groups, level, of_stages=True, in_v=in_v)
     return Mesh((*mesh.axes[:first], axis, *mesh.axes[first:]))
 
 

@@ -167,7 +167,7 @@ def simulate_in_step(
         for number in actions:
             group, target = numbered.groups[number], readers.get(numbered.order[number].segment)
             if target is not None:
-                other = target[0] % schedule.groups
+                other = schedule.group_of(target[0])
                 ready[group] = max(ready[group], alone[other])
                 ready[other] = max(ready[other], alone[group])
     path = _path_to(max(range(count), key=ends.__getitem__, default=-1), numbered, causes)
@@ -210,7 +210,7 @@ def _numbered(schedule: Schedule) -> _Numbered:
     return _Numbered(
         order,
         tuple(place[action.segment] for action in order),
-        tuple(action.stage % schedule.groups for action in order),
+        tuple(schedule.group_of(action.stage) for action in order),
         numbers,
     )
 
@@ -319,7 +319,7 @@ def _leaving(
                 f"a transfer leads from the {source[1]} pass of stage {source[0]} to the "
                 f"{target[1]} pass of stage {target[0]}, which is not later"
             )
-        groups = (source[0] % schedule.groups, target[0] % schedule.groups)
+        groups = (schedule.group_of(source[0]), schedule.group_of(target[0]))
         spent = 0.0 if groups[0] == groups[1] else seconds
         leaving[place[source]].append((transfer, groups, spent))
     return leaving
@@ -379,7 +379,7 @@ def _profiles(schedule: Schedule) -> Iterator[dict[Segment, float]]:
 
 
 def _durations(schedule: Schedule, seconds: Sequence[float]) -> dict[Segment, float]:
-    return {(s, part): seconds[s % schedule.groups] for s, part in schedule.segments}
+    return {(s, part): seconds[schedule.group_of(s)] for s, part in schedule.segments}
 
 
 def bound_seconds(paths: Iterable[Path], durations: Mapping[Segment, float]) -> float:

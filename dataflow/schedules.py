@@ -1,18 +1,18 @@
 """Schedules of pipelines: the order in which each device group runs the segments of its stages.
 
-There are ``S`` device groups with ``V`` chunks each, so ``S V`` stages; stage ``s`` is on the group
-``s mod S``. A step runs ``M`` micro-batches through all stages, forward and then backward. A
-schedule says in which order each group does that. It is a pure function of its name, S, V and M:
-an `Order` of `orders`, which is registered under the name.
+There are ``S`` device groups with ``V`` chunks each, so ``S V`` stages; the `StageMap` of a
+schedule says which group has which. A step runs ``M`` micro-batches through all stages, forward and
+then backward. A schedule says in which order each group does that. It is a pure function of its
+name, S, V and M: an `Order` of `orders`, which is registered under the name.
 
 Knows neither programs nor seconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shardwright.dataflow.orders import BACKWARD as BACKWARD
 from shardwright.dataflow.orders import FORWARD as FORWARD
@@ -22,7 +22,10 @@ from shardwright.dataflow.orders import WEIGHTS as WEIGHTS
 from shardwright.dataflow.orders import Action as Action
 from shardwright.dataflow.orders import Segment as Segment
 from shardwright.ir.errors import ExecutionError, OptionError
+from shardwright.ir.mesh import StageMap
 from shardwright.ir.registry import explained
+
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: hashing all actions is slow
@@ -37,6 +40,8 @@ class Schedule:
         Device groups S, chunks V of each, and micro-batches M.
     actions : tuple of (tuple of Action)
         The actions of each device group.
+    in_v : bool
+        Whether the stages go to and fro between the groups; see `StageMap`.
     """
 
     name: str
@@ -44,11 +49,29 @@ class Schedule:
     chunks: int
     micro_batches: int
     actions: tuple[tuple[Action, ...], ...]
+    in_v: bool = False
 
     @property
     def stages(self) -> int:
         """Number of stages."""
         return self.groups * self.chunks
+
+    @cached_property
+    def stage_map(self) -> StageMap:
+        """Which device group runs which stages."""
+        return StageMap(self.groups, self.in_v)
+
+    def group_of(self, stage: int) -> int:
+        """Return the device group of a stage."""
+        return self.stage_map.group(stage)
+
+    def stages_on(self, group: int) -> tuple[int, ...]:
+        """Return the stages of a device group."""
+        return self.stage_map.stages(group, self.stages)
+
+    def by_stage(self, values: Sequence[_V]) -> list[_V]:
+        """Return for each stage the value of its device group."""
+        return [values[self.group_of(stage)] for stage in range(self.stages)]
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -121,6 +144,12 @@ def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> No
             f"the schedule `{name}` needs at least 2 chunks for each device group, not 1",
             hint="use the schedule `1f1b`",
         )
+    if order.in_v and chunks != 2:
+        raise OptionError(
+            f"the schedule `{name}` has 2 chunks for each device group, the ends of a V, "
+            f"not {chunks}",
+            hint="use 2 chunks",
+        )
     if order.in_rounds and micro_batches % groups:
         raise OptionError(
             f"the schedule `{name}` needs a multiple of {groups} micro-batches, one for each "
@@ -133,7 +162,8 @@ def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> No
 def _made(order: type[Order], name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
     with explained(order(), f"the schedule `{name}`", OptionError):
         actions = [order.actions(group, groups, chunks, micro_batches) for group in range(groups)]
-    schedule = Schedule(name, groups, chunks, micro_batches, tuple(map(tuple, actions)))
+    made = tuple(map(tuple, actions))
+    schedule = Schedule(name, groups, chunks, micro_batches, made, order.in_v)
     check_schedule(schedule)
     return schedule
 
@@ -155,7 +185,7 @@ def one_at_a_time(groups: int, chunks: int, micro_batches: int) -> Schedule:
 def forward_only(schedule: Schedule) -> Schedule:
     """Return the schedule of a program without a backward pass."""
     kept = tuple(tuple(a for a in order if a.part == FORWARD) for order in schedule.actions)
-    found = Schedule(schedule.name, schedule.groups, schedule.chunks, schedule.micro_batches, kept)
+    found = replace(schedule, actions=kept)
     check_schedule(found)
     return found
 
@@ -209,7 +239,7 @@ def _check_complete(schedule: Schedule) -> None:
         for action in order:
             if action in seen:
                 raise _wrong(schedule, f"device group {group} runs {action} again")
-            if action not in wanted or action.stage % schedule.groups != group:
+            if action not in wanted or schedule.group_of(action.stage) != group:
                 what = f"device group {group} runs {action}, which is not among its segments"
                 raise _wrong(schedule, what)
             seen.add(action)
@@ -269,7 +299,9 @@ def _deadlock(
     waits = []
     for action in heads:
         missing = next(n for n in needed_by(action, schedule.stages) if n not in done)
-        waits.append(f"device group {action.stage % schedule.groups}: {action} waits for {missing}")
+        waits.append(
+            f"device group {schedule.group_of(action.stage)}: {action} waits for {missing}"
+        )
     return _wrong(schedule, f"device groups wait for each other ({'; '.join(waits)})")
 
 
@@ -318,7 +350,7 @@ def most_in_flight(schedule: Schedule) -> tuple[int, ...]:
     """
     flights, groups = in_flight(schedule), schedule.groups
     return tuple(
-        max(count.passes[stage // groups] for count in flights[stage % groups])
+        max(count.passes[stage // groups] for count in flights[schedule.group_of(stage)])
         for stage in range(schedule.stages)
     )
 

@@ -162,6 +162,7 @@ class _Division:
         assert graph.mesh is not None
         check_loop(graph)
         self.count, self.loop = graph.mesh.stages, loop_of(graph)
+        self.where = graph.mesh.stage_map
         self.stages = max(graph.stages, self.count)
         if self.stages % self.count:
             raise IRError(
@@ -184,6 +185,14 @@ class _Division:
             schedule = make_schedule(self.graph.schedule, self.count, chunks, passes)
         else:
             schedule = one_at_a_time(self.count, chunks, passes)
+        if schedule.in_v != self.where.in_v:
+            shape = "in a V" if schedule.in_v else "in rounds"
+            raise IRError(
+                f"the schedule `{schedule.name}` has stages {shape}, and the mesh is "
+                f"{self.graph.mesh}",
+                f"graph {self.graph.name}",
+                "`v_stages` in the text of a mesh is a V, `stages` is in rounds",
+            )
         return schedule if BACKWARD in self.parts.values() else forward_only(schedule)
 
     # Parts
@@ -264,7 +273,8 @@ class _Division:
 
     def _group(self, group: int, schedule: Schedule) -> GroupProgram:
         needed = self._needed(group)
-        segments = [s for s in schedule.segments if s[0] % self.count == group]
+        own = self.where.stages(group, self.stages)
+        segments = [s for s in schedule.segments if s[0] in own]
         places: tuple[Place, ...] = ("before", *segments, "after")
         runs: dict[Place, list[Run]] = {place: [] for place in places}
         for position, node in self._nodes_of[group]:
@@ -278,7 +288,7 @@ class _Division:
         found: list[list[tuple[int, Node]]] = [[] for _ in range(self.count)]
         for position, node in enumerate(self.graph.nodes):
             stage, source = self.placed[node.name]
-            places = {s % self.count for s in (stage, source) if s is not None}
+            places = {self.where.group(s) for s in (stage, source) if s is not None}
             for group in range(self.count) if stage is None else places:
                 found[group].append((position, node))
         return found
@@ -289,15 +299,16 @@ class _Division:
         """Yield what a group runs of a node, with its place."""
         stage, source = self._stage(node), self._source(node)
         part = self.parts.get(node.name, FORWARD)
-        if source is not None and source % self.count == group:
+        if source is not None and self.where.group(source) == group:
             yield self._place(position, self._sent_from(node)), Run(position, "send")
         kind = "run" if source is None else "receive"
         if stage is None:
             # On every stage: in the group's first segment of the pass.
-            first = group if part == FORWARD else self.stages - self.count + group
+            own = self.where.stages(group, self.stages)
+            first = own[0] if part == FORWARD else own[-1]
             if node.name in needed:
                 yield self._place(position, (first, part)), Run(position, kind)
-        elif stage % self.count == group:
+        elif self.where.group(stage) == group:
             yield self._place(position, (stage, part)), Run(position, kind)
 
     def _needed(self, group: int) -> set[str]:
@@ -308,8 +319,8 @@ class _Division:
             everywhere = stage is None and any(r.name in wanted for r in node.results)
             if everywhere:
                 found.add(node.name)
-            runs = everywhere if stage is None else stage % self.count == group
-            sends = source is not None and source % self.count == group
+            runs = everywhere if stage is None else self.where.group(stage) == group
+            sends = source is not None and self.where.group(source) == group
             if sends or (runs and source is None):
                 wanted.update(node.operands)
         return found
@@ -378,12 +389,11 @@ class _Ends:
 
     def _parameters(self) -> tuple[str, ...]:
         assert self.graph.mesh is not None
-        count = self.graph.mesh.stages
         found = []
         for parameter in self.graph.parameters:
             layout = parameter.value.layout
             stage = None if layout is None else layout.stage
-            if stage is None or stage % count == self.group:
+            if self.graph.mesh.is_in(stage, self.group):
                 found.append(parameter.name)
         return tuple(found)
 

@@ -113,10 +113,10 @@ def _add_spec(spec: Any, name: str, shape: tuple[int, ...], layout: Layout, plan
     shards: dict[tuple[int, ...], list[int]] = {
         at: [] for at in product(*(range(count) for count in counts))
     }
-    groups = range(plan.mesh.stages) if layout.stage is None else [layout.stage % plan.mesh.stages]
-    for group, rank in product(groups, range(mesh.size)):
+    for device in plan.mesh.ranks_of(layout.stage):
+        rank = device % mesh.size
         at = tuple(_coordinate(axes, rank, plan) for axes in layout.splits)
-        shards[at].append(group * mesh.size + rank)
+        shards[at].append(device)
     for i, devices in enumerate(shards.values()):
         if len(devices) == 1:
             spec.device.append(devices[0])

@@ -208,6 +208,12 @@ class _Pipeline:
         if passes > 1:
             ranks.check_mean()
         self.blocks.check()
+        if self.plan.mesh.stage_map.in_v:
+            raise refused(
+                f"`{self.program.schedule}` has two stages in a row on one group of processes, and "
+                "PyTorch's stages begin with a message to each neighbour, here to itself",
+                _ELSE,
+            )
         if (self.program.schedule or "1f1b") not in _SCHEDULES:
             raise refused(f"PyTorch has no schedule `{self.program.schedule}`", _ELSE)
         if self.blocks.recomputed and self.schedule == _SCHEDULES["zero_bubble"]:
@@ -299,10 +305,10 @@ class _Pipeline:
 
     def _check_values(self) -> None:
         """Check that stages have parameters of their own, and inputs for the first or the loss."""
-        last, groups = self.program.stages - 1, self.plan.mesh.stages
+        last, group_of = self.program.stages - 1, self.plan.mesh.stage_map.group
         for weight, places in self.shared.items():
             numbers = sorted(places)
-            if len(numbers) > 2 or numbers[0] % groups == numbers[1] % groups:
+            if len(numbers) > 2 or group_of(numbers[0]) == group_of(numbers[1]):
                 raise refused(
                     f"`{weight}` is read in stages {', '.join(map(str, numbers))}, and copies of a "
                     "parameter are kept equal between two groups of processes alone",

@@ -2,11 +2,54 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.values import POSITIVE_INTEGER, wrong_value
+
+
+@dataclass(frozen=True)
+class StageMap:
+    """Which device group runs which stages: in rounds, or to and fro in a V.
+
+    Stage s of S groups is on group s mod S in rounds. In a V each other round goes back: of 2 S
+    stages group g has g and 2 S - 1 - g, so that the first and the last are on one group.
+
+    Parameters
+    ----------
+    groups : int
+        Number of device groups.
+    in_v : bool
+        Whether each other round goes back.
+
+    Examples
+    --------
+    >>> [StageMap(2).group(stage) for stage in range(4)]
+    [0, 1, 0, 1]
+    >>> [StageMap(2, in_v=True).group(stage) for stage in range(4)]
+    [0, 1, 1, 0]
+    """
+
+    groups: int
+    in_v: bool = False
+
+    def group(self, stage: int) -> int:
+        """Return the device group of a stage."""
+        number, place = divmod(stage, self.groups)
+        return self.groups - 1 - place if self.in_v and number % 2 else place
+
+    def stages(self, group: int, count: int) -> tuple[int, ...]:
+        """Return the stages of a device group, of so many."""
+        return _stages_by_group(self, count)[group]
+
+
+@lru_cache(maxsize=256)
+def _stages_by_group(where: StageMap, count: int) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in range(where.groups)]
+    for stage in range(count):
+        found[where.group(stage)].append(stage)
+    return tuple(map(tuple, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +70,8 @@ class MeshAxis:
     of_stages : bool
         Whether the axis is of pipeline stages: each of its parts is a group of devices that runs
         other stages of the program.
+    in_v : bool
+        Whether the stages go to and fro between the groups; see `StageMap`.
     """
 
     name: str
@@ -34,6 +79,7 @@ class MeshAxis:
     level: int = 0
     in_time: bool = False
     of_stages: bool = False
+    in_v: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,8 +87,8 @@ class Mesh:
     """Ranks arranged along named axes; the first axis is the most significant in the rank number.
 
     An axis that is run in time is the first, and adds no ranks. Where a method takes a rank,
-    ``rank + i size`` is the rank in pass ``i``. An axis of pipeline stages follows; stage ``s``
-    runs on the ranks at its coordinate ``s % stages``.
+    ``rank + i size`` is the rank in pass ``i``. An axis of pipeline stages follows; a stage runs on
+    the ranks at the coordinate that `stage_map` says.
 
     Examples
     --------
@@ -69,6 +115,8 @@ class Mesh:
             )
         if any(axis.in_time and axis.of_stages for axis in self.axes):
             raise IRError(f"an axis of stages cannot be run in time, this mesh is {self}")
+        if any(axis.in_v and not axis.of_stages for axis in self.axes):
+            raise IRError(f"only an axis of stages can be in a V, this mesh is {self}")
 
     @cached_property
     def _hash(self) -> int:
@@ -116,13 +164,18 @@ class Mesh:
         return self.extent(self.of_stages)
 
     @cached_property
+    def stage_map(self) -> StageMap:
+        """Which device group runs which stages."""
+        return StageMap(self.stages, any(axis.in_v for axis in self.axes))
+
+    @cached_property
     def of_ranks(self) -> "Mesh":
         """The mesh of one stage: without the axis that is run in time and that of stages."""
         kept = tuple(a for a in self.axes if not a.in_time and not a.of_stages)
         return Mesh(kept) if len(kept) < len(self.axes) else self
 
     def device_group(self, rank: int) -> int:
-        """Return the device group of `rank`: it runs the stages that are equal to it mod `stages`.
+        """Return the device group of `rank`.
 
         Examples
         --------
@@ -134,7 +187,7 @@ class Mesh:
 
     def is_in(self, stage: int | None, group: int) -> bool:
         """Return whether a device group runs a stage; every one does for None."""
-        return stage is None or stage % self.stages == group
+        return stage is None or self.stage_map.group(stage) == group
 
     def ranks_of(self, stage: int | None) -> range:
         """Return the ranks that run a stage; all ranks for None, which is every stage.
@@ -145,7 +198,7 @@ class Mesh:
         if stage is None:
             return range(self.size)
         count = self.size // self.stages
-        first = stage % self.stages * count
+        first = self.stage_map.group(stage) * count
         return range(first, first + count)
 
     @cached_property
@@ -255,4 +308,6 @@ def _no_axis(name: object, names: Iterable[str]) -> IRError:
 
 
 def _kind_of(axis: MeshAxis) -> str:
-    return " in time" if axis.in_time else " stages" if axis.of_stages else ""
+    if axis.in_time:
+        return " in time"
+    return " stages" * axis.of_stages + " in a V" * axis.in_v

@@ -15,9 +15,10 @@ One line per input, parameter, node and update, the type on the name it defines:
 values are still to be summed over the axis (``+axis:max`` for another reduction). ``*`` after a
 type: a layout is decided and replicates. ``stage 1`` after a type: the value is in that pipeline
 stage alone. ``y=4:1``: the links of axis y are at level 1 of the cluster; ``m=8:time``: axis m is
-run in time; ``s=4:1:stages``: axis s is of pipeline stages. ``from h as redistribution of w to v``:
-the `Provenance` of a node, left out where it is an operator of the model itself. A parameter is
-declared by its role: ``parameter`` for a weight, ``buffer``, or ``state w.m of w: f32[4]``. A line
+run in time; ``s=4:1:stages``: axis s is of pipeline stages, ``s=4:1:v_stages``: of stages in a V
+(`StageMap`). ``from h as redistribution of w to v``: the `Provenance` of a node, left out where it
+is an operator of the model itself. A parameter is declared by its role: ``parameter`` for a weight,
+``buffer``, or ``state w.m of w: f32[4]``. A line
 ``shared h: f32[32, 512]* {gradient=('y',)}`` before the updates gives the `SharedLayout` of a
 tensor; ``recompute h`` says that an operator is computed again for backward, ``regather h`` that
 its result is saved as it is made and redistributed again, ``offload h`` that it is saved in host
@@ -162,7 +163,8 @@ def _axis_text(axis: MeshAxis) -> str:
     if axis.in_time:
         return f"{axis.name}={axis.size}:time"
     level = f":{axis.level}" if axis.level else ""
-    return f"{axis.name}={axis.size}{level}" + (":stages" if axis.of_stages else "")
+    kind = ":v_stages" if axis.in_v else ":stages" if axis.of_stages else ""
+    return f"{axis.name}={axis.size}{level}{kind}"
 
 
 def _parse_mesh(text: str | None) -> Mesh | None:
@@ -170,11 +172,12 @@ def _parse_mesh(text: str | None) -> Mesh | None:
         return None
     axes = []
     for item in text.split() if text != "1" else ():
-        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+))?(?::(time|stages))?", item)
+        match = re.fullmatch(r"(\w+)=(\d+)(?::(\d+))?(?::(time|(v_)?stages))?", item)
         if not match:
             raise IRError(f"`{item}` is not a mesh axis", hint="an axis reads `name=size:level`")
-        kinds = {"in_time": match[4] == "time", "of_stages": match[4] == "stages"}
-        axes.append(MeshAxis(match[1], int(match[2]), int(match[3] or 0), **kinds))
+        in_time, in_v = match[4] == "time", match[5] is not None
+        of_stages = match[4] is not None and not in_time
+        axes.append(MeshAxis(match[1], int(match[2]), int(match[3] or 0), in_time, of_stages, in_v))
     return Mesh(tuple(axes))
 
 

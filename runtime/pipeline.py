@@ -219,7 +219,7 @@ def run_pipeline(pipeline: Pipeline, groups: Sequence[GroupStep]) -> None:
             step.begin_loop()
         by_group = {step.instructions.program.group: step for step in groups}
         for action in _order(pipeline, by_group.keys()):
-            by_group[action.stage % pipeline.schedule.groups].run_action(action)
+            by_group[pipeline.schedule.group_of(action.stage)].run_action(action)
         for step in groups:
             step.end_loop()
     _run_outside(groups, [step.instructions.after for step in groups], pipeline)
@@ -232,8 +232,8 @@ def _order(pipeline: Pipeline, groups: Iterable[int]) -> Sequence[Action]:
     hosted = list(groups)
     if len(hosted) == 1:
         return pipeline.schedule.actions[hosted[0]]
-    count = pipeline.schedule.groups
-    return [a for a in execution_order(pipeline.schedule) if a.stage % count in hosted]
+    schedule = pipeline.schedule
+    return [a for a in execution_order(schedule) if schedule.group_of(a.stage) in hosted]
 
 
 def _run_outside(

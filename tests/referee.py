@@ -359,4 +359,10 @@ def _needed(
 def _computes_in(program: Graph, node: Node, group: int, groups: int) -> bool:
     stage = program.stage_of(node)
     moves = node_axes(node, program) or program.changes_stage(node)
-    return not moves and (stage is None or stage % groups == group)
+    return not moves and (stage is None or _group_of(stage, program, groups) == group)
+
+
+def _group_of(stage: int, program: Graph, groups: int) -> int:
+    is_v = any(axis.in_v for axis in program.mesh.axes) if program.mesh else False
+    order = [*range(groups), *reversed(range(groups))] if is_v else range(groups)
+    return order[stage % len(order)]

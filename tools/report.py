@@ -368,10 +368,10 @@ def memory_of_groups(document: PlanDocument, limits: Sequence[float]) -> str:
 def stages_text(compilation: Compilation) -> str:
     """Return which stages run on which devices, with their repeated blocks; of one kind, none."""
     names = compilation.plan.document.device_by_group
-    blocks = blocks_by_stage(compilation.plan.program)
+    blocks, where = blocks_by_stage(compilation.plan.program), compilation.plan.mesh.stage_map
     found = []
     for name in dict.fromkeys(names):
-        own = [stage for stage in range(len(blocks)) if names[stage % len(names)] == name]
+        own = [stage for stage in range(len(blocks)) if names[where.group(stage)] == name]
         counts = ", ".join(str(blocks[stage]) for stage in own)
         word = "stage" if len(own) == 1 else "stages"
         numbers = ", ".join(map(str, own))

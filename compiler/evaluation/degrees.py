@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ShardwrightError
 from shardwright.planner.choice.configuration import Form
 from shardwright.search.named_plan import NamedPlan, divisors
@@ -70,7 +71,7 @@ class Degrees:
         passes = plan.passes(self.samples, self.devices)
         for chunks, schedule in (*self.forms, *(self.of_experts if plan.expert > 1 else ())):
             fits = plan.pipeline * chunks <= layers
-            if fits and (chunks == 1 or passes % plan.pipeline == 0):
+            if fits and SCHEDULES[schedule].exists(plan.pipeline, passes):
                 yield replace(plan, chunks=chunks, schedule=schedule)
 
 

@@ -1,15 +1,16 @@
 """What is in flight in the backward passes of a schedule, and what follows the last of them."""
 
 from functools import lru_cache
+from itertools import takewhile
 
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, WEIGHTS, InFlight, Schedule
 
 
 @lru_cache(maxsize=256)
-def put_off_last(schedule: Schedule) -> tuple[int, ...]:
-    """Return for each group how many gradients of weights follow its last backward pass."""
-    parts = [[action.part for action in order] for order in schedule.actions]
-    return tuple(order[::-1].index(BACKWARD) if WEIGHTS in order else 0 for order in parts)
+def put_off_last(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """Return for each group the stages whose gradients of weights follow its last backward pass."""
+    last = (takewhile(lambda one: one.part == WEIGHTS, order[::-1]) for order in schedule.actions)
+    return tuple(tuple(action.stage for action in order) for order in last)
 
 
 @lru_cache(maxsize=256)

@@ -181,8 +181,9 @@ class Bound:
         return [forward for forward, _ in found], [backward for _, backward in found]
 
     def _put_off(self, seconds: Callable[[Times], float]) -> list[float]:
-        """Return what groups run of a micro-batch that no other group waits for."""
-        return self._by_group(lambda part: seconds(self._late_of(part)))
+        """Return what stages run of a micro-batch that no other group waits for."""
+        whole = [stage.whole for stage in self._stages]
+        return of_each(whole, lambda part: seconds(self._late_of(part)))
 
     def _late_of(self, part: Part) -> Times:
         """Return what a part runs in each pass that no earlier part waits for.
@@ -253,7 +254,7 @@ class Bound:
             found = simulate_schedule(schedule, durations, begin=before, beside=both)
         ends = [0.0] * plan.pipeline
         for action, end in zip(found.order, found.ends, strict=True):
-            ends[action.stage % plan.pipeline] = end  # the last one of the group
+            ends[schedule.group_of(action.stage)] = end  # the last one of the group
         return max(map(add, ends, after))
 
     def _beside(self, schedule: Schedule, durations: Mapping[Segment, float]) -> dict[Pair, float]:
@@ -332,10 +333,12 @@ class Bound:
         reached, left = 0.0, 0.0  # when a group begins at least, and what follows its last pass
         for group in range(groups):
             before, after = once[group] if once else (0.0, 0.0)
-            load = sum(forward[group::groups]) + sum(backward[group::groups])
+            load = sum(
+                forward[stage] + backward[stage] for stage in self._schedule.stages_on(group)
+            )
             reached = max(reached, before)
             own = reached + self.passes * load
-            follows = own - put_off[group] * late[group] + left
+            follows = own - sum(late[stage] for stage in put_off[group]) + left
             found = max(found, own + after + waited[group], follows + min(waited))
             reached += forward[group]
             awaited = backward[group] - (late[group] if put_off[-1] else 0.0)
@@ -343,7 +346,8 @@ class Bound:
         return found
 
     def _of_groups(self, stages: Sequence[float]) -> list[float]:
-        return [sum(stages[group :: self.plan.pipeline]) for group in range(self.plan.pipeline)]
+        groups = map(self._schedule.stages_on, range(self.plan.pipeline))
+        return [sum(stages[stage] for stage in own) for own in groups]
 
     # Memory
 
@@ -361,8 +365,8 @@ class Bound:
     def _memory_of(self, group: int) -> Mapping[str, float]:
         stored, plan, data = self.shape.stored, self.plan, self.plan.data or 1
         kept = lower = gradients = 0.0
-        for stage in self._stages[group :: plan.pipeline]:
-            for kind, count in stage.whole.elements.items():
+        for stage in self._schedule.stages_on(group):
+            for kind, count in self._stages[stage].whole.elements.items():
                 held, part = kind.held[plan.zero], count / self._copies(kind)
                 kept += part if held.divided else count
                 lower += part if held.in_passes else count
@@ -395,8 +399,7 @@ class Bound:
         return known[schedule]
 
     def _saved_on(self, group: int) -> float:
-        groups = self.plan.pipeline
-        parts = [stage.whole for stage in self._stages[group::groups]]
+        parts = [self._stages[stage].whole for stage in self._schedule.stages_on(group)]
         saved = [part.saved for part in parts]
         late = [part.late for part in parts]
         peaks = [part.peak for part in parts]

@@ -147,12 +147,13 @@ class BlockPrices:
             passes = max(passes, self.limited_seconds)
         bound = count * passes / other.stages
         if other.chunks > 1 and between and count > 1:
-            bound += part * first_of_groups(self._ascending, other.stages) / other.stages
+            if has_two_parts(other):  # else stages are passed forward alone
+                bound += part * first_of_groups(self._ascending, other.stages) / other.stages
             size = 1 if own.mesh is None else own.mesh.size
             bound = max(bound, self.halves.step(other, size, passes))
         if other.chunks == 1:
             bound = max(bound, count * part * slowest_stage(self.least, other.stages))
-        if has_two_parts(other) and count > 1:
+        if other.chunks == 1 < count and has_two_parts(other):
             bound = max(bound, passes / (1 - (1 - 1 / count) ** other.stages))
         return bound / (1 + _rounding(other))
 

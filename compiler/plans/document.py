@@ -54,6 +54,7 @@ class AxisDocument(_Part):
     level: int
     in_time: bool = False
     of_stages: bool = False
+    in_v: bool = False
 
     @model_serializer(mode="wrap")
     def _without_default(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -176,6 +176,7 @@ def _axes(mesh: Mesh) -> tuple[AxisDocument, ...]:
             level=axis.level,
             in_time=axis.in_time,
             of_stages=axis.of_stages,
+            in_v=axis.in_v,
         )
         for axis in mesh.axes
     )

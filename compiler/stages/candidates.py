@@ -171,8 +171,7 @@ class CandidateBuilder:
         The stages of one device group share its memory by what they take without a limit.
         """
         schedule, limit = self.schedule, inf if memory_limit is None else memory_limit
-        groups = [min(limit, own) for own in self.group_limits]
-        most = groups * schedule.chunks
+        most = schedule.by_stage([min(limit, own) for own in self.group_limits])
         if schedule.chunks == 1:
             return most
         free = self.staged(cut, plans, [inf] * schedule.stages)
@@ -180,9 +179,9 @@ class CandidateBuilder:
             return [one / schedule.chunks for one in most]
         taken = [0.0] * schedule.groups
         for stage, plan in enumerate(free):
-            taken[stage % schedule.groups] += plan.memory_bytes
+            taken[schedule.group_of(stage)] += plan.memory_bytes
         return [
-            most[stage] * plan.memory_bytes / taken[stage % schedule.groups]
+            most[stage] * plan.memory_bytes / taken[schedule.group_of(stage)]
             for stage, plan in enumerate(free)
         ]
 
@@ -192,7 +191,7 @@ class CandidateBuilder:
 
     def are_within(self, staged: Sequence[StagePlan]) -> bool:
         """Return whether no stage alone takes more than the memory of its device group."""
-        limits = self.group_limits * self.schedule.chunks
+        limits = self.schedule.by_stage(self.group_limits)
         return all(p.memory_bytes <= most for p, most in zip(staged, limits, strict=True))
 
     def _excess(self, candidate: Candidate) -> dict[int, float]:
@@ -211,7 +210,7 @@ class CandidateBuilder:
         """Return smaller limits for the stages of the groups whose programs exceed theirs."""
         found: list[float] = []
         for stage, limit in enumerate(limits):
-            over = excess.get(stage % self.schedule.groups)
+            over = excess.get(self.schedule.group_of(stage))
             if over is None:
                 found.append(limit)
                 continue

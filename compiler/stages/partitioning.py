@@ -130,7 +130,8 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def groups(self) -> GroupClusters:
         """The cluster of each device group."""
-        return clusters_of_groups(self.cluster, self.mesh, self.options.groups, self.level)
+        found = clusters_of_groups(self.cluster, self.mesh, self.options.groups, self.level)
+        return replace(found, in_v=self.schedule.in_v)
 
     @cached_property
     def limits(self) -> SearchOptions:
@@ -161,7 +162,7 @@ class PipelinePartitioning(Partitioned):
     def _by_stage(self, make: Callable[[Cluster], T]) -> tuple[T, ...]:
         """Return something for every stage, the same one for stages of one part."""
         made = {number: make(part) for number, part in self.groups.by_part.items()}
-        return tuple(made[number] for number in self.groups.parts) * self.schedule.chunks
+        return tuple(self.schedule.by_stage([made[number] for number in self.groups.parts]))
 
     def _by_weights(self, weights: ResourceWeights, part: Cluster) -> StageProblems:
         return self._problems(replace(self.lowering, weights=weights), part)

@@ -176,7 +176,7 @@ class CutBounds:
         schedule, found = self.schedule, dict[int, Floats]()
         if WEIGHTS in schedule.parts or counts[0] < 1:
             return found
-        for stage in range(0, schedule.stages, schedule.groups):
+        for stage in schedule.stages_on(0):
             if counts[stage] >= 1:
                 found[stage] = self._with_once(stage, float(counts[stage]))
         found[0] = found[0] + self.constants[0]
@@ -214,11 +214,14 @@ class CutBounds:
         return found
 
     def _of_group(self, group: int) -> Floats:
-        """Return the path through all passes of a device group, and before it to its first."""
+        """Return the path through all passes of a device group, and before it to its first.
+
+        Where gradients of weights may come last, stages before it are passed forward alone.
+        """
         schedule = self.schedule
         counts = np.zeros(schedule.stages)
-        counts[group :: schedule.groups] = schedule.micro_batches
-        counts[:group] += 1
+        counts[[*schedule.stages_on(group)]] = schedule.micro_batches
+        counts[:group] += WEIGHTS not in schedule.parts
         return counts
 
     def _critical(self, cut: Cut) -> PathCounts:

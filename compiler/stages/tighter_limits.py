@@ -19,6 +19,7 @@ import numpy as np
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.cost_model.memory import peak_memory
+from shardwright.dataflow.schedules import Schedule
 from shardwright.ir.decisions import Decisions
 from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.fronts.problem import StageProblems
@@ -95,7 +96,7 @@ class PipelineFrontier:
         ways: tuple[_Staging, ...] = builder.staged, builder.staged_from_last
         for plans, staging in product(self.kinds, ways):
             for staged, groups in self._planned(cut, plans, staging, limit):
-                taken += (*_counted(staged, len(groups)), *groups)
+                taken += (*_counted(staged, builder.schedule), *groups)
         return max(bytes_ for bytes_ in taken if bytes_ <= limit)
 
     def _planned(
@@ -113,7 +114,8 @@ class PipelineFrontier:
             if all(taken <= own for taken, own in zip(groups, most, strict=True)):
                 return
             for stage, plan in enumerate(staged):
-                if groups[stage % len(groups)] > most[stage % len(groups)]:
+                group = self.race.builder.schedule.group_of(stage)
+                if groups[group] > most[group]:
                     limits[stage] = float(np.nextafter(plan.memory_bytes, 0.0))
 
     def _group_bytes(
@@ -131,6 +133,9 @@ class PipelineFrontier:
         return emitted[-1].group_bytes
 
 
-def _counted(staged: Sequence[StagePlan], groups: int) -> list[float]:
+def _counted(staged: Sequence[StagePlan], schedule: Schedule) -> list[float]:
     """Return the memory that the stages of each device group take, by the account of the search."""
-    return [sum(plan.memory_bytes for plan in staged[group::groups]) for group in range(groups)]
+    taken = [0.0] * schedule.groups
+    for stage, plan in enumerate(staged):
+        taken[schedule.group_of(stage)] += plan.memory_bytes
+    return taken

@@ -22,7 +22,7 @@ from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import Loop, loop_of
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, StageMap
 from shardwright.ir.types import item_bytes
 from shardwright.operators.models.precision import LOSSES
 
@@ -214,12 +214,12 @@ def lasting_bytes(graph: Graph, software: Software, device: Device) -> tuple[flo
     gradients = _lasting_gradients(graph) if kept.gradients == "whole" else {}
     if kept.gradients == "parts":
         gradients = _lasting_copies(graph, loop_of(graph))
-    groups = max(graph.mesh.stages if graph.mesh is not None else 1, 1)
-    found = [workspace_bytes(graph, software, device)] * groups
+    where = StageMap(1) if graph.mesh is None else graph.mesh.stage_map
+    found = [workspace_bytes(graph, software, device)] * where.groups
     for parameter in graph.parameters:
         layout = graph.values[parameter.name].layout
         stage = None if layout is None else layout.stage
-        for group in range(groups) if stage is None else (stage % groups,):
+        for group in range(where.groups) if stage is None else (where.group(stage),):
             found[group] += sizes[parameter.name] + gradients.get(parameter.name, 0.0)
     return tuple(found)
 

@@ -337,7 +337,7 @@ class ProgramTimes:
         durations = {
             (stage, part): timed[kept[stage], part] for part in _PARTS for stage in range(count)
         }
-        groups = [range(group, count, shape.groups) for group in range(shape.groups)]
+        groups = [schedule.stages_on(group) for group in range(shape.groups)]
         begin, end = (
             [sum(timed[kept[stage], name] for stage in stages) for stages in groups]
             for name in _OUTSIDE
@@ -351,7 +351,7 @@ class ProgramTimes:
             found = simulate_schedule(schedule, durations, delays, begin)
         ends = [0.0] * shape.groups
         for action, moment in zip(found.order, found.ends, strict=True):
-            group = action.stage % shape.groups
+            group = schedule.group_of(action.stage)
             ends[group] = max(ends[group], moment)
         return max(map(add, ends, end)), found.path
 

@@ -6,7 +6,7 @@ Of a cluster of one kind, all groups have that cluster.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -24,7 +24,7 @@ from shardwright.cost_model.efficiency.figures import Description, Name
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.mesh import Mesh
+from shardwright.ir.mesh import Mesh, StageMap
 
 _LINK = "between parts"  # its name, where the file has none
 
@@ -235,12 +235,15 @@ class GroupClusters:
         Level of the part whose links its stages use among each other.
     link : Level, optional
         The links between parts.
+    in_v : bool
+        Whether the stages go to and fro between the groups; see `StageMap`.
     """
 
     clusters: tuple[Cluster, ...]
     parts: tuple[int, ...]
     levels: tuple[int, ...]
     link: Level | None = None
+    in_v: bool = False
 
     @cached_property
     def level(self) -> int:
@@ -261,11 +264,18 @@ class GroupClusters:
 
     def of(self, stage: int | None) -> Cluster:
         """Return the cluster of a stage; of what runs on every stage, that of the first."""
-        return self.clusters[(stage or 0) % len(self.clusters)]
+        return self.clusters[self._group(stage)]
+
+    def _group(self, stage: int | None) -> int:
+        return self._stage_map.group(stage or 0)
+
+    @cached_property
+    def _stage_map(self) -> StageMap:
+        return StageMap(len(self.clusters), self.in_v)
 
     def sending(self, source: int | None, target: int | None) -> Cluster:
         """Return the cluster of a stage as it sends to another: links of `level` lead there."""
-        one, other = ((stage or 0) % len(self.clusters) for stage in (source, target))
+        one, other = self._group(source), self._group(target)
         if self.link is None:
             return self.clusters[one]
         if (one, other) not in self._sending:
@@ -298,7 +308,8 @@ def groups_on(cluster: AnyCluster, mesh: Mesh) -> GroupClusters:
         If the cluster has parts, and there are no stages or others than it allows.
     """
     if isinstance(cluster, MixedCluster):
-        return cluster.in_groups(mesh.of_ranks.size * mesh.stages, mesh.stages)
+        found = cluster.in_groups(mesh.of_ranks.size * mesh.stages, mesh.stages)
+        return replace(found, in_v=mesh.stage_map.in_v)
     level = mesh.axis(mesh.of_stages[0]).level if mesh.of_stages else 0
     count = max(mesh.stages, 1)
     return GroupClusters((cluster,) * count, (0,) * count, (level,) * count)

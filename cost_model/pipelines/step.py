@@ -264,7 +264,7 @@ class _Step:
             found = self._loop(ready)
             partner = {b: f for f, b in self.pipeline.schedule.pairs.items()}
             for action, start, end in zip(found.order, found.starts, found.ends, strict=True):
-                group = action.stage % count
+                group = self.pipeline.schedule.group_of(action.stage)
                 timed = self.segments[group].loop[action.segment]
                 if self.beside:
                     timed = self._timed(action, partner.get(action)) or timed
@@ -280,7 +280,7 @@ class _Step:
             return {}
         found: dict[Pair, tuple[TimedSegment, TimedSegment]] = {}
         for one, other in dict.fromkeys((f.segment, b.segment) for f, b in schedule.pairs.items()):
-            loop = self.segments[one[0] % len(self.segments)].loop
+            loop = self.segments[schedule.group_of(one[0])].loop
             found[one, other] = beside(loop[one], loop[other])
         return found
 
@@ -299,7 +299,7 @@ class _Step:
         delays: dict[Transfer, float] = dict.fromkeys(chain_transfers(self.pipeline.schedule), 0.0)
         nodes = self.pipeline.graph.nodes
         for position, transfer in self.pipeline.transfers.items():
-            target = transfer[1][0] % len(self.segments)
+            target = self.pipeline.schedule.group_of(transfer[1][0])
             waits = self.times.waits
             seconds = 0.0 if waits else self.times.transfer_seconds(nodes[position], target)
             delays[transfer] = delays.get(transfer, 0.0) + seconds
@@ -352,8 +352,10 @@ class _Step:
                     links[group, target] = sent + seconds
 
     def _targets(self, node: Node) -> Sequence[int]:
-        stage, count = self.pipeline.graph.stage_of(node), len(self.segments)
-        return range(count) if stage is None else (stage % count,)
+        stage = self.pipeline.graph.stage_of(node)
+        if stage is None:
+            return range(len(self.segments))
+        return (self.pipeline.schedule.group_of(stage),)
 
     def _sent_seconds(self) -> float:
         """Return the seconds of all transfers between groups."""

@@ -16,7 +16,12 @@ from shardwright.exports.writing import Code, code, document, fixed, lines, word
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import NamedPlan, copies_and_shards
 
-_SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+_SCHEDULES: Final = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "zero_bubble_v": "ZBVZeroBubble",
+}
 _CHECKPOINTING: Final = {"none": "none", "full": "full", "operators": "selective"}
 _PRECISIONS: Final = ("float32", "bfloat16")
 _SAME: Final = ("beta1", "beta2", "weight_decay")

@@ -154,7 +154,7 @@ class StagedProgram(TorchProgram):
         for value in dict.fromkeys((*parameters, *self.program.outputs)):
             layout = self.program.values[value].layout
             if layout is not None and layout.stage is not None:
-                yield code("{}: {}", value, layout.stage % self.plan.mesh.stages)
+                yield code("{}: {}", value, self.plan.mesh.stage_map.group(layout.stage))
 
     @cached_property
     def receivers(self) -> dict[int, list[tuple[int, str]]]:
@@ -242,7 +242,7 @@ class GroupWriter:
     def text(self) -> Code:
         """Return the module."""
         pipeline, number = self.writer.pipeline, self.group.group
-        stages = range(number, pipeline.schedule.stages, pipeline.schedule.groups)
+        stages = pipeline.schedule.stages_on(number)
         loops = pipeline.loop is not None
         has_weights = "weights" in pipeline.schedule.parts
         passes = code(_PASSES, weights=code(_WEIGHTS) if has_weights else _EMPTY)

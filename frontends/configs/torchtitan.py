@@ -12,7 +12,13 @@ from shardwright.frontends.configs.reading import Fields, Reading
 from shardwright.frontends.configs.recipes import of_torchtitan
 from shardwright.frontends.configs.torchtitan_models import FLAVORS, stage_sizes
 
-_SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved"}
+_SCHEDULES = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved",
+    "ZBVZeroBubble": "zero_bubble_v",
+}
+_OF_CHUNKS = ("interleaved", "zero_bubble_v")
 _ROTATIONS = {"allgather": False, "alltoall": True}
 _OF_EXPERTS = ("expert", "expert_tensor")
 _BLOCK = "layers."
@@ -208,7 +214,7 @@ def _read_micro_batch(fields: Fields, local: int) -> int:
 def _read_stages(fields: Fields, schedule: str) -> None:
     """Read the blocks of every stage: they must be those of a named plan."""
     reading, plan = fields.reading, fields.reading.plan
-    groups, several = plan["pipeline"], schedule == "interleaved"
+    groups, several = plan["pipeline"], schedule in _OF_CHUNKS
     fields.only("pipeline_parallel_split_points", ([], None), "layers are divided evenly")
     fields.only("pipeline_parallel_schedule_csv", ("", None), "an order of its own has no name")
     sizes = _sizes(fields, groups, 1 + several)
@@ -217,7 +223,7 @@ def _read_stages(fields: Fields, schedule: str) -> None:
     elif len(sizes) % groups or (len(sizes) > groups) != several:
         raise reading.error(
             f"there are {len(sizes)} stages for {groups} device groups with the order `{schedule}`",
-            "expected one of each group, and of `Interleaved1F1B` several",
+            "expected one of each group, and of `Interleaved1F1B` several, of `ZBVZeroBubble` two",
         )
     elif not is_even(sizes):
         raise reading.error(

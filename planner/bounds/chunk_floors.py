@@ -129,7 +129,7 @@ def _jobs(
     jobs = []
     for place, action in enumerate(order):
         stage, part, micro_batch = action
-        group, before = stage % schedule.groups, stage - 1 if part == FORWARD else stage + 1
+        group, before = schedule.group_of(stage), stage - 1 if part == FORWARD else stage + 1
         after = {last.get(group), number.get(Action(before, part, micro_batch))} - {None}
         last[group] = place
         share = forward if part == FORWARD else backward

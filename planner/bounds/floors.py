@@ -48,6 +48,9 @@ least. With q_g the seconds of the first g blocks, the mean over the groups is, 
 
     step >= (M (t_0 + ... + t_(S-1)) + q_0 + ... + q_(S-1)) / S.
 
+Where gradients of weights may come last, only phi q_g are before the passes of group g. In a V the
+first stage of group g is stage g as well.
+
 Of few micro-batches and chunks, mixtures of paths through the schedule say more (`chunk_floors`).
 """
 
@@ -66,8 +69,8 @@ _DEAR = 10.0  # segments of a schedule, times how far above the least computatio
 
 
 def has_two_parts(configuration: Configuration) -> bool:
-    """Return whether each device group has one stage, of a forward and a backward segment."""
-    return configuration.chunks == 1 and WEIGHTS not in configuration.order.parts
+    """Return whether a micro-batch is a forward and a backward segment in each stage."""
+    return WEIGHTS not in configuration.order.parts
 
 
 def first_of_groups(blocks: Sequence[float], stages: int) -> float:
@@ -271,7 +274,8 @@ class ComputationFloor:
         launches = self.launches.blocks or (0.0,) * len(self.blocks)
         blocks = [_divided(*pair, share) for pair in zip(self.blocks, launches, strict=True)]
         passes = _divided(self.pass_seconds, self.launches.of_pass, share)
-        least = (count * passes + first_of_groups(blocks, stages)) / stages
+        first = 1.0 if has_two_parts(configuration) else self.forward_share
+        least = (count * passes + first * first_of_groups(blocks, stages)) / stages
         above = least * self.devices / self.step_seconds - 1 if self.step_seconds else 0.0
         if above * 2 * configuration.parts * count > _DEAR:
             return least
@@ -280,10 +284,10 @@ class ComputationFloor:
     def _pieces(self, configuration: Configuration) -> FinePieces:
         """Return for which share of a pass the first micro-batch keeps later stages waiting."""
         launches = self.launches.of_pass
-        if has_two_parts(configuration):
-            return FinePieces(self.pass_seconds, 1.0, launches)
         if configuration.chunks > 1:
             return FinePieces(self.pass_seconds, 0.0)
+        if has_two_parts(configuration):
+            return FinePieces(self.pass_seconds, 1.0, launches)
         if configuration.stages <= self.most_stages:
             return FinePieces(self.pass_seconds, self.forward_share, launches)
         return self.finer.get(configuration.stages, FinePieces(self.pass_seconds, 0.0))

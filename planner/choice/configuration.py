@@ -263,7 +263,7 @@ def configurations(
                 found.append(Configuration(mesh, count))
                 continue
             for chunks, schedule in forms:
-                exists = not SCHEDULES[schedule].in_rounds or count % groups == 0
+                exists = SCHEDULES[schedule].exists(groups, count)
                 most = most_stages[chunks > 1]
                 exists = exists and groups * chunks <= most and count >= fewest
                 if len(forms) > 1 and not exists:

@@ -171,7 +171,7 @@ class StagedBlocks:
         assert self.cut is not None
         found: list[list[Part]] = [[] for _ in range(self.schedule.groups)]
         for stage, (begin, end) in enumerate(pairwise(self.cut)):
-            found[stage % self.schedule.groups] += self._parts_of(stage, begin, end)
+            found[self.schedule.group_of(stage)] += self._parts_of(stage, begin, end)
         return tuple(map(tuple, found))
 
     def _parts_of(self, stage: int, begin: int, end: int) -> list[Part]:

@@ -29,6 +29,7 @@ KINDS = [
     ("gpipe", 2, 1),
     ("1f1b", 3, 1),
     ("zero_bubble", 3, 1),
+    ("zero_bubble_v", 2, 2),
     ("interleaved", 2, 2),
 ]
 
@@ -124,7 +125,7 @@ class NodeByNode:
     def _send(self, node: Node, group: int, number: int, now: float) -> None:
         stage = self.program.stage_of(node)
         for target in range(self.mesh.stages):
-            if stage is not None and stage % self.mesh.stages != target:
+            if not self.mesh.is_in(stage, target):
                 continue
             if target != group:
                 begin = max(now, self.links.get(target, 0.0))

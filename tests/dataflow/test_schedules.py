@@ -37,7 +37,7 @@ def schedules(draw, most=6):
     name = draw(st.sampled_from([*SCHEDULES]))
     groups = draw(st.integers(1, most))
     order = SCHEDULES[name]
-    chunks = draw(st.integers(2, 3)) if order.has_chunks else 1
+    chunks = draw(st.integers(2, 2 if order.in_v else 3)) if order.has_chunks else 1
     times = draw(st.integers(1, 3 if order.in_rounds else 8))
     return make_schedule(name, groups, chunks, times * groups if order.in_rounds else times)
 
@@ -49,6 +49,13 @@ def drawn(schedule, seed):
     return durations, delays
 
 
+def group_of(schedule, stage):
+    """Return the group of a stage, by the order of groups in two rounds or in a V."""
+    rounds = [*range(schedule.groups)]
+    both = [*rounds, *(reversed(rounds) if SCHEDULES[schedule.name].in_v else rounds)]
+    return both[stage % len(both)]
+
+
 def relaxed_step(schedule, durations, delays):
     """Return the step by relaxation of all starts, in no particular order."""
     ends = dict.fromkeys(chain.from_iterable(schedule.actions), 0.0)
@@ -57,7 +64,7 @@ def relaxed_step(schedule, durations, delays):
         for action in order:
             for source, target in delays:
                 if source == action.segment:
-                    groups = (source[0] % schedule.groups, target[0] % schedule.groups)
+                    groups = (group_of(schedule, source[0]), group_of(schedule, target[0]))
                     links.setdefault(groups, []).append((action, target))
     arrivals, changed = {}, True
     while changed:
@@ -84,13 +91,13 @@ def relaxed_step(schedule, durations, delays):
 @given(schedules())
 def test_every_segment_runs_once_and_after_what_it_waits_for(schedule):
     order = execution_order(schedule)
-    parts = 3 if schedule.name == "zero_bubble" else 2
+    parts = 3 if "zero_bubble" in schedule.name else 2
     assert len(order) == len(set(order)) == schedule.stages * schedule.micro_batches * parts
     place = {action: i for i, action in enumerate(order)}
     for action in order:
         assert all(place[needed] < place[action] for needed in needed_by(action, schedule.stages))
     for group, actions in enumerate(schedule.actions):
-        assert [a for a in order if a.stage % schedule.groups == group] == list(actions)
+        assert [a for a in order if group_of(schedule, a.stage) == group] == list(actions)
 
 
 @settings(deadline=None, max_examples=40)
@@ -157,7 +164,8 @@ def most_in_flight(schedule, group):
 
 
 @pytest.mark.parametrize(
-    ("name", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)]
+    ("name", "chunks"),
+    [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("zero_bubble_v", 2)],
 )
 def test_the_bubble_of_equal_stages_is_its_share_of_passes(name, chunks):
     schedule = make_schedule(name, 4, chunks, 16)
@@ -172,6 +180,8 @@ def test_micro_batches_in_flight():
     assert [most_in_flight(make_schedule("1f1b", 4, 1, 8), g) for g in groups] == [4, 3, 2, 1]
     assert [most_in_flight(make_schedule("1f1b", 4, 1, 2), g) for g in groups] == [2, 2, 2, 1]
     assert [most_in_flight(make_schedule("zero_bubble", 4, 1, 8), g) for g in groups] == [4] * 4
+    in_a_v = make_schedule("zero_bubble_v", 4, 2, 8)  # in halves of the stages of 1f1b
+    assert [most_in_flight(in_a_v, g) for g in groups] == [8] * 4
     interleaved = make_schedule("interleaved", 4, 3, 8)
     assert [most_in_flight(interleaved, g) for g in groups] == [2 * (3 - g) + 9 for g in groups]
     assert in_flight(make_schedule("interleaved", 2, 2, 2))[0][0].passes == (2, 2)
@@ -211,7 +221,7 @@ def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_diffe
         (
             ("dualpipe", 2, 1, 4),
             "unknown schedule `dualpipe`: expected gpipe, 1f1b, interleaved, zero_bubble, "
-            "1f1b_pairs, interleaved_pairs",
+            "zero_bubble_v, 1f1b_pairs, interleaved_pairs",
         ),
         (("1f1b", 0, 1, 4), "a pipeline has 0 device groups, expected at least 1"),
         (("1f1b", 2, 1, 0), "a pipeline has 0 micro-batches, expected at least 1"),
@@ -224,6 +234,11 @@ def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_diffe
             ("interleaved", 2, 1, 4),
             "the schedule `interleaved` needs at least 2 chunks for each device group, not 1; use "
             "the schedule `1f1b`",
+        ),
+        (
+            ("zero_bubble_v", 2, 3, 4),
+            "the schedule `zero_bubble_v` has 2 chunks for each device group, the ends of a V, not "
+            "3; use 2 chunks",
         ),
         (
             ("interleaved", 4, 2, 6),
@@ -320,7 +335,7 @@ def in_rounds(schedule, durations):
     clocks, last = [0.0] * schedule.groups, schedule.stages - 1
     for moment in range(round(unit.step_seconds)):
         running = {
-            action.stage % schedule.groups: action
+            group_of(schedule, action.stage): action
             for action, start in zip(unit.order, unit.starts, strict=True)
             if round(start) == moment
         }
@@ -332,9 +347,10 @@ def in_rounds(schedule, durations):
         for group, action in running.items():
             other = action.stage + {FORWARD: 1, BACKWARD: -1}.get(action.part, last + 1)
             if 0 <= other <= last:
-                meet = max(ends[group], ends[other % schedule.groups])
+                there = group_of(schedule, other)
+                meet = max(ends[group], ends[there])
                 clocks[group] = max(clocks[group], meet)
-                clocks[other % schedule.groups] = max(clocks[other % schedule.groups], meet)
+                clocks[there] = max(clocks[there], meet)
     return max(clocks)
 
 

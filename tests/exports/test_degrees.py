@@ -64,7 +64,7 @@ def random_plan(rng):
     chunks = rng.choice([1, 2, 3]) if several else 1
     orders = ["1f1b", "gpipe", "zero_bubble", "1f1b_pairs"]
     if chunks > 1:
-        orders = ["interleaved", "interleaved_pairs"]
+        orders = ["interleaved", "interleaved_pairs", *["zero_bubble_v"] * (chunks == 2)]
     plan = NamedPlan(
         **degrees,
         ring=degrees["context"] > 1 and rng.random() < 0.5,

@@ -18,6 +18,7 @@ PLANS = [
     "pipeline=2,data=2,zero=1,micro_batch=1,recompute=full:uniform=2",
     "pipeline=2,chunks=2,tensor=2,sequence_parallel,micro_batch=2",
     "pipeline=4,micro_batch=1,schedule=zero_bubble",
+    "pipeline=2,chunks=2,micro_batch=1,schedule=zero_bubble_v",
     "pipeline=2,data=2,micro_batch=1,schedule=gpipe",
     "pipeline=2,data=2,micro_batch=4",
 ]

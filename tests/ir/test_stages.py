@@ -1,10 +1,12 @@
 """Pipeline stages in the IR: place as part of the layout, the axis of stages, cuts, text."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.layout import Layout, joined_stage
-from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.mesh import Mesh, MeshAxis, StageMap
 from shardwright.ir.text import parse, to_text
 from shardwright.operators.verify import verify
 
@@ -71,6 +73,21 @@ def test_the_axis_of_stages_groups_the_ranks() -> None:
     pairs = zip(MESH.ranks_of(0), MESH.ranks_of(1), strict=True)
     for one, other in pairs:
         assert MESH.index(one, ("x", "y")) == MESH.index(other, ("x", "y"))
+
+
+def test_stages_in_a_v_go_to_and_fro_between_the_groups() -> None:
+    axes = [replace(axis, in_v=axis.of_stages) for axis in MESH.axes]
+    mesh = Mesh(tuple(axes))
+    assert str(mesh) == "micro=3 in time x stage=2 stages in a V x x=2 x y=3"
+    assert [mesh.ranks_of(stage).start for stage in range(4)] == [0, 6, 6, 0]
+    assert [stage for stage in range(4) if mesh.is_in(stage, 0)] == [0, 3]
+    for groups in range(1, 6):
+        where = StageMap(groups, in_v=True)
+        own = [where.stages(group, 2 * groups) for group in range(groups)]
+        assert own == [(group, 2 * groups - 1 - group) for group in range(groups)]
+    with pytest.raises(IRError) as error:
+        Mesh((MeshAxis("x", 2, in_v=True),))
+    assert "only an axis of stages can be in a V" in str(error.value)
 
 
 def test_a_mesh_without_stages_is_one_group() -> None:

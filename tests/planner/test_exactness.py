@@ -4,6 +4,7 @@ More models are in `benchmarks/exactness.py`.
 """
 
 import os
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -51,6 +52,17 @@ def test_chunks_of_a_group_are_planned_that_are_not_at_their_peaks_at_once() -> 
     fitting = [limit for limit in limits if limit[2] < inf]
     assert len(fitting) == 3
     assert all(verdict(question, plans, *limit).is_best for limit in fitting)
+
+
+def test_claims_of_chunks_in_a_v_are_true() -> None:
+    question = asked(61)
+    (form,) = question.forms
+    in_a_v = replace(question, forms=(replace(form, schedule="zero_bubble_v"),))
+    plans = plans_of(in_a_v)
+    limits = [*bests(in_a_v, plans)]
+    assert len(plans) > 1
+    assert any(best < inf for _, _, best in limits)
+    assert not any(verdict(in_a_v, len(plans), *limit).wrong for limit in limits)
 
 
 @pytest.mark.parametrize("name", first(4, [*PLANTED]))

@@ -31,6 +31,8 @@ KINDS = [
     ("gpipe", 2, 1),
     ("1f1b", 2, 1),
     ("zero_bubble", 2, 1),
+    ("zero_bubble_v", 2, 2),
+    ("zero_bubble_v", 3, 2),
     ("interleaved", 2, 2),
     ("1f1b", 3, 1),
     ("zero_bubble", 4, 1),
@@ -157,6 +159,12 @@ def test_a_number_of_stages_that_the_groups_cannot_share_is_refused() -> None:
 def test_a_schedule_that_does_not_fit_is_refused() -> None:
     with pytest.raises(OptionError, match="needs at least 2 chunks"):
         pipeline_of(replace(_program(), schedule="interleaved"))
+    with pytest.raises(IRError) as error:
+        pipeline_of(replace(_program("interleaved", 2, 2), schedule="zero_bubble_v"))
+    assert error.value.what == (
+        "the schedule `zero_bubble_v` has stages in a V, and the mesh is micro=4 in time x stage=2 "
+        "stages x x=2 x y=2"
+    )
     with pytest.raises(OptionError, match="unknown schedule `1f2b`"):
         pipeline_of(replace(_program(), schedule="1f2b"))
 

@@ -1,7 +1,7 @@
 """What is compared of a plan: its figures, its decisions, and what it was compiled with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwright.compiler.plans.files import DOCUMENT
@@ -129,10 +129,7 @@ def common_names(old: Mesh, new: Mesh) -> dict[str, str]:
     Axes with the same sizes on the same levels are the same, whatever they are called; the answer
     is empty for other meshes.
     """
-    alike = [
-        [(axis.size, axis.level, axis.in_time, axis.of_stages) for axis in mesh.axes]
-        for mesh in (old, new)
-    ]
+    alike = [[replace(axis, name="") for axis in mesh.axes] for mesh in (old, new)]
     if alike[0] != alike[1]:
         return {}
     return dict(zip(new.names, old.names, strict=True))

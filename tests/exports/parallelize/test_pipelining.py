@@ -97,6 +97,12 @@ class Scaled(Scores):
             "pipeline=2,recompute=full,micro_batch=2,schedule=zero_bubble",
             "is computed again for the gradient, and `zero_bubble` of PyTorch goes back",
         ),
+        (
+            Scores(4),
+            2,
+            "pipeline=2,chunks=2,micro_batch=2,schedule=zero_bubble_v",
+            "`zero_bubble_v` has two stages in a row on one group of processes",
+        ),
         (Twice(), 3, "pipeline=3", "`weight` is read in stages 0, 1, 2"),
         (Masked(3), 3, "pipeline=3", "the input `ids` is read in stages 0, 1, 2"),
         (Scores(3, across=True), 3, "pipeline=3", "`embedding` is made or read in stages 0 to 2"),

@@ -18,7 +18,7 @@ from shardwright.planner.choice.configuration import Configuration
 from shardwright.solver.work import Budget
 from tests.extent import ANY_PLAN
 
-SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved")
+SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved", "zero_bubble_v")
 ON_POD = {"cluster": "a100-pod:figures=datasheet", "optimizer": "adam"}
 
 
@@ -31,6 +31,8 @@ def drawn(
     stages, count, chunks = draw.choice([2, 3, 4, 8]), draw.choice([2, 3, 4, 8, 16]), 1
     if schedule == "interleaved":
         chunks, count = draw.choice([2, 3, 4]), stages * draw.choice([1, 2, 3])
+    if schedule == "zero_bubble_v":
+        chunks = 2
     parts = stages * chunks
     blocks = [draw.choice([1e-3, draw.uniform(0.1, 1.0)]) for _ in range(parts)]
     blocks += [draw.uniform(0.1, 1.0) for _ in range(draw.randint(0, 8))]
@@ -166,6 +168,10 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
     [
         ("1f1b", 1, 2, {"stages": 2, "schedule": "1f1b", **ANY_PLAN}),
         ("zero_bubble", 1, 4, {"plan": "pipeline=2,data=2,schedule=zero_bubble,micro_batch=2"}),
+        (
+            *("zero_bubble_v", 2, 4),
+            {"plan": "pipeline=2,data=2,chunks=2,schedule=zero_bubble_v,micro_batch=2"},
+        ),
         ("interleaved", 2, 4, {"plan": "pipeline=2,tensor=2,chunks=2,micro_batch=4"}),
     ],
 )
