@@ -16,6 +16,12 @@ from shardwright.operators.info import operator_class
 from shardwright.passes.base import Pass, register_pass
 
 _SEARCHED = ("selective", "full")
+_LIGHT = ("layernorm", "mla_up_proj", "moe_act")
+"""Parts whose results are large for what they take to compute: of experts and latent attention.
+
+What training software recommends for such models: DeepSeek-AI, "DeepSeek-V3 technical report",
+2024, section 3.2.3; Megatron-Core's guide to mixtures of experts.
+"""
 Neighbours = Callable[[Graph, Node], Iterator[Node]]
 
 
@@ -126,6 +132,18 @@ def recomputations(graph: Graph) -> dict[str, frozenset[str]]:
         if marked not in found.values():
             found[rule] = marked
     return found
+
+
+def light_parts(graph: Graph) -> str:
+    """Return the rule of the light parts of a model with experts or latent attention; else empty.
+
+    Parameters
+    ----------
+    graph : Graph
+        A whole program.
+    """
+    parts = [part for part in _LIGHT if part_of_blocks(graph, part)]
+    return "+".join(parts) if parts != [_LIGHT[0]] else ""
 
 
 def _part(graph: Graph, part: str) -> set[str]:

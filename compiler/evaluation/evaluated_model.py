@@ -23,9 +23,9 @@ from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.types import item_bytes
 from shardwright.operators.linear.nf4 import NF4MatMul
 from shardwright.operators.models.precision import MASTER, recipe_of
-from shardwright.passes.recompute import recomputations
+from shardwright.passes.recompute import light_parts, recomputations
 from shardwright.planner.options import CompileOptions
-from shardwright.search.named_plan import NamedPlan
+from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 from shardwright.search.plan_dimensions import DIMENSIONS, Words
 
 _FEWEST = 2  # repeated layers
@@ -143,6 +143,12 @@ class EvaluatedModel:
     def rules(self) -> tuple[str, ...]:
         """The ways to recompute, the least first."""
         return tuple(recomputations(self.graph))
+
+    @cached_property
+    def ways(self) -> tuple[str, ...]:
+        """The ways to recompute that changes of a plan try, the least first."""
+        some, light = RECOMPUTE.index("operators"), light_parts(self.graph)
+        return *RECOMPUTE[:some], *filter(None, [light]), *RECOMPUTE[some:]
 
     @cached_property
     def stored(self) -> StoredBytes:

@@ -10,7 +10,7 @@ from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import MICRO_BATCHES, family
 from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.ir.errors import ClusterError, OptionError, ShardwrightError
-from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors
+from shardwright.search.named_plan import ZERO, NamedPlan, divisors
 from shardwright.search.plan_dimensions import DIMENSIONS, differing, values_of, word_text
 
 _EVALUATIONS = 8  # most evaluations of the memory at a sequence length or micro-batch
@@ -204,12 +204,17 @@ def improved(one: Evaluated) -> Evaluated:
     while best is not before:
         before, plans = best, list[Bound]()
         for _, _, plan, devices in _on_same_devices(best):
-            for rule in RECOMPUTE[RECOMPUTE.index(plan.recompute) :]:
+            for rule in _from(one.model.ways, plan.recompute):
                 changed = replace(plan, recompute=rule)
                 bound = one.model.rough_bound(changed, devices, max(MICRO_BATCHES))
                 plans += () if bound is None else (bound,)
         best = fastest(one.model, plans, best=best) or best
     return best
+
+
+def _from(ways: Sequence[str], own: str) -> Sequence[str]:
+    """Return a way to recompute, and those that recompute more; all where it is none of them."""
+    return ways[ways.index(own) :] if own in ways else (own, *ways)
 
 
 def _is_same(one: Evaluated, other: Evaluated) -> bool:
@@ -230,7 +235,7 @@ def _with(one: Evaluated, **values: Any) -> NamedPlan | None:
 
 
 def _on_same_devices(one: Evaluated) -> Iterator[_Other]:
-    yield from _of_plan(one, "recomputation", "recompute", RECOMPUTE)
+    yield from _of_plan(one, "recomputation", "recompute", one.model.ways)
     yield from _of_plan(one, "ZeRO", "zero", ZERO)
     yield from _within(one)
     yield from _of_words(one)

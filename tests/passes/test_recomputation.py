@@ -15,7 +15,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.verify import verify
 from shardwright.passes.canonicalize import Canonicalize
-from shardwright.passes.recompute import Recompute
+from shardwright.passes.recompute import Recompute, light_parts
 from shardwright.planner.options import CompileOptions
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.builder import build_search_space
@@ -232,3 +232,8 @@ def test_wrong_marks_of_a_graph(line: str) -> None:
     text = f"graph g {{\n  input x: f32[4]\n  a: f32[4] = relu(x)\n  {line}\n  return a\n}}\n"
     with pytest.raises(ShardwrightError, match=r"has no operator `nothing`|`a` is named twice"):
         verify(parse(text))
+
+
+@pytest.mark.parametrize(("model", "rule"), [("mixtral", "layernorm+moe_act"), ("gpt", "")])
+def test_a_mixture_has_light_parts(model: str, rule: str) -> None:
+    assert light_parts(load(SMALL[model]).graph) == rule

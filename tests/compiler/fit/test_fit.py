@@ -387,6 +387,27 @@ def test_no_change_of_an_improved_plan_is_faster():
     assert min(x.seconds for x in others if x.fits) >= best.seconds
 
 
+def test_light_parts_of_a_mixture_are_tried_where_memory_is_short():
+    whole = training_definition(MIXTURE, 64, 1)[0]
+    light, plan = "layernorm+moe_act", NamedPlan.parse("data=16,expert=4,micro_batch=4,zero=1")
+
+    def own(limit, recompute):
+        asked = CompileOptions(
+            precision="bfloat16", optimizer=Optimizer("adam", {}), memory_limit=limit
+        )
+        found = EvaluatedModel(whole.graph, CLUSTER, asked)
+        return evaluated(found, replace(plan, recompute=recompute), 16)
+
+    some, nothing = own(None, light), own(None, "none")
+    assert some.seconds > nothing.seconds
+    assert some.memory_bytes < nothing.memory_bytes
+    limit = (some.memory_bytes + nothing.memory_bytes) / 2
+    one = own(limit, "full")
+    assert not own(limit, "none").fits
+    assert light in {change.then.plan.recompute for change in changes(one)}
+    assert improved(one).seconds <= some.seconds < one.seconds
+
+
 def test_money_is_rate_times_hours():
     found = training(2.0, 1_000_000, 1e12, 64, 2.5)
     hours = 1e12 / 1_000_000 * 2.0 / 3600
