@@ -92,17 +92,17 @@ def partitioned(
         AppendOptimizer.of(options.optimizer, options.loss_scale),
         lowering,
         CleanUp(),
+        DelayStatistics(),
         *fused(options),
     )
 
 
 def fused(options: CompileOptions) -> Pipeline:
-    """Return the pipeline of a program of `partitioned` after it was cleaned up."""
+    """Return the passes that fuse gradients, and those of the user, after which none comes."""
     gathers = options.gather_fusion
     joint: Pipeline = (FuseGathers(gathers.allgather, gathers.reducescatter),)
     wanted = gathers != GatherFusion()
     return (
-        DelayStatistics(),
         FuseAllReduces(options.fusion),
         *(joint if wanted else ()),
         *_extra(options),

@@ -34,7 +34,7 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.passes.base import Pass
-from shardwright.passes.clean_up import CleanUp
+from shardwright.passes.clean_up import CleanUp, DelayStatistics
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
@@ -356,7 +356,8 @@ class Evaluator:
             own = self._in_stages(few.decided(decisions), few.graph, plan)
             return replace(few.lengthened(self._emitted(few.graph, own, options)), mesh=whole.mesh)
 
-        return model.repeated(plan, of) or self._emitted(model.whole, whole, options)
+        program = model.repeated(plan, of) or self._emitted(model.whole, whole, options)
+        return PassManager(verify_later=True).run(DelayStatistics(), program)
 
     def _emitted_alone(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Graph:
         """Return the program of a plan for a model in one stage, before gradients are fused."""
