@@ -172,11 +172,6 @@ class Pairs(Order):
         passes = _of_chunks(group, groups, chunks, micro_batches)
         return in_turn(*passes, Pairs.paired_after(group, groups, chunks))
 
-    @classmethod
-    def exists(cls, groups: int, micro_batches: int) -> bool:
-        """Return whether so many device groups can run so many micro-batches."""
-        return not cls.in_rounds or micro_batches % groups == 0
-
     @staticmethod
     def paired_after(group: int, groups: int, chunks: int) -> int:
         """Return the passes of the warm-up."""

@@ -8,13 +8,16 @@ from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.cost_model.efficiency.software import Software
-from shardwright.dataflow.orders import Interleaved, InterleavedPairs
+from shardwright.dataflow.orders import Interleaved, InterleavedPairs, Pairs
 from shardwright.planner.choice.configuration import Form, searched_forms
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors, with_words
 
 MICRO_BATCHES = (1, 2, 4, 8)
 """Samples of a micro-batch that are tried."""
-_OF_EXPERTS = tuple((chunks, InterleavedPairs.name) for chunks in Interleaved.searched_chunks)
+_OF_EXPERTS = (
+    (1, Pairs.name),
+    *((chunks, InterleavedPairs.name) for chunks in Interleaved.searched_chunks),
+)
 
 
 def family(
@@ -32,8 +35,8 @@ def family(
     experts of a mixture are whole, and divided over no ranks, over as many of the innermost level
     as divide them, and over twice as many as long as the least bound of those that may fit falls.
     Pipelines have the schedules that the software has. Where it runs pairs of passes beside each
-    other, divided experts have pipelines of such pairs too, as Megatron-Core has them: of several
-    chunks, and without recomputing whole layers.
+    other, divided experts have pipelines of such pairs too; those of several chunks, which are
+    Megatron-Core's, recompute no whole layers.
 
     Parameters
     ----------

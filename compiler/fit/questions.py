@@ -198,23 +198,18 @@ def improved(one: Evaluated) -> Evaluated:
     """Return the plan that no change on the same devices makes faster, within the memory limit.
 
     Some changes are beyond the family: parameters may be divided in a node alone. Each is tried
-    with more recomputation, too.
+    with every way to recompute, too: more pipeline stages may leave room to recompute less.
     """
     best, before = one, None
     while best is not before:
         before, plans = best, list[Bound]()
         for _, _, plan, devices in _on_same_devices(best):
-            for rule in _from(one.model.ways, plan.recompute):
+            for rule in one.model.ways:
                 changed = replace(plan, recompute=rule)
                 bound = one.model.rough_bound(changed, devices, max(MICRO_BATCHES))
                 plans += () if bound is None else (bound,)
         best = fastest(one.model, plans, best=best) or best
     return best
-
-
-def _from(ways: Sequence[str], own: str) -> Sequence[str]:
-    """Return a way to recompute, and those that recompute more; all where it is none of them."""
-    return ways[ways.index(own) :] if own in ways else (own, *ways)
 
 
 def _is_same(one: Evaluated, other: Evaluated) -> bool:

@@ -105,6 +105,9 @@ def test_passes_beside_each_other_take_no_less_than_their_bounds_and_hide_exchan
     plans = [one.plan for one in family(own, 16, micro_batches=(1,))]
     assert plans.count(plan) == 1
     assert {one.order for one in plans} == {"1f1b", "interleaved", "interleaved_pairs"}
+    own = EvaluatedModel(whole.graph, own.cluster, asked, software("megatron-core+unchunked_pairs"))
+    orders = {one.plan.order for one in family(own, 16, micro_batches=(1,))}
+    assert orders == {"1f1b", "interleaved", "1f1b_pairs", "interleaved_pairs"}
 
 
 @pytest.mark.parametrize(("zero", "least"), [(2, 0.34), (3, 0.3)])
