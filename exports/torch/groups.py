@@ -15,7 +15,7 @@ from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.placement import AXIS
-from shardwright.dataflow.schedules import Segment
+from shardwright.dataflow.schedules import Schedule, Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run, pipeline_of
 from shardwright.exports.emission.program_writer import (
     DESCRIPTION,
@@ -37,6 +37,7 @@ from shardwright.exports.writing import (
     paragraph,
     prose,
 )
+from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Node
 from shardwright.ir.text import type_text
 
@@ -102,6 +103,21 @@ def _end(group: int, place: str) -> str:
     return f"{place} {group}" if place in ("before", "after") else place
 
 
+def _check_order(schedule: Schedule) -> None:
+    """Refuse a schedule in which a group runs the passes of micro-batches in several orders."""
+    for group, actions in enumerate(schedule.actions):
+        orders = dict[int, list[Segment]]()
+        for action in actions:
+            orders.setdefault(action.micro_batch, []).append(action.segment)
+        if any(order != orders[0] for order in orders.values()):
+            raise PlanError(
+                f"device group {group} runs the passes of some micro-batches in another order in "
+                f"the schedule `{schedule.name}`, and a package for PyTorch has one function for "
+                "those of all",
+                hint="compile it with the schedule `zero_bubble` or `interleaved`",
+            )
+
+
 class StagedProgram(TorchProgram):
     """Writes the program of a plan with pipeline stages for PyTorch.
 
@@ -109,6 +125,11 @@ class StagedProgram(TorchProgram):
     ----------
     plan : Plan
         A compiled training step with stages.
+
+    Raises
+    ------
+    PlanError
+        If a device group does not run the passes of all micro-batches in the same order.
     """
 
     trainer = "stages"
@@ -117,6 +138,7 @@ class StagedProgram(TorchProgram):
         super().__init__(plan)
         pipeline = pipeline_of(plan.program)
         assert pipeline is not None
+        _check_order(pipeline.schedule)
         self.pipeline: Pipeline = pipeline
         self.channels: dict[str, tuple[int, int]] = {}
         self.expressions.groups.append((AXIS,))

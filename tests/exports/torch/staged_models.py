@@ -11,7 +11,6 @@ CASES = {
     "four": "pipeline=4,micro_batch=2",
     "chunks": "pipeline=2,data=2,chunks=2,zero=3,micro_batch=2",
     "zero_bubble": "pipeline=4,schedule=zero_bubble,micro_batch=1",
-    "zero_bubble_v": "pipeline=2,data=2,chunks=2,schedule=zero_bubble_v,micro_batch=1",
     "gpipe": "pipeline=2,context=2,schedule=gpipe,micro_batch=2",
 }
 
