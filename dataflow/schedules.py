@@ -73,6 +73,11 @@ class Schedule:
         """Return for each stage the value of its device group."""
         return [values[self.group_of(stage)] for stage in range(self.stages)]
 
+    def by_group(self, values: Sequence[float]) -> list[float]:
+        """Return for each device group the sum of the values of its stages."""
+        own = map(self.stages_on, range(self.groups))
+        return [sum(values[stage] for stage in stages) for stages in own]
+
     @cached_property
     def parts(self) -> tuple[str, ...]:
         """The parts of a pass over a micro-batch."""
@@ -150,7 +155,7 @@ def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> No
             f"not {chunks}",
             hint="use 2 chunks",
         )
-    if order.in_rounds and micro_batches % groups:
+    if not order.exists(groups, micro_batches):
         raise OptionError(
             f"the schedule `{name}` needs a multiple of {groups} micro-batches, one for each "
             f"device group, not {micro_batches}",

@@ -91,7 +91,7 @@ class Bound:
 
     def _by_group(self, of: Callable[[Part], float]) -> list[float]:
         """Return what the parts of the stages of each device group have together."""
-        return self._of_groups(of_each([stage.whole for stage in self._stages], of))
+        return self._schedule.by_group(of_each([stage.whole for stage in self._stages], of))
 
     # Time
 
@@ -121,7 +121,7 @@ class Bound:
     def link_seconds(self) -> float:
         """Seconds for which that group waits for links in its passes, at least."""
         busiest = self._computing.index(max(self._computing))
-        loads = map(add, *map(self._of_groups, self._in_line))
+        loads = map(add, *map(self._schedule.by_group, self._in_line))
         return self.passes * list(loads)[busiest] - self.compute_seconds
 
     @cached_property
@@ -230,7 +230,8 @@ class Bound:
         moved = self._by_data_ranks
         before = busiest(moved.gathers(lambda held: not held.in_passes))
         after = busiest(moved.reductions(lambda held: not held.reduced_in_passes))
-        return list(zip(self._of_groups(before), self._of_groups(after), strict=True))
+        sums = map(self._schedule.by_group, (before, after))
+        return list(zip(*sums, strict=True))
 
     @property
     def _of_schedule(self) -> float:
@@ -298,7 +299,7 @@ class Bound:
         all_moved = self._by_data_ranks.gathers(), self._by_data_ranks.reductions()
         each = *self._in_line, *map(busiest, all_moved), *self._moved_in_passes
         for forward, backward, gathers, reductions, again, behind in zip(
-            *map(self._of_groups, each), strict=True
+            *map(self._schedule.by_group, each), strict=True
         ):
             first, last = max(forward, gathers), max(backward, reductions)
             inner = (self.passes - 1) * (forward + backward)
@@ -308,7 +309,7 @@ class Bound:
     @property
     def _exposed(self) -> list[float]:
         """Seconds for which groups of a training software wait for what data ranks move."""
-        in_passes = map(add, *map(self._of_groups, self._moved_in_passes))
+        in_passes = map(add, *map(self._schedule.by_group, self._moved_in_passes))
         pairs = zip(self._once, in_passes, strict=True)
         return [self._exposed_share * (sum(once) + self.passes * one) for once, one in pairs]
 
@@ -344,10 +345,6 @@ class Bound:
             awaited = backward[group] - (late[group] if put_off[-1] else 0.0)
             left = max(left, after) + awaited
         return found
-
-    def _of_groups(self, stages: Sequence[float]) -> list[float]:
-        groups = map(self._schedule.stages_on, range(self.plan.pipeline))
-        return [sum(stages[stage] for stage in own) for own in groups]
 
     # Memory
 

@@ -177,9 +177,7 @@ class CandidateBuilder:
         free = self.staged(cut, plans, [inf] * schedule.stages)
         if free is None:
             return [one / schedule.chunks for one in most]
-        taken = [0.0] * schedule.groups
-        for stage, plan in enumerate(free):
-            taken[schedule.group_of(stage)] += plan.memory_bytes
+        taken = schedule.by_group([plan.memory_bytes for plan in free])
         return [
             most[stage] * plan.memory_bytes / taken[schedule.group_of(stage)]
             for stage, plan in enumerate(free)

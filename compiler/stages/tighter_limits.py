@@ -19,7 +19,6 @@ import numpy as np
 from shardwright.compiler.stages.race import Race
 from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.cost_model.memory import peak_memory
-from shardwright.dataflow.schedules import Schedule
 from shardwright.ir.decisions import Decisions
 from shardwright.planner.choice.cuts import Cut
 from shardwright.planner.fronts.problem import StageProblems
@@ -96,7 +95,8 @@ class PipelineFrontier:
         ways: tuple[_Staging, ...] = builder.staged, builder.staged_from_last
         for plans, staging in product(self.kinds, ways):
             for staged, groups in self._planned(cut, plans, staging, limit):
-                taken += (*_counted(staged, builder.schedule), *groups)
+                counted = builder.schedule.by_group([plan.memory_bytes for plan in staged])
+                taken += (*counted, *groups)
         return max(bytes_ for bytes_ in taken if bytes_ <= limit)
 
     def _planned(
@@ -131,11 +131,3 @@ class PipelineFrontier:
         if builder.fits(found):
             self.race.keep(found, plans)
         return emitted[-1].group_bytes
-
-
-def _counted(staged: Sequence[StagePlan], schedule: Schedule) -> list[float]:
-    """Return the memory that the stages of each device group take, by the account of the search."""
-    taken = [0.0] * schedule.groups
-    for stage, plan in enumerate(staged):
-        taken[schedule.group_of(stage)] += plan.memory_bytes
-    return taken
