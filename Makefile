@@ -20,8 +20,9 @@ fast:  ## the tests of the lower layers, in seconds
 test:  ## all tests
 	$(bin)/python -m pytest -q -n auto --dist worksteal
 
-docs:  ## code of pages runs and prints what they show, then the site
+docs:  ## code of pages and notebooks runs and prints what they show, then the site
 	$(bin)/python docs/screens.py
+	$(bin)/python docs/notebooks.py --run
 	$(bin)/sphinx-build -q -W -c docs/site . build/site
 
 bench:  ## the exact search on meshes of several shapes; see benchmarks/ for the others

@@ -95,16 +95,23 @@ def _is_there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def fences(text: str) -> list[Block]:
-    """Return the fenced blocks of a page."""
-    blocks = []
+def parts(text: str) -> Iterator[str | Block]:
+    """Yield the fenced blocks of a page, and the text between them."""
+    end = 0
     for found in _FENCE.finditer(text):
         marks = dict(re.findall(r"<!-- ([\w ]+):\s(.*?)\s*-->", found["marks"], re.DOTALL))
         if unknown := marks.keys() - {*MARKS}:
             raise ValueError(f"unknown comment before a block: `{unknown.pop()}`")
         line = text.count("\n", 0, found.start("language")) + 1
-        blocks.append(Block(line, found["language"], found["text"], marks))
-    return blocks
+        yield text[end : found.start()]
+        yield Block(line, found["language"], found["text"], marks)
+        end = found.end()
+    yield text[end:]
+
+
+def fences(text: str) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    return [part for part in parts(text) if isinstance(part, Block)]
 
 
 def documents() -> list[Path]:
