@@ -36,7 +36,7 @@ class Door:
 
     def __init__(self, server: socket.socket, greet: Callable[[socket.socket], None]) -> None:
         self._server, self._greet = server, greet
-        self._unknown: dict[socket.socket, float] = {}  # until when, the oldest first
+        self._unknown: dict[socket.socket, float] = {}  # until when
         self._lock = threading.Lock()
 
     def take(self, until: Callable[[], bool] = lambda: False) -> None:
@@ -72,9 +72,10 @@ class Door:
         """Close whoever has waited too long, and the oldest where there are too many."""
         now = time.monotonic()
         with self._lock:
-            late = [one for one, end in self._unknown.items() if end < now]
-            late += list(self._unknown)[len(late) : len(self._unknown) + more - _MOST]
-            for connection in late:
+            # What was put in the place of another is behind younger ones, and may be late already.
+            waiting = sorted(self._unknown, key=self._unknown.__getitem__)
+            count = sum(end < now for end in self._unknown.values())
+            for connection in waiting[: max(count, len(waiting) + more - _MOST)]:
                 del self._unknown[connection]
                 with suppress(OSError):  # it has ended
                     connection.shutdown(socket.SHUT_RDWR)
