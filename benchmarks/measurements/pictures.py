@@ -1,11 +1,11 @@
-"""A picture of predicted against measured values on logarithmic axes, as SVG."""
+"""A picture of pairs of values on logarithmic axes, such as measured and predicted ones, as SVG."""
 
 from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, log10
 
 _SIDE, _LEFT, _TOP, _LEGEND = 560, 70, 20, 190  # pixels
-_COLOURS = (
+COLOURS = (
     "#4477aa",
     "#ee6677",
     "#228833",
@@ -19,10 +19,12 @@ _COLOURS = (
 _WITHIN = 1.1  # the lines beside the diagonal
 
 Point = tuple[str, float, float]
-"""A source, what was measured, and what is predicted."""
+"""A source, and the values on both axes: what was measured, and what is predicted."""
 
 
-def picture(points: Sequence[Point], unit: str) -> str:
+def picture(
+    points: Sequence[Point], unit: str, axes: tuple[str, str] = ("measured", "predicted")
+) -> str:
     """Return the SVG of points, the most frequent source below the others.
 
     Parameters
@@ -31,6 +33,8 @@ def picture(points: Sequence[Point], unit: str) -> str:
         What to draw; all values above 0.
     unit : str
         The unit of both axes.
+    axes : tuple of str
+        What they have.
     """
     values = [value for _, *pair in points for value in pair]
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
@@ -44,8 +48,9 @@ def picture(points: Sequence[Point], unit: str) -> str:
 
     counts = {source: sum(p[0] == source for p in points) for source, _, _ in points}
     sources = sorted(counts, key=lambda source: (-counts[source], source))
-    colours = {source: _COLOURS[i % len(_COLOURS)] for i, source in enumerate(sources)}
-    lines = [_head(), *_axes(low, high, scale, unit), *_diagonals(low, high)]
+    colours = {source: COLOURS[i % len(COLOURS)] for i, source in enumerate(sources)}
+    titles = [f"{axis}, {unit}" for axis in axes]
+    lines = [_head(), *_axes(low, high, scale, titles), *_diagonals(low, high)]
     for source in sources:
         for own, measured, predicted in points:
             if own == source:
@@ -69,7 +74,7 @@ def _head() -> str:
     )
 
 
-def _axes(low: int, high: int, scale: float, unit: str) -> list[str]:
+def _axes(low: int, high: int, scale: float, axes: Sequence[str]) -> list[str]:
     """Return lines at powers of ten, and what the axes are."""
     lines, bottom, right = [], _TOP + _SIDE, _LEFT + _SIDE
     for power in range(low, high + 1):
@@ -84,9 +89,9 @@ def _axes(low: int, high: int, scale: float, unit: str) -> list[str]:
     return [
         *lines,
         f'<text x="{_LEFT + _SIDE / 2}" y="{bottom + 40}" text-anchor="middle">'
-        f"measured, {escape(unit)}</text>",
+        f"{escape(axes[0])}</text>",
         f'<text x="20" y="{middle}" text-anchor="middle" transform="rotate(-90 20 {middle})">'
-        f"predicted, {escape(unit)}</text>",
+        f"{escape(axes[1])}</text>",
     ]
 
 

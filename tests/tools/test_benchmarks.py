@@ -37,3 +37,21 @@ def test_a_missing_peer_is_told_in_a_sentence(page: Callable[..., str]) -> None:
     found = page("resnet50.py", *sizes, "--torch", sys.executable + "-without-torch")
     assert "PyTorch is not installed here, so that there is nothing to compare with." in found
     assert "| convolution | " in found
+
+
+def test_the_dashboard_is_of_the_results(page: Callable[..., str], tmp_path: Path) -> None:
+    kept = ROOT / "benchmarks" / "dashboard"
+    made = page("dashboard.py")
+    assert made == kept.with_suffix(".md").read_text(), "run `python benchmarks/dashboard.py`"
+    pictures = {path.name: path.read_text() for path in (tmp_path / "page").iterdir()}
+    assert pictures == {path.name: path.read_text() for path in kept.iterdir()}
+    # The pages with the same numbers were written from the same files.
+    tables = [line.strip("| ").replace(",", "").split(" | ") for line in made.splitlines()]
+    for path, names, order in (
+        ("imported/architectures.md", ("causal language models", "others"), slice(1, -1)),
+        ("oracle/compared.md", ("operators", "optimizers", "values"), slice(-1, None)),
+    ):
+        text = (ROOT / "benchmarks" / path).read_text()
+        for name in names:
+            cells = next(cells for cells in tables if cells[0] == name and len(cells) > 4)
+            assert f"| {' | '.join([name, *cells[order]])} | " in text
