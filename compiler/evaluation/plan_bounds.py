@@ -369,6 +369,8 @@ class Bound:
                 lower += part if held.in_passes else count
                 gradients += part if held.reduced_in_passes else count
         frozen = self._by_group(lambda part: part.frozen)[group]
+        if self.passes == 1:  # no loop: copies are freed once no pass reads them
+            lower = 0.0
         found = {
             "parameters": stored.master * kept
             + stored.lower * lower
@@ -402,6 +404,8 @@ class Bound:
         peaks = [part.peak for part in parts]
         if WEIGHTS in self._schedule.parts:  # gradients of weights run within the pass, or later
             peaks = [min(part.peak, part.early) for part in parts]
+        if self.passes == 1:  # no loop: in the order of the program no gradient is put off
+            late = [0.0] * len(parts)
         return max(
             sum(map(mul, flight.passes, saved))
             + sum(map(mul, flight.weights, late))

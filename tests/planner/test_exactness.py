@@ -54,15 +54,32 @@ def test_chunks_of_a_group_are_planned_that_are_not_at_their_peaks_at_once() -> 
     assert all(verdict(question, plans, *limit).is_best for limit in fitting)
 
 
-def test_claims_of_chunks_in_a_v_are_true() -> None:
-    question = asked(61)
+@cache
+def in_a_v(seed: int) -> tuple[Asked, int, list[tuple[float, Objective, float]]]:
+    """Return the same with stages in a V on two device groups."""
+    question = asked(seed)
     (form,) = question.forms
-    in_a_v = replace(question, forms=(replace(form, schedule="zero_bubble_v"),))
-    plans = plans_of(in_a_v)
-    limits = [*bests(in_a_v, plans)]
-    assert len(plans) > 1
+    form = replace(form, groups=2, chunks=2, schedule="zero_bubble_v")
+    question = replace(question, forms=(form,), devices=2 * form.mesh.size)
+    plans = plans_of(question)
+    return question, len(plans), [*bests(question, plans)]
+
+
+@pytest.mark.parametrize("seed", first(3, [61, 40, 7, 13, 112]))
+def test_claims_of_chunks_in_a_v_are_true(seed: int) -> None:
+    question, plans, limits = in_a_v(seed)
+    assert plans > 1
     assert any(best < inf for _, _, best in limits)
-    assert not any(verdict(in_a_v, len(plans), *limit).wrong for limit in limits)
+    assert not any(verdict(question, plans, *limit).wrong for limit in limits)
+
+
+@pytest.mark.parametrize(
+    "name", ["device groups are said to hold 20 % less", "reductions of gradients take no time"]
+)
+def test_an_error_about_chunks_in_a_v_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    question, plans, limits = in_a_v(61)
+    PLANTED[name](monkeypatch)
+    assert any(verdict(question, plans, *limit).wrong for limit in limits)
 
 
 @pytest.mark.parametrize("name", first(4, [*PLANTED]))

@@ -4,13 +4,16 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain, pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
 from shardwright.api import compile
+from shardwright.compiler.evaluation import plan_bounds
 from shardwright.compiler.evaluation.evaluated import evaluated, fastest, front, least_memory
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
+from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.compiler.fit.questions import (
     Longest,
@@ -25,6 +28,7 @@ from shardwright.compiler.fit.questions import (
 from shardwright.compiler.fit.training_time import training
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import software
+from shardwright.dataflow.schedules import SCHEDULES, WEIGHTS, Schedule
 from shardwright.ir.errors import OptionError
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
@@ -137,13 +141,19 @@ def test_a_device_waits_while_its_host_launches_on():
     assert bound.seconds <= found.seconds
 
 
-@pytest.mark.parametrize("named", ["ideal", "megatron-core"])
-def test_bounds_of_uneven_stages_are_near_their_steps(named):
-    """Gradients of parameters and of activations are added up in each pass: bounds know both."""
+@cache
+def uneven(named: str) -> EvaluatedModel:
+    """Return a model of 7 layers on devices so slow that launches are nothing."""
     text = "llama:layers=7,hidden=512,heads=4,kv_heads=4,inner=1408,sequence=1024,vocabulary=4000"
     whole = training_definition(text, 64, 1)[0]
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
-    own = EvaluatedModel(whole.graph, slower(CLUSTER, 1000), asked, software(named))
+    return EvaluatedModel(whole.graph, slower(CLUSTER, 1000), asked, software(named))
+
+
+@pytest.mark.parametrize("named", ["ideal", "megatron-core"])
+def test_bounds_of_uneven_stages_are_near_their_steps(named):
+    """Gradients of parameters and of activations are added up in each pass: bounds know both."""
+    own = uneven(named)
     for plan in map(NamedPlan.parse, UNEVEN):
         found, rough = evaluated(own, plan, 8), own.bound(plan, 8)
         assert found is not None
@@ -157,7 +167,61 @@ UNEVEN = (
     "pipeline=4,data=2,micro_batch=1,zero=1",
     "pipeline=2,tensor=2,data=2,micro_batch=1,chunks=3,schedule=interleaved,sequence_parallel",
     "pipeline=4,data=2,micro_batch=1,schedule=zero_bubble,recompute=full",
+    "pipeline=2,tensor=4,data=1,micro_batch=16,chunks=2,schedule=zero_bubble_v",
 )
+
+
+@pytest.mark.parametrize("named", ["ideal", "megatron-core"])
+def test_errors_in_the_bounds_of_stages_in_a_v_are_caught(named, monkeypatch):
+    """Gradients of weights that are not put off, and one more micro-batch in flight."""
+    own, plan = uneven(named), NamedPlan.parse(UNEVEN[-1])
+    found = evaluated(own, plan, 8)
+    assert found is not None
+    known = put_off_last, backward_passes
+
+    def bounds(*functions: Any) -> tuple[float, float]:
+        for function, of in zip(("put_off_last", "backward_passes"), functions, strict=True):
+            monkeypatch.setattr(plan_bounds, function, of)
+        bound = replace(own, _parts={}).bound(plan, 8)
+        assert bound is not None
+        return (
+            bound.seconds / found.seconds,
+            bound.memory_bytes / found.evaluation.in_order.peak_bytes,
+        )
+
+    def in_time(schedule: Schedule) -> Any:
+        return ((),) * schedule.groups
+
+    def one_more(schedule: Schedule) -> Any:
+        return [
+            [
+                (at, flight._replace(passes=tuple(n + 1 for n in flight.passes)))
+                for at, flight in own
+            ]
+            for own in backward_passes(schedule)
+        ]
+
+    assert max(bounds(*known)) <= 1
+    assert bounds(in_time, backward_passes)[0] > 1
+    assert bounds(put_off_last, one_more)[1] > 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data=8,micro_batch=8",
+        "pipeline=2,data=4,micro_batch=16,schedule=zero_bubble",
+        "pipeline=2,data=4,micro_batch=16,chunks=2,schedule=zero_bubble_v",
+    ],
+)
+def test_one_micro_batch_holds_no_less_than_its_bound(text):
+    """It is no loop: no gradient is put off, and the table of embeddings is read once."""
+    plan = NamedPlan.parse(text)
+    bound, found = uneven("ideal").bound(plan, 8), evaluated(uneven("ideal"), plan, 8)
+    assert bound is not None
+    assert found is not None
+    assert bound.passes == 1
+    assert 0.9 < bound.memory_bytes / found.evaluation.in_order.peak_bytes <= 1
 
 
 def slower(cluster: Cluster, factor: float) -> Cluster:
@@ -183,7 +247,7 @@ def test_no_stage_of_one_layer_holds_less_than_its_bound(name):
     own = EvaluatedModel(whole.graph, priced(narrow=True).cluster, asked)
     plans = [one.plan for one in family(own, 4, micro_batches=(1, 2)) if one.plan.pipeline > 1]
     of_stages = [plan for plan in plans if plan.pipeline * plan.chunks == 4]
-    put_off = [plan for plan in plans if plan.order == "zero_bubble"]
+    put_off = [plan for plan in plans if WEIGHTS in SCHEDULES[plan.order].parts]
     drawn = [first(1, Random(2).sample(some, 4)) for some in (of_stages, put_off)]
     for plan in chain(*drawn):
         found, bound = evaluated(own, plan, 4), own.bound(plan, 4)
