@@ -17,8 +17,9 @@ lint:  ## style, types, imports, spelling
 fast:  ## the tests of the lower layers, in seconds
 	$(bin)/python -m pytest -q -n auto --dist worksteal tests/ir tests/dataflow tests/passes tests/architecture
 
-test:  ## all tests
+test:  ## all tests: the short ones, then the long ones
 	$(bin)/python -m pytest -q -n auto --dist worksteal
+	$(bin)/python -m pytest -q -n auto --dist worksteal -m long
 
 docs:  ## code of pages and notebooks runs and prints what they show, then the site
 	$(bin)/python docs/screens.py

@@ -35,6 +35,7 @@ def emitted(memory: float = inf) -> Emitted:
     return BlockwisePlan(source, POD, MESH, options, PassManager(), None, Budget(60)).emit()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", first(1, [0.85, 1.0]))
 def test_it_fits_and_takes_what_its_program_takes(share: float) -> None:
     limit = share * emitted().memory.peak_bytes

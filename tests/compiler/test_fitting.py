@@ -95,6 +95,7 @@ def check_monotone(found: Iterable[tuple[float, float, float]], gap: float):
     assert np.isfinite(best)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", first(1, range(35)))
 def test_more_memory_is_never_worse(block: int) -> None:
     for seed in first(2, range(4 * block, 4 * block + 4)):
@@ -113,6 +114,7 @@ def test_more_memory_is_never_worse_with_recomputation(seed: int) -> None:
 QUICK = ("dlrm", "llama", "lenet5", "mlp", "two_matmul", "wide_deep", "feature_hash")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(1, QUICK))
 def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
     assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=4)
@@ -168,6 +170,7 @@ def by_rules(graph: Graph, devices: int, recompute: str):
         yield compile_graph(graph, CPU, devices, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["llama"])
 def test_no_plan_of_a_rule_that_fits_is_cheaper_than_the_answer(model: str) -> None:
     graph = zoo.load(SHALLOW[model]).graph

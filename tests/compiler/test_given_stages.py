@@ -33,6 +33,7 @@ def assert_right(found: Compilation, stages: int) -> None:
     assert verify_plan(found.plan, 1).equal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "devices", "plan", "options"),
     first(

@@ -23,6 +23,7 @@ WIDE = ("reduce_type", "accumulate_type")
 RULE = UpdateRule("adam", ADAM.settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "option"), first(4, crossed([("mlp", 2), ("mlp", 1), ("gpt", 2)], WIDE))
 )
@@ -53,6 +54,7 @@ def test_plans(case: tuple[str, int], option: str) -> None:
         assert lower < wide <= 2 * lower
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", WIDE)
 @pytest.mark.parametrize("model", ["mlp", "llama"])
 def test_random_plans_cost_what_the_search_says(model: str, option: str) -> None:

@@ -52,6 +52,7 @@ def test_plans_of_models(model: str, mode: str, passes: int) -> None:
     assert verify_plan(found.plan, 1).equal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     first(
@@ -87,6 +88,7 @@ def test_random_plans_of_random_programs() -> None:
     assert count > 12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_random_plans_of_models(model: str, precision: str) -> None:
@@ -189,6 +191,7 @@ def test_an_optimizer_that_keeps_states() -> None:
     assert verify_plan(found.plan, 3).equal
 
 
+@pytest.mark.long
 def test_the_number_of_micro_batches_is_searched() -> None:
     model = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=16,dtype=float32"
     at = {

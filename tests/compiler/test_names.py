@@ -65,6 +65,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("search", "names"), first(len(NAMES), crossed(SEARCHES, NAMES)))
 def test_names_like_those_of_the_compiler_change_nothing(names, search):
     found = compiled(network(*names), search, fusion=64.0)

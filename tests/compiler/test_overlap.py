@@ -65,6 +65,7 @@ def test_the_objective_is_the_simulated_step_and_no_random_plan_is_below_the_bou
         assert found.result.lower_bound <= timeline.step_seconds * ROUNDING
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("passes", first(1, [2, 4]))
 def test_no_random_plan_in_micro_batches_is_below_the_bound(passes: int) -> None:
     count = 0
@@ -98,6 +99,7 @@ def test_a_named_plan_has_its_overlapped_step_and_no_bound() -> None:
     assert serial.result.cost == pytest.approx(serial.step_seconds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(2, ["gpt", "lenet5", "dlrm", "mlp", "llama"]))
 def test_the_plan_is_at_least_as_fast_as_the_one_of_the_least_serial_step(model: str) -> None:
     graph = zoo.load(SMALL[model]).graph
@@ -149,6 +151,7 @@ def test_weighted_costs_are_weighted_loads(seed: int) -> None:
     assert float(shares @ loads) <= simulate(program, POD).step_seconds * ROUNDING
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(1, ["mlp", "dlrm", "lenet5"]))
 def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
     model: str, monkeypatch: pytest.MonkeyPatch

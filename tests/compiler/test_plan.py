@@ -84,6 +84,7 @@ def test_a_pin_has_a_price():
     assert price > 0
 
 
+@pytest.mark.long
 def test_plans_are_equal_whatever_the_hash_seed(tmp_path):
     model = GPT.replace("layers=2", "layers=1")
     code = (

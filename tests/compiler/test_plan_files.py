@@ -180,6 +180,7 @@ class Stopped(BaseException):
     """Stands for an interrupt."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), Stopped()])
 @pytest.mark.parametrize("place", range(40))
 def test_a_plan_is_replaced_whole_or_not_at_all(place, stop, plans, tmp_path, monkeypatch):
@@ -218,6 +219,7 @@ def test_a_plan_is_replaced_whole_or_not_at_all(place, stop, plans, tmp_path, mo
     assert not [path for path in tmp_path.rglob(".*")]
 
 
+@pytest.mark.long
 def test_a_full_disk(plans, tmp_path):
     """Write under a limit on the size of files, which the kernel enforces."""
     write_plan(tmp_path / "plan", plans[4])

@@ -84,6 +84,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "options"), first(10, crossed(["lenet5", "gpt", "mixtral", "unet"], OPTIONS))
 )

@@ -296,6 +296,7 @@ def test_work_of_equal_stages_times_stages_of_other_numbers_of_blocks() -> None:
     assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=1e-9)
 
 
+@pytest.mark.long
 def test_an_interleaved_pipeline_takes_the_stages_of_a_plain_one() -> None:
     timed = SELENE.run_by(profile())
     plan = "pipeline=2,chunks=2,micro_batch=1"

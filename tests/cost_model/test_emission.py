@@ -33,6 +33,7 @@ def emitted(monkeypatch):
     return strategies
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 def test_every_operator_under_random_strategies(part):
     for case in CASES[part::4]:

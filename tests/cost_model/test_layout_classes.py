@@ -44,6 +44,7 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
         assert planner.nearest(tensor, found[i], found[j]) == expected, (found[i], found[j])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh", [CUBE, LEVEL, TWICE], ids=str)
 def test_what_is_planned_costs_what_the_shortest_path_does(mesh: Mesh) -> None:
     tensor, planner = TensorType("float32", (16, 64)), RedistributionPlanner(mesh, cluster("cpu"))

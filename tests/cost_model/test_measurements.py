@@ -141,6 +141,7 @@ def test_two_groups_of_several_chunks_have_a_stage_that_is_neither_first_nor_las
         assert "pipeline=3" in small(row, cluster(row.cluster)).plan
 
 
+@pytest.mark.long
 @needs_rows
 def test_a_row_is_timed_by_the_product_s_own_path():
     rows, _ = read_rows()

@@ -136,6 +136,7 @@ def test_the_executor_needs_what_is_predicted(search: str) -> None:
     assert peak_memory(program).peak_bytes == measured(program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("search", SEARCHES)
 def test_on_random_programs_the_executor_needs_at_most_its_own_copies_more(search: str) -> None:
     """Numpy writes out constants and keeps old values during updates; nothing else differs."""

@@ -49,6 +49,7 @@ def allocated(program: Graph) -> tuple[float, ...]:
     return tuple(float(n) for _, n in sorted(found.peak_bytes_by_group.items()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [None, "mlp", "llama"])
 def test_the_memory_of_every_group_is_what_the_executor_allocates(model: str | None) -> None:
     compared = 0

@@ -88,6 +88,7 @@ def test_every_single_move_leads_to_its_target(shape: tuple[int, ...]) -> None:
             assert_lies(exchanged(move, tensor, parts, CUBE), whole, move.target, CUBE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mesh", "shape"), [(CUBE, ()), (CUBE, (8,)), (CUBE, (4, 8)), (SQUARE, (2, 4))]
 )
@@ -111,6 +112,7 @@ def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
     return all(size % count == 0 for size, count in zip(shape, counts, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (8, 16, 16), strict=True)])
 def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster, step: int) -> None:
     tensor = TensorType("float32", (8, 8))

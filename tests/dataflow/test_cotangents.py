@@ -141,6 +141,7 @@ def check_plans(definition: Definition, number: int = 0) -> None:
         assert result.equal, (devices, kind, options, result.reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_trained_path_may_pass_operators_without_a_gradient(name: str) -> None:
     graph = two_products(FUNCTIONS[name])

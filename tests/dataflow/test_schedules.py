@@ -87,6 +87,7 @@ def relaxed_step(schedule, durations, delays):
     return max(ends.values())
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=100)
 @given(schedules())
 def test_every_segment_runs_once_and_after_what_it_waits_for(schedule):

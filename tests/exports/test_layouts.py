@@ -94,6 +94,7 @@ def test_partition_specs_say_the_same_as_placements(tmp_path):
     assert one["gather_0"] == ((2, 1), (2, 1))
 
 
+@pytest.mark.long
 def test_each_choice_is_released_alone_and_then_all(tmp_path, capsys):
     given = sw.compile(ONE, 4, plan="tensor=2,data=2,zero=1")
     content = json.loads(export(given.plan, "placements").files["placements.json"])
@@ -111,6 +112,7 @@ def test_each_choice_is_released_alone_and_then_all(tmp_path, capsys):
     assert list(steps) == ["nothing", *choices, "everything"]
 
 
+@pytest.mark.long
 def test_a_bad_choice_costs_what_its_release_saves(tmp_path, capsys):
     layer = "blocks.0.feed_forward"
     spec = {

@@ -70,6 +70,7 @@ def test_an_unknown_export_is_refused(plan):
 
 
 # `onnx` needs an ONNX file, the others a module of PyTorch.
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*EXPORTS} - {"onnx", "parallelize", "pipelining"}))
 def test_an_export_makes_the_same_files_twice(plan, name):
     assert export(plan, name) == export(plan, name)

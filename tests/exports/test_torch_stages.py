@@ -108,6 +108,7 @@ def transferred(plan):
     return {writer.expressions.name(n.name): writer.expressions.read(n.operands[0]) for n in nodes}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_message_arrives_where_it_is_awaited(plan):
     compiled, texts = exported(plan)

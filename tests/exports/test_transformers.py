@@ -84,6 +84,7 @@ def test_what_it_has_no_word_for_is_another_plan_with_its_price(plan):
     assert not WORDS.can_say(NamedPlan.parse(plan))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["data=4,expert=2,zero=3", "data=8,expert=2,shard=4"])
 def test_expert_ranks_are_read_as_they_were_written(text, tmp_path):
     model = "mixtral:layers=2,hidden=16,heads=4,kv_heads=4,experts=4,inner=16,batch=8,sequence=8"

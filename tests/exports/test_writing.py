@@ -21,6 +21,7 @@ def plan():
     return sw.compile(model, 4, plan="data=2,tensor=2", optimizer="adam").plan
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["torch", "jax", "megatron", "torchtitan", "deepspeed"])
 def test_a_name_changes_no_line_of_code(plan, to):
     expected = export(renamed(plan, "m"), to).files

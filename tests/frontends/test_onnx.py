@@ -162,6 +162,7 @@ def some_cases() -> list[onnx.backend.test.case.test_case.TestCase]:
     return sorted(plain, key=lambda case: case.name)[::EVERY]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_some_of_the_node_tests_of_onnx(
     some_cases: list[onnx.backend.test.case.test_case.TestCase],
@@ -175,6 +176,7 @@ def test_some_of_the_node_tests_of_onnx(
     assert passed >= 0.9 * len(found), [f"{o.name}: {o.reason}" for o in found if not o.alone]
 
 
+@pytest.mark.long
 def test_gradients_of_some_node_tests_are_equal_on_four_ranks(
     some_cases: list[onnx.backend.test.case.test_case.TestCase],
 ) -> None:
@@ -211,6 +213,7 @@ def test_pools_are_those_of_the_evaluator(operator: str, sizes: str) -> None:
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_a_well_known_network_gives_the_result_that_comes_with_it() -> None:
     # Of squeezenet, the scores are so large that rounding decides between equal classes.
@@ -412,6 +415,7 @@ def test_only_what_is_the_same_is_made_one(proto: ModelProto, operators: list[st
 # Training
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", first(4, MODELS), ids=lambda make: make.__name__)
 def test_training_on_four_ranks_is_training_on_one(saved: Path) -> None:
     text = f"{saved}:" + ",".join(f"{k}={v}" for k, v in sizes_of(onnx.load(saved)).items())

@@ -95,6 +95,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=len(first(30, range(60))))
 @given(graphs())
 def test_parse_is_the_inverse_of_to_text(graph: Graph) -> None:

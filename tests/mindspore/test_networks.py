@@ -79,6 +79,7 @@ def found(
 
 # MindSpore's test gives each of the 8 devices a batch of 32, so that the network has 256. Ascend's
 # factor on communication is 400, a GPU's 50.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("classes", "beta", "product", "sums"),
     [

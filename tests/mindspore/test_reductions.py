@@ -20,6 +20,7 @@ def on_ranks(operator, x, ranks=8):
     return [item.asnumpy() for item in (made if several else (made,))], parallel.session.compiled
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(4, 8), (8, 4, 2)])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("name", ["Argmax", "Argmin"])

@@ -105,6 +105,7 @@ PLANS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "parts"), first(3, PLANS))
 def test_parts_change_nothing_of_what_is_computed(plan, parts):
     compilation = compile(LATENT, 4, plan=f"{plan},recompute={parts}")
@@ -131,6 +132,7 @@ def activations(recompute: str) -> float:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "elements"),
     [

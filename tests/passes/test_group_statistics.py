@@ -57,6 +57,7 @@ def test_a_step_is_the_mean_of_the_steps_of_its_micro_batches(spec: str, passes:
         np.testing.assert_allclose(whole[name][0], parts[0], atol=1e-8)  # weights in float32
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "mode"),
     first(

@@ -47,6 +47,7 @@ def recomputes(program: Graph) -> int:
     return sum(node.provenance.role == "recompute" for node in program.nodes)
 
 
+@pytest.mark.long
 def test_random_plans_of_random_programs() -> None:
     profile, random, found = profile_for(8), np.random.default_rng(0), 0
     for seed in first(36, range(60)):

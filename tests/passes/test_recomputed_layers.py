@@ -40,6 +40,7 @@ def activations(rule: str) -> float:
     return memory.by_kind["activations"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "devices", "blocks"),
     [
@@ -68,6 +69,7 @@ def test_all_blocks_one_by_one_is_the_whole():
     assert NamedPlan.parse("data=1,recompute=full:uniform=1").recompute == "full"
 
 
+@pytest.mark.long
 def test_every_block_that_is_recomputed_frees_as_much():
     taken = [activations(rule) for rule in ("none", *(f"full:block={n}" for n in range(1, 8)))]
     freed = [before - after for before, after in pairwise(taken)]
@@ -105,6 +107,7 @@ PLANS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "devices"), first(3, PLANS))
 def test_nothing_changes_of_what_is_computed(plan, devices):
     found = trained(compiled(plan, devices).plan.program, 1, HIGHS)

@@ -43,6 +43,7 @@ def test_random_cuts_of_random_programs_are_proven(passes, stages, groups):
     assert count >= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "stages", "groups", "passes"),
     [("gpt", 4, 2, 2), ("llama", 4, 4, 4), ("mixtral", 3, 3, 1), ("resnet18-cifar", 2, 2, 1)],

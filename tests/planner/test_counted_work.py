@@ -67,6 +67,7 @@ def hurry(monkeypatch):
         monkeypatch.setattr(time, clock, later)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", first(4, list(RUNS)))
 def test_the_plan_has_the_same_bytes_by_another_clock_and_with_more_workers(
     run, alone, tmp_path, monkeypatch
@@ -91,6 +92,7 @@ def test_workers_that_get_bytes_find_the_same_plan(run, alone, tmp_path, monkeyp
         assert plan(run, tmp_path, workers=3) == expected
 
 
+@pytest.mark.long
 def test_a_process_that_dies_changes_no_plan(alone, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
     parent = os.getpid()
@@ -107,6 +109,7 @@ def test_a_process_that_dies_changes_no_plan(alone, tmp_path, monkeypatch):
         assert plan("pipelines", tmp_path, workers=3) == alone("pipelines")
 
 
+@pytest.mark.long
 def test_a_worker_that_answers_nonsense_changes_no_plan(alone, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
     parent = os.getpid()
@@ -123,6 +126,7 @@ def test_a_worker_that_answers_nonsense_changes_no_plan(alone, tmp_path, monkeyp
         assert plan("pipelines", tmp_path, workers=3) == alone("pipelines")
 
 
+@pytest.mark.long
 def test_less_effort_spends_less():
     seconds = []
     for some in (0.005, 0.02):
@@ -133,6 +137,7 @@ def test_less_effort_spends_less():
     assert seconds[0] < seconds[1]
 
 
+@pytest.mark.long
 def test_a_plan_that_the_clock_stopped_says_so():
     found = shardwright.compile(
         GPT, 4, cluster="h100-pod:figures=datasheet", time_limit=1e-3, **PIPELINES

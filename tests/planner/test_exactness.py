@@ -29,6 +29,7 @@ def known(seed: int) -> tuple[Asked, int, list[tuple[float, Objective, float]]]:
     return question, len(plans), [*bests(question, plans)] if plans else []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [*FEW, *SEEDS])
 def test_claims_are_true_and_answers_are_the_best(seed: int) -> None:
     question, plans, limits = known(seed)
@@ -40,12 +41,14 @@ def test_claims_are_true_and_answers_are_the_best(seed: int) -> None:
         assert found.is_best or question.forms[0].chunks > 1
 
 
+@pytest.mark.long
 def test_a_plan_of_as_much_memory_as_one_that_does_not_fit_is_found() -> None:
     question, plans = asked(50), plans_of(asked(50))
     fitting = [limit for limit in bests(question, plans) if limit[1] == "serial"]
     assert verdict(question, len(plans), *fitting[1]).is_best
 
 
+@pytest.mark.long
 def test_chunks_of_a_group_are_planned_that_are_not_at_their_peaks_at_once() -> None:
     question, plans, limits = known(61)
     assert question.forms[0].chunks == 2
@@ -82,6 +85,7 @@ def test_an_error_about_chunks_in_a_v_is_caught(name: str, monkeypatch: pytest.M
     assert any(verdict(question, plans, *limit).wrong for limit in limits)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", first(4, [*PLANTED]))
 def test_an_error_that_is_put_in_is_caught(name: str) -> None:
     for seed in PLANTED_IN:

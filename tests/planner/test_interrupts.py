@@ -38,6 +38,7 @@ def executor(request, monkeypatch):
     return 2
 
 
+@pytest.mark.long
 def test_the_first_plan_is_whole_when_the_search_is_interrupted(executor):
     found = shardwright.compile(MODEL, 2, progress=interrupt, workers=executor, **SEARCHED)
     document = found.plan.document

@@ -19,6 +19,7 @@ def test_random_plans_are_proven(model: str) -> None:
         assert (found.proven, found.first_failure, found.reason) == (True, None, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_wrong_mutants_are_refused(model: str) -> None:
     (_, definition, program, rule), *_ = proofs.random_plans(1, 5, (model,), (4,))

@@ -257,6 +257,7 @@ def pickling(text: str) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_no_other_module_pickles() -> None:
     folders = [p for p in ROOT.iterdir() if (p / "__init__.py").exists() and p.name != "tests"]
     paths = [p for folder in folders for p in folder.rglob("*.py") if "support" not in p.parts]

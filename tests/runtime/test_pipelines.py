@@ -65,6 +65,7 @@ def test_every_schedule_computes_the_bits_of_the_plain_loop() -> None:
     assert tried > 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "kind"), [("gpt", ("interleaved", 2, 2)), ("llama", ("zero_bubble", 3, 1))]
 )

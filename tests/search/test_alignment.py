@@ -75,6 +75,7 @@ def space_of(graph: Graph) -> tuple[SearchSpace, RedistributionPlanner]:
     return build_search_space(graph, profile), profile.planner
 
 
+@pytest.mark.long
 def test_wide_graphs_are_aligned_without_large_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where elimination is too wide, choices are joined; the plan costs what is said."""
     monkeypatch.setattr(alignment, "_LARGEST_MESSAGE", 6)
@@ -116,6 +117,7 @@ def test_no_budget_is_needed_for_an_alignment(seed: int) -> None:
     assert quick.decisions.strategies.keys() == best.decisions.strategies.keys()
 
 
+@pytest.mark.long
 def test_whole_tensors_need_no_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables in which every permutation fits are left out."""
     seen: list[int] = []

@@ -83,6 +83,7 @@ def alone(routing, micro_batches):
     return trained(program, initial=ROUTINGS[routing])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("routing", "plan"), first(10, crossed(ROUTINGS, FOLDED)))
 def test_a_folded_plan_has_the_loss_and_gradients_of_one_device(routing, plan):
     compiled = compile_graph(graph_of_layer(), CPU, 4, CompileOptions(plan=plan))
@@ -94,6 +95,7 @@ def test_a_folded_plan_has_the_loss_and_gradients_of_one_device(routing, plan):
         assert np.any(found[f"0.{UP}"][3])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
     first(
@@ -205,6 +207,7 @@ def mutants_of_experts(program):
                 yield node, _with(program, node, replace(node, attributes=turned))
 
 
+@pytest.mark.long
 def test_wrong_mutants_of_operators_of_experts_in_a_folded_plan_are_refused():
     definition = load_model(next(model for model in proofs.SMALL if model.startswith("mixtral")))
     plan = "tensor=2,data=2,expert_tensor=1,expert=4,sequence_parallel,zero=1"

@@ -66,6 +66,7 @@ FORMS = first(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "recompute", "mark"), FORMS)
 def test_plans_with_forms_cost_and_hold_what_is_counted(
     model: str, recompute: bool, mark: str

@@ -404,10 +404,10 @@ VERIFIED = (
     ("llama", "tensor=2,zero=2,sequence_parallel"),
     ("mixtral", "expert=8,zero=3"),
     ("gpt", "tensor=2,zero=1,sequence_parallel,recompute=full"),
-    ("llama", "tensor=2,zero=2,micro_batch=1"),
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "plan"), first(4, VERIFIED))
 def test_a_named_plan_computes_its_model(model, plan):
     precision = "bfloat16" if model in ("llama", "mixtral") else "float32"

@@ -117,6 +117,7 @@ def test_a_layout_given_by_the_user_stays() -> None:
     assert arrived.layout == Layout((("z",), ()))
 
 
+@pytest.mark.long
 def test_the_memory_limit_holds_for_orbits_too() -> None:
     graph = multilayer_perceptron()
     free = compile_graph(graph, POD, 8, CompileOptions(), LEVEL)

@@ -62,6 +62,7 @@ def tanhs(plan: Plan) -> dict[str, SplitCounts]:
     return {name: pin for name, pin in own_strategies(plan).items() if name.startswith("tanh")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pins", "expected"),
     [
@@ -103,6 +104,7 @@ def test_of_three_equal_nodes_those_are_merged_that_may_be() -> None:
     assert merged.outputs == ("a", "a", "c", "a", "e")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:trainable parameters get no update")
 @pytest.mark.parametrize(
     ("seed", "gap"), [(seed, (0.0, 1e-3)[seed // 2 % 2]) for seed in first(8, range(20))]

@@ -104,6 +104,7 @@ def test_what_is_saved_counts_where_it_might_be_recomputed(model: str) -> None:
         assert least_saved(space, decided) >= least * (1 - 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "mesh", "passes", "precision", "optimizer", "seeds"),
     [

@@ -96,6 +96,7 @@ def test_random_graphs(seed, which):
         assert passes > 1  # such as an odd batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["space", "recompute_space"])
 @pytest.mark.parametrize("model", first(2, [*SMALL]))
 def test_models(model, which):
@@ -142,6 +143,7 @@ def test_blocks_of_random_graphs(seed):
         assert seed % 2  # such as an odd batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), first(2, [("gpt", 1), ("mixtral", 2), ("llama", 2)]))
 def test_blocks_of_models(model, passes):
     graph = ApplyPrecision(PRECISIONS["bfloat16"]).run(load(SMALL[model]).graph)

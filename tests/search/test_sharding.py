@@ -74,6 +74,7 @@ def test_levels(level, count):
     assert (result.equal, prove(compilation).proven) == (True, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("search", ["exact", "data_parallel", "recursive_programming"])
 def test_every_search_obeys(search):
     options = {**OPTIONS, "mode": "auto_parallel", "search": search}

@@ -87,6 +87,7 @@ def test_the_search_counts_what_the_program_holds(name: str, kind: str) -> None:
         assert COUNTED[name] * tight.memory.peak_bytes <= counted(tight) <= limit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("seed", first(8, range(40)))
 def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> None:
@@ -100,6 +101,7 @@ def test_no_program_holds_less_than_the_search_counts(seed: int, kind: str) -> N
         assert evaluate(space.problem, assignment).peak_usage <= held
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(4, [*SMALL]))
 def test_no_program_of_the_zoo_holds_less_than_the_search_counts(model: str) -> None:
     profile, random, optimizer = profile_for(4), np.random.default_rng(0), Optimizer("adam")

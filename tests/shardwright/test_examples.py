@@ -40,6 +40,7 @@ def losses_of(name, ranks=1):
         return import_module(name).main(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "ranks", "drop"),
     [
@@ -68,6 +69,7 @@ def test_the_manual_example_is_a_model():
     assert definition.parameter_count == 669_706
 
 
+@pytest.mark.long
 def test_the_quickstart_compiles_trains_and_verifies_both_models(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     quickstart = import_module("quickstart")

@@ -61,6 +61,7 @@ def test_every_token_through_all_experts_is_their_weighted_sum():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_random_plans_of_a_layer_with_experts_compute_the_same():
     graph = trace(Layer(), [specification()]).graph
     alone = trained(compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program)

@@ -60,6 +60,7 @@ SPLITS = first(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "ranks", "length"), first(2, SPLITS))
 def test_keys_on_a_ring(model: str, ranks: int, length: int) -> None:
     plan = split(MODELS[model].format(length), ranks, ranks)
@@ -75,6 +76,7 @@ def test_keys_gathered(model: str, ranks: int, length: int) -> None:
     check(plan)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "options"),
     first(
@@ -123,6 +125,7 @@ def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
 # By name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "devices", "length", "plan", "count"),
     first(

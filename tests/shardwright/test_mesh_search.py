@@ -38,6 +38,7 @@ def test_where_no_shape_will_do_the_reason_is_given():
 SMALL = "gpt:layers=1,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,dtype=float32"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", first(1, ["overlapped", "serial"]))
 def test_no_configuration_has_a_better_plan(objective):
     options = {"cluster": "h100-pod:figures=datasheet", "objective": objective, "gap": 0.0}
@@ -83,6 +84,7 @@ def test_the_account_of_a_search():
     assert trace.memory_price() == 0.0
 
 
+@pytest.mark.long
 def test_memory_has_a_price_where_it_is_short():
     free = shardwright.compile(SMALL, 4, cluster="cpu", mesh="2x2", objective="serial")
     limit = 0.9 * free.plan.document.memory.peak_bytes

@@ -77,6 +77,7 @@ CASES = first(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "mode", "optimizer", "mesh"), CASES)
 def test_modes(model: str, mode: str, optimizer: str, mesh: str) -> None:
     how = ANY_PLAN if mode == "auto_parallel" else {}
@@ -88,6 +89,7 @@ def test_modes(model: str, mode: str, optimizer: str, mesh: str) -> None:
 SEARCHES = ("tensor_parallel", "fully_sharded", "recursive_programming", "dynamic_programming")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "search"), first(len(SEARCHES), crossed(MODELS, SEARCHES)))
 def test_searches(model: str, search: str) -> None:
     plan = compiled(model, "2x2x2", search=search, optimizer=OPTIMIZERS["adam"])
@@ -105,6 +107,7 @@ OPTIONS: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "options"), first(len(OPTIONS), crossed(MODELS, OPTIONS)))
 def test_options(model: str, options: dict[str, object]) -> None:
     plan = compiled(model, "2x2x2", optimizer=OPTIMIZERS["momentum"], **options)
@@ -123,6 +126,7 @@ UNEVEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "search"),
     first(3, crossed(UNEVEN, ["exact", "recursive_programming", "fully_sharded"])),
@@ -149,6 +153,7 @@ def test_no_search_beats_the_exact_one(model: str, cost_model: str) -> None:
         assert best.cost <= other.cost * (1 + 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["auto_parallel", "semi_auto_parallel", "data_parallel"])
 def test_a_value_that_is_returned_twice_costs_what_it_costs_once(mode: str) -> None:
     graph = definition("mlp").graph

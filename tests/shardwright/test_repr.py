@@ -74,6 +74,7 @@ def objects(compilation):
     }
 
 
+@pytest.mark.long
 def test_every_object_has_a_short_line(large):
     for name, item in objects(large).items():
         line = repr(item)

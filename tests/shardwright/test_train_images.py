@@ -57,6 +57,7 @@ def test_lenet_learns_digits_in_the_files_of_mnist(mnist: Path, mode: str) -> No
     assert alone[-1] < 0.97 * alone[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", first(1, ["data_parallel", "auto_parallel"]))
 def test_resnet_learns_pictures_in_the_files_of_cifar(cifar: Path, mode: str) -> None:
     model = "resnet18-cifar:batch=32,width=4,dtype=float64"

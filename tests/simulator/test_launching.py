@@ -11,12 +11,14 @@ EACH = 50  # seeds in a test
 SEEDS = first(200, range(10_000))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", SEEDS[::EACH])
 def test_no_seed_finds_what_outlives_the_launcher_or_a_wrong_sentence(begin: int) -> None:
     wrong = {seed: launching(seed).wrong for seed in range(begin, begin + EACH)}
     assert {seed: what for seed, what in wrong.items() if what} == {}
 
 
+@pytest.mark.long
 def test_a_seed_replays_exactly_alone_and_after_others() -> None:
     assert digests_alone("launching", 10) == [launching(seed).digest for seed in range(10)]
 

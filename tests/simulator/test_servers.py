@@ -16,6 +16,7 @@ SEEDS = first(200, range(10_000))
 pytestmark = needs_grpc
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", SEEDS[::EACH])
 def test_no_seed_loses_or_doubles_a_push(begin: int) -> None:
     wrong = {seed: servers(seed).wrong for seed in range(begin, begin + EACH)}
@@ -26,10 +27,12 @@ def test_a_seed_that_found_a_bug_finds_it_no_more() -> None:
     assert {seed: servers(seed).wrong for seed in (602,)} == {602: ()}
 
 
+@pytest.mark.long
 def test_a_seed_replays_exactly_alone_and_after_others() -> None:
     assert digests_alone("servers", 8) == [servers(seed).digest for seed in range(8)]
 
 
+@pytest.mark.long
 def test_a_seed_leaves_no_file_open() -> None:
     servers(0)
     before = len(os.listdir("/proc/self/fd"))

@@ -13,12 +13,14 @@ EACH = 50  # seeds in a test
 SEEDS = first(200, range(10_000))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", SEEDS[::EACH])
 def test_no_seed_finds_a_file_that_is_torn_lost_or_left(begin: int) -> None:
     wrong = {seed: storage(seed).wrong for seed in range(begin, begin + EACH)}
     assert {seed: what for seed, what in wrong.items() if what} == {}
 
 
+@pytest.mark.long
 def test_a_seed_replays_exactly_alone_and_after_others() -> None:
     found = digests_alone("storage", 20)
     assert found == [storage(seed).digest for seed in range(20)]

@@ -145,6 +145,7 @@ def wide_problem() -> Problem:
     return Problem(variables, pairs)
 
 
+@pytest.mark.long
 def test_wide_problem_is_solved_by_what_remains():
     solution = solve(wide_problem(), budget=Budget(2.0))
     assert solution.status in ("optimal", "feasible")

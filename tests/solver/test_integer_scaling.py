@@ -14,6 +14,7 @@ from shardwright.solver.work import Budget
 ProblemMaker = Callable[[int], Problem]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(4))
 def test_agrees_with_brute_force(random_problem: ProblemMaker, block: int) -> None:
     for seed in range(15 * block, 15 * (block + 1)):

@@ -24,6 +24,7 @@ def least_peak(problem: Problem) -> tuple[float, float]:
     return best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", first(2, range(5)))
 def test_agrees_with_brute_force(random_problem: ProblemMaker, block: int):
     for seed in range(40 * block, 40 * (block + 1)):

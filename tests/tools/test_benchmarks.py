@@ -24,6 +24,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return written
 
 
+@pytest.mark.long
 def test_the_zoo_is_compiled(page: Callable[..., str]) -> None:
     found = page("zoo.py", "--models", "lenet5", "--devices", "8")
     cells = [cell.strip() for cell in found.splitlines()[-1].split("|")[1:-1]]
@@ -32,6 +33,7 @@ def test_the_zoo_is_compiled(page: Callable[..., str]) -> None:
     assert 0 < float(cells[4]) < 600
 
 
+@pytest.mark.long
 def test_a_missing_peer_is_told_in_a_sentence(page: Callable[..., str]) -> None:
     sizes = ("--batch", "1", "--side", "32")
     found = page("resnet50.py", *sizes, "--torch", sys.executable + "-without-torch")

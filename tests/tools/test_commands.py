@@ -147,6 +147,7 @@ def test_compile_prints_one_document(capsys, here):
     assert (here / "plans" / name / "plan.json").is_file()
 
 
+@pytest.mark.long
 def test_compile_tells_a_person(capsys, here):
     arguments = ["--devices", "8", "--search", "tensor_parallel", "--out", "plan"]
     text = printed(capsys, "compile", GPT, *arguments, "--verbose")
@@ -170,6 +171,7 @@ def test_compile_tells_a_person(capsys, here):
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.long
 def test_the_first_answer_is_one_screen_in_words(capsys, here):
     arguments = ["--devices", "16", "--plan", "tensor=2,zero=3", "--out", "plan"]
     model = GPT.replace("batch=8,", "")
@@ -471,6 +473,7 @@ def test_every_search_side_by_side(capsys):
     assert re.search(r"exact +[\d.]+ us +0% ", text)
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_said(capsys):
     arguments = ["mlp", "--devices", "4", "--memory", "0.003", "--gap", "0.3"]
     rows = document(capsys, "bench", "strategies", *arguments)

@@ -90,6 +90,7 @@ def test_a_limit_that_nothing_fits(capsys, here):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("error", "fits"), [(PROVEN, False), (UNPROVEN, None)])
 def test_searches_that_find_nothing(error, fits, capsys, monkeypatch):
     compile_model = bench.compile_model

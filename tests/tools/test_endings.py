@@ -80,6 +80,7 @@ def shell(command, here):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command", first(2, ["operators", "compile --help", "compile mlp --devices 2 --gap 0.5"])
 )

@@ -87,6 +87,7 @@ class Silent(LocalCommunicator):
         return super().exchange(operator, axes, parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "search"), CASES)
 def test_an_exchange_that_does_not_happen_is_found_by_its_numbers(plans, model, search):
     plan = plans(model, search)

@@ -9,6 +9,7 @@ def endings():
     return mutations.run_cases(range(5000, 5020))
 
 
+@pytest.mark.long
 def test_no_traceback_and_no_hang(endings):
     assert [ending for ending in endings if ending.problem] == []
 

@@ -194,6 +194,7 @@ def test_candidates_divide_devices_and_batch():
     assert folded == {(2, 2), (2, 4), (2, 8), (4, 4), (4, 8), (8, 8)}
 
 
+@pytest.mark.long
 def test_the_best_named_plan_is_the_fastest_of_all_that_fit(capsys):
     plans = [*candidate_plans(load_model(GPT).graph, POD, 2)]
     found = {

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "add-an-operator.md",
@@ -35,6 +37,7 @@ def write_files(page, folder):
             (folder / head[2:]).write_text(rest)
 
 
+@pytest.mark.long
 def test_the_tests_of_the_pages_pass(tmp_path):
     for page in PAGES:
         folder = tmp_path / page.partition(".")[0]

@@ -22,6 +22,7 @@ def prepared(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use", QUICK, ids=lambda use: use.text)
 def test_a_wrong_use_gets_a_sentence_and_loses_no_file(use, prepared, monkeypatch, capsys):
     monkeypatch.setenv("SHARDWRIGHT_WORLD", "1")  # some uses change it

@@ -21,6 +21,7 @@ def garbage_of_ours() -> Counter[str]:
         gc.garbage.clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"mesh": "search"}, {"stages": 2, "micro_batches": 2}])
 def test_nothing_large_is_in_a_cycle(options: dict[str, object]) -> None:
     """The prices of a planner have one of their own: a cycle of as many objects as axes."""

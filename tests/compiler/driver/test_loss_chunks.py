@@ -56,6 +56,7 @@ def whole() -> Mapping[str, Mapping[str, np.ndarray]]:
     return {model: numbers(compiled(model, 1, 1).program) for model in MODELS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "options"), first(len(PLANS), CASES), ids=str)
 def test_a_plan_in_chunks_trains_as_whole_logits_do(
     whole: Mapping[str, Mapping[str, np.ndarray]], model: str, options: dict[str, Any]

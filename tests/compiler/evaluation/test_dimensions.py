@@ -111,6 +111,7 @@ def own(name, limit=1e12):
     return EvaluatedModel(whole.graph, POD.model_copy(update={"levels": pairs}), asked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", first(1, [*MODELS]))
 def test_no_plan_takes_less_than_its_bound(dimensions, name):
     model = own(name)
@@ -127,6 +128,7 @@ def test_no_plan_takes_less_than_its_bound(dimensions, name):
         assert bound.seconds <= found.seconds * (1 + 1e-9), text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -154,6 +156,7 @@ def test_it_is_priced_as_it_is_built_and_computes_the_same(dimensions, words):
     assert found.seconds != without.seconds
 
 
+@pytest.mark.long
 def test_fit_tries_it_and_exports_say_the_nearest(dimensions):
     model = own("llama")
     one = evaluated(model, NamedPlan.parse("data=4,zero=3,micro_batch=2"), 4)

@@ -55,6 +55,7 @@ def evaluated(model: str, plan: str, precision: str = "bfloat16", **options: Any
     return evaluator.evaluation(NamedPlan.parse(plan))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "plan"), CASES)
 def test_numbers_are_those_of_the_compiled_program(model: str, plan: str) -> None:
     found = evaluated(model, plan)
@@ -68,6 +69,7 @@ def test_numbers_are_those_of_the_compiled_program(model: str, plan: str) -> Non
     assert traffic(found.program) == traffic(built.plan.program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", ["data=8,zero=1", "pipeline=2,tensor=2,data=2,micro_batch=2"])
 def test_blocks_at_both_ends_may_stay_in_bfloat16(plan: str) -> None:
     """Numbers are those of the compiled program, between those of bfloat16 and of the recipe."""
@@ -129,6 +131,7 @@ IN_STAGES = first(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "plan", "scale"), IN_STAGES)
 def test_of_equal_stages_few_go_through_the_passes(
     model: str, plan: str, scale: float | DynamicLossScale, monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def decoder(text: str) -> EvaluatedModel:
     return EvaluatedModel(whole.graph, CLUSTER, asked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("named", "count"), [("ideal", 2), ("megatron-core", 1)])
 @pytest.mark.parametrize("of", first(1, ["dense", "mixture", "lora"]))
 def test_no_plan_takes_less_than_its_bounds(of, named, count):
@@ -92,6 +93,7 @@ def test_no_plan_takes_less_than_its_bounds(of, named, count):
 PAIRS = "pipeline=2,data=8,expert=4,micro_batch=1,chunks=2,schedule=interleaved_pairs,zero=1"
 
 
+@pytest.mark.long
 def test_passes_beside_each_other_take_no_less_than_their_bounds_and_hide_exchanges():
     whole = training_definition(MIXTURE, 64, 1)[0]
     asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
@@ -114,6 +116,7 @@ def test_passes_beside_each_other_take_no_less_than_their_bounds_and_hide_exchan
     assert orders == {"1f1b", "interleaved", "1f1b_pairs", "interleaved_pairs"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("zero", "least"), [(2, 0.34), (3, 0.3)])
 def test_a_bound_of_passes_beside_each_other_knows_what_data_ranks_move_in_each(zero, least):
     """Before its schedule is simulated it was 0.31 and 0.22 of the step on links so slow."""
@@ -150,6 +153,7 @@ def uneven(named: str) -> EvaluatedModel:
     return EvaluatedModel(whole.graph, slower(CLUSTER, 1000), asked, software(named))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("named", ["ideal", "megatron-core"])
 def test_bounds_of_uneven_stages_are_near_their_steps(named):
     """Gradients of parameters and of activations are added up in each pass: bounds know both."""
@@ -239,6 +243,7 @@ SMALL = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_no_stage_of_one_layer_holds_less_than_its_bound(name):
     """Sent tensors are as large as others here: each is held on one side of a cut alone."""
@@ -271,6 +276,7 @@ def test_a_rough_bound_holds_no_more_where_few_samples_have_other_layouts():
     assert 0.8 * bound.memory_bytes <= rough.memory_bytes <= bound.memory_bytes
 
 
+@pytest.mark.long
 def test_frozen_weights_are_in_the_bounds():
     own = decoder(LORA)
     whole = training_definition(LORA.removesuffix(",lora=8"), 32, 1)[0]
@@ -284,6 +290,7 @@ def test_frozen_weights_are_in_the_bounds():
         assert bound.memory_bytes <= own.evaluation(plan, 4).in_order.peak_bytes
 
 
+@pytest.mark.long
 def test_the_fastest_plan_is_that_of_all_evaluations():
     limit = 2 * GIB
     own = model(limit, narrow=True)
@@ -321,6 +328,7 @@ def test_models_with_few_layers_have_a_family():
         assert {one.plan.pipeline for one in plans} == {1, 2}
 
 
+@pytest.mark.long
 def test_plans_of_the_front_fit_and_none_beats_another():
     found = front(model(narrow=True), family(model(narrow=True), 16), 5)
     assert 2 <= len(found) <= 5
@@ -330,6 +338,7 @@ def test_plans_of_the_front_fit_and_none_beats_another():
         assert one.memory_bytes > other.memory_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("named", first(1, ["ideal", "megatron-core"]))
 def test_what_is_told_of_the_fastest_plan_is_what_its_compilation_takes(named):
     own = model(8 * GIB, named, narrow=True)
@@ -345,6 +354,7 @@ def test_what_is_told_of_the_fastest_plan_is_what_its_compilation_takes(named):
     assert one.evaluation.step.memory.by_kind == pytest.approx(dict(memory.by_kind), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limits", [(2, 16)])
 def test_more_memory_needs_no_more_devices(limits):
     counts = []
@@ -364,6 +374,7 @@ def test_the_fewest_devices_are_fewest():
     assert fewer < least_devices(whole) or on_devices(whole, fewer).best is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", first(1, ["dense", "mixture", "lora"]))
 def test_no_plan_holds_less_than_all_devices_must_together(of):
     own = model() if of == "dense" else decoder({"mixture": MIXTURE, "lora": LORA}[of])
@@ -427,6 +438,7 @@ def test_a_search_that_is_cut_off_does_not_say_that_it_is_the_longest():
     assert not found.is_last
 
 
+@pytest.mark.long
 def test_changes_differ_in_one_thing_and_are_named_plans():
     one = evaluated(model(narrow=True), NamedPlan.parse("data=16,micro_batch=1,zero=3"), 16)
     assert one is not None
@@ -441,6 +453,7 @@ def test_changes_differ_in_one_thing_and_are_named_plans():
     assert hybrid.then.memory_bytes > one.memory_bytes
 
 
+@pytest.mark.long
 def test_no_change_of_an_improved_plan_is_faster():
     text = "tensor=2,micro_batch=1,recompute=full,sequence_parallel"
     one = evaluated(model(4 * GIB, narrow=True), NamedPlan.parse(text), 2)

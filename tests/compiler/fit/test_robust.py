@@ -70,6 +70,7 @@ def test_without_errors_the_fastest_plan_is_robust(own, plans):
     assert found.choice.regrets[found.choice.chosen] == pytest.approx(0)
 
 
+@pytest.mark.long
 def test_the_robust_plan_regrets_no_more_than_the_fastest(own, plans):
     few = errors_of(CLUSTER, {}, 2)[1:]
     found = robust(own, plans, [Error("compute", 1.0, 1.0), *few])

@@ -1,5 +1,7 @@
 """Of plans that fit and are not told from the fastest one, the simplest is chosen."""
 
+import pytest
+
 from shardwright.compiler.evaluation.evaluated import evaluated, fastest
 from shardwright.compiler.fit.simplest import kinds, simplest
 from shardwright.search.named_plan import NamedPlan
@@ -13,6 +15,7 @@ DOES_NOT_FIT, FASTEST, OTHER, SLOWEST = (
 )
 
 
+@pytest.mark.long
 def test_the_simplest_is_that_of_all_that_fit_and_are_not_told_apart():
     own = model(2 * GIB, narrow=True)
     bounds = [own.bound(NamedPlan.parse(one), 8) for one in (DOES_NOT_FIT, FASTEST, OTHER, SLOWEST)]

@@ -78,6 +78,7 @@ def priced(
     return found, budget.spent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("one", CASES, ids=str)
 def test_kept_prices_are_those_of_a_search_and_cost_as_much(
     one: Configuration, folder: Path, searched: list[Configuration]
@@ -102,6 +103,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "other",
     [

@@ -35,6 +35,7 @@ def named(
     return NamedPlans(EvaluatedModel(graph, CLUSTER, asked), 16, configurations)
 
 
+@pytest.mark.long
 def test_it_fits_and_is_among_the_plans_of_a_configuration():
     forms = (1, 1, "1f1b"), (2, 1, "1f1b"), (2, 2, "interleaved")
     asked = [
@@ -52,6 +53,7 @@ def test_it_fits_and_is_among_the_plans_of_a_configuration():
     assert built.plan.document.objective <= usual.plan.document.objective
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*has statistics of the batch")
 def test_of_a_mixture_it_is_no_slower_than_a_usual_one():
     model = "mixtral-8x7b:layers=2"
@@ -61,6 +63,7 @@ def test_of_a_mixture_it_is_no_slower_than_a_usual_one():
     assert step <= usual.plan.document.objective
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", first(2, [1, 12, 3]))
 def test_every_number_of_micro_batches_has_one_on_any_mesh(count):
     one = Configuration(mesh(2, 2, 4), count)
@@ -70,6 +73,7 @@ def test_every_number_of_micro_batches_has_one_on_any_mesh(count):
     assert found[1].passes(24, 16) == count
 
 
+@pytest.mark.long
 def test_where_none_of_the_first_fits_it_is_the_one_of_least_memory():
     asked = [Configuration(mesh(2, 8), 1), Configuration(mesh(1, 8), 16, 2, 1, "1f1b")]
     model = "gpt3-175b:layers=2,vocabulary=512"
@@ -86,6 +90,7 @@ def test_a_configuration_that_no_named_plan_is_of_has_none():
     assert named([Configuration(mesh(1, 8), 1, 2, 3, "interleaved")]).best() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", first(1, [2, 1]))
 @pytest.mark.parametrize("limit", [{"effort": 1e-3}, {"time_limit": 0.2}])
 def test_where_a_named_plan_fits_no_limit_ends_the_search_without_a_plan(workers, limit):

@@ -18,6 +18,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_price_is_that_of_the_cheapest_plan_with_the_strategy(case):
     model, options = CASES[case]

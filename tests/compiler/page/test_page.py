@@ -92,6 +92,7 @@ def operators(boxes):
             yield box
 
 
+@pytest.mark.long
 def test_the_head_is_that_of_the_plan(compilation, timeline, document):
     plan, found = compilation.plan.document, document["plan"]
     assert found["model"] == plan.model
@@ -366,6 +367,7 @@ GROUPS = """(() => { const report = JSON.parse(document.getElementById('document
  return said.join('; '); })()"""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_chromium_draws_every_view(tmp_path):
     compilation = sw.compile("mlp:batch=8", 4, cluster="cpu", mesh="search", micro_batches="search")
@@ -380,6 +382,7 @@ def test_chromium_draws_every_view(tmp_path):
     assert "<canvas" in drawn or 'class="row"' in drawn
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_chromium_names_the_devices_and_limits_of_every_device_group(tmp_path):
     plan = "pipeline=2,micro_batch=4"

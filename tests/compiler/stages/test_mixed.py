@@ -43,6 +43,7 @@ def blocks(compilation: Compilation) -> tuple[int, ...]:
     return blocks_by_stage(compilation.plan.program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     first(
@@ -87,6 +88,7 @@ def test_a_slower_stage_has_fewer_layers() -> None:
     assert even.plan.document.device_by_group == ("A100 SXM4 80GB",) * 2
 
 
+@pytest.mark.long
 def test_all_pipelines_of_two_kinds_of_devices() -> None:
     """The best of all lies between the bound and the answer, and the answer is the best."""
     found = [case for seed in SEEDS for case in cases(range(seed, seed + 1), mixed=True)]
@@ -95,6 +97,7 @@ def test_all_pipelines_of_two_kinds_of_devices() -> None:
     assert all(case.is_best for case in found)
 
 
+@pytest.mark.long
 def test_each_stage_has_the_memory_of_its_devices() -> None:
     options: dict[str, Any] = {"stages": 2, "micro_batches": 2, "effort": 0.02, **ANY_PLAN}
     free = compile(DENSE, 2, cluster=mixed(FAST, slower(FAST, 1)), **options)

@@ -21,6 +21,7 @@ POD = cluster("a100-pod:figures=datasheet")
 DEEP = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=8,vocabulary=32,dtype=float32"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "text"),
     [
@@ -54,6 +55,7 @@ def test_stages_of_a_named_plan(model: str, text: str) -> None:
     assert step.memory.by_group == pytest.approx(given.compiled.memory.by_group, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stages", "chunks", "schedule"),
     first(1, [(2, 1, "zero_bubble"), (4, 1, "zero_bubble"), (2, 2, None)]),
@@ -69,6 +71,7 @@ def test_no_slower_than_named_plans(stages: int, chunks: int, schedule: str | No
         assert found.compiled.result.cost <= named.compiled.result.cost * (1 + 1e-9)
 
 
+@pytest.mark.long
 def test_a_named_plan_answers_where_searches_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a limit for recomputed blocks a plan of them is emitted, whatever searches find."""
     options: dict[str, Any] = {"cluster": POD, "optimizer": "adam", "stages": 2}

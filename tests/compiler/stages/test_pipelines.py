@@ -82,6 +82,7 @@ def random_pipelines(
         yield step.seconds, step.memory.by_group
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("objective", "passes"),
     first(
@@ -110,6 +111,7 @@ def test_random_programs(passes: int, objective: str) -> None:
     assert count >= 4
 
 
+@pytest.mark.long
 def test_memory_limits() -> None:
     """An answer fits; where nothing is found, no random pipeline fits either."""
     outcomes = []
@@ -140,6 +142,7 @@ def test_memory_limits() -> None:
     assert "found" in outcomes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "stages", "chunks", "schedule"),
     first(
@@ -193,6 +196,7 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("passes", first(1, [2, 1]))
 def test_statistics_of_a_batch(passes: int) -> None:
     """Each micro-batch has its own, and what runs once does not end what can be cut."""
@@ -207,6 +211,7 @@ def test_statistics_of_a_batch(passes: int) -> None:
     assert found.compiled.result.cost <= named.compiled.result.cost
 
 
+@pytest.mark.long
 def test_many_cuts_are_no_worse_than_even_ones() -> None:
     model = (
         "gpt:layers=3,hidden=16,heads=4,batch=4,sequence=8,vocabulary=32,tied=false,dtype=float32"

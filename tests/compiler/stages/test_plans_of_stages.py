@@ -58,6 +58,7 @@ def drafts(chunks: int, schedule: str | None, mesh: Mesh) -> tuple[Emitted, Emit
     return free, pipeline(0.8 * free.memory.peak_bytes, chunks, schedule, mesh).draft()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("chunks", "schedule", "mesh"),
     first(2, [(2, None, MESH), (1, "zero_bubble", PAIR), (1, "1f1b", MESH)]),

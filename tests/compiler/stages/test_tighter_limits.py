@@ -27,6 +27,7 @@ def step_within(limit: float, seed: int, **options: object) -> float:
     return found.result.cost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", first(1, ["overlapped", "serial"]))
 def test_more_memory_does_not_take_a_faster_pipeline_away(objective: str) -> None:
     least = math.inf

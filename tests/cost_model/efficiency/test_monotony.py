@@ -165,6 +165,7 @@ def with_kernels(way: tuple[Any, ...], factor: float) -> Cluster:
     return Cluster.model_validate(content)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", tuple(_numbers(KERNELS)), ids=lambda way: ".".join(map(str, way)))
 def test_slower_kernels_take_no_less_time(way: tuple[Any, ...]) -> None:
     slower, faster = (1.9, 0.5) if "halves" in way or way[-1] == "start" else (0.5, 1.05)

@@ -76,12 +76,14 @@ def most(device: Device, kind: str = "bfloat16") -> float:
     return best.share * (1.0 if device.kernels is None else ALONE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_preset_is_above_the_fastest_published_step(name):
     own = most(cluster(name).device)
     assert max(share(model, cluster(name)) for model in MODELS) <= own < inf
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOW)
 def test_no_preset_is_above_the_fastest_step_in_its_low_precision(name):
     """Each product quantizes what it reads. Of some devices nothing is published."""

@@ -111,6 +111,7 @@ class Twice:
         return (above - below) / (2 * STEP)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", list(_cases()), ids=str)
 def test_the_gradient_of_a_gradient_is_its_central_difference(case: Case) -> None:
     given = ((case.operator, name) for name in case.info().stated)

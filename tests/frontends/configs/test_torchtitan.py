@@ -271,6 +271,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavor", FLAVORS, ids=" ".join)
 def test_a_flavor_has_as_many_parameters_as_published(flavor, tmp_path):
     text = SHIPPED.replace('"llama3"', f'"{flavor[0]}"').replace('"8B"', f'"{flavor[1]}"')

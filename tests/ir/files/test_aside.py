@@ -19,6 +19,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path, exists: bool) -> None:
     states = []

@@ -50,6 +50,7 @@ def stopped_at(folder: Path, place: int, stop: Callable[[], None]) -> int:
     return in_child(work)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", [killed, failing])
 def test_whoever_comes_next_finds_the_old_or_the_new_files(
     tmp_path: Path, stop: Callable[[], None]

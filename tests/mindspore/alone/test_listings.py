@@ -224,6 +224,7 @@ def test_what_one_of_mindspores_operators_is_made_of_is_listed_as_it():
     assert strategies == {"Default/KLDivLoss-op0": [[4, 2], [4, 2]]}
 
 
+@pytest.mark.long
 def test_every_operand_that_is_listed_is_an_operator_or_a_parameter():
     """The regions are sent in the middle of a pooling: it is listed by what it is made of."""
     align = operations.ROIAlign(2, 2, 0.5).shard(((4, 1, 1, 1), (2, 1)))

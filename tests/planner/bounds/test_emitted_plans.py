@@ -15,6 +15,7 @@ from tests.extent import first
 from tests.small_sites import PLANNED, POD, SHORT, planned, site
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), first(1, PLANNED[::-1]))
 def test_no_program_weighs_less_than_the_bound(model: str, passes: int) -> None:
     steps = [*planned(model, passes).steps, *planned(model, passes, SHORT).steps]
@@ -35,6 +36,7 @@ def test_no_program_weighs_less_than_the_bound(model: str, passes: int) -> None:
             assert 0.3 * min(sums) <= bound <= min(sums) * (1 + 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(1, ["gpt", "mixtral"]))
 def test_no_program_weighs_less_in_both_halves(model: str) -> None:
     steps = [*planned(model, 1).steps, *planned(model, 1, SHORT).steps]

@@ -179,6 +179,7 @@ def floor_of(gpt: str, monkeypatch: pytest.MonkeyPatch) -> ComputationFloor:
     return judge.floor({1, 2, 4}, Budget(60))
 
 
+@pytest.mark.long
 def test_one_stage_of_a_model_is_no_faster_than_its_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,6 +202,7 @@ def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
     assert 0 < floor.of(Configuration(None, 1)) <= found.compiled.cost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("schedule", "chunks", "count", "how"),
     [
@@ -229,6 +231,7 @@ def test_no_pipeline_of_a_model_is_faster_than_its_floor(
     assert floor.staged_seconds / 4 <= least <= found.compiled.cost
 
 
+@pytest.mark.long
 def test_no_pipeline_that_is_cut_inside_of_blocks_is_faster_than_its_floor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

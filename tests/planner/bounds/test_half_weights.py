@@ -38,6 +38,7 @@ def test_shares_move_apart_where_plans_ask_for_it(seed: int) -> None:
     assert seconds(found) <= plans.max(axis=2).sum(axis=1).min() * (1 + 1e-12)
 
 
+@pytest.mark.long
 def test_a_bound_by_halves_is_higher_and_no_plan_is_below_it() -> None:
     site, step = planned_on_slow_links().site, planned_on_slow_links().best()
 

@@ -229,6 +229,7 @@ def check_pipeline(search: PipelinePartitioning, draw: np.random.Generator) -> t
     return count, raised
 
 
+@pytest.mark.long
 def test_stages_of_layers() -> None:
     graph = load_model(MODELS[0].replace("layers=2", "layers=4")).graph
     count, raised = check_pipeline(searched(graph, 2, 4), np.random.default_rng(4))
@@ -236,6 +237,7 @@ def test_stages_of_layers() -> None:
     assert raised > 0
 
 
+@pytest.mark.long
 def test_a_finer_mesh_is_priced_as_is_best_on_the_one_with_an_axis_for_each_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,6 +56,7 @@ def test_no_halving_of_the_window_takes_less_memory_for_a_step_as_short(
             assert step.memory.peak_bytes <= 1.01 * max(least, peak_memory(program).peak_bytes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     first(

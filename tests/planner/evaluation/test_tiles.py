@@ -95,6 +95,7 @@ def but_for_names(graph: Graph) -> list[Hashable]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "plan"), CASES)
 def test_few_layers_make_the_program_of_all(model: str, plan: str) -> None:
     source, decisions, works, whole = emission(model, plan)
@@ -158,6 +159,7 @@ def emitted(source: Graph, decisions: Decisions, works: Sequence[Pass]) -> Graph
     return PassManager().run_all((Annotate(decisions), *works), source)
 
 
+@pytest.mark.long
 def test_layers_of_other_plans_are_stretches_of_their_own(gpt: Emission) -> None:
     source, decisions, works, _ = gpt
     first = tuple(f"blocks/{number}/" for number in range(10))

@@ -29,6 +29,7 @@ def test_blocks_are_the_layers_and_what_is_around_them(model: str, passes: int) 
     assert sorted(b for kind in where.kinds for b in kind.places) == [*range(len(where.blocks))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), first(1, CASES[:2]))
 def test_no_plan_that_is_drawn_is_better_than_the_front(model: str, passes: int) -> None:
     where, draw = site(model, passes), np.random.default_rng(0)

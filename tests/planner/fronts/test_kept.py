@@ -100,6 +100,7 @@ def files(folder):
     return sorted(folder.glob("*/*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), first(2, CASES))
 def test_kept_fronts_are_those_of_a_search_and_cost_as_much(model, passes, folder, searched):
     without, first, second = (
@@ -132,6 +133,7 @@ def of_layers(count, **options):
     return Site.of(source, where.cluster, where.mesh, given, Budget())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "other",
     [
@@ -250,6 +252,7 @@ print(told(fronts_of(searched_anew(small()))))
 """
 
 
+@pytest.mark.long
 def test_several_processes_write_and_read_at_once(folder):
     several = [
         subprocess.Popen(

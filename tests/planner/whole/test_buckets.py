@@ -24,6 +24,7 @@ def unfused(graph: Graph, devices: int = 8, on=CPU) -> Graph:
     return found.passes.after("clean_up")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "lenet5", "dlrm"])
 def test_the_choice_is_never_slower(model: str) -> None:
     program = unfused(zoo.load(SMALL[model]).graph)

@@ -57,6 +57,7 @@ def check_never_slower(graph: Graph, **options: object) -> int:
     return len(plans)
 
 
+@pytest.mark.long
 def test_no_expert_plan_of_a_random_program_is_faster() -> None:
     count = 0
     for seed in first(8, range(12)):
@@ -65,6 +66,7 @@ def test_no_expert_plan_of_a_random_program_is_faster() -> None:
     assert count >= 25
 
 
+@pytest.mark.long
 def test_no_expert_plan_that_fits_is_faster_where_memory_is_short() -> None:
     graph = multilayer_perceptron(batch=8, width=8, layers=3)
     sizes = sorted(plan.memory.peak_bytes for plan in named(graph))
@@ -88,6 +90,7 @@ def test_where_the_searches_find_nothing_a_plan_by_rule_that_fits_is_the_answer(
     assert found.result.lower_bound <= found.result.cost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("share", "passes"), [(None, 1), (1.0, 2)])
 def test_a_plan_is_given_where_the_searches_leave_nothing(
     share: float | None, passes: int, monkeypatch: pytest.MonkeyPatch

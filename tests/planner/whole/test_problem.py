@@ -48,6 +48,7 @@ def test_tighter_plans_have_the_least_cost_within_every_memory(problem: PlanProb
     assert within == min(one.peak_usage for one in all_plans if one.cost < FORBIDDEN)
 
 
+@pytest.mark.long
 def test_more_memory_does_not_take_a_faster_plan_away() -> None:
     """Without the plans of tighter limits, 310 bytes gave a step 7 % longer than 300 bytes."""
     graph = random_graph(11, nodes=3)

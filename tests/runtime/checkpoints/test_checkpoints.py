@@ -416,6 +416,7 @@ def test_slices_are_not_read_elsewhere(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_while_it_replaces_checkpoints_goes_on(tmp_path):
     communicator, state, ends = LocalCommunicator(PLAIN.mesh), state_of(PLAIN), []
     for place in range(1, 100):
@@ -440,6 +441,7 @@ def test_a_run_that_is_killed_while_it_replaces_checkpoints_goes_on(tmp_path):
     assert len(ends) > 10
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_the_same_step_takes_the_place_at_once(tmp_path):
     communicator, states = LocalCommunicator(PLAIN.mesh), []
     sums = [wholes(PLAIN, state_of(PLAIN, seed)) for seed in (1, 2)]

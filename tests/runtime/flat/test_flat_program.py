@@ -200,6 +200,7 @@ def program_of(draw):
     return "graph g on x=2 {\n" + "\n".join(body) + "\n}"
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), small=st.sampled_from([0, 40, 2**16]), in_place=st.booleans())
 def test_a_late_end_of_a_reduction_changes_nothing(data, small, in_place):

@@ -63,6 +63,7 @@ def read(dataset, workers, epoch=1, begin=0):
     ]
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(sorted(PIPELINES)), st.integers(1, 3), st.integers(0, 6), st.integers(0, 3))
 def test_samples_do_not_depend_on_who_makes_them(name, workers, begin, epoch):

@@ -104,6 +104,7 @@ def refusal(function: Callable[..., Any], given: dict[str, Any]) -> str:
     return ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WRONG)
 def test_no_other_error_is_raised_than_one_of_the_package(
     kind: str, compilation: sw.Compilation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -359,6 +359,7 @@ class Random(nn.Cell):
         return ops.AllReduce()(loss)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_gradients_over_groups_are_those_of_differences(seed, local):

@@ -110,6 +110,7 @@ def test_a_large_batch_is_searched_in_micro_batches():
     assert meshes.with_search_of_large(graph, described, 2, None, few)[1].micro_batches == 2
 
 
+@pytest.mark.long
 def test_the_plan_of_a_large_batch_accumulates_gradients():
     model = "mlp:batch=64,inputs=16,hidden=16,classes=4"
     free = shardwright.compile(model, 2, cluster="cpu", mesh="2", recompute="none", gap=0.3)

@@ -79,6 +79,7 @@ def test_schedules(whole, pipeline, schedule) -> None:
     assert (program.stages, program.schedule) == (4, schedule)
 
 
+@pytest.mark.long
 def test_the_compiler_cuts_a_network_whose_cells_name_no_stages(whole) -> None:
     found, program = losses(nn.PipelineCell(Net(), 4), "auto", 2, stages=2)
     assert found == pytest.approx(whole, rel=1e-5)

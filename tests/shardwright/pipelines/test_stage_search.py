@@ -30,6 +30,7 @@ def one_by_one(model, devices, **options):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "objective", "memory", "recompute"),
     first(
@@ -68,6 +69,7 @@ def test_the_best_of_all_stages_and_micro_batches_is_found(
             assert floors[0].of(item.configuration) <= cost[0] * (1 + 1e-9)
 
 
+@pytest.mark.long
 def test_a_model_that_fits_no_other_way_gets_stages(monkeypatch):
     found = shardwright.compile(
         *(GPT.replace("batch=4", "batch=2"), 4),
@@ -84,6 +86,7 @@ def test_a_model_that_fits_no_other_way_gets_stages(monkeypatch):
     assert "no partial sums between stages" in found.plan.document.bound_covers
 
 
+@pytest.mark.long
 def test_configurations_without_a_form_are_left_out_with_their_reason():
     found = shardwright.compile(
         DEEP,

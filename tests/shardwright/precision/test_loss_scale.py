@@ -30,6 +30,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "optimizer"),
     first(6, [(place, kind) for kind in ("adam", "sgd", "momentum") for place in PLACES]),

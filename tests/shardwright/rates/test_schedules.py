@@ -323,6 +323,7 @@ def plan(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_a_plan_keeps_its_schedules(plan):
     read = sw.api.as_plan(plan)
     rule = read.document.optimizer.optimizer

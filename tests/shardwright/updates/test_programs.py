@@ -42,6 +42,7 @@ def compiled(model, rule, **options):
     return sw.compile(model, 4, cluster="cpu", optimizer=rule, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [*RULES, *VARIANTS])
 def test_ten_steps_are_those_of_one_device(rule):
     compilation = compiled(GPT, rule, **TEN)
@@ -49,6 +50,7 @@ def test_ten_steps_are_those_of_one_device(rule):
     assert sw.verify(compilation, steps=10).equal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rule", "plan"), first(len(PLANS), crossed(RULES[1:], PLANS)))
 def test_steps_of_every_kind_of_plan_are_those_of_one_device(rule, plan):
     model = GPT.replace("layers=1", "layers=2") if plan == "pipeline" else GPT
@@ -57,6 +59,7 @@ def test_steps_of_every_kind_of_plan_are_those_of_one_device(rule, plan):
     assert sw.verify(compilation, steps=2).equal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES[1:])
 def test_experts_on_several_ranks(rule):
     compilation = compiled(MIXTRAL, rule, plan="expert=2,zero=3")

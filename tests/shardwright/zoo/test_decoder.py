@@ -89,6 +89,7 @@ def alone(kind: str) -> dict[str, np.ndarray]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plan", "kind"), first(5, crossed(PLANS, KINDS)))
 def test_a_plan_trains_as_one_device(kind: str, plan: str) -> None:
     program = compile(small(kind), 4, plan=plan, optimizer="adam").plan.program

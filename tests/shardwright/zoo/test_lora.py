@@ -178,6 +178,7 @@ def weights_of_4_bits(model: str, seed: int = 0) -> tuple[dict, dict]:
     return packed, whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", first(2, ["data=2,pipeline=2,micro_batch=1", *PLANS]))
 def test_weights_of_4_bits_train_as_what_they_stand_for(plan: str) -> None:
     packed, whole = weights_of_4_bits(PACKED)

@@ -24,6 +24,7 @@ def alone() -> dict[str, np.ndarray]:
     return trained(compile(MODEL, 1, mode="stand_alone", optimizer="adam").plan.program, 1, HIGHS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
     first(

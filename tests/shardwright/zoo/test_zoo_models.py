@@ -41,6 +41,7 @@ PUBLISHED = {
 ROUNDED = {"gpt3-175b": 175e9, "dlrm": 540e6}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_full_sizes_have_the_published_parameters(model: str) -> None:
     assert zoo.load(model).parameter_count == PUBLISHED[model]
@@ -61,6 +62,7 @@ CASES = [(model, "auto_parallel") for model in first(4, [*SMALL][1:] + [*SMALL][
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "mode"), CASES)
 def test_plans_compute_what_one_device_computes(model: str, mode: str) -> None:
     how = ANY_PLAN if mode == "auto_parallel" else {}
@@ -70,6 +72,7 @@ def test_plans_compute_what_one_device_computes(model: str, mode: str) -> None:
     assert result.equal, result.reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(3, sorted(SMALL, key="resnet18-cifar".__eq__)))
 def test_random_strategies_compute_what_one_device_computes(model: str) -> None:
     definition = zoo.load(SMALL[model])
@@ -82,6 +85,7 @@ def test_random_strategies_compute_what_one_device_computes(model: str) -> None:
     assert_equal(trained(program, 1, highs, definition.initial), whole)
 
 
+@pytest.mark.long
 def test_experts_are_a_factor_like_any_other() -> None:
     found = compile("mixtral:layers=1,sequence=1024,dtype=bfloat16", 8, batch=8)
     graph, strategies = found.compiled.source, found.plan.document.strategies

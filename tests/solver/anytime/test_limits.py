@@ -43,6 +43,7 @@ def grid(side, strategies, seed=0):
     return Problem(tuple(variables), tuple(pairs), 3 * side * 300)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", first(1, ["P", "B", "G"]))
 def test_bounds_stay_below_the_best_known_cost(letter):
     problem = instance(letter)
@@ -88,6 +89,7 @@ def test_the_same_answer_twice():
     assert one.assignment == other.assignment
 
 
+@pytest.mark.long
 def test_without_a_compiler_the_answer_is_the_same():
     code = (
         "import sys; sys.modules['numba'] = None\n"

@@ -239,6 +239,7 @@ def test_a_foreign_file_is_not_replaced(tmp_path, capsys):
     assert "the cluster file cannot be written: a file that is something" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_this_machine_is_measured(tmp_path, capsys):
     path = tmp_path / "here.yaml"
     options = ["--model", "mlp:batch=8,inputs=16,hidden=16", "--steps", "2"]
@@ -259,6 +260,7 @@ def test_traffic_is_found_beside_flops():
     assert line.seconds(samples[0]) == pytest.approx(samples[0].seconds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("curved", [False, True])
 def test_plans_cost_what_the_search_says_on_a_measured_machine(tmp_path, curved):
     path, rates = tmp_path / "two.yaml", {"matmul": (1e11, 5e-6), "local_slice": (1e10, 2e-6)}

@@ -39,6 +39,7 @@ def estimated(compilation, run_by="ideal"):
 # Programs of training software
 
 
+@pytest.mark.long
 def test_software_reduces_over_a_group_in_one_call(capsys):
     # Rings of four devices of a node attain half between nodes here: a reduction in the node, and
     # one between nodes of a part each, would be faster, and no training software does that.
@@ -267,6 +268,7 @@ def test_an_estimate_says_where_attention_or_logits_decide_it(capsys):
     assert doubts_of("hidden=4096,heads=32,batch=1,sequence=512,vocabulary=512", capsys) == []
 
 
+@pytest.mark.long
 def test_the_first_lines_tell_the_memory_that_a_software_keeps_where_it_is_too_much(capsys):
     sizes = "llama:layers=2,hidden=8192,heads=64,kv_heads=64,inner=28672,vocabulary=512,sequence=8"
     given = ["--devices", "4", "--cluster", "a100-1600g", "--precision", "bfloat16"]

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from shardwright.tools.main import main
 
 LINES = (Path(__file__).parents[3] / "docs" / "named-plans.md").read_text("utf-8").splitlines()
@@ -25,6 +27,7 @@ def shown(command: str, most: int) -> list[str]:
     return block
 
 
+@pytest.mark.long
 def test_the_choices_of_a_present_plan_are_as_shown(capsys, monkeypatch, tmp_path):
     content = "\n".join(shown("cat specs.json", 6))
     json.loads(content)

@@ -38,6 +38,7 @@ def document(answers):
         return explorer_document(answers, Asked())
 
 
+@pytest.mark.long
 def test_rows_are_the_plans_and_add_up(answers, document):
     assert len(document["plans"]) == len(answers.points)
     for one, row in zip(answers.points, document["plans"], strict=True):

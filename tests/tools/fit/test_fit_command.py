@@ -27,6 +27,7 @@ MODEL = "llama:layers=2,hidden=512,heads=2,kv_heads=2,inner=1024,sequence=512,vo
 GIVEN = ["fit", MODEL, "--batch", "8", "--precision", "bfloat16", "--optimizer", "adam"]
 
 
+@pytest.mark.long
 def test_the_document_answers_all_questions(capsys):
     money = ["--tokens", "1e9", "--price-per-hour", "2"]
     options = ["--devices", "1,2", "--memory", "0.4", "--robust", *money, "--json"]
@@ -65,6 +66,7 @@ def answers():
     return asked(4, 0.3)
 
 
+@pytest.mark.long
 def test_people_read_the_same(answers, capsys):
     print_answers(answers, [], Asked(), verbose=True)
     printed = capsys.readouterr().out
@@ -142,6 +144,7 @@ def test_every_step_and_memory_that_is_told_is_that_of_estimate(answers, capsys)
         assert row["fits"] == built["fits"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("devices", "memory"), first(1, [(1, 0.4), (2, 0.3), (2, 0.4)]))
 def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(devices, memory, capsys):
     found = asked(devices, memory, "--software", "megatron-core")
@@ -162,6 +165,7 @@ def test_no_plan_is_said_to_fit_where_the_software_alone_takes_more():
     assert found.built is None
 
 
+@pytest.mark.long
 def test_a_limit_of_the_user_stands_for_the_memory_of_the_device(tmp_path, capsys):
     cluster = cluster_named("h100-3200g").model_dump(mode="json", exclude={"software"})
     cluster["device"]["memory_bytes"] = 2**28
@@ -179,6 +183,7 @@ def test_a_limit_of_the_user_stands_for_the_memory_of_the_device(tmp_path, capsy
     assert " of the device's 256.00 MiB as megatron-core keeps tensors, does not fit" in told
 
 
+@pytest.mark.long
 def test_what_cannot_fit_is_proven(capsys):
     assert main([*GIVEN, "--devices", "2", "--memory", "0.05"]) == 3
     captured = capsys.readouterr()

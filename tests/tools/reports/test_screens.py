@@ -34,6 +34,7 @@ After it.
 """
 
 
+@pytest.mark.long
 def test_screens_are_made_anew_and_nothing_else_changes(screens, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = screens.remade(TEXT)
