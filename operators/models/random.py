@@ -89,15 +89,11 @@ def global_index(shape: Shape, region: Sequence[slice]) -> Index:
 
 
 def _fans(shape: Shape) -> tuple[int, int]:
-    """Return the fan in and the fan out of a weight.
-
-    A matrix is ``[in, out]``, a convolution's weight ``[out, in, window...]``.
-    """
+    """Return the fan in and the fan out of a weight ``[out, in, window...]``."""
     if len(shape) < 2:
         return prod(shape), prod(shape)
     window = prod(shape[2:])
-    first, second = shape[0] * window, shape[1] * window
-    return (first, second) if len(shape) == 2 else (second, first)
+    return shape[1] * window, shape[0] * window
 
 
 def _spread(seed: int, key: str, index: Index) -> Reals:
@@ -122,6 +118,8 @@ _INITIALIZERS: dict[str, tuple[Draw, Callable[[Shape, float], float]]] = {
     "xavier_normal": (normal, lambda shape, gain: gain * (2 / sum(_fans(shape))) ** 0.5),
     "he_uniform": (_spread, lambda shape, gain: gain * (6 / _fans(shape)[0]) ** 0.5),
     "he_normal": (normal, lambda shape, gain: gain * (2 / _fans(shape)[0]) ** 0.5),
+    "he_uniform_out": (_spread, lambda shape, gain: gain * (6 / _fans(shape)[1]) ** 0.5),
+    "he_normal_out": (normal, lambda shape, gain: gain * (2 / _fans(shape)[1]) ** 0.5),
 }
 # Default arguments: MindSpore's values.
 _ARGUMENTS = {"constant": 0.0, "uniform": 0.07, "normal": 0.01, "truncated_normal": 0.01}
@@ -162,8 +160,9 @@ def initial_value(
         ``zeros``, ``ones``, ``constant(value)``, ``uniform(bound)`` in [-bound, bound),
         ``whole(bound)`` for whole numbers from 0 to below the bound,
         ``normal(sigma)``, ``truncated_normal(sigma)`` within two sigma, or ``xavier_uniform``,
-        ``xavier_normal``, ``he_uniform``, ``he_normal``, with a gain if it is not one; behind it
-        ``without row N`` for zeros there.
+        ``xavier_normal``, ``he_uniform``, ``he_normal``, with a gain if it is not one, of a weight
+        ``[out, in, window...]``; ``he_uniform_out`` and ``he_normal_out`` are by its outputs.
+        Behind it ``without row N`` for zeros there.
     name : str
         Name of the parameter.
     seed : int

@@ -76,6 +76,7 @@ _PARALLEL: dict[str, Any] = {
     "pipeline_result_broadcast": False,
     "strategy_ckpt_load_file": "",
     "strategy_ckpt_save_file": "",
+    "group_ckpt_save_file": "",
     "parameter_broadcast": False,
     "gradient_fp32_sync": True,
     "loss_repeated_mean": True,
@@ -159,7 +160,8 @@ def set_auto_parallel_context(**settings: Any) -> None:
         ``search_mode``, ``full_batch``, ``dataset_strategy``, ``enable_parallel_optimizer``,
         ``parallel_optimizer_config``, ``comm_fusion``, ``pipeline_stages``, ``pipeline_config``,
         ``pipeline_result_broadcast`` (outputs are on all ranks either way),
-        ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``parameter_broadcast``,
+        ``strategy_ckpt_load_file``, ``strategy_ckpt_save_file``, ``group_ckpt_save_file`` (the
+        same as the environment's ``GROUP_INFO_FILE``), ``parameter_broadcast``,
         ``gradient_fp32_sync`` (gradients are reduced in the element type of their parameters:
         True is refused where one that is trained is float16), ``loss_repeated_mean`` and
         ``enable_alltoall`` (True), ``communi_parallel_mode`` (where ranks are more than one host
@@ -328,6 +330,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "pipeline_result_broadcast": check_flag,
     "strategy_ckpt_load_file": _text,
     "strategy_ckpt_save_file": _text,
+    "group_ckpt_save_file": _text,
     "parameter_broadcast": check_flag,
     "gradient_fp32_sync": check_flag,
     "loss_repeated_mean": _only(True),

@@ -98,9 +98,9 @@ def _parts(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     if strategy == "data_parallel":
         ranks = get("device_num") // stages
         return [((ranks,) + (1,) * len(shape))[: len(shape)] for shape in shapes]
-    if [*map(len, strategy)] != [*map(len, shapes)]:
+    if shapes and [*map(len, strategy)] != [*map(len, shapes)]:
         raise ModelError(
             f"`dataset_strategy` is {strategy}, and the batch has the shapes {shapes}",
             hint="give the slices of each dimension of each input",
         )
-    return [tuple(parts) for parts in strategy]
+    return [tuple(parts) for parts in strategy[: len(shapes)]]

@@ -10,6 +10,7 @@ from shardwright.cost_model.cluster import prime_factors
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_choice, check_flag, wrong_value
 from shardwright.mindspore.context import (
+    PYNATIVE_MODE,
     ParallelMode,
     get_auto_parallel_context,
     get_context,
@@ -141,6 +142,13 @@ def running_on_ranks(function: Network, arrays: Sequence[Array]) -> Running | No
         return None
 
 
+def arrives_split() -> bool:
+    """Return whether nothing is said of inputs, of which ranks have parts of the batch then."""
+    get = get_auto_parallel_context
+    said = get("full_batch") or has_parallel_setting("dataset_strategy")
+    return not said and get_context("mode") != PYNATIVE_MODE
+
+
 def options_alone(network: Network) -> ParallelOptions:
     """Return the options of the context, for as many devices as it names."""
     mode = get_auto_parallel_context("parallel_mode")
@@ -149,6 +157,8 @@ def options_alone(network: Network) -> ParallelOptions:
         by_hand: Mode = "hybrid_parallel" if devices > 1 else "stand_alone"
         return ParallelOptions(CompileOptions(mode=by_hand, gradients_mean=devices > 1), devices)
     spread = from_context(network, mode)
+    if arrives_split() and mode != ParallelMode.DATA_PARALLEL:
+        spread.dataset_strategy("data_parallel")
     stages = get_auto_parallel_context("pipeline_stages")
     return replace(spread.options, devices=devices, mesh=_finest(devices // stages))
 

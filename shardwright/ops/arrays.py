@@ -53,7 +53,7 @@ class StridedSlice(Composition):
     begin_mask, end_mask : int
         Bits of the entries whose bound is not read: they begin or end where the tensor does.
     ellipsis_mask : int
-        Must be 0.
+        The bit of the entry that stands for all dimensions between those of other entries.
     new_axis_mask : int
         Bits of the entries that stand for a new dimension of size one, and read no bounds.
     shrink_axis_mask : int
@@ -68,12 +68,13 @@ class StridedSlice(Composition):
         new_axis_mask: int = 0,
         shrink_axis_mask: int = 0,
     ) -> None:
-        if ellipsis_mask != 0:
-            raise wrong_value("ellipsis_mask", ellipsis_mask, "0", "index the tensor instead")
+        self.ellipsis_mask = ellipsis_mask
         self.begin_mask, self.end_mask = begin_mask, end_mask
         self.new_axis_mask, self.shrink_axis_mask = new_axis_mask, shrink_axis_mask
         for name, mask in vars(self).items():
             NOT_NEGATIVE_INTEGER.check(name, mask)
+        if ellipsis_mask.bit_count() > 1:
+            raise wrong_value("ellipsis_mask", ellipsis_mask, "one bit: there is one such entry")
 
     def compose(
         self,
@@ -85,7 +86,9 @@ class StridedSlice(Composition):
         """Slice; a negative bound counts from the end. Other dimensions stay whole."""
         steps = strides or (1,) * len(begin)
 
-        def index(d: int, first: int, last: int, step: int) -> int | slice | None:
+        def index(d: int, first: int, last: int, step: int) -> Any:
+            if self.ellipsis_mask >> d & 1:
+                return ...
             if self.new_axis_mask >> d & 1:
                 return None
             if self.shrink_axis_mask >> d & 1:

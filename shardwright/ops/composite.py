@@ -1,6 +1,7 @@
 """Operators of MindSpore that are compositions of several here."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -59,7 +60,7 @@ class Composition(OnAnyDevice):
             tensor.value(tracer)  # slices are taken when they are first read
         flat = [x for a in arguments for x in (a if isinstance(a, tuple | list) else (a,))]
         values = [item.value(tracer) for item in flat if isinstance(item, Tensor)]
-        pins = self._pins(tracer.nodes[begin:], values)
+        pins = self._stated(flat)._pins(tracer.nodes[begin:], values)
         if not pins:
             raise ModelError(
                 f"the strategy {self.in_strategy} fits none of the operators that "
@@ -68,6 +69,19 @@ class Composition(OnAnyDevice):
             )
         tracer.pins |= pins
         return made
+
+    def _stated(self, operands: Sequence[Any]) -> Self:
+        """Return the composition with the strategies of tensors alone: a number is one slice."""
+        counts = self.in_strategy or ()
+        numbers = [not isinstance(item, Tensor) for item in operands]
+        if len(counts) != len(operands) or not any(numbers):
+            return self
+        pairs = [*zip(counts, numbers, strict=True)]
+        if any(number and own for own, number in pairs):
+            return self
+        stated = copy(self)
+        stated.in_strategy = tuple(own for own, number in pairs if not number)
+        return stated
 
     def _given(self, values: Sequence[Value]) -> dict[str, tuple[int, ...]]:
         """Return the strategy of each operand, by the name of its value.

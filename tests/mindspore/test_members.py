@@ -151,6 +151,11 @@ def test_parameters_of_tuples_and_lists_are_those_of_the_cell():
     assert all((item.asnumpy() != begin[n]).any() for n, item in network.parameters_and_names())
 
 
+def test_tuples_have_their_sizes_and_ranges():
+    assert ops.functional.tuple_len(Tensor(np.ones((2, 3, 4), np.float32)).shape) == 3
+    assert ops.functional.make_range(0, 3) == (0, 1, 2) == ops.functional.make_range(3)
+
+
 def test_operators_of_cells_have_their_names():
     average, greatest = nn.AvgPool2d(2, 2), nn.MaxPool2d(2, 2)
     average.avg_pool.shard(((2, 1, 1, 1),))

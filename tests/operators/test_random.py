@@ -23,6 +23,8 @@ INITIALIZERS = (
     "xavier_normal",
     "he_uniform",
     "he_normal(0.5)",
+    "he_uniform_out(2)",
+    "he_normal_out",
 )
 MANY = np.arange(200_000, dtype=np.uint64)
 
@@ -89,7 +91,7 @@ def test_truncated_normal_stays_within_two():
 
 
 def test_gains_follow_the_fans():
-    shape = (300, 100)
+    shape = (100, 300)
     region = whole(shape)
     xavier = initial_value("xavier_uniform", "w", 0, shape, region, "float64")
     assert np.abs(xavier).max() == pytest.approx((6 / 400) ** 0.5, rel=1e-3)
@@ -97,6 +99,10 @@ def test_gains_follow_the_fans():
     assert he.std() == pytest.approx((2 / 300) ** 0.5, rel=0.02)
     convolution = initial_value("he_normal", "w", 0, (64, 16, 5, 5), whole((64, 16, 5, 5)), "f8")
     assert convolution.std() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
+    outputs = initial_value("he_normal_out", "w", 0, (64, 16, 5, 5), whole((64, 16, 5, 5)), "f8")
+    assert outputs.std() == pytest.approx((2 / 1600) ** 0.5, rel=0.02)
+    outputs = initial_value("he_uniform_out(2)", "w", 0, shape, region, "float64")
+    assert np.abs(outputs).max() == pytest.approx(2 * (6 / 100) ** 0.5, rel=1e-3)
 
 
 def test_names_and_seeds_give_other_values():
@@ -112,8 +118,8 @@ def test_an_unknown_initializer_is_refused_with_the_list():
         initial_value("norml", "w", 0, (2,), (slice(0, 2),), "float32")
     assert str(caught.value) == (
         "no initializer is called `norml`; use one of zeros, ones, constant, uniform, whole, "
-        "normal, truncated_normal, xavier_uniform, xavier_normal, he_uniform, he_normal, with a "
-        "number where it takes one: `normal(0.02)`"
+        "normal, truncated_normal, xavier_uniform, xavier_normal, he_uniform, he_normal, "
+        "he_uniform_out, he_normal_out, with a number where it takes one: `normal(0.02)`"
     )
     with pytest.raises(IRError) as caught:
         initial_value("normal(big)", "w", 0, (2,), (slice(0, 2),), "float32")

@@ -200,7 +200,8 @@ def compile_alone(
             only_rank=get_auto_parallel_context("global_rank"),
         )
     trains = optimizer is not None or bool(noted.outputs)
-    graph = _trained(definition, noted, trains)
+    definition = _without_unread(definition, names)
+    graph = _trained(definition.graph, noted, trains)
     found = compiled(replace(definition, graph=graph), options)
     return CompiledAlone(**vars(found), calls=calls)
 
@@ -287,9 +288,22 @@ def _replaced(arguments: Sequence[Any], tensors: Iterator[Tensor]) -> Iterator[A
             yield next(tensors) if isinstance(item, Tensor) else item
 
 
-def _trained(definition: Definition, noted: Differentiated, trains: bool) -> Graph:
-    """Return the graph whose trained parameters are what the cell is differentiated by."""
+def _without_unread(definition: Definition, names: Sequence[str]) -> Definition:
+    """Return a network; where `GetNext` makes inputs, without those of the cell that nobody reads.
+
+    The strategy of the data set is that of what `GetNext` makes then.
+    """
     graph = definition.graph
+    if all(value.name in names for value in graph.inputs):
+        return definition
+    kept = [v for v in graph.inputs if v.name not in names or graph.uses.get(v.name)]
+    names_kept = {value.name for value in kept}
+    specs = tuple(spec for spec in definition.inputs if spec.name in names_kept)
+    return replace(definition, graph=replace(graph, inputs=tuple(kept)), inputs=specs)
+
+
+def _trained(graph: Graph, noted: Differentiated, trains: bool) -> Graph:
+    """Return the graph whose trained parameters are what the cell is differentiated by."""
     chosen = [value for value in graph.inputs if value.name in noted.inputs]
     parameters = [Parameter(value, {"initializer": "data", "trainable": True}) for value in chosen]
     inputs = tuple(value for value in graph.inputs if value not in chosen)

@@ -1,7 +1,7 @@
 """Ranks whose checkpoints are equal, in MindSpore's file of them.
 
-Where ``GROUP_INFO_FILE`` names a file, a compilation writes it: MindSpore's `ParallelGroupMap`,
-protobuf, of which the list of ranks is field 2.
+Where ``GROUP_INFO_FILE`` or `group_ckpt_save_file` of the context names a file, a compilation
+writes it: MindSpore's `ParallelGroupMap`, protobuf, of which the list of ranks is field 2.
 """
 
 import os
@@ -14,14 +14,15 @@ from shardwright.ir.files.reading import read_bytes
 from shardwright.ir.files.writing import write_file
 from shardwright.ir.graph import Graph
 from shardwright.ir.values import check_type
+from shardwright.mindspore.context import get_auto_parallel_context
 
 _VARIABLE = "GROUP_INFO_FILE"
 
 
 def save_group_info(found: Compiled, devices: int, rank: int) -> None:
-    """Write the ranks with the checkpoint of a rank, where the environment names a file."""
-    path = os.environ.get(_VARIABLE)
-    if path:
+    """Write the ranks with the checkpoint of a rank to the files that are named, if any are."""
+    named = (os.environ.get(_VARIABLE), get_auto_parallel_context("group_ckpt_save_file"))
+    for path in filter(None, named):
         content = ranks_message(equal_ranks(found.program, devices, rank))
         write_file(Path(path), content, "the file of groups", _is_of_groups)
 

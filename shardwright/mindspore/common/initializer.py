@@ -98,22 +98,26 @@ def HeUniform(  # noqa: N802
     negative_slope: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Initializer:
     """Return He's initializer of even numbers (He et al., 2015)."""
-    return Initializer(f"he_uniform({_gain(negative_slope, mode, nonlinearity)!r})")
+    return _he("he_uniform", negative_slope, mode, nonlinearity)
 
 
 def HeNormal(  # noqa: N802
     negative_slope: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Initializer:
     """Return He's initializer of normal numbers."""
-    return Initializer(f"he_normal({_gain(negative_slope, mode, nonlinearity)!r})")
+    return _he("he_normal", negative_slope, mode, nonlinearity)
 
 
-def _gain(negative_slope: float, mode: str, nonlinearity: str) -> float:
-    """Return the gain relative to that of a rectifier."""
-    check_choice("mode", mode, ("fan_in",))
+def _he(kind: str, negative_slope: float, mode: str, nonlinearity: str) -> Initializer:
+    """Return an initializer by the inputs of a weight, or by its outputs.
+
+    Its gain is relative to that of a rectifier.
+    """
+    check_choice("mode", mode, ("fan_in", "fan_out"))
     check_choice("nonlinearity", nonlinearity, ("leaky_relu", "relu"))
     slope = float(negative_slope) if nonlinearity == "leaky_relu" else 0.0
-    return (1 / (1 + slope**2)) ** 0.5
+    gain = (1 / (1 + slope**2)) ** 0.5
+    return Initializer(f"{kind}{'_out' * (mode == 'fan_out')}({gain!r})")
 
 
 def _check(name: str, value: float, expected: float) -> None:

@@ -13,6 +13,7 @@ from shardwright.ir.values import (
     check_type,
     wrong_value,
 )
+from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.simulation import whole_inputs
 from shardwright.ops.composite import Composition
 from shardwright.ops.primitive import OnAnyDevice, Primitive, counts_of
@@ -36,7 +37,7 @@ class GetNext:
     types : sequence of str
         Their element types.
     shapes : sequence of sequence of int
-        Their shapes: those of a rank, by the strategy of the data set.
+        Their shapes: those of whole inputs in modes that split operators, else those of a rank.
     output_num : int
         How many they are.
     shared_name : str
@@ -73,7 +74,10 @@ class GetNext:
             )
         pairs = zip(self._types, self._shapes, strict=True)
         own = [Tensor(np.zeros(shape), dtype) for dtype, shape in pairs]
-        kinds = [tensor.type for tensor in whole_inputs(own)]
+        splitting = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
+        if get_auto_parallel_context("parallel_mode") not in splitting:
+            own = whole_inputs(own)
+        kinds = [tensor.type for tensor in own]
         names = [tracer.unique_name("next", numbered=True) for _ in kinds]
         values = [Value(name, kind) for name, kind in zip(names, kinds, strict=True)]
         return tuple(TracedTensor(tracer.input(value)) for value in values)

@@ -1,5 +1,6 @@
 """Operators as functions; those here are about shapes and constants."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from shardwright import ops as own
@@ -20,6 +21,16 @@ class Shape:
     def __call__(self, input_x: Tensor) -> tuple[int, ...]:
         """Return the sizes."""
         return shape(input_x)
+
+
+def tuple_len(input_x: Sequence[Any]) -> int:
+    """Return the number of items of a tuple."""
+    return len(input_x)
+
+
+def make_range(*bounds: int) -> tuple[int, ...]:
+    """Return whole numbers as a tuple, by the bounds that Python's ``range`` takes."""
+    return tuple(range(*bounds))
 
 
 def depend(value: Tensor, expr: Any) -> Tensor:

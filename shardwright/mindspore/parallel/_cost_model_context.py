@@ -4,7 +4,7 @@ from typing import Any
 
 from shardwright.cost_model.mindspore.allreduce_fusion import FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
-from shardwright.ir.values import check_choice, check_flag, check_names
+from shardwright.ir.values import check_choice, check_flag, check_names, wrong_value
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.planner.options import UNPARTITIONED
 
@@ -26,7 +26,8 @@ _FUSION = {
     "costmodel_allreduce_fusion_computation_time_parameter": "computation_parameter",
 }
 _CAPACITY = "device_memory_capacity"
-_NAMES = (_CAPACITY, *_WEIGHTS, *_FUSION)
+_PHASE = "run_phase"
+_NAMES = (_CAPACITY, _PHASE, *_WEIGHTS, *_FUSION)
 _SETTINGS: dict[str, Any] = {}
 _BYTES = 16.0 * 2**30  # of a device by MindSpore's documentation; a program may take the cluster's
 
@@ -44,7 +45,8 @@ def set_cost_model_context(**settings: Any) -> None:
         ``device_memory_capacity`` (bytes that a program may take), ``costmodel_alpha``,
         ``costmodel_beta``, ``costmodel_gamma``,
         ``costmodel_communi_threshold``, ``costmodel_communi_const``, ``costmodel_communi_bias``,
-        and those of the fusion, which begin with ``costmodel_allreduce_fusion_``.
+        and those of the fusion, which begin with ``costmodel_allreduce_fusion_``. ``run_phase``, 0
+        or 1, has no meaning here: a program without gradients is priced without them.
 
     Raises
     ------
@@ -52,6 +54,8 @@ def set_cost_model_context(**settings: Any) -> None:
         If a setting is unknown or out of range.
     """
     check_names("`set_cost_model_context` has no setting", settings, _NAMES)
+    if type(settings.get(_PHASE, 0)) is not int or settings.get(_PHASE, 0) not in (0, 1):
+        raise wrong_value(_PHASE, settings[_PHASE], "0 or 1")
     _options({**_SETTINGS, **settings})
     _SETTINGS.update(settings)
 
@@ -61,8 +65,8 @@ def get_cost_model_context(attr_key: str) -> Any:
     check_choice("attr_key", attr_key, _NAMES)
     if attr_key in _SETTINGS:
         return _SETTINGS[attr_key]
-    if attr_key == _CAPACITY:
-        return _BYTES
+    if attr_key in (_CAPACITY, _PHASE):
+        return _BYTES if attr_key == _CAPACITY else 0
     if attr_key in _WEIGHTS:
         return getattr(MindSporeCosts(), _WEIGHTS[attr_key])
     return getattr(FusionSettings(), _FUSION[attr_key])

@@ -188,7 +188,10 @@ def test_primitives_with_arguments_of_mindspore():
         (lambda: operations.Conv2D(4, 3, pad_mode="full"), "`pad_mode` is `full`"),
         (lambda: operations.Add().set_device("TPU"), "`device_target` is `TPU`"),
         (lambda: operations.Gather().add_prim_attr("fake_split", 1), "`name` is `fake_split`"),
-        (lambda: operations.StridedSlice(ellipsis_mask=1), "`ellipsis_mask` is 1, expected 0"),
+        (
+            lambda: operations.StridedSlice(ellipsis_mask=3),
+            "`ellipsis_mask` is 3, expected one bit",
+        ),
         (lambda: ms.parallel.set_algo_parameters(tensor_slice_align_size=0), "expected an integer"),
     ],
 )

@@ -56,6 +56,14 @@ def test_a_file_lists_the_ranks_with_the_same_slices(
     assert restore_group_info_list(str(path)) == ranks
 
 
+def test_the_context_names_the_file_too(tmp_path):
+    path = tmp_path / "groups.pb"
+    ms.set_auto_parallel_context(group_ckpt_save_file=str(path))
+    _cell_graph_executor.compile(Network(None), Tensor(np.ones((16, 16)), "float32"))
+    assert restore_group_info_list(str(path)) == [*range(8)]
+    ms.set_auto_parallel_context(group_ckpt_save_file="")
+
+
 def test_another_file_is_neither_read_nor_replaced(tmp_path, monkeypatch):
     path = tmp_path / "notes.txt"
     path.write_text("a shopping list")

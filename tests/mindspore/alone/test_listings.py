@@ -65,6 +65,15 @@ def test_inputs_have_the_names_of_the_arguments():
     assert network.parameter_layout_dict["x"] == ([8], [-1, -1], [16, 32], 0, True, "")
 
 
+def test_inputs_arrive_split_by_the_batch_where_nothing_is_said():
+    ms.reset_auto_parallel_context()
+    set_auto_parallel_context(device_num=8, parallel_mode="semi_auto_parallel")
+    network = Products()
+    network.set_train()
+    _cell_graph_executor.compile(network, ones(4, 32))
+    assert network.parameter_layout_dict["x"] == ([8], [0, -1], [4, 32], 0, True, "")
+
+
 def test_gradients_that_are_reduced_together_have_one_number():
     ms.reset_auto_parallel_context()
     set_auto_parallel_context(
@@ -151,6 +160,11 @@ def test_groups_of_one_host_compile_on_one_host_alone():
 
 def test_the_memory_of_a_device_limits_programs():
     try:
+        assert get_cost_model_context("run_phase") == 0
+        set_cost_model_context(run_phase=1)
+        assert get_cost_model_context("run_phase") == 1
+        with pytest.raises(ValueError, match="`run_phase` is 2, expected 0 or 1"):
+            set_cost_model_context(run_phase=2)
         assert get_cost_model_context("device_memory_capacity") == 16 * 2**30
         assert "memory_limit" not in cost_options("auto_parallel")
         set_cost_model_context(device_memory_capacity=2.0**20)

@@ -208,6 +208,28 @@ def test_a_batch_is_an_input_that_a_network_asks_for():
     assert [value.type.shape for value in found.inputs] == [(32, 8), (32,)]
 
 
+def test_what_a_queue_makes_is_whole_and_the_strategy_is_its_own():
+    strategy = ((1, 8), (8, 1))
+    ms.set_auto_parallel_context(full_batch=False, dataset_strategy=strategy)
+    batch = operations.GetNext(["float32", "float32"], [[32, 64], [64, 8]], 2, "")
+    for unread in ((), (ones(32, 8), ones(8, 8))):
+        found = program(lambda *_: operations.MatMul()(*batch()), *unread)
+        assert [value.type.shape for value in found.inputs] == [(32, 64), (64, 8)]
+        splits = [value.layout.splits for value in found.inputs]
+        assert [tuple(map(found.mesh.extent, own)) for own in splits] == [*strategy]
+
+
+def test_a_power_by_a_number_has_no_slices_of_the_number():
+    power = operations.Pow().shard(((4, 2), ()))
+    cell = Applied(lambda x: power(x, 2.0))
+    _cell_graph_executor.compile(cell, ones(8, 6))
+    assert [[4, 2]] in _cell_graph_executor._get_shard_strategy(cell).values()
+    for strategy in (((4, 2), (2,)), ((4, 2), (), ())):
+        power.shard(strategy)
+        with pytest.raises(RuntimeError, match="does not fit `Pow`, whose operands have"):
+            program(lambda x: power(x, 2.0), ones(8, 6))
+
+
 @pytest.mark.parametrize(
     ("kind", "reduced"), [("ReduceMax", np.max), ("ReduceMin", np.min), ("ReduceProd", np.prod)]
 )

@@ -46,6 +46,11 @@ def results(function, *arrays):
         (lambda x, m: ops.MaskedFill()(x, m, 3.0), (X, X > 0), np.where(X > 0, 3.0, X)),
         (lambda x, m: ops.DropoutDoMask()(x, m, 0.5), (X, X > 0), np.where(X > 0, 2 * X, 0)),
         (lambda x: ops.StridedSlice()(x, (1, 0), (3, 5), (1, 2)), (X,), X[1:3, 0:5:2]),
+        (
+            lambda x: ops.StridedSlice(ellipsis_mask=1, shrink_axis_mask=2)(x, (0, 3), (0, 4)),
+            (X,),
+            X[..., 3],
+        ),
         (ops.Swiglu(), (X,), X[:, :3] / (1 + np.exp(-X[:, :3])) * X[:, 3:]),
         (
             lambda x, y: ops.KLDivLoss("batchmean")(x, ops.exp(y)),

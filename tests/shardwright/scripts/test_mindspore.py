@@ -263,6 +263,10 @@ def test_initializers_have_mindspores_names():
     texts = [initial.initializer(name, [4, 4]).text for name in names]
     assert texts[:4] == ["zeros", "ones", "xavier_uniform", "xavier_uniform"]
     assert texts[4:8] == ["he_normal", "uniform", "xavier_uniform(2.0)", "constant(3.0)"]
+    outputs = initial.HeNormal(mode="fan_out", nonlinearity="relu")
+    assert outputs.text == "he_normal_out(1.0)"
+    with pytest.raises(OptionError, match="`mode` is `fan`, expected fan_in or fan_out"):
+        initial.HeUniform(mode="fan")
     layer = nn.BatchNorm2d(2, gamma_init=initial.Constant(2), moving_mean_init="ones")
     x = ms.Tensor(np.ones((1, 2, 1, 1), np.float32) * 3)
     np.testing.assert_allclose(layer(x).asnumpy().ravel(), [4, 4], rtol=1e-4)

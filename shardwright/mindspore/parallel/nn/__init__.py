@@ -4,10 +4,12 @@ from shardwright.mindspore.nn.wrap import MicroBatchInterleaved
 from shardwright.mindspore.parallel.nn.config import (
     EmbeddingOpParallelConfig,
     MoEConfig,
+    MoEParallelConfig,
     OpParallelConfig,
     TransformerOpParallelConfig,
     TransformerRecomputeConfig,
 )
+from shardwright.mindspore.parallel.nn.experts import MoE
 from shardwright.mindspore.parallel.nn.layers import (
     CrossEntropyLoss,
     FeedForward,
@@ -32,7 +34,9 @@ __all__ = [
     "FixedSparseAttention",
     "GradAccumulation",
     "MicroBatchInterleaved",
+    "MoE",
     "MoEConfig",
+    "MoEParallelConfig",
     "MultiHeadAttention",
     "OpParallelConfig",
     "Pipeline",

@@ -115,17 +115,24 @@ class TransformerRecomputeConfig(_Config):
         check_flag(name, value)
 
 
-class MoEConfig:
-    """Experts in the place of feed-forward layers: one, which is none, is supported.
+class MoEConfig(_Config):
+    """Experts in the place of feed-forward parts; one is none.
 
     Parameters
     ----------
     expert_num : int
         Number of experts.
     capacity_factor, aux_loss_factor : float
-        The capacity of an expert, and the weight of the loss of balance.
+        The capacity of an expert, as a multiple of its share of the choices of a group, and the
+        weight of the loss of balance.
     num_experts_chosen : int
-        How many each position is sent to.
+        How many each token is sent to.
+    expert_group_size : int, optional
+        Has no meaning here: it is for searches that a transformer refuses.
+    group_wise_a2a, comp_comm_parallel : bool
+        Have no meaning here: the compiler chooses the communication, values are the same.
+    comp_comm_parallel_degree : int
+        Has none either.
     """
 
     def __init__(
@@ -134,17 +141,51 @@ class MoEConfig:
         capacity_factor: float = 1.1,
         aux_loss_factor: float = 0.05,
         num_experts_chosen: int = 1,
+        expert_group_size: int | None = None,
+        group_wise_a2a: bool = False,
+        comp_comm_parallel: bool = False,
+        comp_comm_parallel_degree: int = 2,
     ) -> None:
-        with as_mindspore():
-            integer("expert_num", expert_num)
-            integer("num_experts_chosen", num_experts_chosen)
-            Range(least=1.0).check("capacity_factor", capacity_factor)
-            Range(above=0, below=1).check("aux_loss_factor", aux_loss_factor)
-            if num_experts_chosen > expert_num:
-                expected = f"at most `expert_num`, {expert_num}"
-                raise wrong_value("num_experts_chosen", num_experts_chosen, expected)
         self.expert_num, self.num_experts_chosen = expert_num, num_experts_chosen
         self.capacity_factor, self.aux_loss_factor = capacity_factor, aux_loss_factor
+        self.expert_group_size = expert_group_size
+        self.group_wise_a2a, self.comp_comm_parallel = group_wise_a2a, comp_comm_parallel
+        self.comp_comm_parallel_degree = comp_comm_parallel_degree
+        if num_experts_chosen > expert_num:
+            expected = f"at most `expert_num`, {expert_num}"
+            with as_mindspore():
+                raise wrong_value("num_experts_chosen", num_experts_chosen, expected)
+
+    def _check(self, name: str, value: Any) -> None:
+        if name == "capacity_factor":
+            Range(least=1.0).check(name, value)
+        elif name == "aux_loss_factor":
+            Range(above=0, below=1).check(name, value)
+        elif name in ("group_wise_a2a", "comp_comm_parallel"):
+            check_flag(name, value)
+        elif name != "expert_group_size" or value is not None:
+            integer(name, value)
+
+
+class MoEParallelConfig(OpParallelConfig):
+    """Over how many parts feed-forward parts of experts are spread.
+
+    Parameters
+    ----------
+    data_parallel, model_parallel, expert_parallel : int
+        Parts of the batch, of the weights, and of the experts.
+    """
+
+    def __init__(
+        self, data_parallel: int = 1, model_parallel: int = 1, expert_parallel: int = 1
+    ) -> None:
+        super().__init__(data_parallel, model_parallel)
+        self.expert_parallel = expert_parallel
+
+    @property
+    def dpmp(self) -> OpParallelConfig:
+        """The numbers of other parts."""
+        return OpParallelConfig(self.data_parallel, self.model_parallel)
 
 
 class TransformerOpParallelConfig(EmbeddingOpParallelConfig):
@@ -201,6 +242,11 @@ class TransformerOpParallelConfig(EmbeddingOpParallelConfig):
             set_auto_parallel_context(enable_parallel_optimizer=True)
 
     @property
+    def moe_parallel_config(self) -> MoEParallelConfig:
+        """What experts are given."""
+        return MoEParallelConfig(self.data_parallel, self.model_parallel, self.expert_parallel)
+
+    @property
     def embedding_dp_mp_config(self) -> EmbeddingOpParallelConfig:
         """What tables are given."""
         return EmbeddingOpParallelConfig(self.data_parallel, self.model_parallel, self.vocab_emb_dp)
@@ -212,7 +258,7 @@ def check_config(config: Any, moe_config: MoEConfig) -> None:
     Raises
     ------
     OptionError
-        If it has other stages or more parts than devices, or there are experts.
+        If it has other stages or more parts than devices, or experts that it cannot spread.
     """
     get = get_auto_parallel_context
     if not isinstance(config, OpParallelConfig):
@@ -231,14 +277,16 @@ def check_config(config: Any, moe_config: MoEConfig) -> None:
                 f"{config.model_parallel} of the weights and {stages} stages, expected at most "
                 f"{devices} ranks"
             )
-    experts = getattr(config, "expert_parallel", 1)
     if moe_config.expert_num > 1:
+        experts = parts_of_experts(config)
         for name, number in (
             ("expert_num", moe_config.expert_num),
             ("data_parallel", config.data_parallel),
         ):
             if number % experts:
                 raise wrong_value(name, number, f"a multiple of `expert_parallel`, {experts}")
-        raise wrong_value(
-            "expert_num", moe_config.expert_num, "1", "write experts with `nn.RoutedExperts`"
-        )
+
+
+def parts_of_experts(config: OpParallelConfig) -> int:
+    """Return over how many parts experts are spread."""
+    return getattr(config, "expert_parallel", 1)

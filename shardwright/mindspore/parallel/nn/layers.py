@@ -4,6 +4,7 @@ Products are of float16, as in MindSpore; tensors are ``[batch, position, hidden
 first two dimensions as one.
 """
 
+from functools import partial
 from typing import Any
 
 from shardwright import nn
@@ -17,6 +18,7 @@ from shardwright.mindspore.parallel.nn.config import (
     OpParallelConfig,
     check_config,
     integer,
+    parts_of_experts,
 )
 from shardwright.nn.cell import Cell
 from shardwright.parameter import Parameter
@@ -89,6 +91,62 @@ def dense(
     made.bias_add.shard(((dp, mp), (mp,)) if wide else ((dp, 1), (1,)))
     made.to_float("float16")
     return made
+
+
+class ExpertDense(Cell):
+    """Products of rows ``[data part, expert, token]`` with the matrices of their experts.
+
+    Parameters
+    ----------
+    experts, inputs, outputs : int
+        Number of experts, and size of the last dimension before and after.
+    config : OpParallelConfig
+        How they are spread.
+    wide : bool
+        Whether the outputs are split, or else the inputs.
+    dtype : str
+        Element type of the parameters.
+    act : str or Cell, optional
+        The activation.
+    """
+
+    def __init__(
+        self,
+        experts: int,
+        inputs: int,
+        outputs: int,
+        config: OpParallelConfig,
+        wide: bool,
+        dtype: str,
+        act: Any = None,
+    ) -> None:
+        ep, mp = parts_of_experts(config), config.model_parallel
+        self._parts = dp = config.data_parallel // ep
+        self.weight = Parameter("normal", shape=(experts, inputs, outputs), dtype=dtype)
+        bias = (1, experts, 1, outputs)
+        self.bias = Parameter("zeros", shape=bias, dtype=dtype, parallel_optimizer=False)
+        self.matmul, self.bias_add = ops.BatchMatMul(), ops.Add()
+        if wide:
+            self.matmul.shard(((dp, ep, 1, 1), (ep, 1, mp)))
+            self.bias_add.shard(((dp, ep, 1, mp), (1, ep, 1, mp)))
+        else:
+            self.matmul.shard(((dp, ep, 1, mp), (ep, mp, 1)))
+            self.bias_add.shard(((dp, ep, 1, 1), (1, ep, 1, 1)))
+        self.activation = nn.get_activation(act) if isinstance(act, str) else act
+        self.to_float("float16")
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Multiply, add, activate."""
+        experts, inputs, outputs = self.weight.shape
+        if x.size // inputs % (self._parts * experts):
+            raise ModelError(
+                f"{experts} experts on {self._parts} parts of the batch are given rows of the "
+                f"shape {x.shape}, expected as many rows for each"
+            )
+        rows = x.reshape((self._parts, experts, -1, inputs))
+        made = self.bias_add(self.matmul(rows, self.weight), self.bias)
+        made = made if self.activation is None else self.activation(made)
+        return made.reshape((*x.shape[:-1], outputs))
 
 
 def divide(size: str, number: int, by: str, parts: int) -> None:
@@ -215,7 +273,9 @@ class FeedForward(Cell):
     hidden_act : str or class of Cell
         The activation.
     expert_num : int
-        Must be 1.
+        Number of experts; rows are ``[data part, expert, token]`` where there are several.
+    expert_group_size : int, optional
+        Has no meaning here; see `MoEConfig`.
     param_init_type : str
         Element type of the parameters.
     parallel_config : OpParallelConfig, optional
@@ -229,12 +289,13 @@ class FeedForward(Cell):
         dropout_rate: float,
         hidden_act: Any = "gelu",
         expert_num: int = 1,
+        expert_group_size: int | None = None,
         param_init_type: str = "float32",
         parallel_config: OpParallelConfig | None = None,
     ) -> None:
         config = OpParallelConfig() if parallel_config is None else parallel_config
         with as_mindspore():
-            check_config(config, MoEConfig(expert_num))
+            check_config(config, MoEConfig(expert_num, expert_group_size=expert_group_size))
             check_sizes(hidden_size=hidden_size, ffn_hidden_size=ffn_hidden_size)
             check_rates(dropout_rate=dropout_rate)
             check_real(param_init_type=param_init_type)
@@ -246,8 +307,9 @@ class FeedForward(Cell):
                     raise of_type(wrong_value("hidden_act", hidden_act, expected))
                 hidden_act = hidden_act()
         kind = param_init_type
-        self.mapping = dense(hidden_size, ffn_hidden_size, config, True, kind, hidden_act)
-        self.projection = dense(ffn_hidden_size, hidden_size, config, False, kind)
+        product = dense if expert_num == 1 else partial(ExpertDense, expert_num)
+        self.mapping = product(hidden_size, ffn_hidden_size, config, True, kind, hidden_act)
+        self.projection = product(ffn_hidden_size, hidden_size, config, False, kind)
         self.dropout = nn.Dropout(dropout_rate)
 
     def construct(self, x: Tensor) -> Tensor:

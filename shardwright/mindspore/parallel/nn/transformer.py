@@ -1,7 +1,9 @@
 """Transformers of MindSpore's arguments: encoders, decoders, and both."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from typing import Any
 
 from shardwright import nn
@@ -16,6 +18,7 @@ from shardwright.mindspore.parallel.nn.config import (
     TransformerRecomputeConfig,
     check_config,
 )
+from shardwright.mindspore.parallel.nn.experts import MoE
 from shardwright.mindspore.parallel.nn.layers import (
     FeedForward,
     MultiHeadAttention,
@@ -28,6 +31,7 @@ from shardwright.nn.cell import Cell, CellList
 from shardwright.tensor import Tensor
 
 _REAL = ("float16", "float32")
+Made = tuple[Tensor, ...]  # the losses of balance of experts, of which there may be none
 Configure = Callable[[Cell, int, int, Any, int], None]
 
 
@@ -35,7 +39,8 @@ Configure = Callable[[Cell, int, int, Any, int], None]
 class Options:
     """What all layers of a transformer have in common, under MindSpore's names.
 
-    `use_past` must be False, and `moe_config` without experts.
+    `use_past` must be False. With experts in `moe_config` each part returns their loss of balance
+    too, last, weighted by its `aux_loss_factor`.
 
     Raises
     ------
@@ -87,16 +92,32 @@ class Options:
             parallel_config=self.parallel_config,
         )
 
-    def feed_forward(self) -> FeedForward:
-        """Return the feed-forward part."""
-        return FeedForward(
-            self.hidden_size,
-            self.ffn_hidden_size,
-            self.hidden_dropout_rate,
-            self.hidden_act,
-            param_init_type=self.param_init_type,
-            parallel_config=self.parallel_config,
-        )
+    @property
+    def has_experts(self) -> bool:
+        """Whether feed-forward parts are experts."""
+        return self.moe_config.expert_num > 1
+
+    def feed_forward(self) -> FeedForward | MoE:
+        """Return the feed-forward part, or experts."""
+        sizes = (self.hidden_size, self.ffn_hidden_size, self.hidden_dropout_rate, self.hidden_act)
+        own: dict[str, Any] = {
+            "param_init_type": self.param_init_type,
+            "parallel_config": self.parallel_config,
+        }
+        if self.has_experts:
+            return MoE(*sizes, moe_config=self.moe_config, **own)
+        return FeedForward(*sizes, **own)
+
+    def fed(self, x: Tensor, norm: Cell, part: Cell) -> tuple[Tensor, Made]:
+        """Return the sum with a feed-forward part, and the loss of its experts if it has them."""
+        losses: list[Tensor] = []
+
+        def made(normal: Tensor) -> Tensor:
+            output, *own = part(normal) if self.has_experts else (part(normal),)
+            losses.extend(own)
+            return output
+
+        return self.residual(x, norm, made), tuple(losses)
 
     def residual(self, x: Tensor, norm: Cell, part: Callable[[Tensor], Tensor]) -> Tensor:
         """Return a sum with a part of the normalized input; or of that with it."""
@@ -128,13 +149,13 @@ class TransformerEncoderLayer(Cell):
         self.attention = own.attention(seq_length, seq_length)
         self.output = own.feed_forward()
 
-    def construct(self, x: Tensor, input_mask: Tensor | None = None) -> tuple[Tensor, None]:
-        """Return the outputs; there are no past keys and values."""
+    def construct(self, x: Tensor, input_mask: Tensor | None = None) -> tuple[Tensor, None, *Made]:
+        """Return the outputs, no past keys and values, and the loss of experts if there are any."""
         check_tensor("x", x, (2, 3), _REAL)
         own = self._own
         x = own.residual(x, self.layernorm1, lambda y: self.attention(y, y, y, input_mask))
-        x = own.residual(x, self.layernorm2, self.output)
-        return (self.layernorm1(x) if own.post_layernorm_residual else x), None
+        x, losses = own.fed(x, self.layernorm2, self.output)
+        return (self.layernorm1(x) if own.post_layernorm_residual else x), None, *losses
 
 
 class TransformerDecoderLayer(Cell):
@@ -162,8 +183,8 @@ class TransformerDecoderLayer(Cell):
         decoder_mask: Tensor | None,
         encoder_output: Tensor | None = None,
         memory_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """Return the outputs; there are no past keys and values."""
+    ) -> tuple[Tensor, None, *Made]:
+        """Return the outputs, no past keys and values, and the loss of experts if there are any."""
         check_tensor("hidden_stats", hidden_stats, (2, 3), _REAL)
         own, x = self._own, hidden_stats
         x = own.residual(x, self.layernorm1, lambda y: self.attention(y, y, y, decoder_mask))
@@ -174,7 +195,8 @@ class TransformerDecoderLayer(Cell):
                 self.cross_attention_layernorm,
                 lambda y: self.cross_attention(y, read, read, memory_mask),
             )
-        return own.residual(x, self.layernorm2, self.output), None
+        x, losses = own.fed(x, self.layernorm2, self.output)
+        return x, None, *losses
 
 
 def _configured(
@@ -212,6 +234,11 @@ def _configured(
     elif how is True:
         layer.recompute()
     return layer
+
+
+def _summed(losses: Sequence[Made]) -> Made:
+    """Return the sums of what each part returns."""
+    return tuple(reduce(operator.add, each) for each in zip(*losses, strict=True))
 
 
 def _stack(
@@ -259,11 +286,13 @@ class TransformerEncoder(Cell):
 
     def construct(
         self, hidden_states: Tensor, attention_mask: Tensor | None
-    ) -> tuple[Tensor, tuple[None, ...]]:
-        """Return the outputs of the last layer; there are no past keys and values."""
+    ) -> tuple[Tensor, tuple[None, ...], *Made]:
+        """Return the outputs, no past keys and values, and the loss of experts if there are any."""
+        losses = []
         for block in self.blocks:
-            hidden_states, _ = block(hidden_states, attention_mask)
-        return hidden_states, (None,) * len(self.blocks)
+            hidden_states, _, *own = block(hidden_states, attention_mask)
+            losses.append(tuple(own))
+        return hidden_states, (None,) * len(self.blocks), *_summed(losses)
 
 
 class TransformerDecoder(Cell):
@@ -300,11 +329,14 @@ class TransformerDecoder(Cell):
         attention_mask: Tensor | None,
         encoder_output: Tensor | None = None,
         memory_mask: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[None, ...]]:
-        """Return the outputs of the last layer; there are no past keys and values."""
+    ) -> tuple[Tensor, tuple[None, ...], *Made]:
+        """Return the outputs, no past keys and values, and the loss of experts if there are any."""
+        losses = []
         for block in self.blocks:
-            hidden_states, _ = block(hidden_states, attention_mask, encoder_output, memory_mask)
-        return hidden_states, (None,) * len(self.blocks)
+            inputs = (hidden_states, attention_mask, encoder_output, memory_mask)
+            hidden_states, _, *own = block(*inputs)
+            losses.append(tuple(own))
+        return hidden_states, (None,) * len(self.blocks), *_summed(losses)
 
 
 class Transformer(Cell):
@@ -385,12 +417,15 @@ class Transformer(Cell):
         decoder_inputs: Tensor | None = None,
         decoder_masks: Tensor | None = None,
         memory_mask: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[None, ...], tuple[None, ...] | None]:
-        """Return the outputs of the decoder, or of the encoder alone; no past keys and values."""
-        output, past = self.encoder(encoder_inputs, encoder_masks)
+    ) -> tuple[Tensor, tuple[None, ...], tuple[None, ...] | None, *Made]:
+        """Return the outputs of the decoder, or of the encoder alone; no past keys and values.
+
+        The loss of all experts is last, if there are any.
+        """
+        output, past, *losses = self.encoder(encoder_inputs, encoder_masks)
         if self.decoder is None:
-            return output, past, None
+            return output, past, None, *losses
         if decoder_inputs is None:
             raise OptionError("`decoder_inputs` is none, expected what the decoder reads")
-        made, own = self.decoder(decoder_inputs, decoder_masks, output, memory_mask)
-        return made, past, own
+        made, own, *more = self.decoder(decoder_inputs, decoder_masks, output, memory_mask)
+        return made, past, own, *_summed([tuple(losses), tuple(more)])

@@ -146,7 +146,7 @@ def test_a_configuration_is_the_strategy_of_products():
         (lambda: TransformerOpParallelConfig(recompute=1), TypeError, "`recompute` is 1"),
         (lambda: TransformerRecomputeConfig("yes"), TypeError, "`recompute` is the text `yes`"),
         (lambda: MoEConfig(1, num_experts_chosen=2), ValueError, "`num_experts_chosen` is 2"),
-        (lambda: FeedForward(8, 16, 0.1, expert_num=2), ValueError, "`expert_num` is 2"),
+        (lambda: FeedForward(8, 16, 0.1, expert_num=0), ValueError, "`expert_num` is 0"),
         (lambda: FeedForward(8, 16, 1.5), ValueError, "`dropout_rate` is 1.5"),
         (lambda: FeedForward(8, 16, 0.0, 3), TypeError, "`hidden_act` is 3"),
         (lambda: MultiHeadAttention(2, 4, 4, 9, 2), ValueError, "`hidden_size` is 9"),
