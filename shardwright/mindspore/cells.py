@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from shardwright.communication import get_group_size
 from shardwright.feeding import ByShape
 from shardwright.mindspore.common.api import _cell_graph_executor
-from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context, get_seed
+from shardwright.mindspore.context import get_auto_parallel_context, get_seed, splits_operators
 from shardwright.mindspore.running import Running, as_arrays
 from shardwright.mindspore.simulation import is_simulated
 from shardwright.mindspore.spread import from_context
@@ -28,7 +28,7 @@ class SplitCells:
     def run(self, cell: Cell, inputs: Sequence[Any]) -> Any:
         """Return what a cell returns; None where this process computes it alone."""
         if not _splits():
-            if is_simulated() and _divides():
+            if is_simulated() and splits_operators():
                 self._simulate(cell, inputs)
             return None
         arrays = as_arrays(inputs)
@@ -56,12 +56,7 @@ class SplitCells:
 
 
 def _splits() -> bool:
-    return get_group_size() > 1 and _divides()
-
-
-def _divides() -> bool:
-    modes = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
-    return get_auto_parallel_context("parallel_mode") in modes
+    return get_group_size() > 1 and splits_operators()
 
 
 Cell.runner = SplitCells()

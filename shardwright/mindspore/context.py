@@ -206,6 +206,12 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     return _SETTINGS.parallel.get(attr_key, _PARALLEL[attr_key])
 
 
+def splits_operators() -> bool:
+    """Return whether the parallel mode of the context is one in which operators are split."""
+    modes = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
+    return get_auto_parallel_context("parallel_mode") in modes
+
+
 def check_ranks() -> None:
     """Refuse the settings of another number of ranks, or another rank, where something is run.
 

@@ -16,6 +16,7 @@ from shardwright.mindspore.context import (
     get_context,
     get_seed,
     has_parallel_setting,
+    splits_operators,
 )
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
 from shardwright.mindspore.running import Running, WithoutRanks
@@ -157,7 +158,7 @@ def options_alone(network: Network) -> ParallelOptions:
         by_hand: Mode = "hybrid_parallel" if devices > 1 else "stand_alone"
         return ParallelOptions(CompileOptions(mode=by_hand, gradients_mean=devices > 1), devices)
     spread = from_context(network, mode)
-    if arrives_split() and mode != ParallelMode.DATA_PARALLEL:
+    if splits_operators() and arrives_split():
         spread.dataset_strategy("data_parallel")
     stages = get_auto_parallel_context("pipeline_stages")
     return replace(spread.options, devices=devices, mesh=_finest(devices // stages))

@@ -27,7 +27,11 @@ from shardwright.mindspore.common.listings import (
     parameter_layouts,
     strategies,
 )
-from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.context import (
+    ParallelMode,
+    get_auto_parallel_context,
+    splits_operators,
+)
 from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.simulation import whole_inputs
@@ -212,8 +216,7 @@ def _output_slices(cell: Network, options: ParallelOptions) -> int:
     It is that of the batch, in a network that is not trained; 0 where the search chooses.
     """
     get = get_auto_parallel_context
-    modes = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
-    if get("parallel_mode") not in modes or not isinstance(cell, Cell) or cell.training:
+    if not splits_operators() or not isinstance(cell, Cell) or cell.training:
         return 0
     if get("full_batch") or get("dataset_strategy") == "full_batch":
         return 1

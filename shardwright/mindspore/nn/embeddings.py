@@ -7,7 +7,7 @@ import numpy as np
 from shardwright import ops as own
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, check_choice, check_flag, wrong_value
-from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.context import get_auto_parallel_context, splits_operators
 from shardwright.mindspore.ops.primitives import UnsortedSegmentMax, UnsortedSegmentSum
 from shardwright.nn.layers import Embedding
 from shardwright.operators.info import SplitCounts
@@ -71,8 +71,7 @@ class EmbeddingLookup(Embedding):
         if vocab_cache_size != 0:
             raise wrong_value("vocab_cache_size", vocab_cache_size, "0")
         self.slice_mode = slice_mode
-        splitting = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
-        self._splits = get_auto_parallel_context("parallel_mode") in splitting
+        self._splits = splits_operators()
         self._ranks = get_auto_parallel_context("device_num")
 
     def construct(self, indices: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from shardwright.ir.values import (
     check_type,
     wrong_value,
 )
-from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
+from shardwright.mindspore.context import splits_operators
 from shardwright.mindspore.simulation import whole_inputs
 from shardwright.ops.composite import Composition
 from shardwright.ops.primitive import OnAnyDevice, Primitive, counts_of
@@ -74,8 +74,7 @@ class GetNext:
             )
         pairs = zip(self._types, self._shapes, strict=True)
         own = [Tensor(np.zeros(shape), dtype) for dtype, shape in pairs]
-        splitting = (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL)
-        if get_auto_parallel_context("parallel_mode") not in splitting:
+        if not splits_operators():
             own = whole_inputs(own)
         kinds = [tensor.type for tensor in own]
         names = [tracer.unique_name("next", numbered=True) for _ in kinds]

@@ -5,9 +5,9 @@ from typing import Any
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, check_flag, of_type, wrong_value
 from shardwright.mindspore.context import (
-    ParallelMode,
     get_auto_parallel_context,
     set_auto_parallel_context,
+    splits_operators,
 )
 from shardwright.mindspore.errors import as_mindspore
 
@@ -269,7 +269,7 @@ def check_config(config: Any, moe_config: MoEConfig) -> None:
     own = getattr(config, "pipeline_stage", stages)
     if own != stages:
         raise wrong_value("pipeline_stage", own, f"{stages}, that of the parallel context")
-    if get("parallel_mode") in (ParallelMode.SEMI_AUTO_PARALLEL, ParallelMode.AUTO_PARALLEL):
+    if splits_operators():
         parts = config.data_parallel * config.model_parallel * stages
         if parts > devices:
             raise OptionError(

@@ -1,7 +1,6 @@
 """Experts with MindSpore's arguments: a router with capacities, and feed-forward parts."""
 
 from math import ceil
-from typing import Any
 
 from shardwright import nn
 from shardwright.ir.errors import ModelError
@@ -16,8 +15,6 @@ from shardwright.mindspore.parallel.nn.config import (
 from shardwright.mindspore.parallel.nn.layers import FeedForward
 from shardwright.nn.cell import Cell
 from shardwright.tensor import Tensor, apply, apply_all
-
-_LEAST = 1e-9  # what MindSpore adds to a sum that it divides by
 
 
 class Router(Cell):
@@ -70,13 +67,13 @@ class Router(Cell):
             taken, before = taken + kept, before + kept.sum(1, keep_dims=True)
         assert weights is not None
         assert loss is not None
-        total = weights.sum((-2, -1), keep_dims=True)
-        return weights / (total + _LEAST), loss
+        return _shares(weights, (-2, -1)), loss
 
     def _balance(self, chosen: Tensor, shares: Tensor) -> Tensor:
         """Return the loss that is least where experts are chosen equally often."""
-        normal = shares / (shares.sum(-1, keep_dims=True) + _LEAST)
-        return (chosen.mean(1) * normal.mean(1)).mean() * float(self._config.expert_num**2)
+        return (chosen.mean(1) * _shares(shares, -1).mean(1)).mean() * float(
+            self._config.expert_num**2
+        )
 
     def _placed(self, chosen: Tensor, before: Tensor | float) -> tuple[Tensor, Tensor]:
         """Return the choices that find room, and the place of each in its expert."""
@@ -84,6 +81,11 @@ class Router(Cell):
         place = (apply("cumsum", chosen, axis=1, exclusive=True) + before) * chosen
         kept = (place < float(room)).astype("float32") * chosen
         return kept, apply("one_hot", place.astype("int32"), depth=room, dtype="float32")
+
+
+def _shares(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
+    """Return numbers divided by their sum, which may be zero, as MindSpore divides them."""
+    return x / (x.sum(axis, keep_dims=True) + 1e-9)
 
 
 def capacity(config: MoEConfig, tokens: int) -> int:
@@ -118,7 +120,7 @@ class MoE(Cell):
         hidden_size: int,
         ffn_hidden_size: int,
         dropout_rate: float,
-        hidden_act: Any = "gelu",
+        hidden_act: str | type[Cell] = "gelu",
         param_init_type: str = "float32",
         moe_config: MoEConfig | None = None,
         parallel_config: OpParallelConfig | None = None,
