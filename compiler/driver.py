@@ -69,9 +69,8 @@ from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.partitioned import Emitted
 from shardwright.search.budget_note import says_so
 from shardwright.search.options import Progress
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
-
-_SECONDS_OF_BLOCKS = 5e-5  # work for an operator of a program that is cut into blocks, in seconds
 
 
 def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:
@@ -235,7 +234,7 @@ class _OneOfSeveral:
         """Return the search of a pipeline on the mesh of a device group."""
         level = level_of_stages(self.cluster, self.devices, options.groups)
         source = self.program_of(options.passes)
-        budget.charge(_SECONDS_OF_BLOCKS * len(source))
+        budget.charge(SECONDS_OF.block_node * len(source))
         where = source, self.cluster, mesh, options, PassManager(), None, budget, level
         return PipelinePartitioning(*where, shared=self._shared)
 

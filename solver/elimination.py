@@ -26,6 +26,7 @@ import numpy as np
 
 from shardwright.solver.least_sums import LARGE, least_sums
 from shardwright.solver.problem import Array, Identity
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
 
 MESSAGE_LIMIT = 2**24
@@ -42,9 +43,6 @@ LARGE_PER_SECOND = 2**33
 
 An elimination of 4.6e9 additions, of a layer of Llama 3 70B on 8 x 2 x 4, takes 0.45 s. At half, a
 search of such meshes ends a tenth earlier; at twice, it takes longer than it says."""
-
-SECONDS_OF_MESSAGE = 6e-5
-"""Seconds of work for a message besides its additions."""
 
 SPACE_LIMIT = 2**27
 """Most entries of all messages together: 1 GiB."""
@@ -325,7 +323,7 @@ class Elimination:
                             raise OutOfTimeError
                         is_large = self.entries(group.scope) >= LARGE
                         rate = LARGE_PER_SECOND if is_large else WORK_PER_SECOND
-                        self.budget.charge(SECONDS_OF_MESSAGE + additions / rate)
+                        self.budget.charge(SECONDS_OF.message + additions / rate)
                         self._check_space(entries, memo)
                         message = self._relative(self._message(group, values))
                         self.messages_computed += 1

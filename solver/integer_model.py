@@ -20,9 +20,9 @@ from ortools.sat.python import cp_model
 from shardwright.solver.interruptible import solve_model
 from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
+from shardwright.solver.rates import SECONDS_OF
 
 Literal = cp_model.IntVar
-_SECONDS = 1.0  # work of one unit of CP-SAT's deterministic time, in seconds
 _MOMENT = 0.01  # seconds that a search gets at least
 
 
@@ -139,13 +139,14 @@ class IntegerModel:
         solver = cp_model.CpSolver()
         budget = options.budget
         if budget.work.is_counted:
-            solver.parameters.max_deterministic_time = max(budget.left, _MOMENT) / _SECONDS
+            units = max(budget.left, _MOMENT) / SECONDS_OF.cpsat_unit
+            solver.parameters.max_deterministic_time = units
         solver.parameters.max_time_in_seconds = max(budget.seconds_by_clock(), _MOMENT)
         solver.parameters.num_workers = options.workers
         solver.parameters.random_seed = options.seed
         callback = None if on_choice is None else _Callback(self, on_choice)
         status = solve_model(solver, self.model, callback)
-        budget.charge(solver.response_proto.deterministic_time * _SECONDS)
+        budget.charge(solver.response_proto.deterministic_time * SECONDS_OF.cpsat_unit)
         solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         infeasible = status == cp_model.INFEASIBLE
         return IntegerAnswer(

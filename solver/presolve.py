@@ -25,9 +25,8 @@ from shardwright.ir.optional import compiled_at_first_call
 from shardwright.solver.least_sums import COMPILED
 from shardwright.solver.network import Interner, Network, add, build_network, restrict
 from shardwright.solver.problem import Array, Identity, Problem, distinct
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
-
-_SECONDS_OF_DIFFERENCE = 1e-9  # work for one entry of a table and one strategy, in seconds
 
 DOMINANCE_WORK = 10**8
 """A table whose dominance test needs more subtractions than this is not tested."""
@@ -206,7 +205,7 @@ def _worst_difference(arrays: Interner, table: Array, axis: int, budget: Budget)
     count = len(side)
 
     def compute() -> Array:
-        budget.charge(_SECONDS_OF_DIFFERENCE * count * side.size)
+        budget.charge(SECONDS_OF.difference * count * side.size)
         worst = np.empty((count, count))
         if COMPILED and count * side.size >= LARGE_DIFFERENCES:
             _differences_by_loops(np.ascontiguousarray(side), worst)

@@ -2,8 +2,7 @@
 
 A clock tells how busy a machine is. So whatever is searched charges what it does, in seconds that a
 reference core would take for it, and a search ends when its budget is spent. Only the few places
-charge in which nearly all time goes; their rates are beside them, and `benchmarks/work.md` compares
-their sums with processor seconds.
+charge in which nearly all time goes, by the rates of `shardwright.solver.rates`.
 """
 
 from __future__ import annotations

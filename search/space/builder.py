@@ -18,9 +18,6 @@ from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts, info_of, operator_class
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.search.space.context import (
-    SECONDS_OF_ENTRY,
-    SECONDS_OF_STEP,
-    SECONDS_OF_STRATEGY,
     BuildContext,
     StagePart,
 )
@@ -46,6 +43,7 @@ from shardwright.search.space.shared_layouts import add_shared_layout, sharing_s
 from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.search.space.steps import Arguments, Built, RepriceableSpace, Step
 from shardwright.solver.problem import Problem, Variable
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
@@ -185,7 +183,7 @@ class SpaceBuilder:
         for name in names:
             table = self.tables[name] = self._table(self.nodes[name])
             strategies = len(table.strategies)
-            self.context.charge(table.cost, SECONDS_OF_STRATEGY * strategies)
+            self.context.charge(table.cost, SECONDS_OF.strategy * strategies)
             self.context.check_budget()
 
     def take(self, step: Step) -> None:
@@ -202,9 +200,9 @@ class SpaceBuilder:
         else:
             for value, writer in self.ends.add_inputs():
                 self._join(value, writer)
-        self.context.budget.charge(SECONDS_OF_STEP)
+        self.context.budget.charge(SECONDS_OF.step)
         for pair in self.draft.pairs[self.sizes[-1][1] if self.sizes else 0 :]:
-            self.context.charge(pair.table, SECONDS_OF_ENTRY * pair.table.size)
+            self.context.charge(pair.table, SECONDS_OF.pair_entry * pair.table.size)
         self.context.check_budget()
         self.steps.append(step)
         self.sizes.append((len(self.draft.choices), len(self.draft.pairs)))

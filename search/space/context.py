@@ -31,15 +31,6 @@ Floats = NDArray[np.float64]
 TABLE_LIMIT = 2**26
 """Most entries of the tables of a problem, equal ones once: 512 MiB, and twice that in a search."""
 
-SECONDS_OF_STEP = 1.5e-4
-"""Seconds of work to add an operator, a parameter or a result to a problem."""
-
-SECONDS_OF_STRATEGY = 2e-5
-"""Seconds of work to price a strategy of an operator."""
-
-SECONDS_OF_ENTRY = 1e-7
-"""Seconds of work for an entry of a table between two choices."""
-
 
 @dataclass(frozen=True)
 class StagePart:

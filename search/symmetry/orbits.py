@@ -16,10 +16,11 @@ from shardwright.cost_model.profile import EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.layout import Layout
 from shardwright.ir.types import TensorType
-from shardwright.search.space.context import SECONDS_OF_ENTRY, SECONDS_OF_STEP, TABLE_LIMIT
+from shardwright.search.space.context import TABLE_LIMIT
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Choice, Edge, Option, SearchSpace, Storage
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
@@ -92,7 +93,7 @@ class _OrbitSpaceBuilder:
                 return None
             before = self.entries
             table, between = self._priced(pair, edge)
-            budget.charge(SECONDS_OF_STEP + (self.entries - before) * SECONDS_OF_ENTRY)
+            budget.charge(SECONDS_OF.step + (self.entries - before) * SECONDS_OF.pair_entry)
             pairs[i] = replace(pair, table=table)
             edges.append(between)
         choices = tuple(

@@ -16,6 +16,7 @@ from shardwright.solver.anytime.local_search import LocalSearch
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.methods import Progress
 from shardwright.solver.problem import Array
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
 
 LOCAL_SHARE = 0.3
@@ -23,12 +24,6 @@ LOCAL_SHARE = 0.3
 
 LOCAL_PERIOD = 3
 """Steps of the ascent from one decoded assignment to the next, with one worker."""
-
-SECONDS_OF_SWEEP = 2e-9
-"""Seconds of work for an entry of a table in a step of the ascent."""
-
-SECONDS_OF_DECODING = 1e-8
-"""The same where a decoded assignment is improved."""
 
 POOL = 6
 """Assignments that are kept to be combined."""
@@ -95,7 +90,7 @@ class BoundedSearch:
                 incumbent.timed = True
                 break
             target = incumbent.target if incumbent.cost < math.inf else self.target_guess()
-            budget.charge(SECONDS_OF_SWEEP * self.entries)
+            budget.charge(SECONDS_OF.swept_entry * self.entries)
             bound = ascent.step(target)
             if bound > self.graph.ceiling:  # more than any assignment costs: there is none
                 bound = math.inf
@@ -120,7 +115,7 @@ class BoundedSearch:
 
     def decode(self) -> None:
         """Improve the assignment decoded from the messages."""
-        self.incumbent.budget.charge(SECONDS_OF_DECODING * self.entries)
+        self.incumbent.budget.charge(SECONDS_OF.decoded_entry * self.entries)
         state = self.local.improve(self.ascent.messages.choice)
         if state is not None:
             self.add_to_pool(state.choice)

@@ -18,6 +18,7 @@ from shardwright.solver.anytime.graph import entries_left
 from shardwright.solver.anytime.reparametrisation import Reparametrisation, reparametrise
 from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import Array
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
 
 FIRST_SLICE = 4.0
@@ -27,9 +28,6 @@ FIRST_SHARE = 1 / 8
 """Share of the gap that the first run searches; it doubles with every completed run."""
 
 TIGHT_ROWS = 50
-
-BUILDING = 2e-5
-"""Seconds to build the model, for each table entry in it."""
 
 
 class Kind(NamedTuple):
@@ -114,9 +112,9 @@ class GapClosing:
             cutoff = math.ceil(target)
         most = costs.scale * (cutoff - 1) - costs.floor
         entries = entries_left(search.graph, self.keep & (costs.unary <= most))
-        if entries * BUILDING > budget.left:
+        if entries * SECONDS_OF.model_entry > budget.left:
             return None
-        budget.charge(entries * BUILDING)
+        budget.charge(entries * SECONDS_OF.model_entry)
         finish = Finish(GraphModel(search.graph, search.rows, costs, self.keep, most), search.offer)
         options = SolveOptions(budget, search.seed + turn, search.workers)
         proven = finish.run(incumbent.assignment, self._tight_rows(), options)

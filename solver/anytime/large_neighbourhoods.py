@@ -25,7 +25,6 @@ import numpy as np
 from shardwright.solver import on_demand
 from shardwright.solver.anytime.background_bound import BackgroundBound
 from shardwright.solver.anytime.bounded_search import (
-    SECONDS_OF_SWEEP,
     BoundedSearch,
     new_incumbent,
 )
@@ -33,9 +32,9 @@ from shardwright.solver.anytime.dual_ascent import used
 from shardwright.solver.anytime.flat import Flat
 from shardwright.solver.anytime.graph import build_graph, build_rows, carried, entries_left
 from shardwright.solver.anytime.local_search import descend, exchange
-from shardwright.solver.anytime.presolve import SECONDS_OF_PRESOLVE
 from shardwright.solver.anytime.subproblem import Subproblem, presolve_restricted, subproblem_of
 from shardwright.solver.problem import Array
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
 
 FIRST_SIZE, LARGEST_SIZE = 2000, 40_000
@@ -62,9 +61,6 @@ LEAST_RISE = 1 / 4
 
 MOST_LIKELY_ENTRIES = 1_000_000
 """Largest number of table entries between likely strategies; presolve leaves a small part of it."""
-
-SECONDS_OF_EXCHANGE = 1e-5
-"""Seconds of work to exchange the strategy of one variable."""
 
 FORGETTING = 0.6
 """Share of the record of a kind of neighbourhood that stays when it is tried again."""
@@ -278,7 +274,7 @@ class LargeNeighbourhoods:
             some = order[begin : begin + count]
             exchange(search.graph, search.rows, self.state, local.trail, some, 24)
             begin += count
-            budget.charge(SECONDS_OF_EXCHANGE * count)
+            budget.charge(SECONDS_OF.exchange * count)
             count = max(1, min(2 * count, int(count * 0.2 / (budget.spent - begun + 1e-6))))
         search.offer(self.state.choice)
 
@@ -313,7 +309,7 @@ class LargeNeighbourhoods:
     def search_restricted(self, keep: Array, budget: Budget) -> float:
         """Search with only these strategies; return a lower bound on their assignments."""
         search = self.search
-        budget.charge(SECONDS_OF_PRESOLVE * len(self.flat.tables))
+        budget.charge(SECONDS_OF.flat_entry * len(self.flat.tables))
         state = presolve_restricted(self.flat, keep)
         if state.infeasible:
             return math.inf
@@ -347,7 +343,7 @@ class LargeNeighbourhoods:
         ascent.prices = prices * np.interp(
             np.linspace(0, knots - 1, len(prices)), np.arange(knots), factors
         )
-        search.incumbent.budget.charge(5 * SECONDS_OF_SWEEP * search.entries)
+        search.incumbent.budget.charge(5 * SECONDS_OF.swept_entry * search.entries)
         for _ in range(4):
             ascent.sweep()
         choice = ascent.messages.choice.copy()

@@ -20,9 +20,6 @@ from shardwright.solver.problem import Array
 
 MOST_ROUNDS = 12
 
-SECONDS_OF_PRESOLVE = 1e-7
-"""Seconds of work for an entry of a table."""
-
 WORTHWHILE = 1e-3
 """Another round follows one that dropped at least this share of the strategies."""
 

@@ -20,10 +20,11 @@ from shardwright.solver.anytime.graph import build_graph, build_rows
 from shardwright.solver.anytime.large_neighbourhoods import LargeNeighbourhoods, close_gap
 from shardwright.solver.anytime.local_search import LocalSearch, descend, exchange
 from shardwright.solver.anytime.message_passing import diffuse
-from shardwright.solver.anytime.presolve import SECONDS_OF_PRESOLVE, Presolved, presolve
+from shardwright.solver.anytime.presolve import Presolved, presolve
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.solution import Solution
 
 RESERVE = 0.02
@@ -41,7 +42,7 @@ def solve_anytime(problem: Problem, options: SolveOptions) -> Solution:
     """Return the best assignment found within the budget, and a lower bound."""
     budget = options.budget.share(1 - RESERVE)
     whole = flatten(problem)
-    budget.charge(SECONDS_OF_PRESOLVE * len(whole.tables))
+    budget.charge(SECONDS_OF.flat_entry * len(whole.tables))
     reduced = presolve(whole, lambda: not budget.is_spent)
     flat = reduced.flat
     incumbent = new_incumbent(flat.constant, budget, options.progress, options.gap)

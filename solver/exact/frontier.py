@@ -25,12 +25,10 @@ from shardwright.solver.elimination import Elimination, Group
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
+from shardwright.solver.rates import SECONDS_OF
 
 JOIN_LIMIT = 40
 """A join makes at most this many times `width` states before pruning."""
-
-SECONDS_OF_STATE = 4e-7
-"""Seconds of work for a state that a join makes."""
 
 DOMINATORS = 12
 """With several rows, the number of the best states of a choice that a state is compared with."""
@@ -215,7 +213,7 @@ class Frontier:
         left = np.repeat(np.arange(len(states)), counts)
         offsets = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
         right = order[first[left] + offsets]
-        self.elimination.budget.charge(len(left) * SECONDS_OF_STATE)
+        self.elimination.budget.charge(len(left) * SECONDS_OF.state)
         bound = states.bound[left] + other.gap[right]
         use = states.use[left] + other.use[right]
         kept = (bound < self.threshold) & (use <= self.capacity).all(axis=1)

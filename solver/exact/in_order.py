@@ -29,9 +29,8 @@ from shardwright.solver.exact.frontier import use_in_rows
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.presolve import allowed_network
 from shardwright.solver.problem import Array, Problem
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.work import Budget
-
-_SECONDS_OF_PARTIAL = 1e-4  # work for one partial assignment, in seconds
 
 
 class Ranked(NamedTuple):
@@ -106,7 +105,7 @@ def in_order(problem: Problem, budget: Budget, most: int) -> Iterator[Ranked]:
     for found, (bound, choice) in enumerate(_completed(dual, least), start=1):
         if choice is not None:
             yield Ranked(bound - paid - OF_SUM * abs(bound), network.lift(choice))
-        budget.charge(_SECONDS_OF_PARTIAL)
+        budget.charge(SECONDS_OF.partial)
         if found >= most or budget.is_spent:
             return
 

@@ -48,6 +48,7 @@ from shardwright.solver.methods import SolveOptions
 from shardwright.solver.network import Network, restrict
 from shardwright.solver.presolve import allowed_network, drop_dominated
 from shardwright.solver.problem import Problem
+from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.solution import Solution
 
 FIRST_WIDTH = 200
@@ -61,9 +62,6 @@ FIRST_SHARE = 1 / 64
 """Share of the gap that is searched at first."""
 
 SHARE_GROWTH = 8
-
-SECONDS_OF_NETWORK = 6e-5
-"""Seconds of work for a variable or a pair of a problem, to make the network that is searched."""
 
 PATIENCE, LONG_PATIENCE = 1 / 4, 3 / 4
 """Shares of the budget that one elimination may take: where others may follow, or hardly."""
@@ -130,7 +128,7 @@ class ExactSearch:
     def run(self) -> Solution:
         """Search until the gap is closed or the time is over."""
         size = len(self.problem.variables) + len(self.problem.pairs)
-        self.incumbent.budget.charge(SECONDS_OF_NETWORK * size)
+        self.incumbent.budget.charge(SECONDS_OF.network * size)
         network = allowed_network(self.problem)
         if network.empty:
             self.incumbent.raise_bound(math.inf)
