@@ -26,6 +26,7 @@ from shardwright.runtime.messages import (
     encoded,
     gathered_from_all,
 )
+from shardwright.runtime.waiting import ANSWER
 
 if sys.platform != "win32":
     from fcntl import ioctl
@@ -36,7 +37,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its text
 _BLOCK = 1021  # words of a block of a checksum
 _PAUSE = 0.002  # seconds between two looks for a message: waiting takes no processor
 _GRACE = 2.0  # seconds in which the other processes may fail, too
-_READ = 10.0  # seconds in which MPI's launcher reads what a process wrote
 
 
 def from_first(make: Callable[[], Made], *kinds: type) -> Made:
@@ -355,7 +355,7 @@ def end_all(code: int) -> NoReturn:
             stream.flush()
     for descriptor in (1, 2):
         with suppress(OSError):
-            wait_until_read(descriptor, _READ)
+            wait_until_read(descriptor, ANSWER)
     _world().Abort(code)
     os._exit(code)  # the launcher ends this process; what follows would speak once more
 

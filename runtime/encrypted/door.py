@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from shardwright.runtime.waiting import ANSWER, LOOK
+from shardwright.runtime.waiting import ANSWER, LOOK, WATCH
 
 # Callers at a time that are not known yet: each holds a thread. A process of the run is closed out
 # only where so many call while it answers; twice as many cost a stranger's machine twice as much.
@@ -20,7 +20,6 @@ _MOST: Final = 64
 # Connections that the system keeps until they are taken: where there are too many, those of the run
 # are not heard, and come again after a second. Half as many are taken in some 50 ms.
 BACKLOG: Final = 1024
-_LOOK: Final = 0.5  # seconds between two looks whether somebody waits too long, or all have come
 
 
 class Door:
@@ -42,7 +41,7 @@ class Door:
     def take(self, until: Callable[[], bool] = lambda: False) -> None:
         """Take connections until something holds, or the server is closed."""
         with suppress(OSError):  # it is closed
-            self._server.settimeout(_LOOK)
+            self._server.settimeout(WATCH)
         while self._server.fileno() >= 0 and not until():
             try:
                 connection, _ = self._server.accept()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from shardwright.ir.errors import ExecutionError
 from shardwright.runtime.encrypted.door import Door
 from shardwright.runtime.messages import MOST_BYTES
-from shardwright.runtime.waiting import RETRY
+from shardwright.runtime.waiting import RETRY, WATCH
 
 Key = tuple[int, int, int]  # of a message: who sent it, the group, the tag
 _HEAD = struct.Struct("<qqq")  # group, tag, number of bytes
@@ -25,7 +25,6 @@ _WELCOME = b"\1"  # what answers it
 _BYE = -1  # in place of the number of bytes
 _MOST = MOST_BYTES  # of a message
 _PIECE = 2**24  # bytes; memory for more is taken when so many have come
-_LOOK = 1.0  # seconds between two looks whether the run ends early
 _SECONDS = 60.0  # to connect, and to part
 
 
@@ -226,7 +225,7 @@ class Links:
         """
         key = source, group, tag
         with self._changed:
-            while not self._changed.wait_for(lambda: self._has(key), _LOOK):
+            while not self._changed.wait_for(lambda: self._has(key), WATCH):
                 if why := self._failure():
                     raise ExecutionError(why)
             waiting = self._arrived[key]

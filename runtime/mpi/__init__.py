@@ -60,8 +60,7 @@ from shardwright.runtime.mpi.buffers import (
 )
 from shardwright.runtime.mpi.rows import exchanging_rows, moves_rows
 from shardwright.runtime.under_way import Request
-
-_KILLED = 10.0  # seconds in which the process that tells an error ends this one
+from shardwright.runtime.waiting import ANSWER
 
 
 @dataclass
@@ -147,7 +146,7 @@ class MpiCommunicator:
                 with told_once():
                     raise error
             if failing[0] != self.ranks[0]:
-                time.sleep(_KILLED)
+                time.sleep(ANSWER)  # in which the process that tells it ends this one
             sys.stderr.write(f"shardwright: rank {self.ranks[0]}: {error}\n")
         elif not isinstance(error, KeyboardInterrupt):
             tell_trace(error)

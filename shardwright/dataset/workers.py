@@ -21,8 +21,7 @@ import numpy as np
 
 from shardwright.dataset.profile import PROFILE
 from shardwright.ir.errors import ModelError
-
-_END = 5.0  # seconds for a process to end by itself
+from shardwright.runtime.waiting import END
 
 
 @dataclass
@@ -175,7 +174,7 @@ class Workers:
             worker.process.join()
 
     def _died(self, worker: _Worker) -> ModelError:
-        worker.process.join(_END)
+        worker.process.join(END)
         return ModelError(
             f"a process that makes samples died with the code {worker.process.exitcode}",
             hint="use fewer `num_parallel_workers` if memory is short",
@@ -186,7 +185,7 @@ class Workers:
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
-            worker.process.join(_END)
+            worker.process.join(END)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()

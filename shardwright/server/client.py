@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.ir.errors import ModelError
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
-from shardwright.runtime.waiting import ARRIVAL
+from shardwright.runtime.waiting import ARRIVAL, RETRY
 from shardwright.server.cache import RowCache
 from shardwright.server.member import Member
 from shardwright.server.messages import bytes_of, message, with_data
@@ -25,7 +25,6 @@ from shardwright.server.transport import LONG, PIECE_BYTES, CallError, Connectio
 RETURN = 120.0  # seconds for a server to come back
 _MOST_KEPT = 2**28  # bytes of pushes that are kept for one server before it is asked to save
 _ROWS = 2**16  # rows in a message
-_PAUSE = 0.1
 T = TypeVar("T")
 Sparse = Mapping[int, tuple[Ids, Array]]
 
@@ -225,7 +224,7 @@ class Client:
                     raise ModelError(f"server {link.number} refuses a call: {error}") from None
             if self.task.synchronous:
                 self._catch_up()
-            time.sleep(_PAUSE)
+            time.sleep(RETRY)
 
     def _worked(self, link: _Link, work: Callable[[Connection], T]) -> T:
         try:

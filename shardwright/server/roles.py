@@ -23,7 +23,7 @@ from shardwright.ir.values import check_choice
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
 from shardwright.runtime.encrypted.door import BACKLOG
-from shardwright.runtime.waiting import ARRIVAL, RETRY
+from shardwright.runtime.waiting import ARRIVAL, RETRY, SAVING
 from shardwright.server import context
 from shardwright.server.callers import Caller
 from shardwright.server.checkpoints import Checkpoints
@@ -36,8 +36,6 @@ from shardwright.server.security import PLAIN, Security
 from shardwright.server.service import ParameterServer
 from shardwright.server.store import Store, Task
 from shardwright.server.transport import WAIT, CallError, Service
-
-_END = 30.0  # seconds that servers have to end
 
 
 @dataclass
@@ -280,7 +278,7 @@ def _followed(members: Members) -> int:
         members.look()
         if not members.is_ready and time.monotonic() - begin > ARRIVAL:
             members.fail("not all members have arrived")
-    end = time.monotonic() + _END
+    end = time.monotonic() + SAVING
     while not (members.servers_ended and members.workers_ended) and time.monotonic() < end:
         time.sleep(RETRY)
         members.look()

@@ -23,6 +23,7 @@ from shardwright.communication.secret import SECRET_VARIABLE
 from shardwright.ir.errors import ModelError, PackageError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER, Range
 from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, RUN_VARIABLE, new_run
+from shardwright.runtime.waiting import END, LOOK, SAVING
 from shardwright.server.scheduler import WORKER
 from shardwright.tools.launch.owned import owned
 from shardwright.tools.launch.servers import Run
@@ -36,13 +37,8 @@ from shardwright.tools.main import (
 )
 
 _WORKER = "shardwright.tools.launch.worker"
-_PAUSE = 0.1  # seconds between two looks at the ranks and a log
 _TIMEOUT = 300.0  # seconds
-# Seconds in which ranks that are asked to end may end their step and save: batch systems give as
-# long between SIGTERM and SIGKILL. Half of it cuts the saving of large states off.
-_SAVING = 30.0
 _PORTS = Range(whole=True, least=1, below=2**16)
-_GRACE = 5.0  # seconds in which MPI's launcher ends after its processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--restarts", NOT_NEGATIVE_INTEGER, text, "N", 0)
     text = f"seconds that a rank may stand still while others wait (default {_TIMEOUT:g})"
     add_number(parser, "--timeout", POSITIVE, text, "SECONDS", _TIMEOUT)
-    text = f"seconds in which ranks that are asked to end may save (default {_SAVING:g})"
-    add_number(parser, "--grace", POSITIVE, text, "SECONDS", _SAVING)
+    text = f"seconds in which ranks that are asked to end may save (default {SAVING:g})"
+    add_number(parser, "--grace", POSITIVE, text, "SECONDS", SAVING)
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
 
@@ -256,7 +252,7 @@ def _with_servers(arguments: argparse.Namespace, hosts: int, environment: dict[s
             run.start()
             while run.goes_on():
                 printed = _print_from(path, printed)
-                time.sleep(_PAUSE)
+                time.sleep(LOOK)
             if run.fault:
                 run.stop(arguments.grace)
             _print_from(path, printed)
@@ -347,7 +343,7 @@ def _ended(
                     break  # the others cannot go on without it
                 printed = _print_from(path, printed)
                 stuck = supervisor.look()
-                time.sleep(_PAUSE)
+                time.sleep(LOOK)
     except KeyboardInterrupt:
         return _interrupted(arguments.grace, supervisor, processes, path, printed)
     supervisor.look()
@@ -392,7 +388,7 @@ def _interrupted(
                 supervisor.ask_to_end()
                 if time.monotonic() > deadline:
                     break
-                time.sleep(_PAUSE)
+                time.sleep(LOOK)
     except KeyboardInterrupt:
         pass
     _end_all(supervisor, processes)
@@ -408,7 +404,7 @@ def _end_all(supervisor: Supervisor, processes: Mapping[int, "subprocess.Popen[b
     for process in processes.values():
         if process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE)
+                process.wait(END)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardwright.runtime.waiting import END, LOOK, SAVING
 from shardwright.server.context import SCHEDULER
 from shardwright.server.deaths import DEATHS_VARIABLE, death
 from shardwright.server.scheduler import SERVER, WORKER
@@ -16,9 +17,8 @@ from shardwright.tools.launch.supervision import signal_name
 
 _PROCESS = "shardwright.tools.launch.role"
 _NAMES = {SCHEDULER: "scheduler", SERVER: "server", WORKER: "worker"}
-_END = 60.0  # seconds for the scheduler and the servers to end after the workers
-_STOP = 5.0  # seconds for them where the run is stopped, and there is nothing to wait for
-_PAUSE = 0.05  # seconds between two looks at processes that are to end
+# Seconds for the servers to end after the workers, and for the scheduler, which waits for them.
+_END = 2 * SAVING
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Run:
         others = [p for (role, _), p in self.processes.items() if role != WORKER]
         try:
             _end(workers, grace)
-            _end(others, _STOP)
+            _end(others, END)
         finally:
             for process in self.processes.values():
                 process.kill()
@@ -164,4 +164,4 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None
         process.terminate()
     deadline = time.monotonic() + seconds
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        time.sleep(_PAUSE)
+        time.sleep(LOOK)

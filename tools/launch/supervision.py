@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwright.runtime.faults import Board, Phase, board_path
+from shardwright.runtime.waiting import END
 from shardwright.tools.launch.segments import Segments
 
 MPI_LAUNCHER = -1  # in place of a rank: it has started them all
 _PROCESSES = Path("/proc")
 _SHOWN = 8  # ranks in a sentence
-_GRACE = 5.0  # seconds in which MPI ends all ranks after one has died
 _KILLED = re.compile(r"PID (\d+) RUNNING AT .*\n=\s+EXIT CODE: (\d+)")
 
 
@@ -104,7 +104,7 @@ class Supervisor:
             seen.look(now)
             seen.shares = seen.shares or self._segments.look(seen.board.pid)
             self.checkpoint = seen.board.checkpoint or self.checkpoint
-        if any(s.lost is not None and now - s.lost > _GRACE for s in self._seen.values()):
+        if any(s.lost is not None and now - s.lost > END for s in self._seen.values()):
             return self.fault(None, {})
         running = {r: s for r, s in self._seen.items() if _is_running(s.board)}
         silent = [r for r, s in running.items() if now - s.answered > self.timeout and s.answers]
