@@ -69,8 +69,7 @@ from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.partitioned import Emitted
 from shardwright.search.budget_note import says_so
 from shardwright.search.options import Progress
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 
 def _layouts_of_options(mesh: Mesh | None) -> Mapping[str, Layout]:

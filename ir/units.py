@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-_MOST: Final = 5  # names: half may leave out the one that is looked for, twice as many fill a line
+MOST_NAMES: Final = 5
+"""Names in a message: half may leave out the one that is looked for, twice as many fill a line."""
 
 
 def bytes_text(nbytes: float) -> str:
@@ -74,7 +75,7 @@ def pattern(name: str) -> str:
     return re.sub(r"(?<=[/.])\d+(?=[/.]|\b)", "*", name)
 
 
-def first_names(names: Sequence[str], most: int = _MOST) -> str:
+def first_names(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Return the first of some names, and how many more there are.
 
     Examples

@@ -3,16 +3,22 @@
 from shardwright.cost_model.cluster import Cluster
 from shardwright.planner.options import CompileOptions
 from shardwright.search.options import Progress, SearchOptions
+from shardwright.solver.methods import DEFAULT_SECONDS
 from shardwright.solver.work import Budget, StoppedWork, Work
 
-_SECONDS = 60.0  # seconds of work on one configuration with effort 1 (`benchmarks/work.md`)
+LARGE = 200
+"""Operators above which a program is large, so that less is tried of it.
+
+Its serial step is not searched, too, where another plan fits, and fewer named plans are emitted for
+its stages. At half, less is tried of programs of 100 to 200 operators; at twice, more is tried of
+those of 200 to 400, which takes longer."""
 
 
 def budget_of(options: CompileOptions) -> Budget:
     """Return what the search for the plan of one configuration may spend."""
     limit = options.time_limit
     work = Work() if limit is None else StoppedWork.after(limit)
-    return Budget(_SECONDS * options.effort, work)
+    return Budget(DEFAULT_SECONDS * options.effort, work)
 
 
 def limits_on(

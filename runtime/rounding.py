@@ -23,7 +23,7 @@ from shardwright.runtime.executor import Environment, Executor, Values
 from shardwright.runtime.instructions import Instruction
 from shardwright.runtime.state import State
 
-_STORED = 52  # bits of the fraction of a double
+_STORED = int(np.finfo(np.float64).nmant)  # bits of the fraction of a double
 
 
 def rounded(array: Array, bits: int) -> Array:

@@ -26,8 +26,7 @@ import numpy as np
 
 from shardwright.solver.least_sums import LARGE, least_sums
 from shardwright.solver.problem import Array, Identity
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 MESSAGE_LIMIT = 2**24
 """Largest message, in entries: 128 MiB."""

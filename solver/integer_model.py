@@ -20,7 +20,7 @@ from ortools.sat.python import cp_model
 from shardwright.solver.interruptible import solve_model
 from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
-from shardwright.solver.rates import SECONDS_OF
+from shardwright.solver.work import SECONDS_OF
 
 Literal = cp_model.IntVar
 _MOMENT = 0.01  # seconds that a search gets at least

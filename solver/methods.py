@@ -15,7 +15,10 @@ MOMENT = 0.05
 """Seconds of work that are too short for another phase, or for another run of CP-SAT."""
 
 DEFAULT_SECONDS = 60.0
-"""Seconds of the default budget."""
+"""Seconds of the default budget, which is that of one configuration with effort 1.
+
+At half and at twice, a search does what `--effort 0.5` and `--effort 2` say (`benchmarks/work.md`).
+"""
 
 Progress = Callable[[float, float, float], None]
 """Called with seconds, cost and lower bound."""

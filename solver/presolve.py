@@ -25,8 +25,7 @@ from shardwright.ir.optional import compiled_at_first_call
 from shardwright.solver.least_sums import COMPILED
 from shardwright.solver.network import Interner, Network, add, build_network, restrict
 from shardwright.solver.problem import Array, Identity, Problem, distinct
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 DOMINANCE_WORK = 10**8
 """A table whose dominance test needs more subtractions than this is not tested."""

@@ -29,7 +29,7 @@ from shardwright.tools.documents import (
     timeline_of,
 )
 from shardwright.tools.fit.choice import add_robust, choose_robust
-from shardwright.tools.main import INTERRUPTED, UsageError
+from shardwright.tools.main import ExitCode, UsageError
 from shardwright.tools.options import (
     HTML,
     add_compile_options,
@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_trained(compilation.plan.model)
         if page is not None:
             print_line("page", str(page))
-    return INTERRUPTED if compilation.is_interrupted else 0
+    return ExitCode.INTERRUPTED if compilation.is_interrupted else 0
 
 
 def _check_files(

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
@@ -114,11 +115,21 @@ EXAMPLES = {
     ),
 }
 _WIDTH, _HELP_COLUMN = 100, 30
-# Exit codes; see `main`.
-_MISTAKE, _INFEASIBLE, _NOT_FOUND, INTERRUPTED, _BROKEN_PIPE = 2, 3, 4, 130, 141
 # What launchers call the rank of a process.
 _OWN_SIGNALS = ("run", "launch")  # commands that end what they have begun, and save it
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MS_NODE_ID")
+
+
+class ExitCode(IntEnum):
+    """How a command ends, as `docs/scripts.md` says: no number changes its meaning."""
+
+    RIGHT = 0
+    DIFFERENT = 1  # a plan differs, or a proof fails
+    MISTAKE = 2  # an error that the user can fix
+    INFEASIBLE = 3  # it is proven that no plan fits
+    UNDECIDED = 4  # no plan was found, or no proof could be tried
+    INTERRUPTED = 130  # as of shells: 128 and the number of SIGINT
+    BROKEN_PIPE = 141  # the output is closed: 128 and the number of SIGPIPE
 
 
 class UsageError(ShardwrightError):
@@ -175,11 +186,7 @@ def number(flag: str, allowed: Range) -> Callable[[str], Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
-
-    0: success. 1: a plan differs. 2: an error that the user can fix. 3: proven that no plan fits.
-    4: no plan was found. 130: interrupted. 141: the output is closed.
-    """
+    """Run a command and return its exit code: one of `ExitCode`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A compilation keeps most objects, and makes few cycles.
     gc.set_threshold(*map(max, gc.get_threshold(), (500_000, 20, 100)))
@@ -190,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(str(error))
         return _exit_code(error)
     except BrokenPipeError:
-        return _BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
     except OSError as error:
         place = f" (in {error.filename})" if error.filename else ""
         say(f"{(error.strerror or str(error)).lower()}{place}")
@@ -198,8 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("out of memory on this machine")
     except KeyboardInterrupt:
         say("interrupted")
-        return INTERRUPTED
-    return _MISTAKE
+        return ExitCode.INTERRUPTED
+    return ExitCode.MISTAKE
 
 
 @contextmanager
@@ -234,8 +241,8 @@ def say(text: str) -> None:
 
 def _exit_code(error: ShardwrightError) -> int:
     if isinstance(error, InfeasibleError):
-        return _INFEASIBLE
-    return _NOT_FOUND if isinstance(error, NotFoundError) else _MISTAKE
+        return ExitCode.INFEASIBLE
+    return ExitCode.UNDECIDED if isinstance(error, NotFoundError) else ExitCode.MISTAKE
 
 
 @contextmanager
@@ -331,7 +338,7 @@ def _told_once() -> Iterator[None]:
         yield
     except ShardwrightError:
         if own_rank():
-            raise SystemExit(_MISTAKE) from None
+            raise SystemExit(ExitCode.MISTAKE) from None
         raise
 
 

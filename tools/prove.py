@@ -8,11 +8,8 @@ from shardwright.compiler.plans.files import is_edited, read_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.proof import Proof, prove
 from shardwright.tools.documents import print_document, prove_document
-from shardwright.tools.main import say
+from shardwright.tools.main import ExitCode, say
 from shardwright.tools.tables import styled, width
-
-UNDECIDED = 4  # exit code where no proof could be tried
-_DIFFERENT = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +39,9 @@ def tell_of_edits(directory: Path, plan: Plan) -> None:
 
 def exit_code(is_right: bool | None) -> int:
     """Return the exit code of an outcome."""
-    return UNDECIDED if is_right is None else 0 if is_right else _DIFFERENT
+    if is_right is None:
+        return ExitCode.UNDECIDED
+    return ExitCode.RIGHT if is_right else ExitCode.DIFFERENT
 
 
 def print_proof(proof: Proof) -> None:

@@ -38,7 +38,7 @@ from shardwright.runtime.flat.rank_timeline import (
     write_timeline,
 )
 from shardwright.tools.documents import print_document, run_document
-from shardwright.tools.main import INTERRUPTED, UsageError, add_number, say
+from shardwright.tools.main import ExitCode, UsageError, add_number, say
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
@@ -165,7 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(arguments, plan, records, samples.description)
         if timeline is not None and not arguments.json:
             print(f"timeline in {arguments.timeline}: {figures(timeline)}", flush=True)
-    return 0 if len(records) == arguments.steps else INTERRUPTED
+    return 0 if len(records) == arguments.steps else ExitCode.INTERRUPTED
 
 
 def _check(arguments: argparse.Namespace, saves: bool) -> None:

@@ -24,11 +24,10 @@ from shardwright.ir.types import item_bytes
 from shardwright.operators.linear.nf4 import NF4MatMul
 from shardwright.operators.models.precision import MASTER, recipe_of
 from shardwright.passes.recompute import light_parts, recomputations
+from shardwright.planner.fronts.site import REPEATED
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan
 from shardwright.search.plan_dimensions import DIMENSIONS, Words
-
-_FEWEST = 2  # repeated layers
 
 
 @dataclass(eq=False)
@@ -78,7 +77,7 @@ class EvaluatedModel:
                 f"bounds of plans are of parameters of {MASTER}",
                 hint="leave `dtype` out, and give the type that is computed in as `--precision`",
             )
-        if self.layers < _FEWEST:
+        if self.layers < REPEATED:
             raise OptionError(
                 f"`{self.graph.name}` has no repeated layers (cells with a number, `blocks/0`), by "
                 "which plans are estimated",

@@ -20,7 +20,8 @@ from shardwright.solver.work import Budget, Work
 
 _LIMITS = (0.8, 0.9, 1.1, 1.25)  # multiples of the memory limit whose best plans are searched, too
 _TEXT = "the search within {:.0%} of the memory limit"
-_MOST = 10  # plans that are told of
+EXPLAINED = 10
+"""Most plans that an explained search keeps, and tells of: each is a line of a table."""
 _MOST_OPERATORS = 3  # kinds of operators that a difference names
 
 
@@ -31,7 +32,7 @@ def ranked_plans(entries: Sequence[Entry[Compiled]]) -> tuple[RankedPlan, ...]:
     best = found[0][1].plan
     return tuple(
         RankedPlan(entry.configuration, plan.cost, plan.memory_bytes, differences(best, plan.plan))
-        for entry, plan in found[:_MOST]
+        for entry, plan in found[:EXPLAINED]
     )
 
 

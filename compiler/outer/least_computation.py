@@ -12,6 +12,7 @@ from shardwright.dataflow.schedules import BACKWARD, FORWARD
 from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.rounding import OF_SEARCH
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.bounds.floors import (
     ComputationFloor,
@@ -31,7 +32,6 @@ from shardwright.solver.work import Budget
 ALONE = Mesh((MeshAxis("x", 1, 0),))
 """The mesh of one device."""
 
-_ROUNDING = 1e-6  # rounding error of a share of the forward pass
 _INSTANT = 1e60  # flops and bytes a second of a device that takes no time
 
 
@@ -136,7 +136,7 @@ class LeastComputation:
     ) -> tuple[float, ...]:
         """Return the seconds of a pass of each block, or of a half of it."""
         weights = half_weights(len(self.cluster.links), half) if half else None
-        least, scale = self._problems(blocks, weights, cluster), 1 - _ROUNDING if half else 1.0
+        least, scale = self._problems(blocks, weights, cluster), 1 - OF_SEARCH if half else 1.0
         return tuple(scale * least.pass_floor(block) for block in range(len(blocks)))
 
     def _with_stages(self, floor: ComputationFloor, stages: Collection[int]) -> ComputationFloor:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwright.compiler.compiled import Compiled
-from shardwright.compiler.outer.explanation import memory_points, ranked_plans
+from shardwright.compiler.outer.explanation import EXPLAINED, memory_points, ranked_plans
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
+from shardwright.ir.rounding import OF_SEARCH
 from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.best_first import CORES, BestFirst
 from shardwright.planner.choice.configuration import Configuration
@@ -18,9 +19,7 @@ from shardwright.search.budget_note import ENDED, INTERRUPTED, SETTLED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
-_EXPLAINED = 10  # most plans that are explained
 _MOST_WORKERS = 4
-_ROUNDING = 1e-6  # relative rounding error by which a bound may exceed the cost of a plan
 _SHARE = 3 / 4  # share of the budget for the search, where its account takes time, too
 
 
@@ -63,7 +62,7 @@ class OuterRun:
             options.gap,
             self.workers,
             self.progress,
-            _EXPLAINED if explained else 1,
+            EXPLAINED if explained else 1,
             options.executor,
         )
         entries = search.run()
@@ -133,7 +132,7 @@ def check_bounds(tried: Sequence[Tried]) -> None:
         If one has: a bound is false.
     """
     for item in tried:
-        if item.cost is not None and item.lower_bound > item.cost * (1 + _ROUNDING):
+        if item.cost is not None and item.lower_bound > item.cost * (1 + OF_SEARCH):
             raise PassError(
                 f"a plan of {item.configuration} costs {item.cost:.9g}, the search said that each "
                 f"costs at least {item.lower_bound:.9g} ({item.proof})"

@@ -26,7 +26,6 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 
 _DEGREES = ("tensor", "expert", "shard", "data", "context")
-_USUAL = 1  # the ZeRO stage by which degrees are compared first
 
 
 @dataclass(eq=False)
@@ -71,7 +70,7 @@ class NamedProblems:
         graph = self.problems.loop.graph
         for axes, by_position, ring in product(_axes(mesh, graph), (False, True), (False, True)):
             found: list[NamedStages] = []
-            for zero in sorted(ZERO, key=lambda zero: zero != _USUAL):
+            for zero in sorted(ZERO, key=lambda zero: zero != 1):  # degrees are compared by ZeRO-1
                 try:
                     plan = _plan(mesh, axes, zero, by_position=by_position, ring=ring)
                     if found:

@@ -17,6 +17,7 @@ from shardwright.compiler.stages.named import (
 )
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.choice.cuts import Cut
+from shardwright.planner.effort import LARGE
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.budget_note import BudgetNote
 from shardwright.solver.work import Budget
@@ -24,7 +25,6 @@ from shardwright.solver.work import Budget
 _NEAR = 1.25  # multiple of the least estimate up to which other ZeRO stages are tried
 _OVERLAPPED = 0.95  # share of an estimate that concurrent communication may leave
 _EXACT = 0.999  # share of its estimate that a named plan without overlap takes at least
-_LARGE = 200  # operators from which a program is large
 _FEW, _MANY = 3, 12  # named plans that are emitted of a large and of a small program
 _MOVES = 3  # most moves of a block to another stage
 
@@ -173,7 +173,7 @@ class Race:
         cuts : sequence of tuple of int
             The cuts that are tried.
         """
-        most = _FEW if len(problems[0].source.nodes) > _LARGE else _MANY
+        most = _FEW if len(problems[0].source.nodes) > LARGE else _MANY
         tried = 0
         for entrant in self._ranked([*plans_by_stage(problems, mesh)], cuts):
             if (self.best is not None and tried >= most) or self.is_over:

@@ -28,7 +28,7 @@ from shardwright.operators.models.precision import LOSSES
 
 _CONVERTS = ("convert", "cast")
 _REDUCED = ("gradient_redistribution", "fusion")
-GRADIENT = 4.0
+GRADIENT = float(item_bytes("float32"))
 """Bytes of a gradient that is kept whole."""
 WORKSPACE, RESERVE = "workspace", "reserve"
 """Kinds of memory of a software beside those of a program."""

@@ -24,7 +24,6 @@ from shardwright.ir.types import TensorType
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _MOST_PERMUTATIONS = 1_000  # most permutations tried for an operator; six equal axes have 720
-_UNKNOWN = -1  # the place of a layout that was not looked for yet
 _Form = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 
 
@@ -118,12 +117,11 @@ class LayoutGraph:
 
     def find(self, layout: Layout) -> int | None:
         """Return which node stands for a layout; None if it is of another mesh."""
-        place = self._found.get(layout, _UNKNOWN)
-        if place == _UNKNOWN:
+        if layout not in self._found:
             known = all(axis in self.kinds for axis in (*layout.split_axes, *layout.partial))
             place = self._index.get(_form(layout, self.kinds)) if known else None
             self._found[layout] = place
-        return place
+        return self._found[layout]
 
     def kinds_over(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Return the kinds of some axes, in order."""

@@ -14,7 +14,7 @@ from shardwright.exports.degrees.update_rules import Word, word_for
 from shardwright.exports.table import Exported
 from shardwright.exports.writing import Code, code, document, fixed, lines, word
 from shardwright.operators.models.precision import MASTER
-from shardwright.search.named_plan import NamedPlan, copies_and_shards
+from shardwright.search.named_plan import ZERO, NamedPlan, copies_and_shards
 
 _SCHEDULES: Final = {
     "1f1b": "1F1B",
@@ -31,7 +31,6 @@ _OPTIMIZERS: Final = {
         {"learning_rate": "lr", "epsilon": "eps", **{name: name for name in _SAME}},
     )
 }
-_KEPT_ZERO = 2  # parameters stay gathered from the forward to the backward pass
 Tables = dict[str, dict[str, object]]
 
 
@@ -149,7 +148,7 @@ def _parallelism(named: NamedPlan, facts: Facts) -> dict[str, object]:
         "data_parallel_shard_degree": shards,
     }
     if named.zero:
-        kept = named.zero == _KEPT_ZERO
+        kept = named.zero < ZERO[-1]  # gathered parameters, from the forward to the backward pass
         found["fsdp_reshard_after_forward"] = "never" if kept else "always"
     found["tensor_parallel_degree"] = named.tensor
     found["context_parallel_degree"] = named.context

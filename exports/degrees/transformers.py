@@ -22,11 +22,10 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.search.named_plan import NamedPlan, copies_and_shards
+from shardwright.search.named_plan import ZERO, NamedPlan, copies_and_shards
 from shardwright.search.plan_axes import PlanAxes
 
 _PRECISIONS: Final = ("float32", "bfloat16")
-_FULLY_SHARDED = 3  # the ZeRO stage that FSDP2 is
 _WHOLE = "replicate"
 _LINEAR = ("matmul", "head_log_sum_and_pick")
 
@@ -42,7 +41,7 @@ def refusal(plan: NamedPlan) -> str:
         return f"`expert={plan.expert}` where FSDP does not divide over so many"
     if plan.sequence_parallel:
         return "`sequence_parallel`"
-    if plan.zero not in (0, _FULLY_SHARDED):
+    if plan.zero not in (0, ZERO[-1]):  # FSDP2
         return f"`zero={plan.zero}`"
     return "" if plan.recompute in ("none", "full") else f"`recompute={plan.recompute}`"
 

@@ -26,6 +26,7 @@ import numpy as np
 from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import item_bytes
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -39,7 +40,7 @@ from shardwright.operators.rule import Rule, ShardView
 from shardwright.operators.workspace import WithWorkspace
 
 CHUNK = 64  # positions; half of it halves the work within chunks and doubles the saved states
-_STATE_BYTES = 4.0  # states are float32 in every published kernel
+_STATE_BYTES = float(item_bytes("float32"))  # states are float32 in every published kernel
 _RATES = {"delta": False, "scale": None}
 
 

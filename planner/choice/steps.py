@@ -36,7 +36,6 @@ _AHEAD = (1.2, 1.7, 2.4, 3.4, 4.8)
 
 Llama 3 70B on 64 H100 is fastest by 1.7 on a mesh of 8 x 8 and by 4.8 on 8 x 2 x 4, Megatron 530B
 on 280 A100 by 3.4, GPT-3 175B on 64 by 2, between two of them."""
-_HALVINGS = 1  # halvings of the distance from the best room to the one before it
 _FIRST = 0.25
 """Where the first of equal blocks of one plan stands, in the distance of two, where plans are
 spread. Of Mixtral 8x7B on 64 H100 the step is 465 ms with it, and with 0, where few gather nothing
@@ -179,11 +178,10 @@ class StepSearch:
             elif self._is_staged and self._fastest is not None and len(self.steps) > emitted:
                 break  # programs in stages take long
             before = ahead
-        for _ in range(_HALVINGS if low else 0):
-            middle = (low * high) ** 0.5
-            choice = self._choice(middle, (), most_bytes)
+        if low:  # a second halving would emit another program
+            choice = self._choice((low * high) ** 0.5, (), most_bytes)
             if choice is not None and choice.seconds < self._worthwhile and not self._is_late:
-                low, high = (low, middle) if self._is_shorter(choice) else (middle, high)
+                self._is_shorter(choice)
 
     def _leave_excess(self) -> None:
         """Try plans that leave what their programs take beyond the limit: buffers, mostly."""

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from shardwright.ir.graph import Graph
 from shardwright.passes.manager import PassRecord
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 
 def charge_emission(budget: Budget, records: Iterable[PassRecord]) -> None:

@@ -31,6 +31,7 @@ from shardwright.planner.search_request import SearchRequest, decided
 from shardwright.search.options import SearchOptions
 from shardwright.search.space.space import SearchSpace
 from shardwright.solver.evaluate import cost_of
+from shardwright.solver.methods import DEFAULT_SECONDS
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
@@ -47,7 +48,6 @@ _MOST_LEVELS = 2
 
 With three, fronts take twice the work: one of Llama 3 405B on 8 x 256 x 8 H100 took half of that of
 a search, and its plan takes longer than twice the best one."""
-_PATIENCE = 60.0  # seconds of work that one search may take: that of a layer takes less than one
 
 
 def _blocks_of(source: Graph, options: CompileOptions) -> Blocks:
@@ -130,8 +130,8 @@ class Site:
 
     @property
     def patience(self) -> Budget:
-        """What one search may spend."""
-        return self.budget.beyond(_PATIENCE)
+        """What one search may spend: that of a layer takes less than a second."""
+        return self.budget.beyond(DEFAULT_SECONDS)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:

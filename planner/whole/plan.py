@@ -9,6 +9,7 @@ from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSett
 from shardwright.cost_model.profile import CostProfile
 from shardwright.ir.errors import InfeasibleError, NotFoundError, PassError
 from shardwright.ir.graph import Graph
+from shardwright.ir.rounding import OF_SEARCH
 from shardwright.ir.units import bytes_text
 from shardwright.passes.manager import PassRecord
 from shardwright.planner.evaluation.programs import EmittedPlan
@@ -98,7 +99,7 @@ def check_cost(plan: Plan, profile: CostProfile) -> None:
     """
     records = [record for record in plan.records if record.name == profile.priced_after]
     emitted, result = profile.program_cost(records[0].graph), plan.result
-    if abs(emitted - result.cost) > 1e-6 * max(emitted, result.cost):
+    if abs(emitted - result.cost) > OF_SEARCH * max(emitted, result.cost):
         raise PassError(
             f"the emitted program costs {emitted:.9g}, the search said {result.cost:.9g}"
         )

@@ -29,7 +29,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.effort import limits_on
+from shardwright.planner.effort import LARGE, limits_on
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.evaluation.simulated_step import tolerance_of
 from shardwright.planner.options import CompileOptions
@@ -57,7 +57,6 @@ _SHARES = (1.0, 0.98, 0.95, 0.85)  # shares of the memory limit, tried in turn: 
 _ROOM = 0.01  # relative speed-up by a wider window that is worth another search
 _WIDE = 0.02  # relative gap above which the links get more weight
 _MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
-_LARGE = 200  # operators of a program whose serial step is not searched, too, if another plan fits
 _SMALL = 600  # options of a problem all of whose plans that may be faster are met
 _FRONTIER = 40  # plans of tighter limits that are met at most
 
@@ -476,7 +475,7 @@ class WholeSearch:
 
     @property
     def _is_large(self) -> bool:
-        return len(self.source) > _LARGE
+        return len(self.source) > LARGE
 
 
 def _by_step(plan: Plan) -> Plan:

@@ -43,8 +43,7 @@ from shardwright.search.space.shared_layouts import add_shared_layout, sharing_s
 from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.search.space.steps import Arguments, Built, RepriceableSpace, Step
 from shardwright.solver.problem import Problem, Variable
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 Floats = NDArray[np.float64]
 

@@ -20,8 +20,7 @@ from shardwright.search.space.context import TABLE_LIMIT
 from shardwright.search.space.interning import Interner
 from shardwright.search.space.space import Choice, Edge, Option, SearchSpace, Storage
 from shardwright.solver.problem import FORBIDDEN, Identity, MemoryUse, Pair, Problem, Variable
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwright.communication import get_group_size, processes
 from shardwright.cost_model.cluster import prime_factors
+from shardwright.cost_model.redistribution.planner import MOST_AXES
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import check_choice, check_flag, wrong_value
 from shardwright.mindspore.context import (
@@ -28,7 +29,6 @@ from shardwright.tracing import Network
 
 _SIZES = {"optimizer_weight_shard_size": "shard_size", "parallel_optimizer_threshold": "threshold"}
 _CONFIGURED = (*_SIZES, "optimizer_level", "gradient_accumulation_shard")
-_MOST_AXES = 4  # of a mesh that is searched
 _HOST = 8  # ranks of a host: an axis of a mesh is within one, or between them
 
 
@@ -168,7 +168,7 @@ def _finest(devices: int) -> str | None:
     """Return the mesh that is split in most ways, of those that can be searched."""
     inner = gcd(devices, _HOST)
     levels = [[*reversed(prime_factors(size))] for size in (devices // inner, inner)]
-    while sum(map(len, levels)) > _MOST_AXES:
+    while sum(map(len, levels)) > MOST_AXES:
         level = max(levels, key=len)
         level[-2:] = [level[-2] * level[-1]]
         level.sort(reverse=True)

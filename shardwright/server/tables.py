@@ -23,7 +23,7 @@ from shardwright.server.messages import message
 
 Ids = NDArray[np.int64]
 _WHOLE_BYTES = 2**16  # a smaller table is on one server
-_GOLDEN = 0.6180339887498949
+_GOLDEN = (5**0.5 - 1) / 2  # the golden section: multiples of it spread most evenly
 _MOST_ROWS = 2**31
 
 

@@ -16,8 +16,7 @@ from shardwright.solver.anytime.local_search import LocalSearch
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.methods import Progress
 from shardwright.solver.problem import Array
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 LOCAL_SHARE = 0.3
 """Share of the seconds of the ascent for improving decoded assignments, with several workers."""

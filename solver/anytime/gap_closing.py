@@ -18,8 +18,7 @@ from shardwright.solver.anytime.graph import entries_left
 from shardwright.solver.anytime.reparametrisation import Reparametrisation, reparametrise
 from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import Array
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 FIRST_SLICE = 4.0
 """Least seconds of work of a run."""

@@ -34,8 +34,7 @@ from shardwright.solver.anytime.graph import build_graph, build_rows, carried, e
 from shardwright.solver.anytime.local_search import descend, exchange
 from shardwright.solver.anytime.subproblem import Subproblem, presolve_restricted, subproblem_of
 from shardwright.solver.problem import Array
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 FIRST_SIZE, LARGEST_SIZE = 2000, 40_000
 """Strategies in a subproblem; it grows while the searches are complete, and shrinks otherwise."""

@@ -24,8 +24,8 @@ from shardwright.solver.anytime.presolve import Presolved, presolve
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
-from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.solution import Solution
+from shardwright.solver.work import SECONDS_OF
 
 RESERVE = 0.02
 """Share of the budget that is kept for evaluating the answer."""

@@ -25,7 +25,7 @@ from shardwright.solver.elimination import Elimination, Group
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
-from shardwright.solver.rates import SECONDS_OF
+from shardwright.solver.work import SECONDS_OF
 
 JOIN_LIMIT = 40
 """A join makes at most this many times `width` states before pruning."""

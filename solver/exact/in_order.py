@@ -29,8 +29,7 @@ from shardwright.solver.exact.frontier import use_in_rows
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.presolve import allowed_network
 from shardwright.solver.problem import Array, Problem
-from shardwright.solver.rates import SECONDS_OF
-from shardwright.solver.work import Budget
+from shardwright.solver.work import SECONDS_OF, Budget
 
 
 class Ranked(NamedTuple):

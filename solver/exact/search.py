@@ -48,8 +48,8 @@ from shardwright.solver.methods import SolveOptions
 from shardwright.solver.network import Network, restrict
 from shardwright.solver.presolve import allowed_network, drop_dominated
 from shardwright.solver.problem import Problem
-from shardwright.solver.rates import SECONDS_OF
 from shardwright.solver.solution import Solution
+from shardwright.solver.work import SECONDS_OF
 
 FIRST_WIDTH = 200
 """States of a Pareto front at first; it grows by `WIDENING` until `LAST_WIDTH`."""

@@ -180,7 +180,7 @@ def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
     seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
-        monkeypatch.setattr("shardwright.planner.whole.search._LARGE", 0)
+        monkeypatch.setattr("shardwright.planner.whole.search.LARGE", 0)
     graph = Canonicalize().run(random_graph(seed, nodes=3 + seed % 4))
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
     space = build_search_space(graph, profile)

@@ -18,7 +18,7 @@ from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, Board, 
 from shardwright.runtime.faults.standing import Standing
 from shardwright.tools import launch
 from shardwright.tools.launch import segments, supervision, watcher
-from shardwright.tools.main import INTERRUPTED
+from shardwright.tools.main import ExitCode
 from tests.simulator.files import Files, intercepted
 from tests.simulator.replacing import replaced
 from tests.simulator.storage import Outcome, folder_in_memory
@@ -300,7 +300,7 @@ class Launch:
         if not starts:
             return
         struck = sum(start.struck for start in starts)
-        if self.interrupts and code == INTERRUPTED:
+        if self.interrupts and code == ExitCode.INTERRUPTED:
             self._check_interrupted(starts[-1])
             starts = starts[:-1]
         elif self.interrupts and code not in (0, 1):

@@ -299,7 +299,7 @@ LAUNCHING = (
     Planted(
         "an interrupted run is started again",
         f"{_LAUNCH}:_with_restarts",
-        "code == 0 or code == INTERRUPTED",
+        "code == 0 or code == ExitCode.INTERRUPTED",
         "code == 0",
     ),
 )

@@ -29,7 +29,7 @@ from shardwright.tools.launch.owned import owned
 from shardwright.tools.launch.servers import Run
 from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
 from shardwright.tools.main import (
-    INTERRUPTED,
+    ExitCode,
     UsageError,
     add_number,
     say,
@@ -136,7 +136,7 @@ def _with_restarts(
         supervisor.begin()
         own = {**environment, RESTART_VARIABLE: str(restart)}
         code = (_by_scheduler if several else _by_mpi)(arguments, supervisor, own)
-        if code == 0 or code == INTERRUPTED or restart == arguments.restarts:
+        if code == 0 or code == ExitCode.INTERRUPTED or restart == arguments.restarts:
             break
         say(f"start {restart + 2} of {arguments.restarts + 1}")
     return code
@@ -395,7 +395,7 @@ def _interrupted(
     _print_from(path, printed)
     newest = supervisor.checkpoint
     say("interrupted" + (f"; the newest checkpoint is {newest}" if newest else ""))
-    return INTERRUPTED
+    return ExitCode.INTERRUPTED
 
 
 def _end_all(supervisor: Supervisor, processes: Mapping[int, "subprocess.Popen[bytes]"]) -> None:

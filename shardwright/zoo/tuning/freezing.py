@@ -6,10 +6,10 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.units import MOST_NAMES
 from shardwright.tracing import Definition, without_training
 
 SIZE = "freeze"
-_NAMED = 5  # parameters in a message
 
 
 def taken_out(model: str) -> tuple[str, tuple[str, ...]]:
@@ -54,7 +54,9 @@ def frozen(definition: Definition, patterns: Sequence[str]) -> Definition:
     found = {one: {x for x in trained if _is_of(x, one)} for one in patterns}
     for pattern, names in found.items():
         if not names:
-            known = difflib.get_close_matches(pattern, trained, _NAMED, 0) or trained[:_NAMED]
+            known = (
+                difflib.get_close_matches(pattern, trained, MOST_NAMES, 0) or trained[:MOST_NAMES]
+            )
             raise ModelError(
                 f"`{SIZE}` has `{pattern}`, which is of no trained parameter of the model",
                 hint=f"there are {', '.join(f'`{name}`' for name in known)} and others",
