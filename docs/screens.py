@@ -12,6 +12,7 @@ the repository:
 - an indented block behind ``<!-- screen -->`` is such a console, which ``--write`` makes anew.
 
 Comments before a fence say what a reader need not see: ``<!-- not run: REASON -->``,
+``<!-- part of: FILE -->`` (its lines stand in that file, which runs elsewhere; comments aside),
 ``<!-- not compared: REASON -->``, ``<!-- heavy: REASON -->`` (with ``--heavy`` alone),
 ``<!-- needs: MODULES -->`` (where these are installed), ``<!-- first: CODE -->`` (Python that runs
 before).
@@ -41,6 +42,7 @@ os.environ.pop("COLUMNS", None)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import shardwright.tools.compile  # noqa: F401  # once for the processes of all pages
+from shardwright.tools.launch.owned import end_with, owned
 from shardwright.tools.main import main as run_command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +51,7 @@ PROMPT = "$ "
 COMMAND = "shardwright "
 INDENT = "    "
 ANY = "..."
-MARKS = ("not run", "not compared", "heavy", "needs", "first")
+MARKS = ("not run", "part of", "not compared", "heavy", "needs", "first")
 _FENCE = re.compile(
     r"(?P<marks>(?:^<!-- (?:(?!-->).)*-->\n\n?)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -85,6 +87,8 @@ class Block:
         """Return why this block does not run, or nothing."""
         if "not run" in self.marks:
             return self.marks["not run"]
+        if "part of" in self.marks:
+            return f"part of {self.marks['part of']}"
         if "heavy" in self.marks and not is_heavy:
             return f"heavy: {self.marks['heavy']}"
         missing = [name for name in self.marks.get("needs", "").split() if not _is_there(name)]
@@ -134,6 +138,8 @@ def problems(text: str, is_heavy: bool) -> list[str]:
     for block, following in pairwise([*blocks, Block(0, "", "", {})]):
         if block.file and "not run" not in block.marks:
             Path(block.file).write_text(block.text, "utf-8")
+        if missing := missing_lines(block):
+            found.append(f"{block.line}: `{block.marks['part of']}` has no line `{missing[0]}`")
         if block.left_out(is_heavy) or not block.is_code or (block.file and block.language != "sh"):
             continue
         shown = following.text if following.language == "text" else ""
@@ -144,6 +150,20 @@ def problems(text: str, is_heavy: bool) -> list[str]:
             told = str(error) if isinstance(error, DifferentError) else traceback.format_exc()
             found.append(f"{block.line}: {told}")
     return found
+
+
+def missing_lines(block: Block) -> list[str]:
+    """Return the lines of a block that the file it is part of does not have, after those before."""
+    if "part of" not in block.marks:
+        return []
+    there = iter(map(without_comment, (ROOT / block.marks["part of"]).read_text().splitlines()))
+    wanted = filter(None, map(without_comment, block.text.splitlines()))
+    return [line for line in wanted if line not in there]
+
+
+def without_comment(line: str) -> str:
+    """Return a line of code without its comment, and without a body that is left out."""
+    return re.sub(r"(  # .*|(?<=:) \.\.\.)$", "", line).strip()
 
 
 class DifferentError(Exception):
@@ -232,7 +252,11 @@ def printed(command: Sequence[str]) -> tuple[int, list[str]]:
     else:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(
-            ["bash", "-c", text], capture_output=True, text=True, env=environment, check=False
+            owned(["bash", "-c", text]),
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
         )
         code = ran.returncode
         both.write(ran.stdout + ran.stderr * bool(code))
@@ -271,8 +295,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told: list[str] = []
     is_other = False
     for path in files:
-        # A process for each page: what one registers or imports is not there for the next.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
+        # A process for each page: what one registers or imports is not there for the next. It ends
+        # with this one, however that ends.
+        fork, owner = multiprocessing.get_context("fork"), (os.getpid(),)
+        with ProcessPoolExecutor(1, fork, end_with, owner) as process:
             found, wrong = process.submit(looked_at, path, given.heavy).result()
         name = path.relative_to(ROOT)
         told += [f"{name}:{problem}" for problem in wrong]

@@ -1,7 +1,12 @@
 """The script that makes the screens of the documents."""
 
 import importlib.util
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -139,3 +144,56 @@ def test_what_is_left_out_says_why(screens):
 def test_an_unknown_comment_is_refused(screens):
     with pytest.raises(ValueError, match="unknown comment before a block: `not runn`"):
         screens.fences("<!-- not runn: x -->\n```python\n1\n```\n")
+
+
+def test_the_lines_of_a_part_stand_in_its_file(screens, tmp_path, monkeypatch):
+    monkeypatch.setattr(screens, "ROOT", tmp_path)
+    (tmp_path / "whole.py").write_text("import os\n\ndef f(x):\n    return x  # as it is\n")
+    page = "<!-- part of: whole.py -->\n```python\ndef f(x): ...\n{}\n```\n"
+    assert screens.problems(page.format("    return x  # the same"), False) == []
+    for line in ("return y", "import os"):  # the latter stands before
+        told = [f"2: `whole.py` has no line `{line}`"]
+        assert screens.problems(page.format(line), False) == told
+
+
+def test_reasons_name_what_there_is(screens):
+    for path in screens.documents():
+        for block in screens.fences(path.read_text()):
+            for name in re.findall(r"`([\w.]+/[\w./]+)`", block.left_out(False)):
+                assert (screens.ROOT / name).exists(), f"{path.name}:{block.line}: {name}"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_page_runs_ends_with_the_script(end, tmp_path):
+    told = tmp_path / "told"
+    page = tmp_path / "page.md"
+    page.write_text(
+        f"```python\nimport os\nopen({str(told)!r}, 'w').write(f'{{os.getpid()}} ')\n```\n\n"
+        f"```\n$ echo $$ >> {told}; exec sleep 600\n```\n"
+    )
+    root = SCRIPT.parents[1]
+    command = [sys.executable, str(SCRIPT), str(page)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(root)}) as script:
+        while not told.exists() or len(told.read_text().split()) < 2:
+            assert script.poll() is None
+            time.sleep(0.05)
+        script.send_signal(end)
+    processes = [int(process) for process in told.read_text().split()]
+    for _ in range(400):  # twenty seconds, where it takes some hundredths
+        if not any(map(is_running, processes)):
+            return
+        time.sleep(0.05)
+    for process in filter(is_running, processes):
+        os.kill(process, signal.SIGKILL)
+    pytest.fail("what the page runs goes on")
+
+
+def is_running(process):
+    """Return whether a process is there that is not a dead one nobody has waited for."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
