@@ -51,7 +51,7 @@ class Order(ABC):
     parts : tuple of str
         The parts of a pass over a micro-batch.
     searched_chunks : tuple of int
-        With how many chunks ``--stages search`` tries it; with none it is not tried.
+        With how many chunks ``fit`` and ``--stages search`` try it; with none it is not tried.
     """
 
     name: ClassVar[str]
@@ -78,6 +78,11 @@ class Order(ABC):
     def exists(cls, groups: int, micro_batches: int) -> bool:
         """Return whether so many device groups can run so many micro-batches."""
         return not cls.in_rounds or micro_batches % groups == 0
+
+    @classmethod
+    def is_tried(cls, groups: int, micro_batches: int) -> bool:
+        """Return whether `fit` and searches of stages try it with so many of both."""
+        return cls.exists(groups, micro_batches)
 
     @staticmethod
     def paired_after(group: int, groups: int, chunks: int) -> int | None:
@@ -232,6 +237,7 @@ class ZeroBubbleV(Order):
     name = "zero_bubble_v"
     has_chunks = in_v = True
     parts = PARTS
+    searched_chunks = (2,)
 
     @staticmethod
     def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
@@ -254,6 +260,11 @@ class ZeroBubbleV(Order):
         for run in (up, down):
             order += (run(WEIGHTS) for _ in range(count - run.done[WEIGHTS]))
         return [action for action in order if action.micro_batch < micro_batches]
+
+    @classmethod
+    def is_tried(cls, groups: int, micro_batches: int) -> bool:
+        """Return whether M > S: with fewer, groups wait about as long as in ``zero_bubble``."""
+        return micro_batches > groups
 
     @staticmethod
     def bubble(chunks: int) -> float:

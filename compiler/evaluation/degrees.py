@@ -71,7 +71,7 @@ class Degrees:
         passes = plan.passes(self.samples, self.devices)
         for chunks, schedule in (*self.forms, *(self.of_experts if plan.expert > 1 else ())):
             fits = plan.pipeline * chunks <= layers
-            if fits and SCHEDULES[schedule].exists(plan.pipeline, passes):
+            if fits and SCHEDULES[schedule].is_tried(plan.pipeline, passes):
                 yield replace(plan, chunks=chunks, schedule=schedule)
 
 

@@ -220,8 +220,8 @@ def searched_forms() -> tuple[Form, ...]:
 
     Examples
     --------
-    >>> searched_forms()[:3], searched_forms()[-1]
-    (((1, '1f1b'), (2, 'interleaved'), (3, 'interleaved')), (1, 'zero_bubble'))
+    >>> searched_forms()[:2], searched_forms()[-2:]
+    (((1, '1f1b'), (2, 'interleaved')), ((1, 'zero_bubble'), (2, 'zero_bubble_v')))
     """
     return tuple((chunks, name) for name in SCHEDULES for chunks in SCHEDULES[name].searched_chunks)
 
@@ -247,8 +247,8 @@ def configurations(
     devices : int
         Number of devices.
     forms : sequence of (int, str)
-        Chunks and schedules of pipelines; of several, those that a configuration has no form of
-        are left out.
+        Chunks and schedules of pipelines; of several, those that are not tried with so many
+        micro-batches are left out.
     most_stages : tuple of float
         How many stages the program can be cut in at most, with one chunk and with several; more are
         left out of several forms.
@@ -263,10 +263,10 @@ def configurations(
                 found.append(Configuration(mesh, count))
                 continue
             for chunks, schedule in forms:
-                exists = SCHEDULES[schedule].exists(groups, count)
+                is_tried = SCHEDULES[schedule].is_tried(groups, count)
                 most = most_stages[chunks > 1]
-                exists = exists and groups * chunks <= most and count >= fewest
-                if len(forms) > 1 and not exists:
+                is_tried = is_tried and groups * chunks <= most and count >= fewest
+                if len(forms) > 1 and not is_tried:
                     continue
                 found.append(Configuration(mesh, count, groups, chunks, schedule))
     return tuple(found)

@@ -6,6 +6,7 @@ import pytest
 
 import shardwright
 from shardwright.compiler.outer import judge
+from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import OptionError, ShardwrightError
 from tests.extent import ANY_PLAN, first
 
@@ -67,6 +68,28 @@ def test_the_best_of_all_stages_and_micro_batches_is_found(
         if cost is not None:
             assert item.lower_bound <= cost[0] * (1 + 1e-9)
             assert floors[0].of(item.configuration) <= cost[0] * (1 + 1e-9)
+
+
+@pytest.mark.long
+def test_stages_in_a_v_are_found_where_they_are_fastest():
+    """On a slow link a step in stages is fastest, and least of it is bubble in a V."""
+    known = cluster("cpu")
+    slow = [level.model_copy(update={"bandwidth": 1e8, "latency": 1e-7}) for level in known.levels]
+    options = {"cluster": known.model_copy(update={"levels": tuple(slow)}), **ANY_PLAN}
+    sizes = "layers=8,hidden=128,heads=2,kv_heads=2,inner=352,sequence=32,vocabulary=32,batch=4"
+    found = shardwright.compile(
+        f"llama:{sizes}", 2, stages="search", micro_batches="search", workers=1, **options
+    )
+    best, cost = found.search_trace.best, found.plan.document.objective
+    assert (best.stages, best.chunks, best.schedule) == (2, 2, "zero_bubble_v")
+    for item in found.search_trace.tried:
+        one = item.configuration
+        assert one.schedule != "zero_bubble_v" or one.micro_batches > one.stages
+        if one.stages == 2 and one.micro_batches == best.micro_batches:
+            given = {"chunks": one.chunks, "schedule": one.schedule, "stages": 2}
+            alone = shardwright.compile(f"llama:{sizes}", 2, micro_batches=4, **given, **options)
+            assert cost <= alone.plan.document.objective
+            assert item.lower_bound <= alone.plan.document.objective
 
 
 @pytest.mark.long
