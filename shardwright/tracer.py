@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -269,6 +269,22 @@ class Tracer(Builder):
                 f"the training step returns `{output}` first, and asks for the gradients of "
                 f"`{self._loss}`",
                 hint="return the loss first, as `value_and_grad` returns it",
+            )
+
+    def apply(self, optimizer: Callable[[Any], object], gradients: object) -> None:
+        """Let an optimizer update parameters, by what its own class does with gradients.
+
+        Raises
+        ------
+        ModelError
+            If it updates none.
+        """
+        with self.tracing():
+            optimizer(gradients)
+        if self.optimizer is None:
+            raise ModelError(
+                f"the optimizer `{type(optimizer).__name__}` updates nothing when it is applied",
+                hint="let it give the gradients to the class that it is derived from",
             )
 
     def check_updates(self) -> None:

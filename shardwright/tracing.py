@@ -4,11 +4,13 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardwright.communication import get_group_size
 from shardwright.dataflow.placement import cuts_of
+from shardwright.gradients import Gradients
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.reachability import without_dead_nodes
@@ -180,7 +182,7 @@ def trace(
     with tracer.tracing():
         outputs = _values(_run(whole, symbols, tracer), tracer)
     if isinstance(optimizer, nn_optimizers.Optimizer):
-        tracer.train(optimizer.rule, optimizer.updates, optimizer.loss_scale)
+        _run(partial(tracer.apply, optimizer), (Gradients(),), tracer)
         optimizer = None
     tracer.check(outputs[0].name)
     loss_scale = _scale(tracer, loss_scale)
@@ -416,7 +418,7 @@ def _closed_over(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple
             yield from _closed_over(item, seen)
 
 
-def _run(network: Network, symbols: Sequence[Tensor], tracer: Tracer) -> Any:
+def _run(network: Network, symbols: Sequence[object], tracer: Tracer) -> Any:
     try:
         return network(*symbols)
     except Exception as error:

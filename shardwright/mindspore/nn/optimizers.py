@@ -11,7 +11,6 @@ from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_flag, wrong_value
 from shardwright.mindspore.context import get_context
-from shardwright.nn.lars import LARS
 from shardwright.nn.optimizers import Optimizer, Parameters, Rate
 from shardwright.operators.models.loss_scale import SCALES
 from shardwright.ops.primitive import OnAnyDevice
@@ -20,7 +19,18 @@ _UNDECAYED = ("beta", "gamma")
 
 
 class _Scaled(Optimizer):
-    """An optimizer that divides gradients by a loss scale."""
+    """An optimizer that divides gradients by a loss scale.
+
+    A subclass may override `construct`, which is what the optimizer does when it is applied.
+    """
+
+    def construct(self, gradients: Any) -> None:
+        """Update the parameters."""
+        super().__call__(gradients)
+
+    def __call__(self, gradients: Any) -> None:
+        """Update the parameters as `construct` does."""
+        self.construct(gradients)
 
     def _set_loss_scale(self, loss_scale: float) -> None:
         SCALES.check("loss_scale", loss_scale)
@@ -235,6 +245,17 @@ class Adagrad(_Filtered, nn.Adagrad):
         _refuse("Adagrad", True, update_slots=update_slots)
         self._set_loss_scale(loss_scale)
         super().__init__(params, accum, learning_rate, weight_decay)
+
+
+class LARS(_Scaled, nn.LARS):
+    """LARS round `SGD` or `Momentum`; see `shardwright.nn.LARS`."""
+
+    def __init__(self, optimizer: Optimizer, *arguments: Any, **settings: Any) -> None:
+        own = getattr(type(optimizer), "construct", _Scaled.construct)
+        if own is not _Scaled.construct:
+            hint = "override that of `LARS`"
+            raise wrong_value("optimizer", optimizer, "one without a `construct` of its own", hint)
+        super().__init__(optimizer, *arguments, **settings)
 
 
 class Lamb(_Filtered, nn.Lamb):

@@ -8,7 +8,13 @@ from typing import Any
 from shardwright import ops as own
 from shardwright.mindspore.gradients import GradOperation, grad, value_and_grad
 from shardwright.mindspore.ops import composite, functional, operations
-from shardwright.mindspore.ops.composite import HyperMap, Map, MultitypeFuncGraph, partial
+from shardwright.mindspore.ops.composite import (
+    HyperMap,
+    Map,
+    MultitypeFuncGraph,
+    clip_by_global_norm,
+    partial,
+)
 from shardwright.mindspore.ops.creation import arange, eye, full, linspace, ones, zeros
 from shardwright.mindspore.ops.functional import Shape, scalar_to_tensor, shape
 
@@ -19,6 +25,7 @@ __all__ = [
     "MultitypeFuncGraph",
     "Shape",
     "arange",
+    "clip_by_global_norm",
     "composite",
     "eye",
     "full",

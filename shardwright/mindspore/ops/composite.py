@@ -1,12 +1,16 @@
 """Functions of functions: `GradOperation`, and what is done to each of several tensors."""
 
+import operator
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
+from shardwright.gradients import Gradients
 from shardwright.ir.errors import ModelError
+from shardwright.ir.values import POSITIVE, wrong_value
 from shardwright.mindspore.gradients import GradOperation
-from shardwright.tensor import Tensor
+from shardwright.mindspore.ops import functions
+from shardwright.tensor import Tensor, apply
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "Tensor": (Tensor,),
@@ -110,4 +114,41 @@ class HyperMap(Map):
         return function(*items)
 
 
-__all__ = ["GradOperation", "HyperMap", "Map", "MultitypeFuncGraph", "partial"]
+def clip_by_global_norm(
+    x: Sequence[Tensor], clip_norm: float = 1.0, use_norm: None = None
+) -> tuple[Tensor, ...]:
+    """Return tensors times one factor, so that the norm of all is at most `clip_norm`.
+
+    Raises
+    ------
+    ModelError
+        If gradients are given that have no values: of a step that is traced.
+    OptionError
+        If the norm is not positive, or `use_norm` is given.
+    """
+    POSITIVE.check("clip_norm", clip_norm)
+    if use_norm is not None:
+        raise wrong_value("use_norm", use_norm, "none: the norm is that of `x`")
+    if isinstance(x, Gradients):
+        raise ModelError(
+            "`clip_by_global_norm` is given the gradients of a training step that is compiled, "
+            "which have no values while it is traced",
+            hint="call `value_and_grad` and the optimizer without `jit` and without a `Model`",
+        )
+    if not x or not all(isinstance(item, Tensor) for item in x):
+        raise wrong_value("x", tuple(x), "a tuple or a list of tensors")
+    squares = [(item.astype("float32") ** 2).sum() for item in x]
+    norm = apply(
+        "maximum", functions.sqrt(reduce(operator.add, squares)), Tensor(clip_norm, "float32")
+    )
+    return tuple((item * float(clip_norm) / norm).astype(item.dtype) for item in x)
+
+
+__all__ = [
+    "GradOperation",
+    "HyperMap",
+    "Map",
+    "MultitypeFuncGraph",
+    "clip_by_global_norm",
+    "partial",
+]

@@ -137,9 +137,9 @@ def clip(
     input: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None
 ) -> Tensor:
     """Return the operand within bounds, of which one may be left out."""
-    for bound, operator in ((min, "maximum"), (max, "minimum")):
+    for bound, kind in ((min, "maximum"), (max, "minimum")):
         if bound is not None:
-            input = beside_each(operator, input, bound)
+            input = beside_each(kind, input, bound)
     return input
 
 
