@@ -99,7 +99,7 @@ class Bound:
     def seconds(self) -> float:
         """What the step takes at least."""
         if self.shape.cluster.software is not None:
-            by_host = self._of_loads(self._host, self._put_off(lambda times: times.host))
+            by_host = self._of_loads(self._host, self._put_off(self._host_seconds))
             if self._has_pairs:  # what one pass waits for may be beside the other
                 loads = (*self._of_resources, *self._of_one_direction)
                 in_line = max(self._of_loads(load, self._late) for load in loads)
@@ -170,7 +170,11 @@ class Bound:
     @property
     def _host(self) -> _Passes:
         """Seconds in which the host launches what stages run."""
-        return self._of_passes(lambda times: times.host)
+        return self._of_passes(self._host_seconds)
+
+    def _host_seconds(self, times: Times) -> float:
+        """Return the seconds of the host: other figures than said are relative to operators."""
+        return self.factors.compute * times.host
 
     def _of_passes(self, seconds: Callable[[Times], float]) -> _Passes:
         def both(part: Part) -> tuple[float, float]:
