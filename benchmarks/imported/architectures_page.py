@@ -1,5 +1,6 @@
 """The page of what became of every architecture, `architectures.md`, from the rows of the sweep."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,19 +108,14 @@ def write(rows: Iterable[Any], kinds: Mapping[str, Any], settings: Mapping[str, 
 
 
 def _days(rows: Sequence[Any]) -> str:
-    """Return a sentence that says which rows were not run with the last ones."""
-    last = max(row.day for row in rows)
-    old = [row for row in rows if row.day != last]
-    if not old:
-        return f"All were run on {last}.\n"
-    causal = sum(row.head == _CAUSAL for row in old)
-    ranked = [row for row in rows if row.ranks]
-    old_ranked = sum(row.ranks_day != last for row in ranked)
-    return (
-        f"On {last} {len(rows) - len(old)} were run; {len(old)}, {causal} of them causal language "
-        f"models, have the\nrows of the run before, and so have {old_ranked} of the {len(ranked)} "
-        "with numbers of four ranks.\n"
-    )
+    """Return two sentences that say when the rows were run, and the plans for four ranks."""
+    days = Counter(row.day for row in rows)
+    plans = Counter(row.ranks_day or "a day before all of them" for row in rows if row.ranks)
+    return f"Run {_on_days(days)}.\nNumbers of four ranks: {_on_days(plans)}.\n"
+
+
+def _on_days(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} on {day}" for day, count in sorted(counts.items()))
 
 
 def _counts(rows: Sequence[Any]) -> str:
