@@ -48,7 +48,7 @@ def alone(tmp_path_factory):
     @cache
     def found(run: str) -> bytes:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(effort, "_SECONDS", RUNS[run][-1])
+            patch.setattr(effort, "DEFAULT_SECONDS", RUNS[run][-1])
             return plan(run, tmp_path_factory.mktemp("alone"), workers=1)
 
     return found
@@ -72,7 +72,7 @@ def hurry(monkeypatch):
 def test_the_plan_has_the_same_bytes_by_another_clock_and_with_more_workers(
     run, alone, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
+    monkeypatch.setattr(effort, "DEFAULT_SECONDS", RUNS[run][-1])
     expected = alone(run)
     hurry(monkeypatch)
     assert plan(run, tmp_path, workers=3) == expected
@@ -85,7 +85,7 @@ def elsewhere(executor):
 
 @pytest.mark.parametrize("run", ["meshes", "pipelines"])
 def test_workers_that_get_bytes_find_the_same_plan(run, alone, tmp_path, monkeypatch):
-    monkeypatch.setattr(effort, "_SECONDS", RUNS[run][-1])
+    monkeypatch.setattr(effort, "DEFAULT_SECONDS", RUNS[run][-1])
     expected = alone(run)
     with ThreadPoolExecutor(2) as threads:
         monkeypatch.setattr(best_first, "workers_of", elsewhere(threads))
@@ -94,7 +94,7 @@ def test_workers_that_get_bytes_find_the_same_plan(run, alone, tmp_path, monkeyp
 
 @pytest.mark.long
 def test_a_process_that_dies_changes_no_plan(alone, tmp_path, monkeypatch):
-    monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
+    monkeypatch.setattr(effort, "DEFAULT_SECONDS", RUNS["pipelines"][-1])
     parent = os.getpid()
     answer, begun = Answers.__call__, tmp_path / "begun"
 
@@ -111,7 +111,7 @@ def test_a_process_that_dies_changes_no_plan(alone, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_worker_that_answers_nonsense_changes_no_plan(alone, tmp_path, monkeypatch):
-    monkeypatch.setattr(effort, "_SECONDS", RUNS["pipelines"][-1])
+    monkeypatch.setattr(effort, "DEFAULT_SECONDS", RUNS["pipelines"][-1])
     parent = os.getpid()
     answer = Answers.__call__
 
