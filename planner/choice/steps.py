@@ -173,7 +173,7 @@ class StepSearch:
             if choice is None or choice.seconds >= self._worthwhile or self._is_late:
                 break
             emitted = len(self.steps)
-            if self._is_shorter(choice):
+            if self._emit(choice):
                 low, high = before, ahead
             elif self._is_staged and self._fastest is not None and len(self.steps) > emitted:
                 break  # programs in stages take long
@@ -181,7 +181,7 @@ class StepSearch:
         if low:  # a second halving would emit another program
             choice = self._choice((low * high) ** 0.5, (), most_bytes)
             if choice is not None and choice.seconds < self._worthwhile and not self._is_late:
-                self._is_shorter(choice)
+                self._emit(choice)
 
     def _leave_excess(self) -> None:
         """Try plans that leave what their programs take beyond the limit: buffers, mostly."""
@@ -190,7 +190,7 @@ class StepSearch:
             taken = _taken(self.steps[-1]) if self.steps else [0.0] * self.schedule.groups
             excess = [e + max(t - limit, 0.0) for e, t in zip(excess, taken, strict=True)]
             choice = self._choice(0.0, excess)
-            if choice is None or choice.seconds >= self._worthwhile or self._is_shorter(choice):
+            if choice is None or choice.seconds >= self._worthwhile or self._emit(choice):
                 return
 
     @property
@@ -214,8 +214,14 @@ class StepSearch:
         found = inf if self._fastest is None else self._fastest.seconds
         return (1 - GAIN) * min(found, self.below)
 
-    def _is_shorter(self, choice: StagedChoice) -> bool:
-        """Emit a choice in runs, and spread evenly where that may do, if it is new."""
+    def _emit(self, choice: StagedChoice) -> bool:
+        """Emit a choice in runs, and spread evenly where that may do, if it is new.
+
+        Returns
+        -------
+        bool
+            Whether the fastest plan that fits is a faster one then.
+        """
         before = self._worthwhile
         orders = [_in_runs, _spread] if choice.can_spread else [_in_runs]
         if choice.can_spread and self.site.intervals > 1:  # links bind one half: runs take longer
