@@ -25,6 +25,7 @@ from shardwright.mindspore.ops import (
 )
 from shardwright.mindspore.ops.formulas import FORMULAS, SAME
 from shardwright.mindspore.ops.functional import Depend, Shape
+from shardwright.mindspore.ops.refusals import check_split
 from shardwright.mindspore.ops.shapes import SHAPES
 
 _PARTS = (
@@ -98,8 +99,11 @@ def _noted(kind: Any) -> Callable[..., Any]:
 
     @wraps(kind.__call__)
     def noted(self: Any, *arguments: Any, **named: Any) -> Any:
-        with called(kind.__name__, (*arguments, *named.values()), getattr(self, "given", {})):
-            return kind.__call__(self, *arguments, **named)
+        inputs = (*arguments, *named.values())
+        with called(kind.__name__, inputs, getattr(self, "given", {})):
+            made = kind.__call__(self, *arguments, **named)
+        check_split(kind.__name__, self, inputs, made)
+        return made
 
     return noted
 

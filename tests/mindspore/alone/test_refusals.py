@@ -1,0 +1,169 @@
+"""Splits that MindSpore's rules refuse: refused under its names, and nowhere else."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import shardwright.mindspore as ms
+from shardwright import ops as own
+from shardwright.ir.errors import ShardwrightError
+from shardwright.mindspore import Tensor
+from shardwright.mindspore.common.api import _cell_graph_executor
+from shardwright.mindspore.ops import operations
+from shardwright.mindspore.ops.refusals import _Window
+from tests.mindspore.cells import Applied, ones
+
+
+@pytest.fixture(autouse=True)
+def eight_ranks():
+    ms.reset_auto_parallel_context()
+    ms.set_context(device_target="Ascend")
+    ms.set_auto_parallel_context(
+        device_num=8, global_rank=0, parallel_mode="semi_auto_parallel", full_batch=True
+    )
+    yield
+    ms.reset_auto_parallel_context()
+    ms.set_context(device_target="CPU")
+
+
+IMAGES, WEIGHT, BOXES = ones(8, 16, 10, 10), ones(8, 16, 5, 5), ones(16, 4)
+
+
+def positions(*shape):
+    return Tensor(np.zeros(shape, np.int32))
+
+
+def convolution(kernel, **how):
+    return operations.Conv2D(8, kernel, pad_mode=how.pop("pad_mode", "same"), **how)
+
+
+CASES = [
+    # The rule of each operator leaves some dimensions whole.
+    (operations.CheckValid(), ((2, 2), (1,)), (BOXES, ones(3)), "dimension 1 of operand 0 is"),
+    (operations.IOU(), ((2, 1), (2, 2)), (BOXES, BOXES), "dimension 1 of operand 1 is split"),
+    (operations.GatherNd(), ((2, 1), (4, 1)), (BOXES, positions(8, 1)), "operand 0 is split"),
+    (operations.GatherNd(), ((1, 1), (2, 2)), (BOXES, positions(8, 2)), "dimension 1 of operand 1"),
+    (operations.ResizeBilinear((20, 20)), ((1, 1, 2, 1),), (IMAGES,), "dimension 2 of operand 0"),
+    (
+        operations.ResizeNearestNeighbor((20, 20), True),
+        ((1, 1, 2, 1),),
+        (IMAGES,),
+        "dimensions 2 or 3 are split, with `align_corners`",
+    ),
+    (
+        operations.TensorScatterUpdate(),
+        ((2, 1), (1, 1), (1, 1)),
+        (BOXES, positions(8, 1), ones(8, 4)),
+        "dimensions of operand 0 before 1 are split",
+    ),
+    # Windows that overlap, or that a slice does not hold whole.
+    (operations.MaxPool(3, 2), ((1, 1, 2, 1),), (IMAGES,), "dimension 2 is split, whose windows"),
+    (operations.AvgPool(1, 3), ((1, 1, 1, 2),), (IMAGES,), "slices of dimension 3, 5, are no who"),
+    (operations.MaxPool(2, 2), ((1, 1, 2, 1),), (IMAGES,), "dimension 2 of the result, 5, is"),
+    (
+        convolution(3, pad_mode="valid"),
+        ((1, 1, 1, 2), (1, 1, 1, 1)),
+        (IMAGES, ones(8, 16, 3, 3)),
+        "dimension 3 is split 2 ways: its windows overlap",
+    ),
+    (
+        convolution(5),
+        ((1, 1, 1, 10), (1, 1, 1, 1)),
+        (IMAGES, WEIGHT),
+        "dimension 3 is split 10 ways: a slice reads more than its neighbour",
+    ),
+    (
+        convolution(1, stride=3),
+        ((1, 1, 2, 1), (1, 1, 1, 1)),
+        (IMAGES, ones(8, 16, 1, 1)),
+        "dimension 2 is split 2 ways: a slice does not read all of its own elements",
+    ),
+    (
+        convolution(2, group=2),
+        ((1, 2, 1, 1), (1, 2, 1, 1)),
+        (IMAGES, ones(8, 8, 2, 2)),
+        "channels of its groups are split (1, 2) ways",
+    ),
+]
+
+
+@pytest.mark.parametrize(("primitive", "strategy", "operands", "why"), CASES)
+def test_a_split_that_its_rule_refuses_is_refused(primitive, strategy, operands, why):
+    with pytest.raises(RuntimeError) as caught:
+        _cell_graph_executor.compile(Applied(primitive.shard(strategy)), *operands)
+    assert isinstance(caught.value, ShardwrightError)
+    name = type(primitive).__name__
+    begin = f"`{name}` cannot be split by {strategy}: MindSpore's rule of it refuses that {why}"
+    assert str(caught.value).startswith(begin)
+    assert str(tuple(operand.shape for operand in operands)) in str(caught.value)
+
+
+def sliced(strategy, begin, end, strides, **masks):
+    primitive = operations.StridedSlice(**masks).shard(strategy)
+    cell = Applied(lambda x: primitive(x, begin, end, strides))
+    _cell_graph_executor.compile(cell, ones(16, 8))
+
+
+REFUSED_SLICES = [
+    ((2, 1), (0, 0), (8, 8), (1, 1), {}),  # a part of a dimension
+    ((2, 1), (0, 0), (16, 8), (2, 1), {}),  # by steps
+    ((1, 2), (0, 3), (16, 4), (1, 1), {"shrink_axis_mask": 2}),
+    ((1, 2), (0, 0), (8, 8), (1, 1), {"ellipsis_mask": 2}),
+]
+
+
+@pytest.mark.parametrize(("counts", "begin", "end", "strides", "masks"), REFUSED_SLICES)
+def test_a_dimension_of_which_a_part_is_taken_is_not_split(counts, begin, end, strides, masks):
+    with pytest.raises(RuntimeError) as caught:
+        sliced((counts,), begin, end, strides, **masks)
+    assert str(caught.value).startswith(f"`StridedSlice` cannot be split by {(counts,)}: MindSpore")
+
+
+def test_a_dimension_that_is_taken_whole_is_split():
+    sliced(((1, 2),), (0, 0), (8, 8), (1, 1))
+    sliced(((2, 1),), (3, 0), (4, 4), (1, 1), begin_mask=1, end_mask=1)
+
+
+def test_the_width_of_images_is_split_but_on_a_gpu():
+    def compiled():
+        resize = operations.ResizeBilinear((20, 20)).shard(((1, 1, 1, 2),))
+        _cell_graph_executor.compile(Applied(resize), IMAGES)
+
+    compiled()
+    ms.set_context(device_target="GPU")
+    with pytest.raises(RuntimeError, match="dimension 3 of operand 0 is split"):
+        compiled()
+
+
+def test_the_same_split_is_made_by_other_names_and_where_nothing_is_split():
+    strategy, operands = ((1, 1, 2, 1),), (IMAGES,)
+    of_own = own.MaxPool(kernel=(3, 3), stride=(2, 2)).shard(strategy)
+    _cell_graph_executor.compile(Applied(of_own), *operands)
+    ms.set_auto_parallel_context(parallel_mode="stand_alone")
+    pool = operations.MaxPool(3, 2).shard(strategy)
+    assert pool(*operands).shape == (8, 16, 4, 4)
+
+
+def reads(window, i, count):
+    """Return how many elements outside of it slice `i` reads: before it, and behind it."""
+    rows = window.made // count
+    begin = i * rows * window.stride - window.pads[0]
+    end = ((i + 1) * rows - 1) * window.stride - window.pads[0] + window.kernel
+    size = window.size // count
+    return i * size - begin, end - (i + 1) * size
+
+
+def test_what_slices_read_of_their_neighbours_is_what_their_windows_cover():
+    compared = 0
+    for size, kernel, stride, before, count in product(
+        (8, 12, 16), (2, 3, 5), (1, 2), (0, 1), (2, 4)
+    ):
+        pads = (before, kernel - stride - before)
+        if pads[1] < 0 or size % (stride * count):
+            continue
+        window = _Window(size, size // stride, kernel, stride, pads)
+        for i in range(count):
+            assert (window.before(i, count), window.behind(i, count)) == reads(window, i, count)
+            compared += 1
+    assert compared > 100
