@@ -157,6 +157,7 @@ class Parameter(Tensor):
             default_input = initializer(default_input, shape, dtype)
         if isinstance(default_input, (str, Initializer)):
             raise ModelError(f"a parameter begins as `{default_input}`, but has no shape")
+        self.begins_as_data = not isinstance(default_input, Initial)
         if isinstance(default_input, Initial):
             self.type, self.array = default_input.type, None
             self.initializer = default_input.text

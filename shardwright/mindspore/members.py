@@ -10,6 +10,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.errors import as_mindspore
+from shardwright.mindspore.pipelines import stages_of_parameters
 from shardwright.mindspore.simulation import is_simulated
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import SplitCounts, operator_info
@@ -56,16 +57,9 @@ def infer_param_pipeline_stage(self: Cell) -> list[Parameter]:
     ModelError
         If a parameter is in no cell of a stage, and `add_pipeline_stage` named none.
     """
-    stages: dict[int, set[int]] = {}
-    for _, cell in self.cells_and_names():
-        for parameter in cell.get_parameters():
-            if cell.pipeline_stage is not None:
-                stages.setdefault(id(parameter), set()).add(cell.pipeline_stage)
-    trained = self.trainable_params()
+    stages, trained = stages_of_parameters(self), self.trainable_params()
     for parameter in trained:
-        own = stages.setdefault(id(parameter), set())
-        own |= {*vars(parameter).get("_named_stages", ())}
-        if not own:
+        if not stages[id(parameter)]:
             with as_mindspore():
                 raise ModelError(
                     f"the parameter `{parameter.name}` is in no cell with a pipeline stage",

@@ -56,6 +56,52 @@ def _cell_of(network: Cell, name: str) -> Cell:
     return found
 
 
+def stages_of_parameters(network: Cell) -> dict[int, set[int]]:
+    """Return the stages in which the trained parameters of a network are read, by identity."""
+    trained = network.trainable_params()
+    stages = {id(p): {*vars(p).get("_named_stages", ())} for p in trained}
+    for _, cell in network.cells_and_names():
+        for parameter in cell.get_parameters():
+            if cell.pipeline_stage is not None and id(parameter) in stages:
+                stages[id(parameter)].add(cell.pipeline_stage)
+    return stages
+
+
+def check_pipeline(network: Cell, parameters: Iterable[Parameter], all_stages: bool) -> None:
+    """Refuse to train a network in stages without micro-batches, or some of its stages alone.
+
+    Parameters
+    ----------
+    network : Cell
+        The network, which is trained in several stages.
+    parameters : iterable of Parameter
+        Those of its optimizer.
+    all_stages : bool
+        Whether they should be those of all stages, as the program of a run has.
+
+    Raises
+    ------
+    ModelError
+        If nothing in the network divides the batch, or the optimizer leaves out a whole stage.
+    """
+    if not any(isinstance(cell, nn.PipelineCell) for _, cell in network.cells_and_names()):
+        raise ModelError(
+            f"`{type(network).__name__}` is trained in pipeline stages, and none of its cells is a "
+            f"`PipelineCell`, which divides a batch into micro-batches",
+            hint="train `PipelineCell(network, micro_size)`",
+        )
+    given, stages = {id(parameter) for parameter in parameters}, stages_of_parameters(network)
+    trained = {stage for key, own in stages.items() if key in given for stage in own}
+    left_out = sorted({stage for own in stages.values() for stage in own} - trained)
+    if all_stages and left_out:
+        raise ModelError(
+            f"the optimizer has parameters of the pipeline stages {sorted(trained)}, and none of "
+            f"{left_out}: the program of a run has all stages",
+            hint="give it `network.trainable_params()`; to freeze a parameter set its "
+            "`requires_grad` to False",
+        )
+
+
 class PipelineGradReducer:
     """Returns gradients as they are: those of a pipeline are added up and reduced by the compiler.
 

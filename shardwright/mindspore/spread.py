@@ -42,6 +42,9 @@ def from_context(network: Network, mode: str) -> AutoParallel:
     if get("device_num") > _HOST:
         check_choice("communi_parallel_mode", groups, ("all_group_parallel",))
     if mode == ParallelMode.DATA_PARALLEL:  # in which MindSpore reads no strategy
+        if get("full_batch"):
+            hint = "use `semi_auto_parallel` or `auto_parallel` for a whole batch on every rank"
+            raise wrong_value("full_batch", True, f"False in `{mode}`", hint)
         spread.options = replace(spread.options, obeys_strategies=False)
     else:
         if get("full_batch"):

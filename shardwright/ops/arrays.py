@@ -133,7 +133,8 @@ class Made(Composition):
         if self.in_strategy is None or not is_tracing():
             return made
         (counts,) = self.in_strategy
-        if len(counts) != 1 or made.size % counts[0]:
+        divides = zip(made.shape, counts, strict=False)
+        if len(counts) != made.ndim or any(size % count for size, count in divides):
             raise StrategyError(
                 f"the strategy {self.in_strategy} of `{type(self).__name__}` does not divide the "
                 f"{made.size} numbers that it makes"

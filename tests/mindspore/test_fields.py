@@ -9,6 +9,7 @@ from shardwright.ir.errors import ModelError, OptionError
 from shardwright.mindspore import Parameter, Tensor, nn, ops
 from shardwright.mindspore.ops import operations as P  # noqa: N812
 from shardwright.mindspore.parallel import AutoParallel
+from tests.mindspore.cells import Applied
 
 TABLE = np.arange(24, dtype=np.float32).reshape(8, 3)
 
@@ -26,7 +27,8 @@ class LookUp(nn.Cell):
         super().__init__()
         self.look_up = kind().shard(strategy)
         self.look_up.add_prim_attr(name, value)
-        self.table = Parameter(Tensor(TABLE), name="table")
+        self.table = Parameter(ms.initializer("zeros", TABLE.shape), name="table")
+        self.table.set_data(Tensor(TABLE))
 
     def construct(self, x):
         return self.look_up(self.table, x, 0)
@@ -86,6 +88,13 @@ def test_fields_that_do_not_fit_are_refused(value, strategy, message):
     assert message in str(error.value)
 
 
+def test_a_table_that_begins_as_data_is_not_split_by_fields():
+    network = LookUp(P.Gather, "manual_split", (5, 3))
+    network.table = Parameter(Tensor(TABLE), name="other")
+    with pytest.raises(ModelError, match="the table `other` by fields begins as data"):
+        AutoParallel(network, "semi_auto")(Tensor(np.zeros((2, 2), np.int32)))
+
+
 def test_sums_of_a_product_are_scattered():
     class Product(nn.Cell):
         def __init__(self, scattered):
@@ -134,6 +143,19 @@ def test_numbers_that_are_made_are_divided():
         AutoParallel(lambda x: x + P.LinSpace().shard(((2,),))(0, 1, 5), "semi_auto")(
             Tensor(np.ones(5, np.float32))
         )
+
+
+def test_random_numbers_are_divided_along_each_dimension():
+    def plus(strategy):
+        draw = P.UniformReal(3).shard(strategy)
+        network = AutoParallel(Applied(lambda x: x + draw((4, 3))), "semi_auto")
+        return network(Tensor(np.zeros((4, 3), np.float32))).asnumpy()
+
+    found = plus(((2, 1),))
+    np.testing.assert_array_equal(found, plus(None))
+    assert len({*found.ravel()}) == 12
+    with pytest.raises(ModelError, match="does not divide the 12 numbers that it makes"):
+        plus(((1, 2),))
 
 
 def test_strides_of_batch_and_channels_are_one():

@@ -247,3 +247,24 @@ def test_a_composition_is_split_alike(operator, strategy, shapes, eight_ranks):
     with pytest.raises(ShardwrightError) as caught:
         program(Applied(operator.shard(strategy)), *inputs)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("count", [3, 40, 60])
+def test_true_elements_are_drawn_without_repetition(count):
+    mask = np.random.default_rng(0).random((6, 7)) < 0.3
+    draw = ops.RandomChoiceWithMask(count, seed=1)
+    places, found = (each.asnumpy() for each in draw(Tensor(mask)))
+    assert (places.shape, places.dtype) == ((count, 2), np.int32)
+    assert found.tolist() == [True] * min(count, mask.sum()) + [False] * max(count - mask.sum(), 0)
+    assert mask[tuple(places[found].T)].all()
+    assert len({*map(tuple, places[found])}) == found.sum()
+    assert not places[~found].any()
+    with pytest.raises(
+        ShardwrightError, match="`input_x` has the element type float32, expected bool"
+    ):
+        draw(Tensor(np.ones(4, np.float32)))
+
+
+def test_half_the_sum_of_squares():
+    x = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    np.testing.assert_allclose(ops.L2Loss()(Tensor(x)).item(), (x**2).sum() / 2, rtol=1e-6)

@@ -188,7 +188,11 @@ def compile_alone(
     ShardwrightError
         If it cannot be compiled.
     """
-    mode, devices = options.how.mode, options.devices
+    mode, devices, rank = (
+        options.how.mode,
+        options.devices,
+        get_auto_parallel_context("global_rank"),
+    )
     names = _input_names(cell, arguments)
     types = [tensor.type for tensor in tensors_in(arguments)]
     specs = [InputSpec(name, own) for name, own in zip(names, types, strict=True)]
@@ -201,13 +205,13 @@ def compile_alone(
             specs,
             optimizer=optimizer,
             loss_scale=loss_scale,
-            only_rank=get_auto_parallel_context("global_rank"),
+            only_rank=rank,
         )
     trains = optimizer is not None or bool(noted.outputs)
     definition = _without_unread(definition, names)
     graph = _trained(definition.graph, noted, trains)
     found = compiled(replace(definition, graph=graph), options)
-    return CompiledAlone(**vars(found), calls=calls)
+    return CompiledAlone(**vars(found), calls=calls, rank=rank)
 
 
 def _output_slices(cell: Network, options: ParallelOptions) -> int:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from shardwright.compiler.accounting import split_counts
@@ -12,6 +12,7 @@ from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.mindspore.calls import Call
+from shardwright.operators.halo import Halo
 from shardwright.operators.info import SplitCounts
 from shardwright.ops.names import name_of
 
@@ -22,6 +23,7 @@ _MESSAGES = {
     "local_slice": "StridedSlice",  # what MindSpore takes a slice with
     "reduce_scatter": "ReduceScatter",
 }
+_RUNS, _EXCHANGE = "halo_exchange", "NeighborExchangeV2"
 ParameterLayout = tuple[list[int], list[int], list[int], int, bool, str]
 
 
@@ -91,9 +93,12 @@ class CompiledAlone(Compiled):
     ----------
     calls : mapping of str to Call
         The operator of MindSpore that each operator of the network belongs to, by its name.
+    rank : int
+        The rank whose messages are listed.
     """
 
     calls: Mapping[str, Call] = field(default_factory=dict)
+    rank: int = 0
 
 
 def strategies(found: CompiledAlone) -> dict[str, list[list[int]]]:
@@ -134,10 +139,42 @@ def as_listed(node: Node, counts: SplitCounts) -> list[list[int]]:
 def _by_call(nodes: Sequence[Node], calls: Mapping[str, Call]) -> list[list[Node]]:
     """Return nodes in order, those of one call together where the last of them stands."""
     groups: dict[object, list[Node]] = {}
+    runs: dict[str, str] = {}
     for node in nodes:
         key = _call(node, calls) or node.name
+        if node.operator == _RUNS:  # along one dimension behind the other
+            key = runs.get(node.operands[0], node.name)
+            runs[node.results[0].name] = key
         groups[key] = [*groups.pop(key, ()), node]
     return [*groups.values()]
+
+
+def _exchanged(nodes: Sequence[Node], found: CompiledAlone) -> dict[str, str]:
+    """Return what is listed of MindSpore's exchange of rows and columns of images.
+
+    It is how many of them the rank sends and receives: at the top, the bottom, left and right; or
+    nothing, where these are runs along other dimensions, or of more than neighbours.
+    """
+    sent, received, mesh = [0] * 4, [0] * 4, found.mesh
+    for node in nodes:
+        own = node.attributes
+        axes, at = cast(tuple[str, ...], own["axes"]), 2 * cast(int, own["dimension"]) - 4
+        names = (each.name for each in fields(Halo))
+        halo = Halo(**{name: cast(int, own[name]) for name in names})
+        extents, place = [mesh.sizes[axis] for axis in axes], mesh.index(found.rank, axes)
+        if at not in (0, 2) or halo.margins(extents) is None:
+            return {}
+        for i, other in ((at, place - 1), (at + 1, place + 1)):
+            if 0 <= other < mesh.extent(axes):
+                sent[i] = _read(halo, extents, other, place)
+                received[i] = _read(halo, extents, place, other)
+    return {"send_lens": str(sent), "recv_lens": str(received)}
+
+
+def _read(halo: Halo, extents: Sequence[int], reader: int, owner: int) -> int:
+    """Return how many elements one slice reads of another."""
+    pieces = halo.pieces(extents, reader)
+    return sum(piece.length for piece in pieces if piece.owner == owner)
 
 
 def _call(node: Node, calls: Mapping[str, Call]) -> Call | None:
@@ -178,7 +215,14 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
     listed: dict[str, Any] = {}
     for group in _by_call(nodes, calls):
         call, operator = _call(group[0], calls), group[0].operator
-        kind = call.name if call else _MESSAGES.get(operator) or name_of(operator)
+        lengths = _exchanged(group, found) if operator == _RUNS else {}
+        kind = (
+            call.name
+            if call
+            else _EXCHANGE
+            if lengths
+            else _MESSAGES.get(operator) or name_of(operator)
+        )
         name = f"{kind}-{seen[kind]}"
         seen[kind] += 1
         made = {result.name for node in group for result in node.results}
@@ -188,7 +232,7 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
             attributes["op"] = attributes.get("reduction", "sum")
         listed[name] = {
             "inputs": [names.get(operand, operand) for operand in read],
-            "attrs": {**attributes, **(call.attributes if call else {})},
+            "attrs": lengths or {**attributes, **(call.attributes if call else {})},
         }
         names |= dict.fromkeys(made, name)
     return {"@graph_0": listed}

@@ -103,6 +103,14 @@ class L2Normalize(Primitive):
         super().__init__(axis=axes[0], epsilon=epsilon)
 
 
+class L2Loss(Composition):
+    """Half the sum of the squares: each is halved, so that what ranks add up is the result."""
+
+    def compose(self, input_x: Tensor) -> Tensor:
+        """Multiply and add up."""
+        return (apply("square", input_x) * 0.5).sum()
+
+
 class Sort(Primitive):
     """The elements in order along a dimension, and where they stood."""
 
@@ -407,6 +415,7 @@ __all__ = [
     "FillV2",
     "Gather",
     "IsClose",
+    "L2Loss",
     "L2Normalize",
     "MaxPool3D",
     "Mod",

@@ -11,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 
 from shardwright import ops as own
-from shardwright.ir.errors import StrategyError
+from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.values import wrong_value
 from shardwright.mindspore.context import get_auto_parallel_context, has_parallel_setting
 from shardwright.operators.info import SplitCounts
+from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply
 
 _NAMES = ("manual_split", "manual_split_with_offset")
@@ -48,6 +49,8 @@ class ByFields:
 
         Raises
         ------
+        ModelError
+            If the table is a parameter that begins as data.
         OptionError
             If the fields are not given by numbers that make up the table.
         StrategyError
@@ -55,6 +58,12 @@ class ByFields:
         """
         if axis != 0:
             raise wrong_value("axis", axis, "0: rows of a table belong to fields")
+        if isinstance(table, Parameter) and table.begins_as_data:
+            raise ModelError(
+                f"the table `{table.name}` by fields begins as data, which MindSpore does not "
+                f"split by fields",
+                hint="make it with `initializer`, and load or set its data afterwards",
+            )
         rows, offsets = self._rows(table.shape[0])
         counts = self._strategy(len(rows), table.ndim, positions.ndim)
         size = positions.shape[-1] // len(rows)

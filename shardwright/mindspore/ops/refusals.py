@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from shardwright.ir.errors import StrategyError
 from shardwright.mindspore.context import get_context, splits_operators
+from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, tensors_in
+from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 Shape = tuple[int, ...]
+# The first split of each parameter of a trace, and the operator that has it.
+_SPLITS: WeakKeyDictionary[Tracer, dict[int, tuple[Shape, str]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ _WHOLE: Mapping[str, tuple[tuple[int, int | None], ...]] = {
     "Conv3D": ((0, 4), (1, 2), (1, 3), (1, 4)),
     "GatherNd": ((0, None), (1, -1)),
     "IOU": ((0, 1), (1, 1)),
+    "RandomChoiceWithMask": ((0, None),),
     "ROIAlign": ((0, 2), (0, 3), (1, 1)),
     "ResizeBilinear": ((0, 2),),
 }
@@ -62,13 +68,15 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
     Raises
     ------
     StrategyError
-        If it refuses the strategy.
+        If it refuses the strategy, or a parameter is split in another way by another operator.
     """
     counts = getattr(primitive, "in_strategy", None)
-    known = name in _WHOLE or name in _RULES
-    if counts is None or not known or not splits_operators():
+    if counts is None or not is_tracing() or not splits_operators():
         return
     tensors = [x for x in arguments if isinstance(x, Tensor)]
+    _check_parameters(name, tensors, counts)
+    if name not in _WHOLE and name not in _RULES:
+        return
     rest = [x for x in arguments if not isinstance(x, Tensor)]
     results = [tensor.shape for tensor in tensors_in(made)]
     split = Split(primitive, counts, [tensor.shape for tensor in tensors], results, rest)
@@ -83,6 +91,20 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
             f"`{name}` cannot be split by {counts}: MindSpore's rule of it refuses that {why}",
             hint=f"its operands have the shapes {tuple(split.shapes)}; write 1 for that dimension",
         )
+
+
+def _check_parameters(name: str, tensors: Sequence[Tensor], counts: tuple[Shape, ...]) -> None:
+    """Refuse to split a parameter in two ways: it is stored as all operators read it."""
+    known = _SPLITS.setdefault(current_tracer(), {})
+    for tensor, own in zip(tensors, counts, strict=False):
+        if isinstance(tensor, Parameter):
+            before = known.setdefault(id(tensor), (own, name))
+            if before[0] != own:
+                raise StrategyError(
+                    f"the parameter `{tensor.name}` is split {own} by `{name}` and {before[0]} by "
+                    f"`{before[1]}`: MindSpore refuses two splits of a parameter",
+                    hint="give both operators the same slices of it",
+                )
 
 
 def _is_split(split: Split, operand: int, dimension: int | None) -> str:

@@ -1,6 +1,7 @@
 """Random numbers, masks and classes, other ones in each step."""
 
 from collections.abc import Sequence
+from math import prod
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import (
@@ -62,6 +63,47 @@ class DropoutGenMask:
         if not isinstance(keep_prob, Tensor):
             SHARE.check("keep_prob", keep_prob)
         return apply("less", self._draw(shape), keep_prob)
+
+
+class RandomChoiceWithMask(Composition):
+    """Places of true elements, drawn without repetition; returns which of them there are, too.
+
+    Where there are fewer true elements, the places behind them are 0, and not there.
+
+    Parameters
+    ----------
+    count : int
+        Number of places.
+    seed, seed2 : int
+        Two operators with other seeds draw other places; without seeds each draws its own.
+    """
+
+    def __init__(self, count: int = 256, seed: int = 0, seed2: int = 0) -> None:
+        POSITIVE_INTEGER.check("count", count)
+        self.count, self._draw = count, UniformReal(seed, seed2)
+
+    def compose(self, input_x: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw.
+
+        Raises
+        ------
+        ModelError
+            If the elements are no truth values.
+        """
+        if input_x.dtype != "bool":
+            raise ModelError(f"`input_x` has the element type {input_x.dtype}, expected bool")
+        least = min(self.count, input_x.size)
+        flat = input_x.astype("float32").reshape((input_x.size,))
+        order, places = TopK()(flat * (self._draw((input_x.size,)) + 1.0), least)
+        if least < self.count:
+            rest = apply("fill", shape=(self.count - least,), value=0.0, dtype="float32")
+            order = apply("concat", order, rest, axis=0)
+            places = apply("concat", places, rest.astype("int32"), axis=0)
+        found = order >= 1.0
+        places = places * found.astype("int32")
+        strides = [prod(input_x.shape[d + 1 :]) for d in range(input_x.ndim)]
+        each = [places // s % n for s, n in zip(strides, input_x.shape, strict=True)]
+        return apply("stack", *each, axis=1), found
 
 
 class UniformCandidateSampler(Composition):
@@ -131,4 +173,4 @@ class UniformCandidateSampler(Composition):
         return sampled, zeros + expected, drawn.astype("float32") * 0.0 + expected
 
 
-__all__ = ["DropoutGenMask", "UniformCandidateSampler", "UniformReal"]
+__all__ = ["DropoutGenMask", "RandomChoiceWithMask", "UniformCandidateSampler", "UniformReal"]

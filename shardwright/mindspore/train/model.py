@@ -22,6 +22,7 @@ from shardwright.mindspore.context import (
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.nn.steps import TrainOneStepCell, WithLossCell
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
+from shardwright.mindspore.pipelines import check_pipeline
 from shardwright.mindspore.runtime import check_memory
 from shardwright.mindspore.simulation import is_simulated, whole_batch
 from shardwright.mindspore.spread import from_context, options_alone
@@ -187,6 +188,7 @@ class Model(train.Model):
 
     def _compile(self, batch: Sequence[Tensor]) -> None:
         """Compile for the ranks of the context, without starting them."""
+        self._check_pipeline(all_stages=False)
         network: Network = self.network
         if self._loss_fn is not None:
             network = WithLossCell(network, self._loss_fn)
@@ -200,6 +202,12 @@ class Model(train.Model):
             _cell_graph_executor.keep(network, found)
         self._train_network = network
 
+    def _check_pipeline(self, all_stages: bool) -> None:
+        """Refuse to train in the stages of the context what is not made for it."""
+        stages, network = get_auto_parallel_context("pipeline_stages"), self.network
+        if stages > 1 and self._optimizer is not None and isinstance(network, Cell):
+            check_pipeline(network, self._optimizer.parameters, all_stages)
+
     def _spread(self) -> OwnAutoParallel | None:
         """Return the network with its parallel options: its own, or those of the context."""
         check_ranks()
@@ -209,6 +217,7 @@ class Model(train.Model):
         if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
             return None
         if self._by_context is None:
+            self._check_pipeline(all_stages=True)
             self._by_context = from_context(self._network, mode)
         return self._by_context
 

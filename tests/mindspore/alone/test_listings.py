@@ -255,3 +255,39 @@ def test_a_normalization_has_the_strategies_of_its_five_operands():
     _, strategies = listed(nn.BatchNorm1d(64), ones(64, 64))
     assert [*strategies] == ["Default/BatchNorm-op0"]
     assert strategies["Default/BatchNorm-op0"][1:] == [[1]] * 4
+
+
+class Convolved(nn.Cell):
+    def __init__(self, counts):
+        super().__init__()
+        windows = {"kernel_size": 5, "pad_mode": "pad", "pad": (2, 2, 1, 3)}
+        self.convolution = operations.Conv2D(4, **windows).shard((counts, (1, 1, 1, 1)))
+        self.negative = operations.Neg().shard((counts,))
+        self.weight = Parameter(ones(4, 4, 5, 5), name="w")
+
+    def construct(self, x):
+        return self.negative(self.convolution(x, self.weight))
+
+
+@pytest.mark.parametrize("rank", range(8))
+def test_rows_and_columns_that_slices_exchange_are_listed_as_one_exchange(rank):
+    """A rank reads two rows above and below its own, a column to the left, and three right."""
+    set_auto_parallel_context(global_rank=rank)
+    network = Convolved((1, 1, 2, 4))
+    phase, _ = _cell_graph_executor.compile(network, ones(2, 4, 16, 16))
+    found = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
+    row, column = divmod(rank, 4)
+    above, below, left, right = row > 0, row < 1, column > 0, column < 3
+    assert found["NeighborExchangeV2-0"]["attrs"] == {
+        "send_lens": str([2 * above, 2 * below, 3 * left, 1 * right]),
+        "recv_lens": str([2 * above, 2 * below, 1 * left, 3 * right]),
+    }
+    assert found["Conv2D-0"]["inputs"] == ["NeighborExchangeV2-0", "w"]
+    assert "NeighborExchangeV2-1" not in found
+
+
+def test_a_loss_is_summed_where_it_is_split():
+    loss = Applied(operations.L2Loss().shard(((2, 2, 2),)))
+    phase, _ = _cell_graph_executor.compile(loss, ones(8, 8, 8))
+    found = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
+    assert found["AllReduce-0"]["inputs"] == ["L2Loss-0"]

@@ -7,11 +7,13 @@ import pytest
 
 import shardwright.mindspore as ms
 from shardwright import ops as own
-from shardwright.ir.errors import ShardwrightError
-from shardwright.mindspore import Tensor
+from shardwright.ir.errors import ModelError, ShardwrightError
+from shardwright.mindspore import Parameter, Tensor, nn
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.ops import operations
 from shardwright.mindspore.ops.refusals import _Window
+from shardwright.mindspore.pipelines import check_pipeline
+from shardwright.mindspore.train import Model
 from tests.mindspore.cells import Applied, ones
 
 
@@ -56,6 +58,12 @@ CASES = [
         ((2, 1), (1, 1), (1, 1)),
         (BOXES, positions(8, 1), ones(8, 4)),
         "dimensions of operand 0 before 1 are split",
+    ),
+    (
+        operations.RandomChoiceWithMask(),
+        ((2, 1),),
+        (Tensor(np.ones((8, 4), bool)),),
+        "operand 0 is split",
     ),
     # Windows that overlap, or that a slice does not hold whole.
     (operations.MaxPool(3, 2), ((1, 1, 2, 1),), (IMAGES,), "dimension 2 is split, whose windows"),
@@ -143,6 +151,73 @@ def test_the_same_split_is_made_by_other_names_and_where_nothing_is_split():
     ms.set_auto_parallel_context(parallel_mode="stand_alone")
     pool = operations.MaxPool(3, 2).shard(strategy)
     assert pool(*operands).shape == (8, 16, 4, 4)
+
+
+class Twice(nn.Cell):
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = operations.Mul().shard(first), operations.Mul().shard(second)
+        self.weight = Parameter(ones(8, 8), name="w")
+
+    def construct(self, x):
+        return self.second(self.first(x, self.weight), self.weight)
+
+
+def test_a_parameter_is_split_in_one_way():
+    same = ((8, 1), (8, 1))
+    _cell_graph_executor.compile(Twice(same, same), ones(8, 8))
+    _cell_graph_executor.compile(Twice(same, None), ones(8, 8))
+    with pytest.raises(RuntimeError) as caught:
+        _cell_graph_executor.compile(Twice(same, ((4, 2), (4, 2))), ones(8, 8))
+    sentence = "the parameter `w` is split (4, 2) by `Mul` and (8, 1) by `Mul`: MindSpore refuses"
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_whole_batch_is_that_of_modes_that_split_operators():
+    ms.set_auto_parallel_context(parallel_mode="data_parallel")
+    with pytest.raises(RuntimeError) as caught:
+        _cell_graph_executor.compile(Twice(None, None), ones(8, 8))
+    assert str(caught.value).startswith("`full_batch` is True, expected False in `data_parallel`")
+    ms.set_auto_parallel_context(full_batch=False)
+    _cell_graph_executor.compile(Twice(None, None), ones(1, 8))
+
+
+class Stages(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Dense(8, 8), nn.Dense(8, 8)
+        self.first.pipeline_stage, self.second.pipeline_stage = 0, 1
+
+    def construct(self, x):
+        return self.second(self.first(x)).sum()
+
+
+def test_stages_are_trained_in_micro_batches(monkeypatch):
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
+    ms.set_auto_parallel_context(pipeline_stages=2)
+
+    def trained(network, weights):
+        Model(network, optimizer=nn.Momentum(weights, 0.1, 0.9)).train(1, [(ones(8, 8),)])
+
+    network = nn.PipelineCell(Stages(), 2)
+    trained(network, network.trainable_params())
+    trained(network, network.infer_param_pipeline_stage())
+    with pytest.raises(RuntimeError) as caught:
+        trained(Stages(), Stages().trainable_params())
+    assert str(caught.value).startswith("`Stages` is trained in pipeline stages, and none of its")
+
+
+def test_the_optimizer_of_a_run_has_parameters_of_all_stages():
+    network = nn.PipelineCell(Stages(), 2)
+    check_pipeline(network, network.trainable_params(), all_stages=True)
+    check_pipeline(network, network.trainable_params()[:1], all_stages=False)
+    with pytest.raises(ModelError) as caught:
+        check_pipeline(network, network.trainable_params()[:2], all_stages=True)
+    sentence = "the optimizer has parameters of the pipeline stages [0], and none of [1]: the pro"
+    assert str(caught.value).startswith(sentence)
+    for frozen in network.trainable_params()[2:]:
+        frozen.requires_grad = False
+    check_pipeline(network, network.trainable_params(), all_stages=True)
 
 
 def reads(window, i, count):
