@@ -58,6 +58,8 @@ class Composition(OnAnyDevice):
         made = self.compose(*arguments, **others)  # type: ignore[attr-defined]
         for tensor in made if isinstance(made, tuple) else (made,):
             tensor.value(tracer)  # slices are taken when they are first read
+        if len(tracer.nodes) == begin and isinstance(made, Tensor):
+            made = apply("identity", made)  # of an operand that stays as it is
         flat = [x for a in arguments for x in (a if isinstance(a, tuple | list) else (a,))]
         values = [item.value(tracer) for item in flat if isinstance(item, Tensor)]
         pins = self._stated(flat)._pins(tracer.nodes[begin:], values)

@@ -74,7 +74,7 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
     if counts is None or not is_tracing() or not splits_operators():
         return
     tensors = [x for x in arguments if isinstance(x, Tensor)]
-    _check_parameters(name, tensors, counts)
+    _check_parameters(name, tensors if len(tensors) == len(counts) else arguments, counts)
     if name not in _WHOLE and name not in _RULES:
         return
     rest = [x for x in arguments if not isinstance(x, Tensor)]
@@ -93,11 +93,11 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
         )
 
 
-def _check_parameters(name: str, tensors: Sequence[Tensor], counts: tuple[Shape, ...]) -> None:
+def _check_parameters(name: str, operands: Sequence[Any], counts: tuple[Shape, ...]) -> None:
     """Refuse to split a parameter in two ways: it is stored as all operators read it."""
     known = _SPLITS.setdefault(current_tracer(), {})
-    for tensor, own in zip(tensors, counts, strict=False):
-        if isinstance(tensor, Parameter):
+    for tensor, own in zip(operands, counts, strict=False):
+        if isinstance(tensor, Parameter) and len(own) == tensor.ndim:
             before = known.setdefault(id(tensor), (own, name))
             if before[0] != own:
                 raise StrategyError(

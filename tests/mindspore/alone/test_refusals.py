@@ -130,6 +130,7 @@ def test_a_dimension_of_which_a_part_is_taken_is_not_split(counts, begin, end, s
 
 def test_a_dimension_that_is_taken_whole_is_split():
     sliced(((1, 2),), (0, 0), (8, 8), (1, 1))
+    sliced(((2, 4),), (0, 0), (16, 8), (1, 1))  # all of it
     sliced(((2, 1),), (3, 0), (4, 4), (1, 1), begin_mask=1, end_mask=1)
 
 
@@ -171,6 +172,15 @@ def test_a_parameter_is_split_in_one_way():
         _cell_graph_executor.compile(Twice(same, ((4, 2), (4, 2))), ones(8, 8))
     sentence = "the parameter `w` is split (4, 2) by `Mul` and (8, 1) by `Mul`: MindSpore refuses"
     assert str(caught.value).startswith(sentence)
+
+
+def test_numbers_have_slices_of_their_own():
+    class Scaled(Twice):
+        def construct(self, x):
+            return self.second(x, self.first(2.0, self.weight) + self.weight)
+
+    strategies = ((), (8, 1)), ((8, 1), (8, 1))
+    _cell_graph_executor.compile(Scaled(*strategies), ones(8, 8))
 
 
 def test_a_whole_batch_is_that_of_modes_that_split_operators():
