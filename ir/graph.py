@@ -17,12 +17,11 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType
-from shardwright.ir.units import html_table
+from shardwright.ir.units import ROWS, html_table
 
 T = TypeVar("T")
 _OWN = Provenance()
 _NONE = FrozenAttributes()
-_SHOWN = 20  # nodes in a notebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +217,10 @@ class Graph:
         """Return the table that a notebook shows: the first nodes with their operators."""
         rows = [
             (node.name, node.operator, str(node.results[0].type), str(node.strategy or ""))
-            for node in self.nodes[:_SHOWN]
+            for node in self.nodes[:ROWS]
         ]
-        if len(self.nodes) > _SHOWN:
-            rows.append((f"{len(self.nodes) - _SHOWN} more", "", "", ""))
+        if len(self.nodes) > ROWS:
+            rows.append((f"{len(self.nodes) - ROWS} more", "", "", ""))
         return html_table(repr(self)[1:-1], rows, ("node", "operator", "type", "strategy"))
 
     @cached_property

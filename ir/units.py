@@ -6,7 +6,12 @@ from html import escape
 from typing import Final
 
 MOST_NAMES: Final = 5
-"""Names in a message: half may leave out the one that is looked for, twice as many fill a line."""
+"""Names in a message, and what a sentence or a cell of a table lists of more.
+
+Half may leave out the one that is looked for, twice as many fill a line."""
+
+ROWS: Final = 12
+"""Rows of a table that has more, which are then counted: twice as many fill a screen."""
 
 
 def bytes_text(nbytes: float) -> str:

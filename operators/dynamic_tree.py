@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+SHARING = 256
+"""Numbers that share a scale of 4 bytes, as in bitsandbytes; half follow outliers closer."""
 _EXPONENTS = 7  # of 8 bits, one is the sign or a further bit of the fraction
 
 

@@ -11,6 +11,7 @@ the others are.
 """
 
 import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ MOST_BYTES: Final = 2**34
 hold every known one, twice as many let another process ask for 32 GiB at once."""
 
 _MAGIC: Final = b"SWM1"
-_LENGTH: Final = 8  # bytes of the number of bytes of the head
+_LENGTH: Final = struct.Struct("<Q")  # the number of bytes of the head
 _ALIGNMENT: Final = 16  # bytes; as of what numpy allocates
 _MOST_HEAD: Final = 2**28  # bytes; as of a text in a file, see `shardwright.ir.files.reading`
 _CHUNK: Final = 2**30  # bytes in one call of MPI, which counts to 2^31
@@ -39,7 +40,6 @@ _TYPES: Final = frozenset(
         *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     }
 )
-_MOST_DIMENSIONS: Final = 64  # of numpy
 
 
 # Values as bytes
@@ -61,8 +61,8 @@ def encoded(item: object) -> bytes:
     """
     arrays: list[Array] = []
     head = json.dumps(_item(item, arrays), separators=(",", ":")).encode()
-    head += b" " * (-(len(_MAGIC) + _LENGTH + len(head)) % _ALIGNMENT)
-    parts: list[Any] = [_MAGIC, len(head).to_bytes(_LENGTH, "little"), head]
+    head += b" " * (-(len(_MAGIC) + _LENGTH.size + len(head)) % _ALIGNMENT)
+    parts: list[Any] = [_MAGIC, _LENGTH.pack(len(head)), head]
     for array in arrays:
         parts += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % _ALIGNMENT)]
     return b"".join(parts)
@@ -84,7 +84,7 @@ def decoded(data: bytes | bytearray | memoryview | Array, kinds: Sequence[type] 
         If it is no message, or holds something else.
     """
     view = memoryview(data).cast("B")  # type: ignore[arg-type]  # numpy's arrays are buffers
-    begin = len(_MAGIC) + _LENGTH
+    begin = len(_MAGIC) + _LENGTH.size
     length = int.from_bytes(view[len(_MAGIC) : begin], "little")
     if bytes(view[: len(_MAGIC)]) != _MAGIC or length > min(len(view) - begin, _MOST_HEAD):
         raise _wrong("it does not begin as one")
@@ -182,7 +182,7 @@ class _Reader:
     def _array(self, name: str, shape: list[int]) -> Array:
         sizes = tuple(shape)
         whole = all(type(size) is int and size >= 0 for size in sizes)
-        if name not in _TYPES or not whole or len(sizes) > _MOST_DIMENSIONS:
+        if name not in _TYPES or not whole:
             raise ValueError(f"there is no array of {str(name)[:40]} with such a shape")
         dtype, count = numpy_dtype(name), 1
         for size in sizes:

@@ -26,7 +26,6 @@ _FIXED_BATCHES = 4  # of random samples
 # Bytes of a text to train on: each is a token of 4 bytes, so 16 GiB of memory. Half would refuse
 # texts that a process still learns from; twice as many are more than most hosts hold.
 _MOST_TEXT = 2**32
-_PIXELS = 28  # along a side of MNIST's images
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,9 @@ def _fitted(images: Array, side: int, channels: int) -> Array:
     The nearest point stands for each; grey images get equal channels, and where one channel is
     wanted it is the mean.
     """
-    if images.ndim == 2:
-        images = images.reshape(-1, _PIXELS, _PIXELS, 1)
+    if images.ndim == 2:  # rows of square images
+        size = math.isqrt(images.shape[1])
+        images = images.reshape(-1, size, size, 1)
     nearest = np.arange(side) * images.shape[1] // side
     chosen = images[:, nearest][:, :, nearest].transpose(0, 3, 1, 2)
     fitted = chosen.astype(np.float32)

@@ -18,12 +18,11 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from shardwright.solver.interruptible import solve_model
-from shardwright.solver.methods import SolveOptions
+from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import Array
 from shardwright.solver.work import SECONDS_OF
 
 Literal = cp_model.IntVar
-_MOMENT = 0.01  # seconds that a search gets at least
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,9 @@ class IntegerModel:
         solver = cp_model.CpSolver()
         budget = options.budget
         if budget.work.is_counted:
-            units = max(budget.left, _MOMENT) / SECONDS_OF.cpsat_unit
+            units = max(budget.left, MOMENT) / SECONDS_OF.cpsat_unit
             solver.parameters.max_deterministic_time = units
-        solver.parameters.max_time_in_seconds = max(budget.seconds_by_clock(), _MOMENT)
+        solver.parameters.max_time_in_seconds = max(budget.seconds_by_clock(), MOMENT)
         solver.parameters.num_workers = options.workers
         solver.parameters.random_seed = options.seed
         callback = None if on_choice is None else _Callback(self, on_choice)

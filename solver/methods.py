@@ -14,6 +14,13 @@ from shardwright.solver.work import Budget
 MOMENT = 0.05
 """Seconds of work that are too short for another phase, or for another run of CP-SAT."""
 
+MOST_ENTRIES = 1_000_000
+"""Largest number of table entries for CP-SAT: building its model takes seconds then."""
+
+ROUGH = 2e-3
+"""Gap at which a search is rough: prices on memory often do, so that dominated strategies are only
+dropped where they do not, which takes longer than a few eliminations with them."""
+
 DEFAULT_SECONDS = 60.0
 """Seconds of the default budget, which is that of one configuration with effort 1.
 

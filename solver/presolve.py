@@ -30,8 +30,6 @@ from shardwright.solver.work import SECONDS_OF, Budget
 DOMINANCE_WORK = 10**8
 """A table whose dominance test needs more subtractions than this is not tested."""
 
-DOMINANCE_ROUNDS = 8
-
 LARGE_DIFFERENCES = 2**22
 """Subtractions of a dominance test that are compiled where numba is installed: 10 ms of numpy.
 
@@ -127,7 +125,7 @@ def drop_dominated(network: Network, respect_memory: bool, budget: Budget | None
         Pays for the comparisons.
     """
     budget = budget or Budget()
-    for _ in range(DOMINANCE_ROUNDS):
+    while True:  # every round but the last drops a strategy
         network = fold_decided(drop_forbidden(network))
         if network.empty:
             break

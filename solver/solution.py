@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardwright.ir.rounding import EQUAL
+
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
-OPTIMALITY_GAP = 1e-9
+OPTIMALITY_GAP = EQUAL
 """The relative gap between cost and lower bound up to which a cost counts as optimal."""
 
 

@@ -23,7 +23,7 @@ from shardwright.dataflow.segments import blocks_by_stage
 from shardwright.frontends.configs import is_model
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
-from shardwright.ir.units import bytes_text, gap_text, pattern, seconds_text
+from shardwright.ir.units import MOST_NAMES, bytes_text, gap_text, pattern, seconds_text
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.experts import experts_text
@@ -51,7 +51,6 @@ class Extent:
 SCREEN = Extent(8, 0, 0, details=False)
 VERBOSE = Extent(30, 20, 12)
 FULL = Extent(10**9, 10**9, 10**9, 0.0)
-_SHOWN = 4  # groups of recomputed operators
 
 
 def print_compilation(
@@ -453,7 +452,7 @@ def _offloaded_text(groups: Sequence[Group]) -> str:
 def _largest_text(groups: Sequence[Group]) -> str:
     """Return the bytes of all groups, and the largest of them."""
     total = bytes_text(sum(group.bytes for group in groups))
-    largest = sorted(groups, key=lambda group: -group.bytes)[:_SHOWN]
+    largest = sorted(groups, key=lambda group: -group.bytes)[:MOST_NAMES]
     parts = [f"{g.count}x {g.operator} {bytes_text(g.bytes)}" for g in largest if g.bytes]
     return total + (f": {', '.join(parts)}" if parts else "")
 

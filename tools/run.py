@@ -20,7 +20,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.errors import ExecutionError
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import to_text
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.units import ROWS, bytes_text, seconds_text
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER, SEED
 from shardwright.runtime import (
     Communicator,
@@ -42,7 +42,6 @@ from shardwright.tools.main import ExitCode, UsageError, add_number, say
 from shardwright.tools.progress import counting
 from shardwright.tools.tables import print_table, styled, width
 
-_ROWS = 10
 _BAR = 40  # columns of the highest loss
 
 
@@ -259,7 +258,7 @@ def _tell(arguments: argparse.Namespace, plan: Plan, records: list[StepRecord], 
     for line in textwrap.wrap(title, width(), break_on_hyphens=False):
         print(styled(line, "bold"))
     print()
-    every = -(-len(records) // _ROWS)
+    every = -(-len(records) // ROWS)
     groups = [records[i : i + every] for i in range(0, len(records), every)]
     means = [statistics.fmean(record.loss for record in group) for group in groups]
     highest = max((mean for mean in means if math.isfinite(mean)), default=0.0)

@@ -53,6 +53,7 @@ from shardwright.planner.bounds.priced_blocks import (
     BlockPart,
     can_price_memory,
 )
+from shardwright.planner.choice.best_first import CLOSE
 from shardwright.planner.choice.configuration import Configuration, merged
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems, Structure
 from shardwright.planner.options import CompileOptions
@@ -61,8 +62,6 @@ from shardwright.planner.search_request import SearchRequest, decided
 from shardwright.solver.work import Budget
 
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
-_SLOWER = 1.01  # slowdown by the memory limit above which memory is called short
-_ABOVE = 1.01  # estimate of a plan in one stage, over the bound within the limit
 _SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights are tried
 _MUCH = 2  # multiple of the limit above which a form is taken not to fit
 _LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
@@ -176,7 +175,7 @@ class BlockPrices:
         if not self._are_of(other):
             return None
         if self.configuration.stages == 1:
-            return _ABOVE * self.limited_seconds
+            return (1 + CLOSE) * self.limited_seconds
         if not self.usual:
             return None
         mean = sum(kind.count * kind.seconds for kind in self.usual) / other.stages
@@ -187,8 +186,8 @@ class BlockPrices:
 
 
 def _is_slower(bounds: BlockBounds) -> bool:
-    """Return whether the memory limit raises a bound by more than a little."""
-    return bounds.limited_seconds > _SLOWER * bounds.seconds
+    """Return whether the memory limit raises a bound by more than bounds are apart."""
+    return bounds.limited_seconds > (1 + CLOSE) * bounds.seconds
 
 
 def slowest_stage(kinds: Iterable[BlockKind], stages: int) -> float:
@@ -426,7 +425,7 @@ class BlockPricing:
         Within any memory they are 0: those hold for more micro-batches, too, and these do not.
         """
         best = max(found, key=lambda one: one.limited_seconds)
-        binds = best.limited_seconds > _SLOWER * found[0].limited_seconds
+        binds = best.limited_seconds > (1 + CLOSE) * found[0].limited_seconds
         tells = binds and best.weights is not None and not part.is_enough(best)
         if part.groups > 1 or part.passes > 1 or not tells or not can_divide(pipeline.source):
             return []

@@ -9,6 +9,7 @@ from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.units import MOST_NAMES
 from shardwright.planner.choice.best_first import MOMENT
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.choice.entries import Entry
@@ -22,7 +23,6 @@ _LIMITS = (0.8, 0.9, 1.1, 1.25)  # multiples of the memory limit whose best plan
 _TEXT = "the search within {:.0%} of the memory limit"
 EXPLAINED = 10
 """Most plans that an explained search keeps, and tells of: each is a line of a table."""
-_MOST_OPERATORS = 3  # kinds of operators that a difference names
 
 
 def ranked_plans(entries: Sequence[Entry[Compiled]]) -> tuple[RankedPlan, ...]:
@@ -54,8 +54,8 @@ def _split_otherwise(best: Compiled, other: Compiled) -> list[str]:
     changed = Counter(kinds[name] for name, splits in ours.items() if splits != theirs.get(name))
     if not changed:
         return []
-    named = ", ".join(f"{count} {kind}" for kind, count in changed.most_common(_MOST_OPERATORS))
-    rest = sum(changed.values()) - sum(n for _, n in changed.most_common(_MOST_OPERATORS))
+    named = ", ".join(f"{count} {kind}" for kind, count in changed.most_common(MOST_NAMES))
+    rest = sum(changed.values()) - sum(n for _, n in changed.most_common(MOST_NAMES))
     return [f"splits {named}{f' and {rest} more operators' if rest else ''} otherwise"]
 
 

@@ -32,6 +32,7 @@ from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.configuration import Configuration, is_large
 from shardwright.planner.choice.questions import Found, Prices
+from shardwright.planner.effort import ROUGH_WITHIN
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
@@ -42,7 +43,6 @@ from shardwright.solver.work import Budget
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
-_ROUGH = 5e-3  # gap of a search for a bound
 _KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
@@ -353,7 +353,7 @@ class ProgramJudge:
             If the configuration has no plan, or no bound was found within the budget.
         """
         request = self._request(configuration, budget)
-        gap = max(self.options.gap, _ROUGH) * (self.options.gap > 0)
+        gap = max(self.options.gap, ROUGH_WITHIN) * (self.options.gap > 0)
         limits = SearchOptions(None, budget.beyond(budget.seconds), gap)
         free = request.solve(request.space, limits)
         limit, within = self.options.memory_on(self.cluster), free.lower_bound

@@ -20,18 +20,17 @@ from shardwright.cost_model.redistribution.planner import MOST_AXES, Redistribut
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.layout import Strategy
+from shardwright.ir.units import MOST_NAMES
 from shardwright.operators.models.loss_scale import loss_scale
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest, update_rule
 from shardwright.search.heuristics.completion import complete
 from shardwright.search.space.space import SearchSpace
+from shardwright.solver.methods import DEFAULT_SECONDS
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
-
-MOST_LISTED = 4  # strategies of an operator
-_SECONDS = 20.0  # work for building the problem, in seconds
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _space(compiled: Compiled, document: PlanDocument, cluster: AnyCluster) -> S
         planner,
         options,
         prices=prices,
-        budget=Budget(_SECONDS),
+        budget=Budget(DEFAULT_SECONDS),
     )
     return request.space
 
@@ -151,7 +150,7 @@ class _Prices:
             Alternative(option, float(more))
             for more, i in order
             if i != own and isinstance(option := options[i], Strategy)
-        )[:MOST_LISTED]
+        )[:MOST_NAMES]
 
     def _costs(self, position: int) -> Floats:
         """Return what each option of an operator costs, with what is next to it."""

@@ -4,9 +4,7 @@ from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.page_communication import communication_document
 from shardwright.compiler.page.strategies import strategies_document
 from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.ir.units import bytes_text, html_table, seconds_text
-
-ROWS = 12  # most rows of a table
+from shardwright.ir.units import ROWS, bytes_text, html_table, seconds_text
 
 
 def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:

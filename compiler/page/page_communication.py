@@ -10,9 +10,7 @@ from shardwright.cost_model.streams import placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.units import pattern
-
-_MOST_LINES = 4  # most lines of a row
+from shardwright.ir.units import MOST_NAMES, pattern
 
 
 def communication_document(
@@ -65,7 +63,7 @@ class _Facts:
     def _lines(self, items: Sequence[Collective]) -> list[str]:
         """Return the lines of the model that the operators of collectives are from."""
         found = (self.lines.get(item.operator) for item in items)
-        return list(dict.fromkeys(line for line in found if line))[:_MOST_LINES]
+        return list(dict.fromkeys(line for line in found if line))[:MOST_NAMES]
 
     def _links(self, items: Sequence[Collective]) -> list[str]:
         """Return the links of collectives: equal layers may be on devices of several kinds."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.compiler.page.page_model import scopes
-from shardwright.compiler.page.timelines import MOST_SEGMENTS
+from shardwright.compiler.page.timelines import MOST_DRAWN, MOST_OF_ROW
 from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffers, told_kinds
 from shardwright.cost_model.events import Event, Timeline
@@ -20,8 +20,6 @@ from shardwright.cost_model.pipelines.stage_memory import Columns
 from shardwright.cost_model.pipelines.step import group_peaks
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
-
-MOST_MOMENTS = 1500  # most moments of a series
 
 
 def memory_document(
@@ -46,7 +44,7 @@ def memory_document(
     """
     groups, peaks = _groups(source, program, timeline, cluster)
     limits = memory.limit_by_group or (memory.limit,) * len(groups)
-    most = min(MOST_MOMENTS, MOST_SEGMENTS // len(groups))
+    most = min(MOST_OF_ROW, MOST_DRAWN // len(groups))
     return {
         "kinds": list(KINDS),
         "peak_bytes": memory.peak_bytes,

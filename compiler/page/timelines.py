@@ -12,10 +12,10 @@ from typing import Any
 from shardwright.cost_model.events import Event, SegmentEvent, Timeline
 from shardwright.cost_model.streams import COMPUTE
 
-MOST_OF_ROW = 3000  # entries of a row
-MOST_DRAWN = 36_000  # entries of all rows
-MOST_SEGMENTS = 16_000
-"""Segments of all rows, and moments of all series, that a page draws: its size grows with them."""
+MOST_OF_ROW = 3000
+"""Entries of a row, or moments of a series: about as many as a screen has columns of points."""
+MOST_DRAWN = 36_000
+"""Entries or segments of all rows, or moments of all series: the size of a page grows with them."""
 _DIGITS = 8  # digits of the times of entries
 
 
@@ -174,7 +174,7 @@ def _segments(segments: Sequence[SegmentEvent]) -> dict[str, Any]:
     rows: dict[tuple[int, int | None, str], list[SegmentEvent]] = {}
     for item in segments:
         rows.setdefault((item.group, item.stage, item.part), []).append(item)
-    most = _fair_share([len(items) for items in rows.values()], MOST_SEGMENTS, MOST_SEGMENTS)
+    most = _fair_share([len(items) for items in rows.values()], MOST_DRAWN, MOST_DRAWN)
     entries, threshold = [], 0.0
     for (group, stage, part), items in rows.items():
         own = [Entry(i.start, i.start + i.seconds, i.seconds, "", 1, i.micro_batch) for i in items]

@@ -35,7 +35,6 @@ from shardwright.operators.models.optimizer import Kind, Optimizer
 from shardwright.operators.models.precision import MASTER, GradientType
 
 FORMAT: Final = "shardwright plan"
-SCHEMA_VERSION: Final = 1
 _Shape = Annotated[str, Field(pattern=r"^([1-9]\d*(x[1-9]\d*)*)?$")]  # empty: of one device
 JsonAttribute = bool | int | float | str | None
 
@@ -226,7 +225,7 @@ class PlanDocument(_Part):
     """
 
     format: Literal["shardwright plan"] = FORMAT
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     model: str
     devices: int
     mesh: tuple[AxisDocument, ...]
@@ -448,9 +447,10 @@ def check_format(content: Any, where: str) -> None:
 def _check_version(content: Any, where: str) -> None:
     check_format(content, where)
     version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
+    expected = PlanDocument.model_fields["schema_version"].default
+    if version != expected:
         raise PlanError(
-            f"the plan has schema version {version}, expected {SCHEMA_VERSION}",
+            f"the plan has schema version {version}, expected {expected}",
             where,
             f"compile the model again: `{command_of(content)}`",
         )

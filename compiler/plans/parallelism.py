@@ -31,11 +31,9 @@ SEQUENCE: Final = "sequence"
 TENSOR: Final = "tensor"
 EXPERT: Final = "expert"
 COPIES: Final = "copies"
-_MOST = 0.5  # share of bytes or work above which the whole is said to be so
 _ALL = 0.995  # share of bytes or work above which the rest is not worth a word
 _NEAR = 0.75  # share of products' work that must follow the roles of a near named plan
 _NORMS = ("layer_norm", "rms_norm")
-_POSITIONS = -2  # the dimension of queries
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ class Parallelism:
 
     @property
     def _mostly_whole(self) -> bool:
-        return self.recomputed.whole > _MOST * self.recomputed.layers
+        return 2 * self.recomputed.whole > self.recomputed.layers
 
 
 def _loss_chunks(model: Graph) -> int:
@@ -331,7 +329,7 @@ def _scattered(plan: Plan, tensor: Collection[str]) -> bool:
         if node.operator in _NORMS
         and (strategy := plan.document.strategies.get(node.name)) is not None
     ]
-    return sum(found) > _MOST * len(found)
+    return 2 * sum(found) > len(found)
 
 
 def _by_heads(plan: Plan, axes: Collection[str]) -> bool:
@@ -342,10 +340,10 @@ def _by_heads(plan: Plan, axes: Collection[str]) -> bool:
         info = info_of(plan.model, node)
         if not isinstance(info, Attention) or strategy is None:
             continue
-        queries = info.rule.operands[0][_POSITIONS]
+        *_, queries, _ = info.rule.operands[0]  # the factors of positions
         own = {factor for factor, split in strategy.factors.items() if {*split} & {*axes}}
         found.append(bool(own) and not own & {*queries})
-    return sum(found) > _MOST * len(found)
+    return 2 * sum(found) > len(found)
 
 
 # What is stored
@@ -367,7 +365,7 @@ def _stored(
     for size, split in rows:
         divides.update({axis: size for axis in axes if axis in split})
     total = sum(size for size, _ in rows)
-    found = [axis for axis in axes if divides[axis] > _MOST * total]
+    found = [axis for axis in axes if 2 * divides[axis] > total]
     share = sum(size for size, split in rows if {*found} <= {*split})
     return found, share / total if total else 1.0
 
@@ -410,9 +408,9 @@ def _zero(plan: Plan, constants: Collection[str]) -> int:
             reduced += size
             often += size * (times > 1)
     total = sum((gathered | again).values())
-    if total and again.total() > _MOST * total:
+    if total and 2 * again.total() > total:
         return 3
-    return 2 if often > _MOST * reduced else 1
+    return 2 if 2 * often > reduced else 1
 
 
 def _is_in_block(name: str) -> bool:

@@ -17,14 +17,13 @@ from shardwright.compiler.stages.named import (
 )
 from shardwright.ir.mesh import Mesh
 from shardwright.planner.choice.cuts import Cut
-from shardwright.planner.effort import LARGE
+from shardwright.planner.effort import GAIN, LARGE
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.budget_note import BudgetNote
 from shardwright.solver.work import Budget
 
 _NEAR = 1.25  # multiple of the least estimate up to which other ZeRO stages are tried
 _OVERLAPPED = 0.95  # share of an estimate that concurrent communication may leave
-_EXACT = 0.999  # share of its estimate that a named plan without overlap takes at least
 _FEW, _MANY = 3, 12  # named plans that are emitted of a large and of a small program
 _MOVES = 3  # most moves of a block to another stage
 
@@ -56,7 +55,7 @@ class _Entrant:
         What is gathered or reduced in every pass may be concurrent with computation; it takes
         about what the plan takes longer than the one that does so once.
         """
-        least = _EXACT * self.estimate * (ratio or 1.0)
+        least = (1 - GAIN) * self.estimate * (ratio or 1.0)
         if not self.plans[0].named.plan.zero_stage.reduced_in_passes:
             return least
         return min(least, max(_OVERLAPPED * self.once, self.estimate - self.once))

@@ -37,13 +37,13 @@ from shardwright.planner.choice.cuts import (
     least_maximum,
     least_sum,
 )
+from shardwright.planner.effort import RISE
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems
 from shardwright.search.budget_note import FOR_A_BOUND
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
 _ROUNDS = 4  # rounds, each of which adds the critical path of the best cut
-_TOLERANCE = 1e-4  # relative rise of the bound that a critical path must bring
 
 
 @dataclass
@@ -105,7 +105,7 @@ class CutBounds:
             if best.cut is None:
                 return best
             path = self._critical(best.cut)
-            if self._length(path, best.cut) <= best.value * (1 + _TOLERANCE):
+            if self._length(path, best.cut) <= best.value * (1 + RISE):
                 break
             paths.append(path)
             found = self._refined(paths)

@@ -21,13 +21,12 @@ from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.decisions import Decisions
 from shardwright.planner.choice.cuts import Cut
+from shardwright.planner.effort import FRONTIER, SMALL
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.planner.whole.plan import is_near
 
 _SHARE = 1 / 4  # share of the remaining budget for searches within tighter limits
-_OPTIONS = 600  # options of all stages up to which tighter limits are searched
-_SEARCHES = 40  # most searches of a cut within tighter limits
 _TIGHTENINGS = 20  # tighter limits that are tried for device groups that exceed their memory
 _Staging = Callable[[Cut, Sequence[StageProblems], Sequence[float]], list[StagePlan] | None]
 
@@ -68,7 +67,7 @@ class PipelineFrontier:
         limits, budget = race.builder.limits, race.budget.share(_SHARE)
         for cut in self.cuts if self._is_small else ():
             limit = limits.limit_bytes
-            for _ in range(_SEARCHES):
+            for _ in range(FRONTIER):
                 if race.is_over or note.is_late(budget, "cuts within less memory"):
                     return
                 bound = self.bounds.within(limit).of(cut)
@@ -84,7 +83,7 @@ class PipelineFrontier:
         """Whether the problems of the stages of all cuts together are small."""
         stages = len(self.cuts) * self.race.builder.schedule.stages
         kinds = (max(one.options for one in plans) for plans in self.kinds)
-        return all(stages * options <= _OPTIONS for options in kinds)
+        return all(stages * options <= SMALL for options in kinds)
 
     def _enter_within(self, cut: Cut, limit: float) -> float:
         """Let the pipelines of a cut race that are planned within a limit.

@@ -21,7 +21,7 @@ from typing import Literal
 
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.operators.communication.collectives import Communication
+from shardwright.operators.info import OperatorInfo
 
 Sent = Literal["choices", "ranks"]
 Gate = Literal["alike", "neighbours"]
@@ -98,12 +98,12 @@ def _log_choices(size: float, chosen: int) -> float:
     return lgamma(size + 1) - lgamma(size - chosen + 1) - lgamma(chosen + 1)
 
 
-def choices_sent(info: Communication, before: Layout, after: Layout, mesh: Mesh) -> Choices | None:
+def choices_sent(info: OperatorInfo, before: Layout, after: Layout, mesh: Mesh) -> Choices | None:
     """Return the choices of the tokens whose rows an all-to-all moves; None of other moves.
 
     Parameters
     ----------
-    info : Communication
+    info : OperatorInfo
         The move.
     before, after : Layout
         The layouts of its operand and result.

@@ -41,7 +41,6 @@ from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Node
 from shardwright.ir.text import type_text
 
-_WIDTH: Final = 96
 _EMPTY: Final = code("")
 _TABLES: Final = '''"""{summary}
 
@@ -284,7 +283,7 @@ class GroupWriter:
         actions = self.writer.pipeline.schedule.actions[self.group.group]
         names = " ".join(f"{label(a.segment)}.{a.micro_batch}" for a in actions)
         yield code('ORDER = """')
-        yield paragraph(names, width=_WIDTH)
+        yield paragraph(names)
         yield code('""".split()')
         yield _EMPTY
 

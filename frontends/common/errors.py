@@ -1,5 +1,9 @@
 """Errors of converters; `import_model` adds the place."""
 
+MOST_REPEATED = 10_000
+"""Layers of a description, or iterations of a loop, each of which is traced: the deepest published
+models have some 1,000. Half would refuse none of them; twice as many take twice the time."""
+
 MOST_STEPS = 1024
 """Steps of loops and recurrent layers that are unrolled: each is a copy of their operators.
 

@@ -240,9 +240,6 @@ class Layer:
     feed_forward: FeedForward | Experts | None
 
 
-MOST_LAYERS = 10_000  # every one is traced
-
-
 @dataclass(frozen=True)
 class Architecture:
     """A decoder of text.

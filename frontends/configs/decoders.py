@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from shardwright.frontends.common.errors import MOST_REPEATED
 from shardwright.frontends.configs import hybrids
 from shardwright.frontends.configs.architecture import (
-    MOST_LAYERS,
     Architecture,
     Attention,
     FeedForward,
@@ -83,8 +83,8 @@ class _Reader:
             fields.left["num_hidden_layers"] = len(self.kinds)
         self.hidden = fields.count("hidden_size")
         self.count = fields.count("num_hidden_layers")
-        if self.count > MOST_LAYERS:
-            what = f"`num_hidden_layers` is {self.count:,}, expected at most {MOST_LAYERS:,}"
+        if self.count > MOST_REPEATED:
+            what = f"`num_hidden_layers` is {self.count:,}, expected at most {MOST_REPEATED:,}"
             raise fields.reading.error(what)
         self.heads = fields.count("num_attention_heads")
         self.kv_heads = fields.count("num_key_value_heads", self.heads)

@@ -21,7 +21,7 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
-from shardwright.operators.dynamic_tree import edges_of, values_of
+from shardwright.operators.dynamic_tree import SHARING, edges_of, values_of
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -35,7 +35,6 @@ from shardwright.operators.rule import Rule, ShardView
 from shardwright.operators.workspace import WithWorkspace
 
 BLOCK = 64  # inputs that share a scale
-NESTED = 256  # scales that share a number
 VALUES = np.array(
     [
         *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
@@ -86,7 +85,7 @@ def quantized(weight: Array) -> Quantized:
     codes = np.searchsorted((VALUES[1:] + VALUES[:-1]) / 2, share).astype(np.uint8)
     offset = largest.mean(dtype=np.float32)
     rest = (largest - offset).reshape(-1)
-    groups = np.pad(rest, (0, -len(rest) % NESTED)).reshape(-1, NESTED)
+    groups = np.pad(rest, (0, -len(rest) % SHARING)).reshape(-1, SHARING)
     nested = np.abs(groups).max(axis=-1)
     parts = groups / np.where(nested > 0, nested, 1)[:, None]
     scales = np.searchsorted(edges_of(True).astype(np.float32), parts).astype(np.uint8)
@@ -124,7 +123,7 @@ def unpacked(own: Quantized, first: tuple[int, int] = (0, 0), blocks: int | None
     """
     (outputs, count), (row, column) = own.scales.shape, first
     places = (np.arange(outputs) + row)[:, None] * (blocks or count) + np.arange(count) + column
-    nested = own.nested.view(np.float32)[places // NESTED]
+    nested = own.nested.view(np.float32)[places // SHARING]
     scale = values_of(True)[own.scales] * nested + own.offset.view(np.float32)
     pairs = np.stack([own.codes >> 4, own.codes & 15], axis=-1).reshape(outputs, count, BLOCK)
     return np.asarray((VALUES[pairs] * scale[..., None]).reshape(outputs, count * BLOCK))

@@ -15,12 +15,10 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
-from shardwright.operators.dynamic_tree import edges_of, tiled, values_of
+from shardwright.operators.dynamic_tree import SHARING, edges_of, tiled, values_of
 from shardwright.operators.info import Array, Example, register
 from shardwright.operators.models.updates import AdamUpdate
 
-BLOCK: Final = 256
-"""Numbers of a block: 4 bytes of scale for 256 of states; half as many follow outliers closer."""
 LEAST: Final = 4096
 """Elements of the smallest tensor with such states: as bitsandbytes and torchao, whose smaller ones
 keep states of 32 bits, where all together take little."""
@@ -38,9 +36,9 @@ def block_of(shape: tuple[int, ...]) -> tuple[int, ...] | None:
     if prod(shape) < LEAST:
         return None
     if len(shape) == 1:
-        return (BLOCK,) if shape[0] % BLOCK == 0 else None
+        return (SHARING,) if shape[0] % SHARING == 0 else None
     for rows in _SIDES:
-        sides = rows, BLOCK // rows
+        sides = rows, SHARING // rows
         if not shape[-2] % sides[0] and not shape[-1] % sides[1]:
             return sides
     return None

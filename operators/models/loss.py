@@ -341,8 +341,8 @@ class BinaryCrossEntropy(OperatorInfo):
         return [unbroadcast(build, dx, x), unbroadcast(build, build.emit("mul", dy, odds), labels)]
 
 
-_LEAST_ROOM = 1e-12  # of p (1 - p), as in PyTorch
-_SHIFT = 1e-12  # what it adds to p and to 1 - p in second gradients
+# What PyTorch has p (1 - p) be at least, and adds to p and to 1 - p in second gradients.
+_LEAST_ROOM = 1e-12
 
 
 @register
@@ -368,7 +368,7 @@ class BinaryCrossEntropyGradient(OperatorInfo):
         """With e = 1e-12, divide by (p + e) (1 - p + e), its square, and p (1 - p), at least e."""
         (dy, x, labels), g, emit = at.operands, at.cotangents[0], build.emit
         rest = emit("add_scalar", emit("neg", x), value=1.0)
-        wide = [emit("add_scalar", one, value=_SHIFT) for one in (x, rest)]
+        wide = [emit("add_scalar", one, value=_LEAST_ROOM) for one in (x, rest)]
         room = emit("mul", *wide)
         of_cotangent = emit("div", emit("mul", g, emit("sub", x, labels)), room)
         both = emit("mul", g, dy)

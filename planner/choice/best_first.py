@@ -42,7 +42,6 @@ from shardwright.ir.errors import (
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.choice.entries import Entry, Site, entries_of, one_of_each_number
 from shardwright.planner.choice.questions import (
-    GAIN,
     Answer,
     Answers,
     Found,
@@ -53,6 +52,7 @@ from shardwright.planner.choice.questions import (
     Task,
     is_answer,
 )
+from shardwright.planner.effort import GAIN
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.names import PROCESSES
 from shardwright.planner.executors.tasks import Tasks
@@ -89,7 +89,7 @@ The gap of Llama 3 405B on 1,024 H100 is 15.5 % then. With half of it that is 15
 work more; with a quarter, 14.9 %, and the budget is spent. Of Llama 3 70B on 64 H100 it is 1.1 % in
 each case."""
 
-_CLOSE = 0.01
+CLOSE = 0.01
 """Of the best plan: how near to it bounds of blocks are raised.
 
 Estimates of one stage are 1 % above the bound. With twice as much the gap that is told is up to 2 %
@@ -217,7 +217,7 @@ class BestFirst(Generic[T]):
     @property
     def _enough(self) -> float:
         """The bound that is close enough to the best plan; infinite while there is none."""
-        return self._worst * (1 - max(self.gap, _CLOSE))
+        return self._worst * (1 - max(self.gap, CLOSE))
 
     def _open(self, among: Iterable[Entry[T]]) -> list[Entry[T]]:
         """Return the configurations that may have a plan that is wanted."""

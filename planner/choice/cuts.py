@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.ir.rounding import OF_SUM
+from shardwright.planner.effort import GAIN
 
 Floats = NDArray[np.float64]
 Cut = tuple[int, ...]
-_BUCKET = 1e-3  # relative width of a group of caps
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +132,10 @@ def least_longest_path(
     while low < np.inf and least_passes * low < best.value:
         if is_late():
             return replace(best, value=least_passes * low)
-        found = _of_slowest(seconds, paths, low, low * (1 + _BUCKET))
+        found = _of_slowest(seconds, paths, low, low * (1 + GAIN))
         found = LeastCut(max(found.value, least_passes * low), found.cut)
         best = min(best, found, key=lambda one: one.value)
-        above = values[values > low * (1 + _BUCKET)]
+        above = values[values > low * (1 + GAIN)]
         low = float(above[0]) if len(above) else np.inf
     return best
 

@@ -11,12 +11,6 @@ from shardwright.solver.work import Budget, Work
 
 T = TypeVar("T")
 
-GAIN = 1e-3
-"""Of the best step, that a plan must be expected to gain.
-
-With twice as much the same is planned of the models in `benchmarks/whole_plans.md`; with none, of
-Llama 3 405B on 1,024 H100 a mesh too whose bound is the same up to rounding, for 14 s of work."""
-
 Question = Literal["price", "plan", "search"]
 """What is asked about a configuration: what its plans take at least, and about how long the best
 one takes; a plan put together from plans of its blocks; the best plan of all that it has."""

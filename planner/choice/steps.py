@@ -21,8 +21,9 @@ from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import NotFoundError
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.counts import Run
-from shardwright.planner.choice.questions import GAIN, NotFasterError
+from shardwright.planner.choice.questions import NotFasterError
 from shardwright.planner.choice.stages import StagedBlocks, StagedChoice
+from shardwright.planner.effort import GAIN
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.front import BlockPlan

@@ -10,8 +10,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import narrowed, serial_seconds, simulate
 from shardwright.ir.graph import Graph
-
-_TOLERANCE = 1e-3  # relative slowdown that is accepted for less memory
+from shardwright.planner.effort import GAIN
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class SimulatedStep:
 
 def tolerance_of(gap: float) -> float:
     """Return how much longer a step in less memory may be, by the gap that the user allows."""
-    return min(_TOLERANCE, gap)
+    return min(GAIN, gap)
 
 
 def in_least_memory(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.decisions import Decisions
+from shardwright.planner.effort import RISE
 from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn, sum_of
 from shardwright.planner.fronts.site import Kind, Site
 from shardwright.search.space.space import SearchSpace, Storage
@@ -26,7 +27,6 @@ Floats = NDArray[np.float64]
 # of these, and by a depth of 5; by one of 3 they take 0.1 % more seconds.
 _DEAREST = 50.0  # highest price: the bytes of a block cost this many times its seconds
 _DEPTH = 4  # halvings between the lowest and the highest price: at most 17 plans
-_CLOSE = 1e-4  # share of a block's seconds that another plan must save at its price
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ class _Hull:
         found = self.block.least(price, self.in_flight, self.site.patience)
         both = self._of(low) + price * low.nbytes
         gain = both - self._of(found) - price * found.nbytes
-        if gain > _CLOSE * self._of(self.free):
+        if gain > RISE * self._of(self.free):
             yield from self.between(low, found, depth - 1)
             yield found
             yield from self.between(found, high, depth - 1)

@@ -13,6 +13,7 @@ tightened by what the program exceeded.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 
@@ -34,8 +35,7 @@ from shardwright.solver.work import Budget
 FITTING = "the search for plans that fit"
 _FINE = 3_000  # options up to which every lower limit is searched, where a program does not fit
 _FINE_RECOMPUTING = 1_000  # options up to which it is where the search decides recomputation
-_FINE_STEPS = 400
-_COARSE_STEPS = 8
+_COARSE_STEPS = 8  # most lower limits of a large problem
 _LEAST_STEP = 1 / 400  # least relative tightening of a large problem, doubled every step
 _SHARE = 3 / 4  # share of the remaining budget that one search may take
 
@@ -174,7 +174,7 @@ class PlanProblem:
         plan = self.emit(self.solve(memory_limit, recomputes, gap, share), recomputes)
         yield plan
         is_fine = self.is_fine(recomputes)
-        for step in range(_FINE_STEPS if is_fine else _COARSE_STEPS):
+        for step in count() if is_fine else range(_COARSE_STEPS):
             if self.note.is_late(self.budget, FITTING):
                 return
             counted = plan.result.memory_bytes

@@ -29,7 +29,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.effort import LARGE, limits_on
+from shardwright.planner.effort import FRONTIER, LARGE, ROUGH_WITHIN, SMALL, limits_on
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.evaluation.simulated_step import tolerance_of
 from shardwright.planner.options import CompileOptions
@@ -45,20 +45,17 @@ from shardwright.planner.whole.weights import CuttingPlanes, Floats, StepWeights
 from shardwright.search.budget_note import BY_WEIGHTS, BudgetNote
 from shardwright.search.options import Progress, SearchOptions
 from shardwright.search.space.space import SearchSpace
+from shardwright.solver.methods import ROUGH
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
 _ROUNDS = 8  # searches by weights, both with the memory limit and without
 _ROUNDS_WITHIN = 4  # searches by weights of a large program within the limit: they take longer
-_ROUGH = 2e-3  # gap at which a search by weights ends
-_ROUGH_WITHIN = 5e-3  # gap at which a search for a plan ends where memory is short
 _SHARE_WITHIN = 1 / 8  # share of the remaining budget that such a search may take
 _SHARES = (1.0, 0.98, 0.95, 0.85)  # shares of the memory limit, tried in turn: windows need room
 _ROOM = 0.01  # relative speed-up by a wider window that is worth another search
 _WIDE = 0.02  # relative gap above which the links get more weight
 _MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
-_SMALL = 600  # options of a problem all of whose plans that may be faster are met
-_FRONTIER = 40  # plans of tighter limits that are met at most
 
 
 @dataclass(eq=False)
@@ -212,7 +209,7 @@ class WholeSearch:
         problem = self._problem(self.planes.weighting.of_all(weights))
         recomputes = memory_limit is not None and problem.request.recomputes
         is_rough = self.searches and not self._count(weights, memory_limit)
-        plans = problem.tighter(memory_limit, recomputes, _ROUGH if is_rough else 0.0)
+        plans = problem.tighter(memory_limit, recomputes, ROUGH if is_rough else 0.0)
         self._searched.append((problem.request.weights, memory_limit))
         first = next(plans)
         self.searches += 1
@@ -251,7 +248,7 @@ class WholeSearch:
         limit = None if memory_limit == inf else memory_limit
         for recomputes in problem.ways if self.is_short else problem.ways[:1]:
             with suppress(NoPlanError):
-                plans = problem.tighter(limit, recomputes, _ROUGH_WITHIN, _SHARE_WITHIN)
+                plans = problem.tighter(limit, recomputes, ROUGH_WITHIN, _SHARE_WITHIN)
                 self.searches += 1
                 for plan in plans:
                     self._meet(plan)
@@ -287,7 +284,7 @@ class WholeSearch:
         limit, budget = self.limits.memory_limit, self.searching.share(SHARE)
         alone = replace(weighted, limits=replace(self.limits, budget=budget))
         with suppress(NoPlanError):
-            for plan in islice(alone.tighter(limit, alone.ways[-1]), _FRONTIER):
+            for plan in islice(alone.tighter(limit, alone.ways[-1]), FRONTIER):
                 self._meet(plan)
                 if is_near(self.step, plan.result.lower_bound, self.options.gap):
                     break
@@ -302,7 +299,7 @@ class WholeSearch:
             spaces = [problem.space(recomputes) for recomputes in problem.ways]
         except NotFoundError:
             return False
-        return all(sum(space.problem.sizes) <= _SMALL for space in spaces)
+        return all(sum(space.problem.sizes) <= SMALL for space in spaces)
 
     # What was met
 

@@ -11,6 +11,7 @@ https://github.com/huggingface/safetensors, section "Format".
 import hashlib
 import json
 import os
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -39,7 +40,7 @@ _NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-_ALIGNMENT = 8  # bytes
+_LENGTH = struct.Struct("<Q")  # of the header, whose text is padded to as many bytes
 _BLOCK = 1 << 20  # bytes that are read at a time for a sum
 Region = tuple[slice, ...]
 
@@ -101,8 +102,8 @@ def _header(
         }
         begin = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+    text += b" " * (-len(text) % _LENGTH.size)
+    return _LENGTH.pack(len(text)) + text
 
 
 def check_sum(path: Path, expected: SavedFile) -> None:

@@ -21,10 +21,10 @@ RUN_VARIABLE: Final = "SHARDWRIGHT_RUN"
 RESTART_VARIABLE: Final = "SHARDWRIGHT_RESTART"
 BEAT: Final = 0.5  # seconds between two counts of the thread
 _TEXT: Final = 1024  # bytes of a text
-_NUMBERS: Final = 9
-_SIZE: Final = 8 * _NUMBERS + 3 * (8 + _TEXT)
-_PID, _PHASE, _STEPS, _IN_STEP, _WAITS, _SERIAL, _BEATS, _SIGNAL, _MOMENT = range(_NUMBERS)
+_PID, _PHASE, _STEPS, _IN_STEP, _WAITS, _SERIAL, _BEATS, _SIGNAL, _MOMENT = range(9)
 _PLACE, _ERROR, _CHECKPOINT = range(3)  # texts, each after its length
+_NUMBERS: Final = _MOMENT + 1
+_SIZE: Final = 8 * _NUMBERS + (_CHECKPOINT + 1) * (8 + _TEXT)
 
 
 class Phase(enum.IntEnum):

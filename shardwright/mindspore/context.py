@@ -26,6 +26,7 @@ from shardwright.mindspore.errors import as_mindspore
 from shardwright.server import get_ps_context as get_ps_context
 from shardwright.server import reset_ps_context as reset_ps_context
 from shardwright.server import set_ps_context as set_ps_context
+from shardwright.server.context import MOST_RANKS
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
@@ -85,7 +86,6 @@ _PARALLEL: dict[str, Any] = {
     "enable_all_reduce_fusion": True,
     "optimizer_weight_shard_aggregated_save": False,
 }
-_RANKS = 4096  # at most, by MindSpore's documentation: scripts that ask for more fail there, too
 _FUSED = ("allreduce", "allgather", "reducescatter")
 
 
@@ -322,8 +322,8 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "deterministic": _choice("ON", "OFF"),
     "memory_offload": _choice("ON", "OFF"),
     "parallel_mode": _choice(*ParallelMode.MODE_LIST),
-    "device_num": Range(whole=True, least=1, below=_RANKS + 1).check,
-    "global_rank": Range(whole=True, least=0, below=_RANKS).check,
+    "device_num": Range(whole=True, least=1, below=MOST_RANKS + 1).check,
+    "global_rank": Range(whole=True, least=0, below=MOST_RANKS).check,
     "gradients_mean": check_flag,
     "search_mode": _choice(*_SEARCHES),
     "full_batch": check_flag,

@@ -14,8 +14,8 @@ from shardwright import ops
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, SHARE
 from shardwright.nn.cell import Cell
-from shardwright.operators.dynamic_tree import values_of
-from shardwright.operators.linear.nf4 import BLOCK, NESTED
+from shardwright.operators.dynamic_tree import SHARING, values_of
+from shardwright.operators.linear.nf4 import BLOCK
 from shardwright.parameter import Parameter, Start
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
@@ -125,7 +125,7 @@ class PackedWeight(Cell):
 
     def __init__(self, outputs: int, inputs: int) -> None:
         blocks = inputs // BLOCK
-        nested = -(-outputs * blocks // NESTED)
+        nested = -(-outputs * blocks // SHARING)
         self.codes = Parameter("whole(256)", shape=(outputs, blocks, BLOCK // 2), dtype="uint8")
         self.scales = Parameter(f"constant({_NO_SCALE})", shape=(outputs, blocks), dtype="uint8")
         self.nested = Parameter("zeros", shape=nested, dtype="int32")

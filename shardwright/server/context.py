@@ -25,6 +25,8 @@ from shardwright.server.security import PLAIN, Security, security_of
 
 SCHEDULER = "MS_SCHED"
 ROLES = (SCHEDULER, SERVER, WORKER)
+MOST_RANKS = 4096
+"""Ranks and workers, by MindSpore's documentation: scripts that ask for more fail there, too."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 _SERVICE = re.compile(r"service (\w+) \{")
 _METHOD = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\);")
 _LONG = 2**12  # bytes; the field of a shorter message is copied
-_MOST_FIELDS = 16
 NEED = "a parameter server"
 EXTRA = "server"
 
@@ -118,7 +117,7 @@ def _begin_of_data(kind: Any, data: bytes) -> tuple[int, int] | None:
     field = kind.DESCRIPTOR.fields_by_name.get("data")
     position = 0
     try:
-        for _ in range(_MOST_FIELDS if field is not None else 0):
+        for _ in kind.DESCRIPTOR.fields if field is not None else ():  # each comes once
             head = position
             key, position = _number_at(data, position)
             if key & 7 == 0:

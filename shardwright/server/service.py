@@ -10,16 +10,24 @@ import numpy as np
 
 from shardwright.operators.info import Array
 from shardwright.server.callers import Caller, Quotas, TooManyCallsError
+from shardwright.server.context import MOST_RANKS
 from shardwright.server.messages import bytes_of, message, with_data
 from shardwright.server.shards import Shard
 from shardwright.server.store import Push, Store, Task, gradient_dtype
 from shardwright.server.tables import Ids, Table, divisions
-from shardwright.server.transport import LATE, PIECE_BYTES, STRANGER, WAIT, CallError, Handler
+from shardwright.server.transport import (
+    LATE,
+    PIECE_BYTES,
+    SHORT,
+    STRANGER,
+    WAIT,
+    CallError,
+    Handler,
+)
 
 _MOST_TABLES = 100_000
-_MOST_WORKERS = 4096
 _SHARE = 0.9  # share of the machine's memory that tables may take
-_WAIT = 10.0  # seconds that a call waits for others
+_WAIT = SHORT / 2  # seconds that a call waits for others
 
 
 class ParameterServer:
@@ -67,7 +75,7 @@ class ParameterServer:
         return self._standing(self.store, caller.number)
 
     def _task(self, model: Any, worker: int) -> Task:
-        if len(model.tables) > _MOST_TABLES or not 0 < model.workers <= _MOST_WORKERS:
+        if len(model.tables) > _MOST_TABLES or not 0 < model.workers <= MOST_RANKS:
             raise CallError(f"{len(model.tables)} tables of {model.workers} workers are too many")
         if worker >= model.workers:
             raise CallError(f"worker {worker} of {model.workers}", STRANGER)

@@ -29,7 +29,6 @@ from shardwright.server.security import Security
 PIECE_BYTES = 2**20
 MOST_BYTES = 2**22
 SHORT, LONG = 20.0, 600.0  # seconds for a message, and for many
-_MOST_SECONDS = 3600.0
 # Calls of one member at a time: one to work with and a sign of life, each beside one of before that
 # the member has given up and the service has not noticed. With fewer, a retry waits for that one.
 _CALLS_OF_A_MEMBER = 4
@@ -231,8 +230,8 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 def _seconds_left(context: Any) -> float:
     seconds = context.time_remaining()
-    if seconds is None or seconds > _MOST_SECONDS:
-        raise CallError(f"a call has no deadline within {_MOST_SECONDS:.0f} s")
+    if seconds is None or seconds > 2 * LONG:  # a deadline of so many comes rounded
+        raise CallError(f"a call has no deadline within {2 * LONG:.0f} s")
     return float(seconds)
 
 

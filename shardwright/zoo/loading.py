@@ -12,7 +12,8 @@ from typing import Any
 
 from shardwright.communication import world
 from shardwright.frontends import configs
-from shardwright.frontends.configs.architecture import MOST_LAYERS, Architecture
+from shardwright.frontends.common.errors import MOST_REPEATED
+from shardwright.frontends.configs.architecture import Architecture
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.nn.cell import Cell
 from shardwright.operators.models.optimizer import Optimizer
@@ -345,8 +346,8 @@ def _value(name: str, key: str, text: str, default: object) -> Any:
         ) from None
     if isinstance(value, int) and value < 1:
         raise ModelError(f"`{key}` of `{name}` is {value}, expected at least 1")
-    if key == "layers" and value > MOST_LAYERS:
-        raise ModelError(f"`{key}` of `{name}` is {value:,}, expected at most {MOST_LAYERS:,}")
+    if key == "layers" and value > MOST_REPEATED:
+        raise ModelError(f"`{key}` of `{name}` is {value:,}, expected at most {MOST_REPEATED:,}")
     if isinstance(value, float) and not isfinite(value):
         raise ModelError(f"`{key}` of `{name}` is {value}, expected a finite number")
     return value

@@ -10,16 +10,10 @@ import threading
 from collections import deque
 from dataclasses import replace
 
-from shardwright.solver.anytime.bounded_search import BoundedSearch
+from shardwright.solver.anytime.bounded_search import LOCAL_PERIOD, POOL, BoundedSearch
 from shardwright.solver.anytime.dual_ascent import DualAscent
 from shardwright.solver.anytime.local_search import LocalSearch
 from shardwright.solver.problem import Array
-
-DECODING_PERIOD = 10
-"""Steps from one assignment that is decoded and improved to the next."""
-
-WAITING = 4
-"""Assignments that wait for the search."""
 
 
 class BackgroundBound:
@@ -31,7 +25,7 @@ class BackgroundBound:
         self.ascent.checkpoint = replace(search.ascent.checkpoint)
         self.ascent.restore()
         self.local = LocalSearch(search.graph, search.rows)
-        self.assignments: deque[Array] = deque(maxlen=WAITING)
+        self.assignments: deque[Array] = deque(maxlen=POOL)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -42,7 +36,7 @@ class BackgroundBound:
         while not (self.stopped.is_set() or self.ascent.converged):
             self.ascent.step(self.search.incumbent.target)
             steps += 1
-            if steps % DECODING_PERIOD == 0:
+            if steps % LOCAL_PERIOD == 0:
                 state = self.local.improve(self.ascent.messages.choice)
                 if state is not None:
                     self.assignments.append(state.choice)

@@ -22,7 +22,7 @@ LOCAL_SHARE = 0.3
 """Share of the seconds of the ascent for improving decoded assignments, with several workers."""
 
 LOCAL_PERIOD = 3
-"""Steps of the ascent from one decoded assignment to the next, with one worker."""
+"""Steps of the ascent from one decoded assignment to the next, with one worker or beside others."""
 
 POOL = 6
 """Assignments that are kept to be combined."""

@@ -33,6 +33,7 @@ from shardwright.solver.anytime.flat import Flat
 from shardwright.solver.anytime.graph import build_graph, build_rows, carried, entries_left
 from shardwright.solver.anytime.local_search import descend, exchange
 from shardwright.solver.anytime.subproblem import Subproblem, presolve_restricted, subproblem_of
+from shardwright.solver.methods import MOST_ENTRIES
 from shardwright.solver.problem import Array
 from shardwright.solver.work import SECONDS_OF, Budget
 
@@ -57,9 +58,6 @@ COMBINED = 3
 
 LEAST_RISE = 1 / 4
 """Least share of the gap that a search of the likely strategies is to prove."""
-
-MOST_LIKELY_ENTRIES = 1_000_000
-"""Largest number of table entries between likely strategies; presolve leaves a small part of it."""
 
 FORGETTING = 0.6
 """Share of the record of a kind of neighbourhood that stays when it is tried again."""
@@ -298,7 +296,7 @@ class LargeNeighbourhoods:
         most = min(max(most, proven + LEAST_RISE * (gap - proven)), gap)
         keep = marginals < most
         keep[self.flat.offset[:-1] + self.best] = True
-        if entries_left(self.search.graph, keep) > MOST_LIKELY_ENTRIES:
+        if entries_left(self.search.graph, keep) > MOST_ENTRIES:
             return False
         bound = self.search_restricted(keep, budget)
         others_bound = ascent.best + most + incumbent.constant

@@ -18,8 +18,6 @@ from shardwright.solver.anytime.graph import affordable
 from shardwright.solver.anytime.reductions import contracted, normalised, restricted, supported
 from shardwright.solver.problem import Array
 
-MOST_ROUNDS = 12
-
 WORTHWHILE = 1e-3
 """Another round follows one that dropped at least this share of the strategies."""
 
@@ -66,7 +64,7 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
     """Reduce a problem as far as the time allows."""
     state = Presolved(normalised(flat))
     changed = None
-    for _ in range(MOST_ROUNDS):
+    while True:
         before = len(state.reductions)
         _settle(state, in_time)
         if state.infeasible or not in_time():

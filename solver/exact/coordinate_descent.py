@@ -12,7 +12,7 @@ from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.network import Network
 from shardwright.solver.problem import Array
 
-SWEEPS = 20
+SWEEPS = 20  # at most: sums that differ by rounding alone could go round in circles
 
 
 def descend(network: Network, rows: MemoryRows, choice: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright.ir.rounding import OF_SUM
 from shardwright.solver import on_demand
 from shardwright.solver.anytime.compiled import COMPILED
 from shardwright.solver.anytime.flat import LARGEST_SUM
@@ -24,9 +25,6 @@ from shardwright.solver.solution import Solution
 
 IS_FAST = COMPILED
 """Whether the anytime search is compiled; otherwise it takes long."""
-
-_DIGITS = 12
-"""Digits of the total cost that are kept."""
 
 _LARGEST_SUM = 2.0**50
 """Sum of the scaled costs where the magnitude is unknown: float64 adds them exactly."""
@@ -57,11 +55,11 @@ def solve_scaled(problem: Problem, magnitude: float, options: SolveOptions) -> S
 
 
 def _cost_scale(problem: Problem, magnitude: float) -> float:
-    """Return the factor that keeps `_DIGITS` digits of the cost and all sums within range."""
+    """Return a factor by which integers tell costs apart up to `OF_SUM`, and no sum overflows."""
     if not magnitude or not math.isfinite(magnitude):
         largest = _largest_sum(problem, FORBIDDEN)
         return _LARGEST_SUM / largest if largest else 1.0
-    scale = 10.0**_DIGITS / abs(magnitude)
+    scale = 1 / OF_SUM / abs(magnitude)
     while _largest_sum(problem, FORBIDDEN / scale) * scale >= LARGEST_SUM:
         scale /= 2
     return scale

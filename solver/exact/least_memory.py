@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
@@ -29,8 +30,6 @@ from shardwright.solver.presolve import drop_dominated, drop_forbidden, fold_dec
 from shardwright.solver.problem import FORBIDDEN, Array, Identity, Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, Solution
 from shardwright.solver.work import Budget
-
-ROUNDS = 60
 
 COST_SECONDS = 5.0
 """Seconds of work for the cost, once the least memory is known."""
@@ -98,7 +97,7 @@ class _PeakSearch:
         elimination.budget = self.incumbent.budget.beyond()
         weights = np.ones(len(rows)) / max(len(rows), 1)
         cuts: list[Array] = []
-        for self.rounds in range(1, ROUNDS + 1):
+        for self.rounds in count(1):  # every round but the last raises what a peak takes at least
             relaxed, elimination = _relaxed(network, elimination, rows.priced(network, weights))
             if relaxed.value == math.inf:
                 self.incumbent.raise_bound(math.inf)

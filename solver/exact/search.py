@@ -44,7 +44,7 @@ from shardwright.solver.exact.integer_scaling import IS_FAST, solve_scaled
 from shardwright.solver.exact.path_relinking import breadth_first, relink
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.memory_rows import MemoryRows
-from shardwright.solver.methods import SolveOptions
+from shardwright.solver.methods import MOST_ENTRIES, ROUGH, SolveOptions
 from shardwright.solver.network import Network, restrict
 from shardwright.solver.presolve import allowed_network, drop_dominated
 from shardwright.solver.problem import Problem
@@ -73,15 +73,8 @@ Layers of Llama 3 70B on a mesh of 8 x 2 x 4, recomputed or not, have 7 million 
 the 650 additions an entry that one elimination takes, 3 to 4 s for message passing, to the same
 optimum. At twice, an elimination may take twice as long; at half, it is the same for these."""
 
-ROUGH = 2e-3
-"""Gap from which prices often do, so that dominated strategies are dropped only where they do not:
-it takes longer than a few eliminations with them."""
-
 RELINKED = 3
 """Assignments that fit, and that do not, between which paths are searched."""
-
-MOST_ENTRIES = 1_000_000
-"""Largest number of table entries for CP-SAT: building its model takes seconds then."""
 
 MOST_FLAT_ENTRIES = 2**24
 """Largest number of table entries for message passing, where equal tables are not shared: 1 GiB."""

@@ -26,7 +26,7 @@ from shardwright.tools.answers.kept import Kept
 from shardwright.tools.tables import styled, width
 
 _GIB = 2**30
-_INDENT = 2  # columns of lines that go on
+_INDENT = "  "  # of lines that go on
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ def print_sentences(sentences: Sequence[str]) -> None:
     """Print the first lines of an answer, the first of them bold."""
     for number, sentence in enumerate(sentences):
         style = "" if number else "bold"
-        lines = textwrap.wrap(sentence, max(40, width() - _INDENT), break_on_hyphens=False)
+        lines = textwrap.wrap(sentence, max(40, width() - len(_INDENT)), break_on_hyphens=False)
         for i, line in enumerate(lines):
-            print(styled(f"{' ' * _INDENT if i else ''}{line}", style))
+            print(styled(f"{_INDENT if i else ''}{line}", style))
     print()
 
 

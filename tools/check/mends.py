@@ -6,12 +6,12 @@ from itertools import combinations
 from typing import TypeVar
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.units import MOST_NAMES
 from shardwright.tools.check.rank import Answer
 from shardwright.tools.check.watch import Conversion, Mend
 
 # What is wrong: kinds and names of values.
 Wrong = frozenset[tuple[str, str]]
-_SHOWN = 3
 _Entry = TypeVar("_Entry", bound=Hashable)
 
 
@@ -35,7 +35,7 @@ def search(
         if text in best:
             continue
         if (rest := end - time.monotonic()) <= 0:
-            return False, tuple(best[:_SHOWN])
+            return False, tuple(best[:MOST_NAMES])
         try:
             now = left(mend, 1, rest)
             if now <= wrong:
@@ -49,7 +49,7 @@ def search(
         if not wrong:
             break
     rest_text = f" ({len(wrong)} values stay wrong)" if wrong else ""
-    return True, tuple(text + rest_text for text in best[:_SHOWN])
+    return True, tuple(text + rest_text for text in best[:MOST_NAMES])
 
 
 def _candidates(

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardwright.compiler.page.compact import ROWS
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.units import ROWS, bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences, rate_text
 from shardwright.tools.tables import print_line, print_table
 

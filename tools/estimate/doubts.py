@@ -18,8 +18,6 @@ from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import info_of
 from shardwright.operators.models.precision import LOSSES
 
-_MOST = 0.5  # share of the step or memory above which one operator decides the answer
-
 
 def doubts(
     program: Graph, cluster: AnyCluster, step: float, peak: float, fits: bool
@@ -40,7 +38,7 @@ def doubts(
     if isinstance(cluster, Cluster) and cluster.device.efficiency is not None:
         best = cluster.device.efficiency.best_attention
         share, attained, source = attention_of(program, cluster)
-        if best is not None and share > _MOST and attained < best.value:
+        if best is not None and 2 * share > 1 and attained < best.value:
             least = step * (1 - share * (1 - attained / best.value))
             yield (
                 f"attention takes {share:.0%} of the step, at {attained:.1%} of the peak "
@@ -48,7 +46,7 @@ def doubts(
                 f"{seconds_text(least)}"
             )
     scores = logit_bytes(program)
-    if not fits and scores > _MOST * peak:
+    if not fits and 2 * scores > peak:
         rest = bytes_text(peak - scores)
         yield (
             f"logits that are whole at once take {bytes_text(scores)} of the memory, all else "

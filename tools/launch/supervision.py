@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardwright.ir.units import MOST_NAMES
 from shardwright.runtime.faults import Board, Phase, board_path
 from shardwright.runtime.waiting import END
 from shardwright.tools.launch.segments import Segments
 
 MPI_LAUNCHER = -1  # in place of a rank: it has started them all
 _PROCESSES = Path("/proc")
-_SHOWN = 8  # ranks in a sentence
 _KILLED = re.compile(r"PID (\d+) RUNNING AT .*\n=\s+EXIT CODE: (\d+)")
 
 
@@ -116,7 +116,7 @@ class Supervisor:
         return None
 
     def _silent(self, ranks: Sequence[int]) -> str:
-        places = "; ".join(f"rank {rank} stands {self.place(rank)}" for rank in ranks[:_SHOWN])
+        places = "; ".join(f"rank {rank} stands {self.place(rank)}" for rank in ranks[:MOST_NAMES])
         return (
             f"{_ranks(ranks)} did not answer for {self.timeout:g} s, as if the process were "
             f"stopped: {places}"
@@ -125,8 +125,8 @@ class Supervisor:
     def _stuck(self) -> str:
         boards = {rank: seen.board for rank, seen in self._seen.items()}
         order = sorted(boards, key=lambda r: (_state(boards[r].pid) != "T", boards[r].waits))
-        places = "; ".join(f"rank {rank} stands {self.place(rank)}" for rank in order[:_SHOWN])
-        more = f"; and {len(order) - _SHOWN} more ranks" if len(order) > _SHOWN else ""
+        places = "; ".join(f"rank {rank} stands {self.place(rank)}" for rank in order[:MOST_NAMES])
+        more = f"; and {len(order) - MOST_NAMES} more ranks" if len(order) > MOST_NAMES else ""
         return f"no rank went on for {self.timeout:g} s: {places}{more}"
 
     def place(self, rank: int) -> str:
@@ -168,11 +168,11 @@ class Supervisor:
         gone = [r for r in gone if r not in self._seen or not self._has_ended(r)] or gone
         if not gone or (not own and len(self._seen) < len(self.ranks)):
             return "a process died before it told its rank"
-        shown = _ranks(gone[:_SHOWN]) if own else _ranks(gone[:1])
+        shown = _ranks(gone[:MOST_NAMES]) if own else _ranks(gone[:1])
         starting = [r for r, seen in self._seen.items() if seen.board.phase is Phase.STARTING]
         lost = [r for r, seen in self._seen.items() if not _is_alive(seen.board.pid)]
         if starting and len(lost) > 1 and not self._noted():  # MPI's launcher names any of them
-            return f"one of the {_ranks(lost[:_SHOWN])} died while MPI started on all ranks"
+            return f"one of the {_ranks(lost[:MOST_NAMES])} died while MPI started on all ranks"
         signals = {signal_name(dead[rank]) for rank in own if dead[rank] < 0}
         how = f" by {signals.pop()}" if len(signals) == 1 else ""
         return f"{shown} died{how} {self.place(gone[0])}"

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .dynamic_tree import values_of
+from .dynamic_tree import SHARING, values_of
 from .shared.elementwise import widened
 
 
@@ -128,7 +128,6 @@ _NORMAL = (
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-_NESTED = 256  # scales that share a number
 
 
 @lru_cache(maxsize=2)
@@ -154,7 +153,7 @@ def nf4_matmul(
     outputs, blocks = scales.shape
     rows = torch.arange(start_o, start_o + outputs, device=x.device)[:, None]
     places = rows * whole_n + torch.arange(start_n, start_n + blocks, device=x.device)
-    own = nested.view(torch.float32)[places // _NESTED]
+    own = nested.view(torch.float32)[places // SHARING]
     scale = eight[scales.int()] * own + offset.view(torch.float32)
     pairs = torch.stack([codes >> 4, codes & 15], -1).flatten(-2)
     weight = (four[pairs.int()] * scale[..., None]).flatten(1).to(x.dtype)

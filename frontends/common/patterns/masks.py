@@ -2,7 +2,9 @@
 
 from shardwright.operators.info import Array
 
-MASKED = -1e4  # a score below this has no weight after a softmax
+MASKED = -1e4
+"""What BERT, and MindSpore since, add to scores that a mask leaves out: they have no weight after a
+softmax, as those of all lower numbers."""
 
 
 def is_mask(numbers: Array) -> bool:

@@ -4,16 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
+from shardwright.frontends.common.errors import MOST_REPEATED, NeedsConstantError, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item
 from shardwright.frontends.onnx.converters.shape import cut, parts_of, squeezed
 from shardwright.frontends.onnx.onnx_call import Call
 from shardwright.frontends.onnx.onnx_operators import converts
 from shardwright.operators.info import Array
 from shardwright.operators.rule import dimension
-
-_LONGEST = 10_000  # iterations that are unrolled
-
 
 # Branches
 
@@ -42,15 +39,15 @@ def _if(call: Call) -> list[Item | Array]:
 @converts("Loop")
 def _loop(call: Call) -> list[Item | Array]:
     body = call.attribute("body")
-    trips = int(call.number(0)) if call.has(0) else _LONGEST
+    trips = int(call.number(0)) if call.has(0) else MOST_REPEATED
     going: Item = call.items[1] if call.has(1) else Constant(np.array(True), "bool")
     carried = list(call.items[2:])
     collected: list[list[Item]] = [[] for _ in body.output[1 + len(carried) :]]
     for trip in range(trips):
         if not _goes_on(call, going):
             break
-        if trip == _LONGEST - 1:
-            raise UnsupportedError(f"a loop of more than {_LONGEST} iterations")
+        if trip == MOST_REPEATED - 1:
+            raise UnsupportedError(f"a loop of more than {MOST_REPEATED} iterations")
         counter = Constant(np.array(trip), "int64")
         going, *rest = call.importer.branch(body, call.scope, [counter, going, *carried])
         carried = rest[: len(carried)]

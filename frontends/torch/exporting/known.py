@@ -35,8 +35,6 @@ from shardwright.frontends.torch.private import (
 ASSUMED = "assumed: "
 # Most elements of a tensor whose values are followed, and where floating-point inputs are, too.
 _MOST_ELEMENTS, _MOST_ASSUMED = 2**20, 2**26
-# Frames between a check and what it reads: those of modes.
-_FRAMES = 8
 # Functions that return elements as numbers of Python.
 _READS = {
     "item",
@@ -305,9 +303,7 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 def _is_checked() -> bool:
     """Return whether elements are read by a check of PyTorch, of which nothing is imported."""
     frame: FrameType | None = sys._getframe(2)
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
+    while frame is not None:
         if frame.f_code.co_name.startswith("_check") and frame.f_globals["__name__"] == "torch":
             return True
         frame = frame.f_back

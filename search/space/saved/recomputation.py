@@ -33,7 +33,6 @@ States = tuple[int, ...]
 NEVER: States = (0,)
 ALWAYS: States = (1,)  # by a mark; when is not counted
 EITHER: States = (0, 1, 2)
-_STRETCHES = 4
 ENTERED: States = (0, 2)  # a result is read by the first gradient of the segment
 
 
@@ -94,14 +93,13 @@ class Recomputable:
         return self.links.get((writer, reader))
 
     def stretches(self, memory: MemoryAccount) -> list[range]:
-        """Return when some segments run backward: the first and the last that are recomputed."""
+        """Return when the first two and the last two segments that are recomputed run backward."""
         moments: dict[int, list[int]] = {}
         for moment, node in enumerate(self.graph.nodes):
             if len(self.of(node)) > 1:
                 moments.setdefault(self._segments[node.name], []).append(moment)
-        found = list(moments.values())
-        chosen = found if len(found) <= _STRETCHES else [found[0], found[1], found[-2], found[-1]]
-        return [range(memory.backward(of[-1]), memory.backward(of[0]) + 1) for of in chosen]
+        ends = [(memory.backward(of[-1]), memory.backward(of[0])) for of in moments.values()]
+        return [range(a, b + 1) for a, b in dict.fromkeys((*ends[:2], *ends[-2:]))]
 
     def entered(self, node: Node, memory: MemoryAccount) -> int:
         """Return when an operator is recomputed at the earliest: as backward enters its segment.

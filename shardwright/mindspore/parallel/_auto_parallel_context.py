@@ -2,8 +2,11 @@
 
 from typing import Any
 
-from shardwright.mindspore import context
-from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
+from shardwright.mindspore.context import (
+    get_auto_parallel_context,
+    has_parallel_setting,
+    set_auto_parallel_context,
+)
 from shardwright.parallel import FUSION_MEGABYTES
 
 _THRESHOLDS = {
@@ -19,7 +22,7 @@ class _Settings:
     def __getattr__(self, name: str) -> Any:
         verb, _, setting = name.partition("_")
         if verb == "get" and setting.endswith("_is_set"):
-            return lambda: context.has_parallel_setting(setting.removesuffix("_is_set"))
+            return lambda: has_parallel_setting(setting.removesuffix("_is_set"))
         if setting == "all_reduce_fusion_split_indices":
             entry = get_auto_parallel_context("comm_fusion").get("allreduce", {})
             return lambda: entry["config"] if entry.get("mode") == "index" else []

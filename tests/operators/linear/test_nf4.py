@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from shardwright.ir.errors import IRError
+from shardwright.operators.dynamic_tree import SHARING
 from shardwright.operators.linear.nf4 import (
     BLOCK,
-    NESTED,
     VALUES,
     Quantized,
     quantized,
@@ -33,7 +33,7 @@ def in_turn(own: Quantized, outputs: int, inputs: int, eight: np.ndarray) -> np.
     for i in range(len(found)):
         code = flat[i // 2] >> 4 if i % 2 == 0 else flat[i // 2] & 15
         block = i // BLOCK
-        scale = eight[own.scales.reshape(-1)[block]] * nested[block // NESTED] + offset
+        scale = eight[own.scales.reshape(-1)[block]] * nested[block // SHARING] + offset
         found[i] = VALUES[code] * scale
     return found.reshape(outputs, inputs)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from shardwright import nn
+from shardwright.frontends.common.patterns.masks import MASKED
 from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import SHARE, check_type, of_type, wrong_value
 from shardwright.mindspore.errors import as_mindspore
@@ -25,7 +26,6 @@ from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply
 
 _REAL = ("float16", "float32")
-_MASKED = -10000.0  # what MindSpore adds to scores that a mask leaves out
 
 
 def check_sizes(**sizes: Any) -> None:
@@ -245,7 +245,7 @@ class MultiHeadAttention(Cell):
         scores = self.scores(query / root, key / root).astype(self.softmax_type)
         if attention_mask is not None:
             kept = apply("expand_dims", attention_mask.astype(self.softmax_type), axis=1)
-            scores = scores + (1.0 - kept) * _MASKED
+            scores = scores + (1.0 - kept) * MASKED
         weights = self.prob_dropout(self.softmax(scores).astype("float16"))
         joined = self.read(weights, value).transpose((0, 2, 1, 3))
         rows = joined.reshape((-1, query_tensor.shape[-1]))
