@@ -70,21 +70,36 @@ def sources() -> dict[str, str]:
     return found
 
 
+class Parsed(NamedTuple):
+    """What is asked of a module's syntax tree, which is made once and not kept."""
+
+    nodes: int
+    constants: int
+    imports: frozenset[str]
+
+
 @cache
+def parsed() -> Mapping[str, Parsed]:
+    """Return what the syntax tree of every module says."""
+    return {name: _parsed(name, ast.parse(text)) for name, text in sources().items()}
+
+
+def _parsed(name: str, tree: ast.Module) -> Parsed:
+    reached, known = set[str](), sources()
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = (f"{node.module}.{alias.name}" for alias in node.names)
+                reached.update(one for one in (node.module, *inner) if one in known)
+    nodes, constants = sum(1 for _ in ast.walk(tree)), sum(1 for _ in _constants(tree))
+    return Parsed(nodes, constants, frozenset(reached - {name}))
+
+
 def imports() -> Mapping[str, frozenset[str]]:
     """Return which modules each module imports when it is imported itself."""
-    known, found = sources(), {}
-    for name, text in known.items():
-        reached = set[str]()
-        for statement in ast.parse(text).body:
-            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                continue
-            for node in ast.walk(statement):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    inner = (f"{node.module}.{alias.name}" for alias in node.names)
-                    reached.update(one for one in (node.module, *inner) if one in known)
-        found[name] = frozenset(reached - {name})
-    return found
+    return {name: module.imports for name, module in parsed().items()}
 
 
 def longest_chain() -> tuple[str, ...]:
@@ -133,13 +148,13 @@ def _shared_places() -> int:
 
 def counts() -> Counts:
     """Count the product as it is."""
-    trees = [ast.parse(text) for text in sources().values()]
+    modules = parsed().values()
     lines = [text.count("\n") for text in sources().values()]
     return Counts(
         sum(lines),
-        sum(1 for tree in trees for _ in ast.walk(tree)),
+        sum(module.nodes for module in modules),
         len(lines),
-        sum(1 for tree in trees for _ in _constants(tree)),
+        sum(module.constants for module in modules),
         sum(1 for count in lines if count >= LONG),
         len(longest_chain()),
         len(mutual_folders()),

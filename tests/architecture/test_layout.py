@@ -1,6 +1,5 @@
 """The folders at the top, the package list, the mapping and the links say the same."""
 
-import ast
 import os
 import re
 import shutil
@@ -12,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from tests.architecture import counts
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -84,6 +85,7 @@ def test_the_layer_contract_names_every_layer():
     assert set(LAYERS) <= set(named)
 
 
+@pytest.mark.long
 def test_the_wheel_holds_every_package_and_data_file(tmp_path):
     if int(version("setuptools").split(".")[0]) < 77:
         pytest.skip("building a wheel needs setuptools 77 or later")
@@ -114,18 +116,16 @@ def test_the_wheel_holds_every_package_and_data_file(tmp_path):
 
 
 def imported_layers():
-    """Return the layers that each layer imports from, by every import in its files."""
+    """Return the layers that each layer imports from; imports stand at the top of modules."""
     found = {layer: set() for layer in (*LAYERS, "shardwright")}
-    for layer in found:
-        for file in (ROOT / layer).rglob("*.py"):
-            inside = file.relative_to(ROOT / layer).parts[0]
-            if layer == "shardwright" and (inside in LAYERS or inside == "__main__.py"):
-                continue  # a link to the layer, or what calls the command line
-            for node in ast.walk(ast.parse(file.read_text())):
-                module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-                if module.startswith("shardwright."):
-                    name = module.split(".")[1]
-                    found[layer].add(name if name in LAYERS else "shardwright")
+
+    def layer_of(module):
+        name = module.removeprefix("shardwright.").partition(".")[0]
+        return name if name in LAYERS else "shardwright"
+
+    for module, others in counts.imports().items():
+        if module != "shardwright.__main__":  # which calls the command line
+            found[layer_of(module)] |= {layer_of(other) for other in others - {"shardwright"}}
     return {layer: others - {layer} for layer, others in found.items()}
 
 
