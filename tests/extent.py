@@ -5,7 +5,9 @@ A test runs all of its cases where the environment says so.
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 ALL_CASES = "SHARDWRIGHT_ALL_CASES"  # of the environment; see benchmarks/all_cases.md
 ANY_PLAN = {"gap": 0.3}
@@ -18,6 +20,13 @@ Other = TypeVar("Other")
 def first(count: int, cases: Sequence[Case]) -> Sequence[Case]:
     """Return the first cases; all of them where the environment variable is 1."""
     return cases if os.environ.get(ALL_CASES) == "1" else cases[:count]
+
+
+def long_after(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Return cases, each a tuple of arguments or one value; all but the first few are `long`."""
+    several = [case if isinstance(case, tuple) else (case,) for case in cases]
+    rest = [pytest.param(*case, marks=pytest.mark.long) for case in several[count:]]
+    return [pytest.param(*case) for case in several[:count]] + rest
 
 
 def crossed(some: Iterable[Case], others: Iterable[Other]) -> list[tuple[Case, Other]]:

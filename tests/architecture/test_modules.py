@@ -129,6 +129,7 @@ def length(function):
     return function.end_lineno - function.lineno + 1 - docstring
 
 
+@pytest.mark.long
 def test_importing_a_layer_imports_only_layers_below():
     above = {layer: sum(layer in below for below in BELOW.values()) for layer in BELOW}
     order = sorted(BELOW, key=lambda layer: (len(BELOW[layer]), above[layer]))

@@ -105,6 +105,7 @@ def test_more_memory_is_never_worse(block: int) -> None:
         assert_monotone(graph, int(random.choice([2, 4, 8])), optimizer, gap=0.0, limits=8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", first(1, [7, 1, 13]))
 def test_more_memory_is_never_worse_with_recomputation(seed: int) -> None:
     graph = random_graph(seed, nodes=2 + seed % 5)
@@ -120,6 +121,7 @@ def test_more_memory_is_never_worse_for_the_zoo(model: str) -> None:
     assert_monotone(zoo.load(SMALL[model]).graph, 4, Optimizer("adam"), gap=1e-3, limits=4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", first(1, range(12)))
 def test_random_plans_neither_cost_less_than_bounds_nor_fit_where_nothing_does(seed: int) -> None:
     profile, random, sgd = profile_for(4), np.random.default_rng(seed), Optimizer()
@@ -211,6 +213,7 @@ def test_where_the_search_finds_nothing_a_plan_of_a_rule_is_taken_if_it_fits(
         compile_graph(graph, CPU, 4, CompileOptions(objective="serial", memory_limit=0.1 * limit))
 
 
+@pytest.mark.long
 def test_where_nothing_is_left_no_tighter_limit_is_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,7 +17,7 @@ from shardwright.proof import prove
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.verification.comparison import verify_plan
-from tests.extent import ANY_PLAN, first
+from tests.extent import ANY_PLAN, first, long_after
 from tests.zoo_sizes import SMALL
 
 GPT = "gpt:layers=4,hidden=16,heads=4,batch=8,sequence=6,vocabulary=50,dropout=0.1,dtype=float32"
@@ -159,16 +159,19 @@ def traced(*stages: int | None) -> Definition:
 
 @pytest.mark.parametrize(
     "options",
-    first(
-        4,
-        [
-            {"mode": "data_parallel", "micro_batches": 4},
-            {"search": "fully_sharded", "micro_batches": 2, "precision": "bfloat16"},
-            {"plan": "pipeline=2,micro_batch=2,zero=1"},
-            {"mode": "semi_auto_parallel"},
-            {"mode": "auto_parallel", "micro_batches": 2},
-            {"micro_batches": 4, "precision": "float16", "loss_scale": "dynamic"},
-        ],
+    long_after(
+        2,
+        first(
+            4,
+            [
+                {"mode": "data_parallel", "micro_batches": 4},
+                {"search": "fully_sharded", "micro_batches": 2, "precision": "bfloat16"},
+                {"plan": "pipeline=2,micro_batch=2,zero=1"},
+                {"mode": "semi_auto_parallel"},
+                {"mode": "auto_parallel", "micro_batches": 2},
+                {"micro_batches": 4, "precision": "float16", "loss_scale": "dynamic"},
+            ],
+        ),
     ),
     ids=str,
 )

@@ -45,6 +45,7 @@ def alone(graph: Graph) -> dict[str, np.ndarray]:
     return trained(compile_graph(graph, CPU, 1, CompileOptions(mode="stand_alone")).program)
 
 
+@pytest.mark.long
 def test_random_plans_compute_the_same() -> None:
     graph = network()
     whole, exchanges = alone(graph), 0

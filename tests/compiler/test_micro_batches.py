@@ -18,7 +18,7 @@ from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.verification.comparison import random_batches, verify_plan
 from shardwright.zoo import load
 from tests.equivalence import assert_equal, trained
-from tests.extent import ANY_PLAN, first
+from tests.extent import ANY_PLAN, first, long_after
 from tests.random_micro_batches import ADAM, CPU, random_step, random_steps
 from tests.zoo_sizes import SMALL
 
@@ -39,7 +39,7 @@ IN_PASSES = first(
 )
 
 
-@pytest.mark.parametrize(("model", "mode", "passes"), IN_PASSES)
+@pytest.mark.parametrize(("model", "mode", "passes"), long_after(3, IN_PASSES))
 def test_plans_of_models(model: str, mode: str, passes: int) -> None:
     devices = 1 if mode == "stand_alone" else 4
     optimizer = "adam" if passes == 2 else "sgd"
@@ -76,6 +76,7 @@ def test_other_options(options: dict[str, object]) -> None:
     assert verify_plan(found.plan, 1).equal
 
 
+@pytest.mark.long
 def test_random_plans_of_random_programs() -> None:
     count = 0
     for _, graph, step in random_steps(24, 2):
@@ -106,6 +107,7 @@ def test_random_plans_of_models(model: str, precision: str) -> None:
     assert chosen == {True}
 
 
+@pytest.mark.long
 def test_memory_falls_with_more_micro_batches_and_the_executor_agrees() -> None:
     peaks = []
     for passes in (1, 2, 4):

@@ -7,6 +7,7 @@ from shardwright.api import compile, verify
 from shardwright.ir.types import TensorType
 from shardwright.search.driver import SEARCHES
 from shardwright.tracing import InputSpec, trace
+from tests.extent import long_after
 
 
 class Normalized(nn.Cell):
@@ -29,7 +30,7 @@ def definition():
     return trace(Normalized(), inputs, loss_fn=nn.CrossEntropyLoss())
 
 
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", long_after(3, SEARCHES))
 def test_updates_of_the_model_are_kept_and_priced(definition, search):
     compilation = compile(definition, 4, search=search)
     updated = dict(compilation.plan.program.updates)

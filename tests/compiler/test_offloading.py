@@ -29,7 +29,7 @@ from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
 from shardwright.zoo.loading import load
 from tests.equivalence import assert_equal, random_inputs, trained
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, long_after
 from tests.random_graphs import random_graph
 
 HOST = Host(memory_bytes=2**32, to_host=2.0e9, from_host=3.0e9)
@@ -76,14 +76,17 @@ def test_a_cell_marks_its_operators_and_one_that_is_recomputed_what_it_returns()
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ANY_PLAN,
-        {"search": "data_parallel"},
-        {"precision": "bfloat16", **ANY_PLAN},
-        {"micro_batches": 2, **ANY_PLAN},
-        {"plan": "tensor=2,data=2"},
-        {"mode": "stand_alone"},
-    ],
+    long_after(
+        3,
+        [
+            ANY_PLAN,
+            {"search": "data_parallel"},
+            {"precision": "bfloat16", **ANY_PLAN},
+            {"micro_batches": 2, **ANY_PLAN},
+            {"plan": "tensor=2,data=2"},
+            {"mode": "stand_alone"},
+        ],
+    ),
 )
 def test_plans_of_marked_cells(options: dict) -> None:
     devices = 1 if options.get("mode") else 4

@@ -28,7 +28,7 @@ from shardwright.planner.whole.search import WholeSearch
 from shardwright.search.method import SearchResult
 from shardwright.search.space.builder import build_search_space
 from shardwright.solver.solution import OPTIMALITY_GAP
-from tests.extent import ANY_PLAN, first
+from tests.extent import ANY_PLAN, first, long_after
 from tests.random_graphs import random_graph
 from tests.random_micro_batches import MESH, random_step
 from tests.random_plans import profile_for, random_plan
@@ -49,7 +49,7 @@ def test_where_the_gap_is_met_no_further_weights_are_tried() -> None:
     assert "one search by weights" in found.how
 
 
-@pytest.mark.parametrize("seed", first(6, range(12)))
+@pytest.mark.parametrize("seed", long_after(3, first(6, range(12))))
 def test_the_objective_is_the_simulated_step_and_no_random_plan_is_below_the_bound(
     seed: int,
 ) -> None:
@@ -112,6 +112,7 @@ def test_the_plan_is_at_least_as_fast_as_the_one_of_the_least_serial_step(model:
     assert found.step_seconds == pytest.approx(program_seconds(found.program, POD))
 
 
+@pytest.mark.long
 def test_optimal_is_said_where_the_bound_is_met() -> None:
     statuses = set()
     graphs = [random_graph(seed, nodes=2 + seed % 4) for seed in range(12)]
@@ -175,7 +176,7 @@ def test_a_memory_limit_lowers_no_bound_whatever_time_is_left(
 
 
 @pytest.mark.parametrize("seed", first(1, range(6)))
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", long_after(1, [False, True]))
 def test_no_random_plan_that_fits_is_below_the_bound_where_memory_is_short(
     seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

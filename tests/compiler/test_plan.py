@@ -62,6 +62,7 @@ def test_given_data_is_kept(compilation, tmp_path):
     assert all(np.array_equal(found[name], given[name]) for name in given)
 
 
+@pytest.mark.long
 def test_strategies_are_read_back_as_pins(compilation, tmp_path):
     write_plan(tmp_path / "plan", compilation.plan)
     pins = read_strategies(tmp_path / "plan" / "strategies.json")

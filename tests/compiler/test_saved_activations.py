@@ -27,6 +27,7 @@ from shardwright.operators.views import buffer_roots
 from shardwright.planner.options import CompileOptions
 from shardwright.tensor import Tensor
 from shardwright.tracing import InputSpec, trace
+from tests.extent import long_after
 
 CPU = cluster("cpu")
 S, B, H, A = 64, 4, 64, 4
@@ -118,7 +119,7 @@ def test_tensor_parallelism(ranks: int) -> None:
     assert found == pytest.approx(8 + 24 / ranks, rel=0.02)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", long_after(1, [2, 4]))
 def test_sequence_parallelism(ranks: int) -> None:
     """What a norm makes is gathered for a product, saved split, and gathered again."""
     plan = f"tensor={ranks},sequence_parallel,recompute=selective"

@@ -288,6 +288,7 @@ def test_work_of_few_blocks_times_a_model_of_many(plan: str, name: str) -> None:
     assert found == pytest.approx(simulate(whole, timed).step_seconds, rel=1e-9)
 
 
+@pytest.mark.long
 def test_work_of_equal_stages_times_stages_of_other_numbers_of_blocks() -> None:
     timed = SELENE.run_by(profile())
     whole = program(f"{SMALL},layers=14,tied=false", "pipeline=4,micro_batch=1", 4, 8)

@@ -174,6 +174,7 @@ def test_the_paths_bound_stages_that_do_not_need_each_other() -> None:
     assert step == pytest.approx(NodeByNode(program).step(), rel=1e-9)
 
 
+@pytest.mark.long
 def test_the_step_is_that_of_all_nodes() -> None:
     exact = 0
     for seed, graph, step in random_steps(10, 4):

@@ -200,6 +200,7 @@ def test_plans_of_large_tensors_are_the_known_ones(
     assert [move.operator for move in plan] == operators
 
 
+@pytest.mark.long
 def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None:
     planner, tensor = RedistributionPlanner(CUBE, CPU), TensorType("float32", (6, 8))
     possible = [layout for layout in every_layout(CUBE, 2) if holds(layout, (6, 8), CUBE)]

@@ -5,7 +5,7 @@ import pytest
 
 from shardwright.cost_model.schedule import Scheduler, schedule
 from shardwright.cost_model.streams import COMPUTE, Placement, Task
-from tests.extent import first
+from tests.extent import first, long_after
 
 IN_LINE = ("compute", "blocking")
 KINDS = (
@@ -161,7 +161,7 @@ class Plain:
         return place if free else None
 
 
-@pytest.mark.parametrize("window", [0.5, 2.0, 5.0, math.inf])
+@pytest.mark.parametrize("window", long_after(2, [0.5, 2.0, 5.0, math.inf]))
 def test_schedules_follow_the_rules(window: float) -> None:
     for seed in first(60, range(150)):
         tasks = random_tasks(seed, computing=seed % 3 / 3)

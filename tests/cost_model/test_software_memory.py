@@ -18,6 +18,7 @@ from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph
 from shardwright.models import training_definition
 from tests.cost_model.test_efficiency import SMALL, figure, program
+from tests.extent import long_after
 
 DEVICE = cluster("a100-selene").device
 
@@ -49,6 +50,7 @@ def test_what_lasts_is_below_the_peak_and_terms_add_up(plan: str) -> None:
     assert len(lasting_bytes(graph, keeping(), DEVICE)) == max(1, len(plain.by_group))
 
 
+@pytest.mark.long
 def test_saved_bytes_grow_with_their_factor_and_with_what_is_gathered() -> None:
     graph = program(f"{SMALL},layers=2", PLANS[0], 4, 8)
     once = memory_as_run(graph, keeping(logits=figure(0)), DEVICE).peak_bytes
@@ -143,7 +145,7 @@ def test_gradients_of_a_table_with_two_readers_are_counted_whole() -> None:
     assert lasting - needed == 4 * sum(prod(graph.values[p.name].type.shape) for p in stored)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", long_after(1, [3, 0, 1, 2]))
 def test_no_more_is_kept_between_steps_than_at_the_peak(zero):
     text = (
         "llama:layers=2,hidden=1024,heads=8,kv_heads=4,inner=2816,sequence=256,vocabulary=8000,"

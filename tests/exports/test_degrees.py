@@ -208,6 +208,7 @@ def test_figures_of_a_model_that_is_compiled_again_are_those_of_the_plan(by_name
     assert figures(again.compilation.plan) == figures(by_name)
 
 
+@pytest.mark.long
 def test_a_word_that_a_system_lacks_is_changed_and_priced(by_name):
     found = nearest(by_name, torchtitan.words_for("bfloat16"))
     assert found.plan == replace(named(by_name), zero=found.plan.zero)

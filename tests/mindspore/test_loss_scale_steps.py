@@ -9,6 +9,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import Tensor, nn
 from shardwright.mindspore.dataset import NumpySlicesDataset
 from shardwright.mindspore.train import DynamicLossScaleManager, Model
+from tests.extent import long_after
 from tests.shardwright.scripts.launching import needs_mpi, run
 
 CODE = """
@@ -71,7 +72,7 @@ def told(tmp_path, ranks=1, mode="stand_alone", sense=DYNAMIC, bad=(1,)):
     return json.loads(run(code, ranks, tmp_path))
 
 
-@pytest.mark.parametrize("sense", SENSES)
+@pytest.mark.parametrize("sense", long_after(1, SENSES))
 def test_a_step_that_overflows_is_skipped_and_says_so(sense, tmp_path):
     check(told(tmp_path, sense=sense), (1,), SENSES[sense])
 

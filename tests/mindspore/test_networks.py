@@ -98,6 +98,7 @@ def test_a_wide_head_is_split_by_classes(
     assert strategies["reduce_sum"] == [sums] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pin", "product", "sums"),
     [

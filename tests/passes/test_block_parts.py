@@ -146,6 +146,7 @@ def test_a_part_frees_its_results(part, elements):
     assert activations("none") - activations(part) == elements * FLOAT32
 
 
+@pytest.mark.long
 def test_more_parts_take_less_memory():
     rules = ("none", "moe_act", "mla_up_proj+moe_act", "layernorm+mla_up_proj+mlp+moe", "full")
     taken = [activations(rule) for rule in rules]

@@ -7,6 +7,7 @@ from shardwright.cost_model.cluster import cluster
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 from shardwright.passes.clean_up import DelayStatistics
+from tests.extent import long_after
 
 MODEL = (
     "mixtral:layers=4,hidden=256,heads=4,kv_heads=2,inner=512,sequence=64,vocabulary=64,experts=4"
@@ -29,7 +30,7 @@ def statistics(nodes: tuple[Node, ...]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("micro_batch", [2, 4])
+@pytest.mark.parametrize("micro_batch", long_after(1, [2, 4]))
 def test_statistics_are_reduced_after_all_layers(micro_batch: int) -> None:
     program = compiled(micro_batch)
     loop = loop_of(program)

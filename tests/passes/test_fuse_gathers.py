@@ -12,7 +12,7 @@ from shardwright.ir.text import parse, to_text
 from shardwright.parallel import AutoParallel
 from shardwright.passes.fuse_gathers import FuseGathers
 from shardwright.train import Model
-from tests.extent import crossed, first
+from tests.extent import crossed, first, long_after
 from tests.shardwright.test_train import ALONE, DATA, Network
 
 MLP = "mlp:batch=16,inputs=32,hidden=64,classes=8,layers=4"
@@ -25,7 +25,9 @@ def count(program):
     return Counter(node.operator for node in program)
 
 
-@pytest.mark.parametrize(("passes", "rule"), first(len(RULES), crossed([1, 2], RULES)))
+@pytest.mark.parametrize(
+    ("passes", "rule"), long_after(2, first(len(RULES), crossed([1, 2], RULES)))
+)
 def test_gathers_are_fused_by_size(rule, passes):
     options = {**SPREAD, "mesh": "2x2x2", "optimizer_parallel": rule, "micro_batches": passes}
     alone = compile(MLP, 8, **options)

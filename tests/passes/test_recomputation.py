@@ -23,7 +23,7 @@ from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.zoo import load
 from tests.equivalence import assert_equal, trained
-from tests.extent import ANY_PLAN, crossed, first
+from tests.extent import ANY_PLAN, crossed, first, long_after
 from tests.random_graphs import random_graph
 from tests.random_plans import emitted, profile_for
 from tests.zoo_sizes import SMALL
@@ -66,7 +66,7 @@ def test_random_plans_of_random_programs() -> None:
     assert found > 50
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", long_after(3, MODELS))
 def test_models_with_random_marks_on_one_device(name: str) -> None:
     definition, random = load(SMALL[name]), np.random.default_rng(1)
     highs = {spec.name: spec.high for spec in definition.inputs if spec.high}

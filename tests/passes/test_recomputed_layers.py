@@ -77,6 +77,7 @@ def test_every_block_that_is_recomputed_frees_as_much():
     assert freed[0] > 0
 
 
+@pytest.mark.long
 def test_blocks_at_a_time_save_the_input_of_the_first():
     """A group that is computed again is held: 2 blocks more with their inputs, 2 inputs fewer."""
     block, residual = activations("none") - activations("full:block=1"), 8 * 16 * 32 * 4

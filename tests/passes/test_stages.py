@@ -15,7 +15,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.pipeline import parse_pipeline
 from shardwright.proof import UpdateRule, prove_program
 from shardwright.zoo import load
-from tests.extent import first
+from tests.extent import first, long_after
 from tests.random_graphs import random_graph
 from tests.random_stages import ADAM, random_stages
 from tests.zoo_sizes import SMALL
@@ -24,7 +24,7 @@ RULE = UpdateRule("adam", ADAM.settings)
 
 
 @pytest.mark.parametrize(("stages", "groups"), [(2, 2), (4, 2), (3, 3)])
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("passes", long_after(1, [2, 1]))
 def test_random_cuts_of_random_programs_are_proven(passes, stages, groups):
     count = 0
     for seed in first(6, range(12)):
@@ -57,6 +57,7 @@ def test_random_cuts_of_models_are_proven(model, stages, groups, passes):
     assert placed >= set(range(stages))
 
 
+@pytest.mark.long
 def test_a_tied_weight_crosses_once_before_the_loop_and_its_gradient_after_it():
     graph = load(SMALL["gpt"]).graph
     for seed in range(4):

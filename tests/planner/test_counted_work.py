@@ -15,7 +15,7 @@ from shardwright.planner import effort
 from shardwright.planner.choice import best_first
 from shardwright.planner.choice.questions import Answers
 from shardwright.planner.executors.elsewhere import Elsewhere
-from tests.extent import first
+from tests.extent import first, long_after
 
 GPT = "gpt:layers=2,hidden=32,heads=4,batch=8,sequence=8,vocabulary=64"
 WIDE = {"mesh": "search", "micro_batches": "search"}
@@ -83,7 +83,7 @@ def elsewhere(executor):
     return lambda _, count, run: Elsewhere(executor, lambda: {"one", "two"}, lambda: None, run)
 
 
-@pytest.mark.parametrize("run", ["meshes", "pipelines"])
+@pytest.mark.parametrize("run", long_after(1, ["meshes", "pipelines"]))
 def test_workers_that_get_bytes_find_the_same_plan(run, alone, tmp_path, monkeypatch):
     monkeypatch.setattr(effort, "DEFAULT_SECONDS", RUNS[run][-1])
     expected = alone(run)

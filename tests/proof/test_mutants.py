@@ -5,14 +5,14 @@ import proofs
 import pytest
 
 from shardwright.proof import prove_program
-from tests.extent import first
+from tests.extent import first, long_after
 
 # What is refused although two steps agree is rare; how much of it there is, `benchmarks/proofs.md`
 # tells. Here every wrong one must be refused, and of the programs themselves none.
 MODELS = proofs.SMALL[:4] + proofs.SMALL[8:9]
 
 
-@pytest.mark.parametrize("model", first(3, proofs.SMALL[2:] + proofs.SMALL[:2]))
+@pytest.mark.parametrize("model", long_after(1, first(3, proofs.SMALL[2:] + proofs.SMALL[:2])))
 def test_random_plans_are_proven(model: str) -> None:
     for _, definition, program, rule in proofs.random_plans(2, 3, (model,), (4, 6)):
         found = prove_program(definition.graph, program, rule)

@@ -16,7 +16,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.canonicalize import Canonicalize
 from shardwright.proof import prove
 from shardwright.tracing import Definition, InputSpec
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, long_after
 
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2,dtype=float32"
 HYBRID = Path(__file__).parents[1] / "tools" / "hybrid_model.py"
@@ -31,7 +31,7 @@ SEARCHES = (
 )
 
 
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", long_after(3, SEARCHES))
 def test_every_search_is_proven(search: str) -> None:
     proof = prove(compile(GPT, 4, mesh="2x2", search=search).plan)
     assert (proof.proven, proof.first_failure, proof.reason) == (True, None, None)
@@ -45,7 +45,7 @@ def test_every_mode_and_optimizer_is_proven(mode: str, optimizer: str) -> None:
     assert prove(plan).proven
 
 
-@pytest.mark.parametrize("options", [{"fusion": 64.0}, {"optimizer_parallel": True}])
+@pytest.mark.parametrize("options", long_after(1, [{"fusion": 64.0}, {"optimizer_parallel": True}]))
 def test_fused_and_split_updates_are_proven(options: dict[str, object]) -> None:
     plan = compile(GPT, 8, mode="data_parallel", **options).plan
     assert prove(plan).proven
@@ -54,11 +54,14 @@ def test_fused_and_split_updates_are_proven(options: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        "unet:batch=1,side=64,width=8,depth=1",
-        "resnet:layers=18,small=true,batch=8,side=32,width=8",
-        "mixtral:layers=1,hidden=16,heads=2,kv_heads=2,inner=16,batch=8,sequence=4,vocabulary=32",
-    ],
+    long_after(
+        1,
+        [
+            "unet:batch=1,side=64,width=8,depth=1",
+            "resnet:layers=18,small=true,batch=8,side=32,width=8",
+            "mixtral:layers=1,hidden=16,heads=2,kv_heads=2,inner=16,batch=8,sequence=4,vocabulary=32",
+        ],
+    ),
 )
 def test_halos_statistics_and_experts_are_proven(model: str) -> None:
     plan = compile(model, 4, cluster="cpu", **ANY_PLAN).plan
@@ -199,7 +202,7 @@ def test_a_wrong_canonicalization(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (proof.proven, proof.first_failure) == (False, "sub_0")
 
 
-@pytest.mark.parametrize("operator", ["cast", "reshape", "reduce_sum"])
+@pytest.mark.parametrize("operator", long_after(1, ["cast", "reshape", "reduce_sum"]))
 def test_what_changes_nothing_is_no_other_term(operator: str) -> None:
     """A conversion to the same type, a reshape to the same shape and a sum may be repeated."""
     plan = compile(GPT, 8, precision="bfloat16", mode="data_parallel").plan

@@ -14,7 +14,7 @@ from shardwright.operators.models.dropout import Dropout
 from shardwright.operators.rule import ShardView
 from shardwright.proof import prove
 from shardwright.proof.samples import run_samples
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, long_after
 
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
 
@@ -26,11 +26,14 @@ def plan() -> Plan:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        GPT,
-        "unet:batch=1,side=64,width=8,depth=1",
-        "mixtral:layers=1,hidden=16,heads=2,kv_heads=2,inner=16,batch=8,sequence=4,vocabulary=32",
-    ],
+    long_after(
+        1,
+        [
+            GPT,
+            "unet:batch=1,side=64,width=8,depth=1",
+            "mixtral:layers=1,hidden=16,heads=2,kv_heads=2,inner=16,batch=8,sequence=4,vocabulary=32",
+        ],
+    ),
 )
 def test_every_operator_of_a_plan_is_run(model: str) -> None:
     samples = run_samples(compile(model, 8, cluster="cpu", **ANY_PLAN).plan.program)

@@ -53,6 +53,7 @@ def test_no_transfer_can_be_left_out(program: Graph) -> None:
         assert proof(as_identity).proven is False, node
 
 
+@pytest.mark.long
 def test_no_transfer_goes_to_another_stage(program: Graph) -> None:
     for node in transfers(program):
         for stage in (0, 1, 2, 3, 5):

@@ -27,6 +27,7 @@ def values(
     return {name: assemble(program, name, found[name], tolerance=1e-9) for name in names}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", first(1, [*MODELS[1:], MODELS[0]]))
 def test_values_of_equal_terms_are_equal(model: str) -> None:
     for _, definition, program, rule in proofs.random_plans(2, 7, (model,), (4, 8)):

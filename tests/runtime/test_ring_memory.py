@@ -6,6 +6,7 @@ import shardwright
 from shardwright.cost_model.live_bytes import overlapped_memory
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.timeline import simulate
+from tests.extent import long_after
 
 GPT = "gpt:layers=2,hidden=16,heads=4,batch=4,sequence=64,vocabulary=8"
 WIDE = "llama:layers=2,hidden=16,heads=4,kv_heads=4,inner=4,batch=4,sequence=64,vocabulary=4"
@@ -14,13 +15,16 @@ LLAMA = "llama:layers=2,hidden=16,heads=4,kv_heads=2,inner=8,batch=4,sequence=64
 
 @pytest.mark.parametrize(
     ("model", "plan", "devices", "at"),
-    [
-        (WIDE, "context=2,ring", 2, "ring_attention_gradient"),
-        (GPT, "context=4,ring", 4, "ring_attention_gradient"),
-        (LLAMA, "context=4,ring", 4, "ring_attention_gradient"),
-        (LLAMA, "context=4", 4, "balanced_attention_gradient"),
-        (WIDE, "context=2,ring,pipeline=2,micro_batch=1", 4, "ring_attention_gradient"),
-    ],
+    long_after(
+        3,
+        [
+            (WIDE, "context=2,ring", 2, "ring_attention_gradient"),
+            (GPT, "context=4,ring", 4, "ring_attention_gradient"),
+            (LLAMA, "context=4,ring", 4, "ring_attention_gradient"),
+            (LLAMA, "context=4", 4, "balanced_attention_gradient"),
+            (WIDE, "context=2,ring,pipeline=2,micro_batch=1", 4, "ring_attention_gradient"),
+        ],
+    ),
 )
 def test_what_rings_hold_is_counted(model: str, plan: str, devices: int, at: str) -> None:
     compiled = shardwright.compile(model, devices, plan=plan, precision="float32")

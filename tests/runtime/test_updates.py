@@ -13,7 +13,7 @@ from shardwright.operators.info import operator_class, operator_info
 from shardwright.operators.models.optimizer import STATES
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.runtime.updates import overwrites, overwriting, replaced_operands
-from tests.extent import ANY_PLAN, crossed, first
+from tests.extent import ANY_PLAN, crossed, first, long_after
 
 KINDS = [kind for kind in STATES if kind != "gradient"]  # which updates nothing
 MODEL = "mlp:batch=8,inputs=16,hidden=64,classes=4,layers=3"
@@ -39,9 +39,12 @@ def trained(plan, in_place, fetch=()):
 
 @pytest.mark.parametrize(
     ("options", "optimizer"),
-    first(
-        len(KINDS),
-        crossed([{"search": "data_parallel"}, {"optimizer_parallel": True, **ANY_PLAN}], KINDS),
+    long_after(
+        6,
+        first(
+            len(KINDS),
+            crossed([{"search": "data_parallel"}, {"optimizer_parallel": True, **ANY_PLAN}], KINDS),
+        ),
     ),
 )
 def test_values_are_those_without(optimizer, options):

@@ -10,6 +10,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = (2, 3, 8, 9, 12)  # programs of few plans; more: benchmarks/overlap.py --attained
 
 
+@pytest.mark.long
 def test_no_bound_is_above_the_best_of_all_plans_on_random_rates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

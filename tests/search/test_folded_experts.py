@@ -147,6 +147,7 @@ def test_expert_ranks_are_the_nearest_behind_those_within_an_expert(text, device
     assert made.extent(axes.expert_storage) == on.expert_data
 
 
+@pytest.mark.long
 def test_states_of_experts_are_divided_over_their_own_data_ranks():
     plan = "tensor=4,data=2,expert_tensor=1,expert=2,sequence_parallel,zero=1"
     stored = sw.compile(SMALL["mixtral"], 8, plan=plan).plan.document.parameters

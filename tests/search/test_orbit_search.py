@@ -73,6 +73,7 @@ def test_on_a_fine_mesh_the_program_costs_what_the_search_said(
     assert program_seconds(compiled.program, POD) == pytest.approx(result.cost, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_finer_mesh_is_never_dearer() -> None:
     graph, seconds = multilayer_perceptron(), []
     for shape in ((4, 8), (4, 2, 4), (2, 2, 2, 4), (2, 2, 2, 2, 2)):

@@ -28,6 +28,7 @@ from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import FORBIDDEN
 from shardwright.zoo import load
 from tests.equivalence import assert_equal, trained
+from tests.extent import long_after
 from tests.random_graphs import random_graph
 from tests.random_plans import emitted
 from tests.zoo_sizes import SMALL
@@ -124,7 +125,7 @@ def test_answers_beside_all_plans(seed: int) -> None:
         assert cost == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt"])
+@pytest.mark.parametrize("name", long_after(1, ["mlp", "gpt"]))
 def test_marks_leave_every_strategy_to_be_computed_once(name: str) -> None:
     graph = Canonicalize().run(load(SMALL[name]).graph)
     for seed in range(6):
@@ -142,7 +143,7 @@ def test_marks_leave_every_strategy_to_be_computed_once(name: str) -> None:
         emitted(marks, decisions, PROFILE, SGD)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", long_after(1, range(3)))
 def test_regathered_tensors_are_priced_held_and_computed_as_the_search_says(seed: int) -> None:
     """Results that are saved as they are made: random plans with every one that there may be."""
     definition, random = load(SMALL["mlp"]), np.random.default_rng(seed)

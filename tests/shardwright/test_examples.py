@@ -82,6 +82,7 @@ def test_the_quickstart_compiles_trains_and_verifies_both_models(monkeypatch, tm
     assert (tmp_path / "plans" / "gpt" / "rank_00007.ir").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_operators")
 def test_an_operator_of_ones_own_is_checked_compiled_and_verified(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from shardwright.operators.info import SplitCounts
 from shardwright.proof import prove_program
 from shardwright.proof.step import UpdateRule
 from shardwright.zoo.loading import load
-from tests.extent import ANY_PLAN, first
+from tests.extent import ANY_PLAN, first, long_after
 
 MODELS = {
     "gpt": (
@@ -68,7 +68,7 @@ def test_keys_on_a_ring(model: str, ranks: int, length: int) -> None:
     check(plan)
 
 
-@pytest.mark.parametrize(("model", "ranks", "length"), first(2, SPLITS))
+@pytest.mark.parametrize(("model", "ranks", "length"), long_after(1, first(2, SPLITS)))
 def test_keys_gathered(model: str, ranks: int, length: int) -> None:
     plan = split(MODELS[model].format(length), ranks, 1)
     assert not rings(plan.program)
@@ -99,6 +99,7 @@ def test_rings_with_recomputation_and_micro_batches(model: str, options: dict[st
     check(split(MODELS[model].format(7), 3, 3, gap=0.1, **options))
 
 
+@pytest.mark.long
 def test_a_ring_in_low_precision() -> None:
     plan = split(MODELS["llama"].format(7), 2, 2, precision="bfloat16")
     (node, *_) = rings(plan.program)
@@ -107,6 +108,7 @@ def test_a_ring_in_low_precision() -> None:
     assert found.equal, found.first_difference
 
 
+@pytest.mark.long
 def test_the_search_finds_a_ring_for_one_long_sequence() -> None:
     model = (
         "llama:layers=1,hidden=512,heads=4,kv_heads=1,inner=512,batch=1,sequence=131072,"
@@ -151,6 +153,7 @@ def test_context_ranks_by_name(
     check(built.plan)
 
 
+@pytest.mark.long
 def test_gathered_causal_attention_is_balanced_by_name_and_where_it_pays() -> None:
     def balanced(plan: Plan) -> int:
         return sum(n.operator.startswith("balanced_attention") for n in plan.program.nodes)

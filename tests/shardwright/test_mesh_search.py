@@ -9,6 +9,7 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, OptionError, Str
 from tests.extent import ANY_PLAN, first
 
 
+@pytest.mark.long
 def test_the_cheapest_shape_is_taken():
     model = "mlp:batch=64,hidden=256"
     found = shardwright.compile(model, 64, mesh="search", time_limit=600.0)
@@ -26,6 +27,7 @@ def test_shapes_on_which_a_pin_cannot_be_are_left_out():
     assert set(found.objectives) == {"64x2x4"}
 
 
+@pytest.mark.long
 def test_where_no_shape_will_do_the_reason_is_given():
     with pytest.raises(InfeasibleError, match=r"no plan fits .* every plan takes at least"):
         shardwright.compile("mlp:batch=8", 8, mesh="search", memory_limit=10.0, **ANY_PLAN)

@@ -49,6 +49,7 @@ def losses(model: str, data: Path, devices: int, mode: str, steps: int, rate: fl
     return [record.loss for record in run(plan, steps, data=data)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", first(1, ["auto_parallel", "data_parallel"]))
 def test_lenet_learns_digits_in_the_files_of_mnist(mnist: Path, mode: str) -> None:
     model = "lenet5:batch=32,dtype=float64"

@@ -208,6 +208,7 @@ def test_a_model_that_keeps_all_in_bfloat16_is_not_trained_in_float32(capsys):
     assert told in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.long
 def test_a_training_is_told_with_failures(capsys):
     given = ["estimate", GPT, "--plan", "data=8,zero=1", "--tokens", "1e12"]
     asked = [*given, "--price-per-hour", "2", "--failures", "mtbf=8000,checkpoint=72,restart=600"]
@@ -260,6 +261,7 @@ def test_wrong_questions_about_a_training(command, given, said, capsys):
     assert capsys.readouterr().err == f"shardwright: {said}\n"
 
 
+@pytest.mark.long
 def test_a_deep_model_stays_a_screen(capsys):
     deep = GPT.replace("layers=3", "layers=12")
     arguments = ["--devices", "4", "--search", "fully_sharded", "--full"]
@@ -268,6 +270,7 @@ def test_a_deep_model_stays_a_screen(capsys):
     assert abs(len(text.splitlines()) - len(shallow.splitlines())) <= 2  # lines that go on below
 
 
+@pytest.mark.long
 def test_small_operators_are_counted_and_shown_when_asked_for(capsys):
     arguments = ["compile", "gpt:layers=3", "--devices", "2"]
     text = printed(capsys, *arguments, "--verbose")
@@ -351,6 +354,7 @@ def test_a_classifier_learns_the_digits(capsys, here):
     assert last == f"epoch: 2 step: 2, loss is {found['losses'][-1]}"
 
 
+@pytest.mark.long
 def test_a_language_model_learns_a_text(capsys, here):
     options = ["--optimizer", "adam", "--learning-rate", "0.01", "--out", "plan"]
     document(capsys, "compile", GPT, "--devices", "2", *options)
@@ -362,6 +366,7 @@ def test_a_language_model_learns_a_text(capsys, here):
     assert losses[-1] < 0.75 * losses[0]
 
 
+@pytest.mark.long
 def test_every_plan_trains_alike(capsys, here):
     losses = []
     for search in ("data_parallel", "tensor_parallel", "fully_sharded"):
@@ -457,6 +462,7 @@ def test_dump_of_a_plan_and_of_ranks(capsys):
     assert printed(capsys, "dump", "mlp", "--rank", "21", *arguments[:4]) == text
 
 
+@pytest.mark.long
 def test_every_search_side_by_side(capsys):
     models = ["mlp:batch=64,hidden=16", "two_matmul"]
     found = document(capsys, "bench", "strategies", *models, "--devices", "4")

@@ -11,7 +11,7 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
 from shardwright.runtime import LocalCommunicator
 from shardwright.verification.comparison import verify_plan
-from tests.extent import crossed, first
+from tests.extent import crossed, first, long_after
 
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32,dropout=0.2"
 MLP = "mlp:batch=16,inputs=16,hidden=8,classes=4"
@@ -52,7 +52,7 @@ def without(graph, missing):
     )
 
 
-@pytest.mark.parametrize(("model", "search"), CASES)
+@pytest.mark.parametrize(("model", "search"), long_after(1, CASES))
 def test_whole_plans_are_right(plans, model, search):
     result = verify(plans(model, search))
     assert (result.equal, result.first_difference, result.reason) == (True, None, None)

@@ -14,6 +14,7 @@ def test_no_traceback_and_no_hang(endings):
     assert [ending for ending in endings if ending.problem] == []
 
 
+@pytest.mark.long
 def test_the_damage_is_seen(endings):
     codes = {ending.code for ending in endings}
     assert {0, 2} <= codes

@@ -10,6 +10,7 @@ from shardwright.ir.units import seconds_text
 from shardwright.models import load_model
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.main import main
+from tests.extent import long_after
 
 POD = cluster("h100-pod:figures=datasheet")
 GPT = "gpt:layers=1,hidden=64,heads=4,batch=8,sequence=16,vocabulary=128,dtype=float32"
@@ -56,6 +57,7 @@ def test_compile_builds_the_same_plan(capsys, tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.long
 def test_a_step_is_timed_as_a_software_runs_it(capsys):
     ideal = document(capsys, SMALL, "--plan", PLAN)
     timed = document(capsys, SMALL, "--plan", PLAN, "--software", "megatron")
@@ -83,6 +85,7 @@ def test_an_unknown_software_is_refused(capsys):
     )
 
 
+@pytest.mark.long
 def test_a_sequence_is_that_of_the_model_by_its_name(capsys):
     asked = document(capsys, SMALL.replace("sequence=8,", ""), "--plan", PLAN, "--sequence", "8")
     assert asked["model"] == SMALL.replace("sequence=8,", "") + ",sequence=8"
@@ -96,6 +99,7 @@ def test_data_takes_the_devices_that_are_left(capsys):
     assert found["named_plan"] == "tensor=2,data=4"
 
 
+@pytest.mark.long
 def test_a_plan_that_does_not_fit_is_printed_all_the_same(capsys):
     found = document(capsys, SMALL, "--plan", PLAN, "--memory", "1e-6", code=3)
     assert found["fits"] is False
@@ -107,6 +111,7 @@ def test_a_plan_that_does_not_fit_is_printed_all_the_same(capsys):
     assert captured.err.endswith(f"; {NamedPlan.parse(PLAN).hint}\n")
 
 
+@pytest.mark.long
 def test_gathers_that_run_ahead_do_not_decide_what_fits(capsys):
     # Every parameter is gathered twice: with no limit, gathers of all layers would run ahead.
     plan = "data=8,zero=3,recompute=full"
@@ -133,15 +138,22 @@ def test_a_person_reads_what_the_figures_are(capsys):
 
 @pytest.mark.parametrize(
     ("model", "arguments", "line"),
-    [
-        (
-            f"gpt2:{SIZES}",
-            (),
-            "precision bfloat16 with parameters and optimizer states in float32, ",
-        ),
-        (f"gpt2:{SIZES}", ("--precision", "float32"), "precision float32; optimizer adam"),
-        (SMALL, ("--precision", "bfloat16"), "precision bfloat16 with parameters and optimizer "),
-    ],
+    long_after(
+        1,
+        [
+            (
+                f"gpt2:{SIZES}",
+                (),
+                "precision bfloat16 with parameters and optimizer states in float32, ",
+            ),
+            (f"gpt2:{SIZES}", ("--precision", "float32"), "precision float32; optimizer adam"),
+            (
+                SMALL,
+                ("--precision", "bfloat16"),
+                "precision bfloat16 with parameters and optimizer ",
+            ),
+        ],
+    ),
 )
 def test_the_report_says_the_precision(capsys, model, arguments, line):
     assert main(["estimate", model, "--plan", PLAN, "--verbose", *arguments]) == 0
@@ -219,6 +231,7 @@ def test_the_best_named_plan_is_the_fastest_of_all_that_fit(capsys):
     )  # each with full recomputation, too
 
 
+@pytest.mark.long
 def test_named_plans_stand_beside_the_searches(capsys):
     arguments = [GPT, "--devices", "2", "--plan", "tensor=2", "--plan", "zero=3"]
     assert main(["bench", "strategies", *arguments, "--json"]) == 0

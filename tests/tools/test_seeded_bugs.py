@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from seeded_bugs_table import BUGS
 
 from tests.extent import first
@@ -28,6 +29,7 @@ BY_NUMBERS_ALONE = {
 }
 
 
+@pytest.mark.long
 def test_seeded_bugs_are_found():
     bugs = first(len(BUGS) // 3, [name for turn in range(3) for name in [*BUGS][turn::3]])
     command = [sys.executable, str(ROOT / "benchmarks" / "seeded_bugs.py"), "--quick"]

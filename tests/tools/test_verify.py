@@ -12,7 +12,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.tools.main import main
 from shardwright.tracing import Definition, InputSpec
-from tests.extent import ANY_PLAN, crossed, first
+from tests.extent import ANY_PLAN, crossed, first, long_after
 
 HYBRID = Path(__file__).with_name("hybrid_model.py")
 GPT = "gpt:layers=1,hidden=16,heads=2,batch=8,sequence=4,vocabulary=32"
@@ -51,10 +51,13 @@ def test_a_parameter_may_be_an_output() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "optimizer"),
-    first(
-        3,
-        crossed(
-            ("stand_alone", "data_parallel", "semi_auto_parallel"), ("sgd", "momentum", "adam")
+    long_after(
+        1,
+        first(
+            3,
+            crossed(
+                ("stand_alone", "data_parallel", "semi_auto_parallel"), ("sgd", "momentum", "adam")
+            ),
         ),
     ),
 )
@@ -79,6 +82,7 @@ def test_every_mode_and_optimizer(mode, optimizer, tmp_path, capsys):
     assert found["tensors"] == 1 + parameters * (2 + states) + (optimizer == "adam")
 
 
+@pytest.mark.long
 def test_a_plan_that_exchanges_halos_computes_the_same():
     """One image on eight ranks: the search splits its space."""
     plan = compile("unet:batch=1,side=64,width=8,depth=1", 8, cluster="cpu", **ANY_PLAN).plan

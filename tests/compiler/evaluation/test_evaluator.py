@@ -19,7 +19,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
-from tests.extent import first
+from tests.extent import first, long_after
 
 POD = cluster("h100-pod:figures=datasheet")
 SMALL = "hidden=64,heads=4,sequence=32,vocabulary=100,batch=16"
@@ -85,7 +85,7 @@ def test_blocks_at_both_ends_may_stay_in_bfloat16(plan: str) -> None:
     assert ends.seconds != whole.seconds
 
 
-@pytest.mark.parametrize("layers", [7, 8])
+@pytest.mark.parametrize("layers", long_after(1, [7, 8]))
 @pytest.mark.parametrize("plan", ["tensor=2,data=4", "tensor=4,data=2,micro_batch=4"])
 def test_weights_may_be_split_by_columns_and_rows_in_turns(layers: int, plan: str) -> None:
     model = f"mlp:layers={layers},batch=32,inputs=64,hidden=128,classes=8"
@@ -96,6 +96,7 @@ def test_weights_may_be_split_by_columns_and_rows_in_turns(layers: int, plan: st
     assert traffic(found.program) == traffic(built.plan.program)
 
 
+@pytest.mark.long
 def test_plan_that_does_not_fit_takes_what_it_takes_without_a_limit() -> None:
     plan = "data=8,zero=1,micro_batch=1"
     found = evaluated(LLAMA, plan, memory_limit=1e4)

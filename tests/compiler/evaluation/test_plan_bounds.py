@@ -13,11 +13,12 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from tests.compiler.fit.models import CLUSTER
+from tests.extent import long_after
 
 DENSE = "llama:layers=4,hidden=64,heads=4,kv_heads=4,inner=128,sequence=32,vocabulary=128"
 
 
-@pytest.mark.parametrize("compute", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("compute", long_after(1, [0.5, 1.0, 2.0]))
 def test_a_host_is_as_much_faster_as_all_figures(compute):
     """The factor of operators is that of the step where links have the same: also of the host."""
     graph = training_definition(DENSE, 16, 1)[0].graph

@@ -36,7 +36,7 @@ from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import timeline_of
 from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced
-from tests.extent import first
+from tests.extent import first, long_after
 
 
 def test_weights_of_4_bits_are_counted_as_they_are_stored() -> None:
@@ -175,7 +175,7 @@ UNEVEN = (
 )
 
 
-@pytest.mark.parametrize("named", ["ideal", "megatron-core"])
+@pytest.mark.parametrize("named", long_after(1, ["ideal", "megatron-core"]))
 def test_errors_in_the_bounds_of_stages_in_a_v_are_caught(named, monkeypatch):
     """Gradients of weights that are not put off, and one more micro-batch in flight."""
     own, plan = uneven(named), NamedPlan.parse(UNEVEN[-1])
@@ -309,6 +309,7 @@ def test_the_fastest_plan_is_that_of_all_evaluations():
     )
 
 
+@pytest.mark.long
 def test_what_has_a_rough_bound_alone_is_no_plan(monkeypatch):
     own = model(narrow=True)
     plans = family(own, 4, micro_batches=(1, 2), tensors=(1,))
@@ -366,6 +367,7 @@ def test_more_memory_needs_no_more_devices(limits):
     assert counts[-1] < counts[0]
 
 
+@pytest.mark.long
 def test_the_fewest_devices_are_fewest():
     whole = model(2 * GIB, narrow=True)
     found = fewest_devices(whole)
@@ -467,6 +469,7 @@ def test_no_change_of_an_improved_plan_is_faster():
     assert min(x.seconds for x in others if x.fits) >= best.seconds
 
 
+@pytest.mark.long
 def test_light_parts_of_a_mixture_are_tried_where_memory_is_short():
     whole = training_definition(MIXTURE, 64, 1)[0]
     light, plan = "layernorm+moe_act", NamedPlan.parse("data=16,expert=4,micro_batch=4,zero=1")

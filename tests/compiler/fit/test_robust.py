@@ -60,6 +60,7 @@ def test_fitted_rates_err_in_both_directions_and_stated_errors_hold():
     assert found[2:] == [Error("pod", 0.5, 1.5), Error("overlap", 0.0, 0.25)]
 
 
+@pytest.mark.long
 def test_without_errors_the_fastest_plan_is_robust(own, plans):
     none = [Error(name, 1.0, 1.0) for name in ("compute", "node", "pod")]
     best = fastest(own, plans)
@@ -81,6 +82,7 @@ def test_the_robust_plan_regrets_no_more_than_the_fastest(own, plans):
     assert all(one.fits for one in found.candidates)
 
 
+@pytest.mark.long
 def test_a_flip_is_where_another_plan_is_faster(own, plans):
     wide = [Error("compute", 1.0, 1.0), *(Error(name, 1.0, 30.0) for name in ("node", "pod"))]
     found = robust(own, plans, [*wide, Error("overlap", 0.0, 0.0)])

@@ -44,6 +44,7 @@ def test_a_price_is_that_of_the_cheapest_plan_with_the_strategy(case):
     assert differences <= prices / 10
 
 
+@pytest.mark.long
 def test_where_nothing_is_decided_the_reason_is_told():
     found = sw.compile("mlp:batch=16", 1, cluster="cpu", mode="stand_alone")
     others = page.alternatives(found.compiled, found.plan.document, found.cluster, ["matmul_0"])

@@ -23,7 +23,7 @@ from shardwright.cost_model.roofline import node_seconds
 from shardwright.cost_model.streams import placements
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, long_after
 
 GPT = "gpt:layers=3,hidden=16,heads=2,batch=16,sequence=8,vocabulary=64,dtype=float32"
 CASES = {
@@ -62,7 +62,7 @@ def two_kinds(folder):
     return str(path)
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=long_after(5, CASES))
 def compilation(request, tmp_path_factory):
     options = dict(CASES[request.param])
     devices = options.pop("devices", 1 if options.get("mode") == "stand_alone" else 4)

@@ -9,7 +9,7 @@ from shardwright.compiler.plans.parallelism import Parallelism
 from shardwright.exports.degrees.nearest import in_full
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.headline import divided, near_text
-from tests.extent import first
+from tests.extent import first, long_after
 
 GPT = "gpt:layers=4,hidden=32,heads=4,batch=16,sequence=16,vocabulary=64"
 WORDS = {
@@ -52,7 +52,7 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("text", first(5, [*WORDS]))
+@pytest.mark.parametrize("text", long_after(2, first(5, [*WORDS])))
 def test_a_named_plan_is_told_by_its_own_degrees(text):
     plan = sw.compile(GPT, 8, plan=text, objective="serial").plan
     found = Parallelism.of(plan)
@@ -71,6 +71,7 @@ def test_a_table_that_is_gathered_once_hides_no_sharding():
         assert "FSDP over 4" in divided(Parallelism.of(one), 8)
 
 
+@pytest.mark.long
 def test_experts_are_told_apart_from_the_ranks_that_share_the_batch():
     model = "mixtral:layers=1,hidden=16,heads=4,kv_heads=2,inner=24,batch=8,sequence=8"
     plan = sw.compile(f"{model},vocabulary=50", 4, plan="data=4,expert=2", objective="serial").plan

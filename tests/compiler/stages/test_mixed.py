@@ -75,6 +75,7 @@ def test_two_equal_parts_are_as_one_cluster(options: dict[str, Any]) -> None:
     assert two.plan.program == one.plan.program
 
 
+@pytest.mark.long
 def test_a_slower_stage_has_fewer_layers() -> None:
     parts = mixed(FAST, slower(FAST, 2))
     found = compile(MODEL, 2, cluster=parts, stages=2, micro_batches=2, gap=0.01)

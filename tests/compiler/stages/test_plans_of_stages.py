@@ -74,6 +74,7 @@ def test_a_draft_fits_where_memory_is_short_and_costs_no_less(
     assert free.result.lower_bound == 0.0
 
 
+@pytest.mark.long
 def test_a_draft_computes_what_the_model_computes() -> None:
     search, highs = pipeline(chunks=2), {"tokens": 512, "labels": 512}
     alone = replace(search.options, mode="stand_alone", micro_batches=1, stages=1, chunks=1)
@@ -82,6 +83,7 @@ def test_a_draft_computes_what_the_model_computes() -> None:
     assert_equal(trained(within.program, 1, highs), trained(whole, 1, highs))
 
 
+@pytest.mark.long
 def test_where_nothing_fits_there_is_no_draft() -> None:
     with pytest.raises(NotFoundError, match="no plan of blocks was found that fits"):
         pipeline(1e4, mesh=PAIR).draft()
@@ -92,6 +94,7 @@ def test_a_draft_is_not_emitted_where_none_is_expected_to_be_faster() -> None:
         pipeline(mesh=PAIR).draft(below=1e-6)
 
 
+@pytest.mark.long
 def test_what_one_more_micro_batch_in_flight_takes_is_that_of_its_problem() -> None:
     search = pipeline()
     site = Site.of(search.source, POD, MESH, search.options, Budget())
@@ -114,6 +117,7 @@ def test_the_stages_of_a_group_share_its_memory() -> None:
     assert pipeline(1e9).builder.memory_limits(cut, search.problems) == [1e9, 1e9]
 
 
+@pytest.mark.long
 def test_a_plan_takes_as_much_memory_as_its_problem_says_however_many_are_in_flight():
     search, alone = pipeline(), pipeline()
     for begin, end in ((0, 3), (3, 6)):

@@ -39,6 +39,7 @@ def test_more_memory_does_not_take_a_faster_pipeline_away(objective: str) -> Non
     assert least < math.inf
 
 
+@pytest.mark.long
 def test_tighter_limits_are_for_small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them, 588 bytes gave a slower pipeline than 520 bytes."""
     monkeypatch.setattr("shardwright.compiler.stages.tighter_limits.SMALL", 1)

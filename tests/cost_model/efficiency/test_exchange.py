@@ -93,6 +93,7 @@ def test_a_token_crosses_the_network_once_for_each_node_and_the_slowest_level_de
     assert found[1] < plain[1] / 1.5
 
 
+@pytest.mark.long
 def test_software_that_sends_a_token_once_is_faster_and_its_work_says_the_same():
     graph = program(MIXTRAL, "data=8,expert=4,micro_batch=1", 8, 16)
     described, plain = cluster("h100-3200g"), software("automodel")

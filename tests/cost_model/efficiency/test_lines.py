@@ -190,6 +190,7 @@ def in_environment(name, program):
     return subprocess.run(given, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_the_environment_names_the_cluster_for_all():
     found = in_environment("tpu-v5e:4x4", ["-c", ENVIRONMENT])
     assert found.returncode == 0

@@ -93,6 +93,7 @@ def test_no_preset_is_above_the_fastest_step_in_its_low_precision(name):
         assert max(share(model, cluster(name), recipe) for model in MODELS) <= own, recipe
 
 
+@pytest.mark.long
 def test_with_rates_that_are_a_tenth_higher_presets_are_above():
     """All but those of which a published step, or one of their relative, is a tenth faster."""
     above = {

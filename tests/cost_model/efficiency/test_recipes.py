@@ -27,7 +27,7 @@ from shardwright.passes.apply_precision import ApplyPrecision, QuantizeProducts
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.verification.comparison import verify_plan
-from tests.extent import ANY_PLAN
+from tests.extent import ANY_PLAN, long_after
 
 M, K, N = 8192, 4096, 2048
 SMALL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,inner=128,batch=8,sequence=16,vocabulary=64"
@@ -223,7 +223,7 @@ def test_a_model_without_such_products_and_other_names_are_refused() -> None:
         compile_plan(SMALL, devices=2, precision="fp6")
 
 
-@pytest.mark.parametrize("policy", ["fp8-current", "fp8-current+first-last-bf16"])
+@pytest.mark.parametrize("policy", long_after(1, ["fp8-current", "fp8-current+first-last-bf16"]))
 def test_a_plan_by_a_recipe_is_the_model_and_as_far_from_float64_as_one_device(
     policy: str,
 ) -> None:

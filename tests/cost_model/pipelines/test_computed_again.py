@@ -4,6 +4,7 @@ import pytest
 
 from shardwright import compile
 from shardwright.cost_model.memory import peak_memory
+from tests.extent import long_after
 
 MODEL = (
     "llama:layers=8,hidden=64,heads=4,kv_heads=4,inner=128,batch=4,sequence=256,vocabulary=64,"
@@ -13,11 +14,14 @@ MODEL = (
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        "pipeline=2,data=1,recompute=full",
-        "tensor=2,pipeline=2,data=1,sequence_parallel",  # gathers again
-        "tensor=2,pipeline=2,data=1,sequence_parallel,recompute=full",
-    ],
+    long_after(
+        1,
+        [
+            "pipeline=2,data=1,recompute=full",
+            "tensor=2,pipeline=2,data=1,sequence_parallel",  # gathers again
+            "tensor=2,pipeline=2,data=1,sequence_parallel,recompute=full",
+        ],
+    ),
 )
 def test_the_overlapped_step_takes_about_the_memory_of_the_program(plan: str) -> None:
     compilation = compile(MODEL, 4 if "tensor" in plan else 2, plan=plan)

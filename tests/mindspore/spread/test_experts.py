@@ -115,6 +115,7 @@ class Trained(nn.Cell):
         return (output**2).mean() + loss
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spread", "slices"),
     [((4, 2, 2), (2, 8, 8)), ((2, 2, 2), (2, 8, 8)), ((2, 2, 1), (4, 8, 8))],

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.ir.errors import IRError
@@ -74,7 +74,6 @@ def arrays_of(info: OperatorInfo) -> list[Array]:
     return [np.asarray(random.standard_normal(kind.shape)) for kind in info.operand_types]
 
 
-@settings(max_examples=60, deadline=None)
 @given(geometries, spaces, st.sampled_from([1, 2]), st.sampled_from(SPLITS))
 def test_convolutions(
     geometry: dict[str, Any], space: tuple[int, int], groups: int, split: dict[str, tuple[str, ...]]
@@ -92,7 +91,6 @@ def test_convolutions(
     check(back, arrays_of(back), split)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     geometries,
     spaces,
@@ -115,7 +113,6 @@ def test_poolings(
     check(info, arrays_of(info), split)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(3, 12),
     st.integers(1, 4),

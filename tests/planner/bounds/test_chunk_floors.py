@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -15,6 +16,7 @@ DEVICES = 4  # of a group
 NUMBERS = [(2, 2, 2), (2, 3, 4), (2, 8, 2), (3, 2, 3), (3, 4, 6), (4, 2, 8), (4, 3, 4)]
 
 
+@cache
 def drawn(seed: int) -> tuple[Halves, Configuration, float, float]:
     """Return the halves of random stages, a configuration, all seconds of a pass, and the step."""
     draw = random.Random(seed)

@@ -192,6 +192,7 @@ def test_one_stage_of_a_model_is_no_faster_than_its_launches(
         assert least <= found.compiled.cost
 
 
+@pytest.mark.long
 def test_statistics_of_the_batch_have_a_floor_where_one_micro_batch_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

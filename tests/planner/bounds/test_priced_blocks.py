@@ -116,6 +116,7 @@ def test_random_programs() -> None:
     assert count > 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), first(1, [(MODELS[1], 4), (MODELS[0], 1)]))
 def test_layers(model: str, passes: int) -> None:
     draw = np.random.default_rng(passes)

@@ -13,6 +13,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.planner.choice.counts import Choice, Counts
 from shardwright.planner.fronts.front import BlockPlan
 from shardwright.solver.linear_program import least_mixture
+from tests.extent import long_after
 
 NOTHING = Decisions(Mesh(()), {}, {})
 AHEAD = 1.5
@@ -71,7 +72,7 @@ def taken_of(choice: Choice) -> list[list[tuple[BlockPlan, int]]]:
     return [[(run.plan, run.count) for run in runs] for runs in choice.runs]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", long_after(20, range(60)))
 def test_a_choice_fits_and_no_counts_are_much_better(seed: int) -> None:
     counts = drawn(seed)
     choice, least = counts.best(AHEAD), least_of_all(counts, 4)

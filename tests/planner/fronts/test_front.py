@@ -45,6 +45,7 @@ def test_no_plan_that_is_drawn_is_better_than_the_front(model: str, passes: int)
         assert (costs + price * sizes).min() <= (cost + price * nbytes) * (1 + 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), PLANNED)
 def test_a_step_takes_what_the_labels_of_its_blocks_say(model: str, passes: int) -> None:
     where = site(model, passes)
@@ -64,6 +65,7 @@ def in_halves(program: Graph, where: Cluster) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 def test_where_links_bind_the_halves_of_a_step_are_told() -> None:
     """Links are busiest in the forward half, as long as computation in the backward half."""
     assert [site(model, passes).intervals for model, passes in CASES] == [1, 1, 1]
@@ -78,6 +80,7 @@ def test_where_links_bind_the_halves_of_a_step_are_told() -> None:
         assert step.seconds <= simulate(program, search.site.cluster).step_seconds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "passes"), PLANNED)
 def test_within_less_memory_a_plan_fits_and_is_no_faster(model: str, passes: int) -> None:
     free, short = planned(model, passes), planned(model, passes, SHORT)

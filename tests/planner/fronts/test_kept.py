@@ -21,7 +21,7 @@ from shardwright.planner import cache
 from shardwright.planner.fronts.kept import BlockFront, fronts_of
 from shardwright.planner.fronts.site import Site
 from shardwright.solver.work import Budget
-from tests.extent import first
+from tests.extent import first, long_after
 from tests.small_sites import CASES, MODELS, site
 
 ROOT = Path(__file__).parents[3]
@@ -116,6 +116,7 @@ def test_kept_fronts_are_those_of_a_search_and_cost_as_much(model, passes, folde
     assert len(files(folder)) == 1
 
 
+@pytest.mark.long
 def test_a_deeper_model_of_the_same_layers_has_the_same_fronts(kept, written, searched):
     shallow = kept[0]
     deep = fronts_of(of_layers(6))
@@ -199,7 +200,7 @@ def test_what_is_no_value_that_was_kept_is_not_read(spoil, folder):
     ]
 
 
-@pytest.mark.parametrize("spoil", [spoil_content, spoil_type])
+@pytest.mark.parametrize("spoil", long_after(1, [spoil_content, spoil_type]))
 def test_a_file_that_holds_something_else_is_ignored_and_replaced(spoil, kept, written, searched):
     fronts, _, content = kept
     written.write_bytes(changed(content, spoil))

@@ -8,6 +8,7 @@ from shardwright.dataset import ArrayDataset
 from shardwright.mindspore import nn
 from shardwright.parallel import AutoParallel
 from shardwright.train import Model
+from tests.extent import long_after
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.standard_normal((32, 3, 6, 6)).astype("float32")
@@ -35,7 +36,7 @@ def trained(norm, mode, devices):
     return model.train(2, DATA), model.session
 
 
-@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("devices", long_after(2, [2, 4, 8]))
 def test_each_rank_has_the_statistics_of_its_part(devices):
     expected, _ = trained(own.BatchNorm2d(8, parts=devices), "stand_alone", 1)
     losses, session = trained(nn.BatchNorm2d(8), "data_parallel", devices)

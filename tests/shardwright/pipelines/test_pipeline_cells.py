@@ -8,7 +8,7 @@ from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import OptionError
 from shardwright.parallel import AutoParallel
 from shardwright.train import Model
-from tests.extent import ANY_PLAN, first
+from tests.extent import ANY_PLAN, first, long_after
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(32, 6)).astype(np.float32)
@@ -50,7 +50,7 @@ def whole() -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "mode", first(2, ["semi_auto", "auto", "data_parallel", "sharding_propagation"])
+    "mode", long_after(1, first(2, ["semi_auto", "auto", "data_parallel", "sharding_propagation"]))
 )
 def test_cells_in_stages_learn_as_on_one_device(whole, mode) -> None:
     network = nn.PipelineCell(Net((0, 0, 1, 1)), 4)

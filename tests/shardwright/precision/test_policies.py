@@ -21,7 +21,7 @@ from shardwright.tracing import Definition, InputSpec
 from shardwright.verification.comparison import random_batches
 from shardwright.zoo.loading import LANGUAGE_MODELS
 from tests.any_operators import any_graph
-from tests.extent import ANY_PLAN, first
+from tests.extent import ANY_PLAN, first, long_after
 
 TEXT = "batch=4,sequence=8,vocabulary=32"
 LLAMA = f"llama:layers=1,hidden=16,heads=2,kv_heads=1,inner=32,{TEXT}"
@@ -46,7 +46,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("model", "mode", "policy"), first(4, CASES[::-1]))
+@pytest.mark.parametrize(("model", "mode", "policy"), long_after(2, first(4, CASES[::-1])))
 def test_a_plan_in_a_policy_is_right(model, mode, policy):
     scattered = mode == "auto_parallel"
     found = sw.compile(
@@ -193,6 +193,7 @@ def test_the_command_line_knows_what_a_preset_assumes(capsys, tmp_path):
     assert "pass `apply_precision` does not run" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_language_model_gets_bfloat16_and_adam_as_a_preset_or_by_sizes():
     small = "layers=1,hidden=16,heads=2,batch=2,sequence=8,vocabulary=32"
     found = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.extent import first
+from tests.extent import first, long_after
 from tests.shardwright.scripts import launching
 from tests.shardwright.scripts.documents import LAYOUTS, ported, script
 from tests.shardwright.scripts.launching import ROOT, cifar, losses, mnist, needs_mpi, run
@@ -112,7 +112,7 @@ print(f"parameters of the servers: {len(served)} of {len(network.trainable_param
 
 
 @pytest.mark.parametrize("ranks", several)
-@pytest.mark.parametrize(("document", "lines"), [("000", 2), ("001", 10)])
+@pytest.mark.parametrize(("document", "lines"), long_after(1, [("001", 10), ("000", 2)]))
 def test_training_scripts_learn_the_same_on_any_number_of_processes(
     document, lines, ranks, tmp_path
 ):
@@ -138,6 +138,7 @@ def test_a_network_without_loss_runs_in_data_parallel(ranks, tmp_path):
     run(ARGUMENTS + ported(script("003", "data_parallel")), ranks, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", several)
 def test_the_residual_network_trains_on_shards(ranks, tmp_path):
     data = str(cifar(tmp_path, 64))
@@ -172,11 +173,13 @@ def test_the_script_of_workers_and_a_scheduler(tmp_path):
     assert scheduler.count("has joined") == 8
 
 
+@pytest.mark.long
 def test_the_number_of_processes_of_a_dataset_is_tuned(tmp_path):
     code = ported(script("003", "autotune")) + TUNED
     assert run(code, 1, tmp_path).splitlines() == ["True", "64 4 3"]
 
 
+@pytest.mark.long
 @needs_grpc
 def test_a_network_is_trained_on_parameter_servers(tmp_path):
     data = str(mnist(tmp_path, 64))

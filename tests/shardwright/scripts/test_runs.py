@@ -10,6 +10,7 @@ from shardwright import nn
 from shardwright.ir.errors import ModelError, OptionError, OutputError, PlanError
 from shardwright.parallel import AutoParallel
 from shardwright.train import Callback, Checkpoints
+from tests.extent import long_after
 from tests.shardwright.scripts.launching import needs_mpi, run
 
 pytest.importorskip("safetensors")
@@ -92,7 +93,7 @@ def train(data, callbacks=(), mode="data_parallel", devices=1, optimizer="adam",
     return losses, net.first.weight.asnumpy().tobytes()
 
 
-@pytest.mark.parametrize("data", sorted({*DATA} - {"fewer"}))
+@pytest.mark.parametrize("data", long_after(3, sorted({*DATA} - {"fewer"})))
 def test_a_broken_run_goes_on_with_the_bits_of_the_unbroken_one(data, tmp_path):
     devices = 2 if data == "arrays" else 1
     losses, weight = train(data, devices=devices)

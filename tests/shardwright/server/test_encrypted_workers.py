@@ -133,6 +133,7 @@ def run_all(code, folder, workers, certificates):
         return ended(*started, run.start("MS_SCHED", certificates))
 
 
+@pytest.mark.long
 def test_workers_train_what_one_process_does(folders, tmp_path):
     code = BEGIN + TRAINING.replace("EPOCHS", "2")
     codes, written = run_all(code, tmp_path, 2, folders / "ours/security.json")
@@ -152,12 +153,14 @@ def test_workers_train_what_one_process_does(folders, tmp_path):
     assert written[2].endswith("scheduler: all members have ended\n")
 
 
+@pytest.mark.long
 def test_every_collective_is_that_of_one_process_to_the_bit(folders, tmp_path):
     codes, written = run_all(BEGIN + COLLECTIVES, tmp_path, 4, folders / "ours/security.json")
     assert codes == [0] * 5, written
     assert [json.loads(line) for line in written[0].splitlines()] == [[], [], []]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_lost_ends_the_run(sign, folders, tmp_path):
     quick = BEGIN.replace("enable_ssl=True,", "enable_ssl=True, heartbeat_timeout=3.0,")
@@ -174,6 +177,7 @@ def test_a_worker_that_is_lost_ends_the_run(sign, folders, tmp_path):
     assert "has ended early" in written[1]
 
 
+@pytest.mark.long
 def test_without_a_certificate_no_worker_takes_part(folders, tmp_path):
     """One of another authority is refused by the scheduler, which waits for the right ones."""
     hasty = "import shardwright.server.member as m\nm.ARRIVAL = HASTE\ninit()"

@@ -126,6 +126,7 @@ def test_damaged_checkpoints_are_refused_by_name(tmp_path, work):
     assert named == 20
 
 
+@pytest.mark.long
 @needs_grpc
 def test_a_server_that_is_killed_comes_back_and_nothing_changes(tmp_path):
     (tmp_path / "whole").mkdir()
@@ -140,6 +141,7 @@ def test_a_server_that_is_killed_comes_back_and_nothing_changes(tmp_path):
         assert numbers(log, "sum") == numbers(other, "sum")
 
 
+@pytest.mark.long
 @needs_grpc
 def test_a_worker_that_dies_does_not_stop_the_others_in_asynchronous_mode(tmp_path):
     code = script(settings="synchronous=False, heartbeat_timeout=20.0", epochs=6)
@@ -151,6 +153,7 @@ def test_a_worker_that_dies_does_not_stop_the_others_in_asynchronous_mode(tmp_pa
     assert "losses" not in second
 
 
+@pytest.mark.long
 @needs_grpc
 def test_a_worker_that_dies_ends_the_others_in_synchronous_mode(tmp_path):
     code = script(settings="heartbeat_timeout=20.0")

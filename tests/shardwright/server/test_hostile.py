@@ -14,7 +14,7 @@ from shardwright.server.callers import JOINS, Caller
 from shardwright.server.messages import message, methods
 from shardwright.server.security import PLAIN
 from shardwright.server.transport import CallError, Connection, grpc
-from tests.extent import first
+from tests.extent import first, long_after
 from tests.shardwright.server.runs import needs_grpc, running, table, task
 
 pytestmark = needs_grpc
@@ -89,6 +89,7 @@ def stranger(random):
     return Caller(str(role), int(random.integers(3)), f"{random.integers(2**62):x}")
 
 
+@pytest.mark.long
 def test_hostile_messages():
     random = np.random.default_rng(0)
     tables = (table("w", (2, 3), "ones"), table("t", (10, 2), by_rows=True))
@@ -228,7 +229,7 @@ CALLERS = {
 }
 
 
-@pytest.mark.parametrize("who", [*CALLERS, "the worker itself"])
+@pytest.mark.parametrize("who", long_after(1, [*CALLERS, "the worker itself"]))
 def test_open_streams_of_others_stop_no_training(who):
     end = threading.Event()
 

@@ -51,6 +51,7 @@ def alone(code, capsys, monkeypatch):
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 @needs_grpc
 def test_one_worker_learns_as_one_process_does_to_the_bit(tmp_path, capsys, monkeypatch):
     expected = alone(script(ADAM), capsys, monkeypatch)
@@ -59,6 +60,7 @@ def test_one_worker_learns_as_one_process_does_to_the_bit(tmp_path, capsys, monk
     assert numbers(log, "sum") == numbers(expected, "sum")
 
 
+@pytest.mark.long
 @needs_grpc
 def test_two_workers_learn_what_one_process_does(tmp_path, capsys, monkeypatch):
     expected = alone(script(), capsys, monkeypatch)

@@ -9,7 +9,7 @@ from shardwright.dataset import ArrayDataset
 from shardwright.ir.errors import ModelError, ShardwrightError
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tensor import Tensor
-from tests.extent import ANY_PLAN, crossed, first
+from tests.extent import ANY_PLAN, crossed, first, long_after
 
 GPT = "gpt:layers=1,hidden=64,heads=4,vocabulary=64,sequence=4,batch=8,dtype=float32"
 MIXTRAL = (
@@ -131,12 +131,15 @@ def losses(make, devices):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        nn.AdamW,
-        nn.AdamW8bit,
-        lambda p: nn.Muon(p, 0.02, adamw_learning_rate=0.001, product_type="float32"),
-        lambda p: nn.Muon([{"params": p[:2], "optimizer": "adam"}, {"params": p[2:]}], 0.02),
-    ],
+    long_after(
+        2,
+        [
+            nn.AdamW,
+            nn.AdamW8bit,
+            lambda p: nn.Muon(p, 0.02, adamw_learning_rate=0.001, product_type="float32"),
+            lambda p: nn.Muon([{"params": p[:2], "optimizer": "adam"}, {"params": p[2:]}], 0.02),
+        ],
+    ),
 )
 def test_networks_train_with_them(make):
     alone, four = losses(make, 1), losses(make, 4)

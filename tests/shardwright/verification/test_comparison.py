@@ -12,7 +12,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.verification.comparison import verify_plan
-from tests.extent import ANY_PLAN, crossed, first
+from tests.extent import ANY_PLAN, crossed, first, long_after
 from tests.zoo_sizes import SMALL
 
 
@@ -69,7 +69,7 @@ ZERO = crossed(
 )
 
 
-@pytest.mark.parametrize(("network", "how"), first(6, ZERO))
+@pytest.mark.parametrize(("network", "how"), long_after(1, first(6, ZERO)))
 def test_gradients_that_are_mathematically_zero_are_no_difference(network, how):
     result = sw.verify(plan_of(network, *how))
     assert (result.equal, result.first_difference, result.reason) == (True, None, None)
@@ -213,6 +213,7 @@ ADAM += [("resnet18-cifar", n) for n in (4, 8)]
 ADAM += [(model, n) for model in ("bert", "vit", "unet") for n in (2, 4, 8)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "devices"), first(1, list(dict.fromkeys(ADAM))))
 def test_networks_trained_by_adam_are_equal(model, devices):
     plan = sw.compile(SMALL[model], devices, cluster="cpu", optimizer="adam", **ANY_PLAN).plan

@@ -9,6 +9,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.zoo.loading import load
 from shardwright.zoo.tuning.freezing import frozen
 from tests.equivalence import assert_equal, trained
+from tests.extent import long_after
 
 GPT = "gpt:layers=2,hidden=16,heads=2,batch=4,sequence=8,vocabulary=32"
 HIGHS = {"tokens": 32, "labels": 32}
@@ -25,7 +26,9 @@ def test_a_pattern_is_of_names_or_of_what_they_are_in() -> None:
     assert norms == {name for name in whole if ".layernorm1." in name} != set()
 
 
-@pytest.mark.parametrize("plan", ["data=4,zero=3", "tensor=2,data=2", "data=2,pipeline=2"])
+@pytest.mark.parametrize(
+    "plan", long_after(1, ["data=4,zero=3", "tensor=2,data=2", "data=2,pipeline=2"])
+)
 def test_a_plan_trains_what_is_left_as_one_device(plan: str) -> None:
     model = f"{GPT},freeze=blocks.0+*.layernorm1.*"
     alone = compile(load(model), 1, optimizer="adam", precision="float32").plan.program

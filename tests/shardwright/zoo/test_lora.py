@@ -15,7 +15,7 @@ from shardwright.operators.linear.nf4 import quantized, unpacked
 from shardwright.tracing import Definition
 from shardwright.zoo.loading import load
 from tests.equivalence import assert_equal, trained
-from tests.extent import crossed, first
+from tests.extent import crossed, first, long_after
 
 SIZES = "layers=2,hidden=16,heads=4,kv_heads=2,inner=24,batch=4,sequence=8,vocabulary=48"
 SMALL = f"llama:{SIZES},lora=4,lora_alpha=6"
@@ -51,14 +51,16 @@ def alone(model: str) -> dict[str, np.ndarray]:
     return trained(program, 1, HIGHS, initial(model))
 
 
-@pytest.mark.parametrize(("model", "plan"), first(3, crossed((SMALL, MIXTURE), PLANS)))
+@pytest.mark.parametrize(
+    ("model", "plan"), long_after(1, first(3, crossed((SMALL, MIXTURE), PLANS)))
+)
 def test_a_plan_trains_as_one_device(plan: str, model: str) -> None:
     compiled = compile(definition(model), 4, plan=plan, optimizer="adam", precision="float32")
     found, whole = trained(compiled.plan.program, 1, HIGHS, initial(model)), alone(model)
     assert_equal({n: x for n, x in found.items() if n in whole}, whole)
 
 
-@pytest.mark.parametrize("plan", first(2, EXPERT_PLANS))
+@pytest.mark.parametrize("plan", long_after(1, first(2, EXPERT_PLANS)))
 def test_plans_of_experts_train_their_adapters_as_one_device(plan: str) -> None:
     compiled = compile(definition(MIXTURE), 4, plan=plan, optimizer="adam", precision="float32")
     found, whole = trained(compiled.plan.program, 1, HIGHS, initial(MIXTURE)), alone(MIXTURE)

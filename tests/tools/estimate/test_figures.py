@@ -12,7 +12,7 @@ from shardwright.cost_model.model_flops import hardware_flops, model_flops
 from shardwright.tools.estimate.estimate_document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import ACTIVATIONS, GRADIENTS, PARAMETERS, SENT
 from shardwright.tools.main import main
-from tests.extent import crossed, first
+from tests.extent import crossed, first, long_after
 
 GPT = "gpt:layers=4,hidden=64,heads=4,batch=32,sequence=16,vocabulary=128"
 PLANS = {
@@ -144,7 +144,7 @@ def test_the_layers_of_a_peak_add_up_to_the_memory(compilations):
 
 
 @pytest.mark.parametrize(
-    ("name", "run_by"), first(2, crossed(("sharded", "pipeline"), SOFTWARE[:2]))
+    ("name", "run_by"), long_after(1, first(2, crossed(("sharded", "pipeline"), SOFTWARE[:2])))
 )
 def test_the_layers_add_up_to_the_memory_of_a_plan_that_does_not_fit(capsys, name, run_by):
     # The fastest timeline of a program without a limit gathers ahead, and the memory does not.
@@ -191,6 +191,7 @@ def test_layers_of_a_part_of_the_model_have_a_row_of_their_own():
 # What is told
 
 
+@pytest.mark.long
 def test_every_figure_has_its_tag(capsys):
     arguments = ["estimate", GPT, "--plan", PLANS["pipeline"], "--software", "megatron"]
     assert main([*arguments, "--cluster", "a100-selene", "--json"]) == 0

@@ -62,6 +62,7 @@ def test_rows_are_the_plans_and_add_up(answers, document):
     assert document["best"] in [row[0] for row in document["plans"]]
 
 
+@pytest.mark.long
 def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document):
     curves = {curve["over"]: curve for curve in document["curves"]}
     assert list(curves) == ["devices", "batch", "sequence"]

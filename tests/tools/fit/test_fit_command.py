@@ -91,6 +91,7 @@ def test_people_read_the_same(answers, capsys):
     assert "what a change costs" in screen
 
 
+@pytest.mark.long
 def test_the_simplest_plan_is_chosen_of_those_that_are_not_told_apart(monkeypatch, capsys):
     monkeypatch.setattr(answers_module, "told_apart", lambda *_: Apart(9.0, "fitted", "no pair"))
     found = asked(4, 0.3)
@@ -120,6 +121,7 @@ def built_bytes(plan, capsys, model=MODEL):
     return json.loads(capsys.readouterr().out)["memory_bytes_per_device"]
 
 
+@pytest.mark.long
 def test_the_longest_sequence_of_the_plan_fits_once_it_is_built_and_the_next_does_not(
     answers, capsys
 ):
@@ -131,6 +133,7 @@ def test_the_longest_sequence_of_the_plan_fits_once_it_is_built_and_the_next_doe
         assert (built_bytes(plan, capsys, model) <= limit) == fits
 
 
+@pytest.mark.long
 def test_every_step_and_memory_that_is_told_is_that_of_estimate(answers, capsys):
     document = answers_document(answers, Asked())
     rows = [document["best"], *document["front"], *document["changes"]]
@@ -158,6 +161,7 @@ def test_the_plan_that_is_built_fits_as_the_software_keeps_tensors(devices, memo
     assert "which does not fit" not in told
 
 
+@pytest.mark.long
 def test_no_plan_is_said_to_fit_where_the_software_alone_takes_more():
     assert asked(1, 0.5).best is not None
     found = asked(1, 4, "--software", "torchtitan")
@@ -237,6 +241,7 @@ def test_models_without_a_family_are_refused(model, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_compile_builds_the_robust_plan(tmp_path, capsys):
     options = [*GIVEN[1:], "--devices", "2", "--memory", "0.4", "--robust", "--json"]
     assert main(["compile", *options, "--out", str(tmp_path / "plan")]) == 0

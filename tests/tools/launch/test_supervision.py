@@ -11,7 +11,7 @@ from shardwright.runtime.faults import Board, Phase, board_path, note_signal
 from shardwright.runtime.faults import board as board_module
 from shardwright.runtime.faults.standing import Standing
 from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
-from tests.extent import first
+from tests.extent import first, long_after
 
 
 class Ranks:
@@ -154,15 +154,18 @@ WHAT
 @pytest.mark.skipif(sys.platform != "linux", reason="a rank has a parent on Linux alone")
 @pytest.mark.parametrize(
     ("what", "code", "noted"),
-    first(
-        3,
-        [
-            ("os.kill(os.getpid(), 9)", -9, 9),
-            ("sys.exit(3)", 3, 0),
-            ("", 0, 0),
-            ("os.kill(os.getpid(), 11)", -11, 11),
-            ("raise ValueError", 1, 0),
-        ],
+    long_after(
+        1,
+        first(
+            3,
+            [
+                ("os.kill(os.getpid(), 9)", -9, 9),
+                ("sys.exit(3)", 3, 0),
+                ("", 0, 0),
+                ("os.kill(os.getpid(), 11)", -11, 11),
+                ("raise ValueError", 1, 0),
+            ],
+        ),
     ),
 )
 def test_the_parent_of_a_rank_ends_as_it_does(what, code, noted, tmp_path):

@@ -8,13 +8,15 @@ import shardwright as sw
 from shardwright.ir.units import seconds_text
 from shardwright.tools.documents import timeline_of
 from shardwright.tools.report import FULL, print_compilation
+from tests.extent import long_after
 
 TEXT = "gpt:layers=4,hidden=64,heads=4,batch=16,sequence=16,vocabulary=128"
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
 
 
 @pytest.mark.parametrize(
-    "plan", ["tensor=2,data=2,micro_batch=2", "tensor=2,data=1,pipeline=2,micro_batch=2"]
+    "plan",
+    long_after(1, ["tensor=2,data=2,micro_batch=2", "tensor=2,data=1,pipeline=2,micro_batch=2"]),
 )
 def test_collectives_in_micro_batches_count_once_for_each(plan, tmp_path, capsys):
     found = sw.compile(TEXT, 4, plan=plan)
