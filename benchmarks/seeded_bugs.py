@@ -286,7 +286,8 @@ def _page(rows: list[tuple[str, ...]]) -> str:
     replaced while the list was made; so the counts say what is found of this list, and no more.
 
     `verify` (proof and numbers) finds {verified}; {refused} more are refused while compiling. The
-    tests find {tested}; the last column names the first that fails with the bug and passes without.
+    tests that are not `long` find {tested}; the last column names the first that fails with the bug
+    and passes without.
 
     | where | what goes wrong | changed | refused | proof | numbers | test |
     |---|---|---|---|---|---|---|

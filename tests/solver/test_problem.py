@@ -128,6 +128,13 @@ def test_assignments_that_are_none():
     )
 
 
+def test_a_problem_is_shown_by_its_sizes():
+    shown = "<Problem: 2 variables, 5 strategies, 1 pairs, {} memory limit>"
+    pairs = (Pair(0, 1, np.zeros((2, 3))),)
+    for limit, text in ((None, "no"), (1.5e9, "1.5e+09")):
+        assert repr(Problem(two_variables(), pairs, limit)) == shown.format(text)
+
+
 def test_gap():
     assert Solution((0,), 10.0, 9.0, "feasible", "").gap == pytest.approx(0.1)
     assert Solution((0,), 10.0, 10.0, "optimal", "").gap == 0
