@@ -35,7 +35,7 @@ from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.shrinking import shrunken
 from shardwright.proof.windows import of_slices
 
-_MOST_RANKS = 256
+_MOST_RANKS = 256  # of a sample, of two for each axis; of more axes nothing is run
 _SIZE = 8  # attributes of at least this number are sizes
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, ShardwrightError)
 _WITH_OTHERS = (OverHalo, Unpack)  # run together with their readers or producers

@@ -39,7 +39,7 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
 _COUNTING = frozenset({"adam", "adam8bit", "amsgrad", "dampened", "lamb"})
 _COUNTED = _COUNTING | {"muon"}  # whose other parameters `adam` updates
 _OF_OTHERS = "adamw_"  # begins the settings of `muon` that are of those
-_ADAMW_DECAY = 0.01
+_ADAMW_DECAY = 0.01  # of PyTorch, said anew: a proof takes no table of what it proves
 _MUON: Attributes = {
     "learning_rate": 0.001,
     "weight_decay": 0.1,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH = 100
+_WIDTH = 100  # columns where there is no terminal
 _NARROWEST = 16  # columns that a shortened cell keeps
 _GAP = 3  # columns between two columns of a table
 

@@ -19,7 +19,7 @@ from shardwright.search.budget_note import ENDED, INTERRUPTED, SETTLED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
-_MOST_WORKERS = 4
+_MOST_WORKERS = 4  # as many as there are questions at once (`best_first`)
 _SHARE = 3 / 4  # share of the budget for the search, where its account takes time, too
 
 

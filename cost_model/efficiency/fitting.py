@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 SCALE = 0.2
 """The residual from which an error counts less than its square: 20 %."""
-_DAMPING = 1e-2
+_DAMPING = 1e-2  # share of the curvature that is added at first; it follows what steps gain
 
 
 @dataclass(frozen=True)

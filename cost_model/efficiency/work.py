@@ -67,7 +67,7 @@ Kind = Literal[
     "bias_gradient",
 ]
 _COPIES = (Cast, Convert, Transpose, Slice, Split, Concat, Stack)
-_TILE = 128
+_TILE = 128  # rows and columns of a tile of a product, where the device says no other
 _BACKWARD_SCORES = 1.5  # traffic of the scores in the gradient, over that of the forward pass
 
 

@@ -21,6 +21,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 
 Axes = tuple[str, ...]
+# MindSpore's factors on the bytes of a slice, by operator.
 _ALL_TO_ALL_SCALE = 2.0
 _ALL_GATHER_SCALE = 0.5
 _RESHAPE_SCALE = 2.0

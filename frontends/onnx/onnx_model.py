@@ -40,7 +40,7 @@ from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.units import first_names
 from shardwright.operators.info import Array
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 11  # of ONNX, from 2019; older models are converted to it where ONNX can
 
 
 def read_model(path: str | Path) -> ModelProto:

@@ -28,10 +28,10 @@ from shardwright.operators.windows.geometry import Index, Windows
 
 _ELEMENTS_IN_A_RUN = 1 << 12
 _ELEMENTS_AT_ONCE = 1 << 16
-_FEW_PLACES = 256
-_MANY_CHANNELS = 256
-_SHORT_ROW = 10
-_LONG_ROW = 20
+_FEW_PLACES = 256  # of a plane, up to which channels are stored last
+_MANY_CHANNELS = 256  # from which they are; the fewest that are worked on at once
+_SHORT_ROW = 10  # places of a row below which each place is a run of its own
+_LONG_ROW = 20  # places of a row from which a plane is not copied for each offset
 
 
 @dataclass(frozen=True)

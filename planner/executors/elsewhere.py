@@ -18,7 +18,7 @@ from shardwright.planner.code import code_digest
 from shardwright.planner.executors.names import DASK
 from shardwright.planner.executors.workers import Run, answer_of
 
-_SECONDS_TO_CONNECT = 10.0
+_SECONDS_TO_CONNECT = 10.0  # twice as many only delay the error where nobody answers
 _OTHERWISE = "install the same version of shardwright there, and the plugins that are loaded here"
 
 

@@ -24,9 +24,10 @@ from shardwright.search.heuristics.completion import complete
 from shardwright.search.method import Heuristic
 from shardwright.search.space.space import SearchSpace
 
-_REDISTRIBUTION = 16.0
-_WEIGHT = 0.1
-_REPLICATE_BELOW = 25.0
+# Of MindSpore's search, as the first lines of this module say.
+_REDISTRIBUTION = 16.0  # on a tensor that a neighbour has split otherwise in the same round
+_WEIGHT = 0.1  # on a tensor that is a weight
+_REPLICATE_BELOW = 25.0  # elements up to which it costs less to split nothing
 
 Cut = dict[str, tuple[str, ...]]
 

@@ -22,7 +22,7 @@ from shardwright.ir.values import (
 from shardwright.search.space.space import Storage
 
 LEVELS = ("level1", "level2", "level3")
-_ALL = -1
+_ALL = -1  # in place of a size, as in MindSpore: as many ranks as there are
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from shardwright.server.transport import (
     Handler,
 )
 
-_MOST_TABLES = 100_000
+_MOST_TABLES = 100_000  # of a model; of more, none is made
 _SHARE = 0.9  # share of the machine's memory that tables may take
 _WAIT = SHORT / 2  # seconds that a call waits for others
 

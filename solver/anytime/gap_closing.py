@@ -27,6 +27,7 @@ FIRST_SHARE = 1 / 8
 """Share of the gap that the first run searches; it doubles with every completed run."""
 
 TIGHT_ROWS = 50
+"""Most rows of the model at first; what others exceed is added after each search."""
 
 
 class Kind(NamedTuple):

@@ -23,6 +23,7 @@ from shardwright.solver.anytime.message_passing import Messages, diffuse
 from shardwright.solver.problem import Array
 
 DIFFUSIONS = 300
+"""Rounds in which costs are spread evenly over the tables."""
 
 REACH = 2.0**58
 """No integer here is larger; an entry of this is forbidden."""

@@ -55,13 +55,16 @@ FIRST_WIDTH = 200
 """States of a Pareto front at first; it grows by `WIDENING` until `LAST_WIDTH`."""
 
 WIDENING = 10
+"""Factor on the width where a search with the one before hardly fixed strategies."""
 
 LAST_WIDTH = 20_000
+"""Most states of a front; what is left then goes to CP-SAT."""
 
 FIRST_SHARE = 1 / 64
 """Share of the gap that is searched at first."""
 
 SHARE_GROWTH = 8
+"""Factor on that share after a search that was complete and found nothing."""
 
 PATIENCE, LONG_PATIENCE = 1 / 4, 3 / 4
 """Shares of the budget that one elimination may take: where others may follow, or hardly."""

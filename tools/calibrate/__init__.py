@@ -26,7 +26,7 @@ from shardwright.tools.calibrate.rings import rings_over_mpi
 from shardwright.tools.main import UsageError, add_number
 
 _WHAT = "the cluster file"
-_STEPS = 30
+_STEPS = 30  # of each model, unless `--steps` says otherwise; the fastest of them counts
 _is_ours = begins(description.MARK.encode())
 
 

@@ -15,7 +15,7 @@ from shardwright.tools.check.rank import Answer
 from shardwright.tools.check.ranks import Processes
 from shardwright.tools.check.watch import Mend
 
-_SECONDS = 120.0
+_SECONDS = 120.0  # for a run of the file to end; one that hangs is told after so many
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch._dynamo  # DTensor imports it when it is first used: here once, not
 
 from shardwright.ir.errors import ModelError, ShardwrightError
 
-_FAILING_SECONDS = 0.3
+_FAILING_SECONDS = 0.3  # for other processes to fail after one has, of which the first is told
 _Start = Callable[..., Callable[[Any], Any]]
 
 
