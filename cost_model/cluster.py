@@ -174,6 +174,11 @@ class Cluster(Description):
         levels = tuple(level.without_latency() for level in self.levels)
         return self.model_copy(update={"device": device, "levels": levels})
 
+    def with_links_slower_by(self, factors: Sequence[float]) -> Self:
+        """Return the cluster where messages over each level take some factor of their seconds."""
+        pairs = zip(self.levels, factors, strict=True)
+        return self.model_copy(update={"levels": tuple(one.slower_by(by) for one, by in pairs)})
+
     @property
     def size(self) -> int:
         """Number of devices."""

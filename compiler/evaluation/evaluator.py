@@ -150,11 +150,9 @@ class Evaluation:
 
     def _seconds_in(self, case: Factors) -> float:
         # Where all figures have one factor, so has the step: links by that of operators.
-        levels = tuple(
-            level.exposed_for(case.of_level(number) / case.compute)
-            for number, level in enumerate(self.setting.timed.levels)
-        )
-        timed = self.setting.timed.model_copy(update={"levels": levels})
+        levels = range(len(self.setting.timed.levels))
+        links = [case.of_level(level) / case.compute for level in levels]
+        timed = self.setting.timed.with_links_slower_by(links)
         exposed, software = case.exposed, timed.software
         if software is not None and exposed is not None:
             rate = software.exposed_parameters.with_value(exposed)

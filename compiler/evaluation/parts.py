@@ -37,8 +37,29 @@ _ADDED = "added"  # what adds gradients to those of earlier passes
 # other ones, and holds 0.928 of it. The distance of this number from 1 is twice that; at half of it
 # that program is at the bound, and at twice as much some ten plans more are priced by their own.
 _OTHER_LAYOUTS = 0.85
+_NO_TIME = 1e-12  # factor on seconds of links, which are no number at zero
 _FIRST, _LAST = "before all layers", "after them"
 T = TypeVar("T")
+
+
+class Sent(NamedTuple):
+    """Seconds of the communication over a level of the cluster for which a pass waits.
+
+    Parameters
+    ----------
+    started : float
+        What does not depend on the links: launches, ranks that wait for the last one, and what
+        rings compute.
+    moved : float
+        What is in proportion to the seconds that links take for a message.
+    rings : float
+        Of rings what their computation does not hide: all of it where links are slower than said,
+        and where they are faster maybe nothing.
+    """
+
+    started: float = 0.0
+    moved: float = 0.0
+    rings: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,31 +69,38 @@ class Times:
     Parameters
     ----------
     compute : float
-        Seconds in which operators run.
-    links : tuple of float
-        Seconds for which it waits for the links of each level of the cluster.
+        Seconds in which operators run, but rings.
+    merged : float
+        Seconds of communication that are told as a part of an operator.
+    links : tuple of Sent
+        What it waits for at each level of the cluster.
     host : float
         Seconds in which the host of a training software launches it.
     """
 
     compute: float
-    links: tuple[float, ...]
+    merged: float
+    links: tuple[Sent, ...]
     host: float
 
     def least(self, other: "Times") -> "Times":
         """Return the smaller ones of both."""
-        links = tuple(map(min, self.links, other.links))
-        return Times(min(self.compute, other.compute), links, min(self.host, other.host))
+        return self._with(min, other)
 
     def times(self, factor: float) -> "Times":
         """Return what takes so many times as long."""
-        links = tuple(factor * one for one in self.links)
-        return Times(factor * self.compute, links, factor * self.host)
+        return self._with(lambda one, _: factor * one, self)
 
     def then(self, other: "Times") -> "Times":
         """Return what both run, one after the other."""
-        links = tuple(map(add, self.links, other.links))
-        return Times(self.compute + other.compute, links, self.host + other.host)
+        return self._with(add, other)
+
+    def _with(self, combine: Callable[[float, float], float], other: "Times") -> "Times":
+        pairs = zip(self.links, other.links, strict=True)
+        links = tuple(Sent(*map(combine, one, two)) for one, two in pairs)
+        own = (self.compute, self.merged, self.host), (other.compute, other.merged, other.host)
+        compute, merged, host = map(combine, *own)
+        return Times(compute, merged, links, host)
 
 
 class Kind(NamedTuple):
@@ -232,7 +260,7 @@ class Parts:
         return self._divided[count]
 
     def _stages(self, count: int) -> Iterator[Stage]:
-        nothing = Times(0.0, (0.0,) * len(self.first.forward.links), 0.0)
+        nothing = Times(0.0, 0.0, (Sent(),) * len(self.first.forward.links), 0.0)
         none, end = Part(*(nothing,) * 4, {}, *(0.0,) * 5), 0
         known: dict[tuple[int, ...], Part] = {}  # stages of equal layers are one object
         for number, size in enumerate(even_sizes(len(self.layers), count)):
@@ -319,26 +347,37 @@ class _Program:
 
         return Parts(tuple(map(layer, layers)), part(_FIRST), part(_LAST))
 
-    def _times(self, tasks: Iterable[Task]) -> Times:
-        compute, host, links = 0.0, 0.0, [0.0] * len(self.levels)
-        for task in tasks:
-            compute += 0.0 if task.placement.levels else task.seconds
+    def _times(self, tasks: Iterable[tuple[Task, Task]]) -> Times:
+        """Return what some tasks take, of each also the one on links that take no time."""
+        compute, merged, host, links = 0.0, 0.0, 0.0, [Sent()] * len(self.levels)
+        for task, alone in tasks:
             host += task.host
-            if task.placement.levels:
-                links[self.levels[task.placement.levels[-1]]] += task.seconds * task.exposed
-        return Times(compute, tuple(links), host)
+            if not task.placement.levels:
+                compute += alone.seconds
+                merged += task.seconds - alone.seconds
+                continue
+            started, rest = (
+                task.exposed * one for one in (alone.seconds, task.seconds - alone.seconds)
+            )
+            sent = Sent(started, 0.0, rest) if task.computing else Sent(started, rest)
+            level = self.levels[task.placement.levels[-1]]
+            links[level] = Sent(*map(add, links[level], sent))
+        return Times(compute, merged, tuple(links), host)
 
-    def _tasks(self) -> dict[tuple[str, str], list[Task]]:
+    def _tasks(self) -> dict[tuple[str, str], list[tuple[Task, Task]]]:
         """Return what a pass runs in line in each part, by the part of a schedule.
 
+        Of each task also the one on links that take no time.
         What is made of parameters alone is left out, since with ZeRO that is of parts of them; what
         adds to gradients stands apart, for the same reason.
         """
         program, order = self.program, [(position, 0) for position in self._body]
-        tasks, live = TaskMaker(program, self.cluster).tasks(order), buffers(program).live
+        here = self.cluster, self.cluster.with_links_slower_by([_NO_TIME] * len(self.levels))
+        tasks, alone = (TaskMaker(program, cluster).tasks(order) for cluster in here)
+        live = buffers(program).live
         stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
-        found: dict[tuple[str, str], list[Task]] = {}
-        for (position, _), task in zip(order, tasks, strict=True):
+        found: dict[tuple[str, str], list[tuple[Task, Task]]] = {}
+        for (position, _), task, other in zip(order, tasks, alone, strict=True):
             node = program.nodes[position]
             of_parameter = node.provenance.tensor in stored
             sums = of_parameter and node.provenance.role == "accumulation"
@@ -349,7 +388,7 @@ class _Program:
                 if added and which != WEIGHTS:
                     continue
                 which = _ADDED if added else which
-                found.setdefault((self.where[position], which), []).append(task)
+                found.setdefault((self.where[position], which), []).append((task, other))
         return found
 
     def _elements(self) -> tuple[dict[str, dict[Kind, float]], dict[str, float]]:

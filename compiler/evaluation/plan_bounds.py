@@ -99,7 +99,7 @@ class Bound:
     def seconds(self) -> float:
         """What the step takes at least."""
         if self.shape.cluster.software is not None:
-            by_host = self._of_loads(self._host, self._put_off(self._host_seconds))
+            by_host = self._of_loads(self._host, self._put_off(self.factors.launching))
             if self._has_pairs:  # what one pass waits for may be beside the other
                 loads = (*self._of_resources, *self._of_one_direction)
                 in_line = max(self._of_loads(load, self._late) for load in loads)
@@ -126,10 +126,11 @@ class Bound:
 
     @cached_property
     def _computing(self) -> list[float]:
-        loads = self._by_group(
-            lambda part: part.forward.then(part.backward).then(self._late_of(part)).compute
-        )
-        return [self.factors.compute * one for one in loads]
+        def computing(part: Part) -> float:
+            times = part.forward.then(part.backward).then(self._late_of(part))
+            return self.factors.computing(times)
+
+        return self._by_group(computing)
 
     @cached_property
     def _in_line(self) -> _Passes:
@@ -145,7 +146,7 @@ class Bound:
     @property
     def _of_resources(self) -> Iterator[_Passes]:
         """What stages compute, and what each level carries for them in each pass."""
-        yield self._of_passes(lambda times: self.factors.compute * times.compute)
+        yield self._of_passes(self.factors.computing)
         moved = self._by_data_ranks
         for level in range(len(self.shape.cluster.levels)):
             forward, backward = self._of_passes(self._on_level(level))
@@ -165,16 +166,12 @@ class Bound:
         yield nothing, backward
 
     def _on_level(self, level: int) -> Callable[[Times], float]:
-        return lambda times: self.factors.of_level(level) * times.links[level]
+        return lambda times: self.factors.on_level(times, level)
 
     @property
     def _host(self) -> _Passes:
         """Seconds in which the host launches what stages run."""
-        return self._of_passes(self._host_seconds)
-
-    def _host_seconds(self, times: Times) -> float:
-        """Return the seconds of the host: other figures than said are relative to operators."""
-        return self.factors.compute * times.host
+        return self._of_passes(self.factors.launching)
 
     def _of_passes(self, seconds: Callable[[Times], float]) -> _Passes:
         def both(part: Part) -> tuple[float, float]:

@@ -336,6 +336,11 @@ class MessageTimes(Description):
         """The greatest seconds per byte that no message falls below, whatever its size."""
         return min(seconds / size for size, seconds in self.points)
 
+    def slower_by(self, factor: float) -> Self:
+        """Return the messages that take a factor of their seconds."""
+        points = tuple((size, seconds * factor) for size, seconds in self.points)
+        return self.model_copy(update={"points": points})
+
 
 @lru_cache(maxsize=256)
 def _columns(points: tuple[tuple[float, float], ...]) -> tuple[Floats, Floats]:
@@ -364,6 +369,15 @@ class CollectiveRate(Description):
     bandwidth: PerSecond
     messages: MessageTimes | None = None
     packing: MessageTimes | None = None
+
+    def slower_by(self, factor: float) -> Self:
+        """Return the rate of messages that take a factor of their seconds; packing is not sent."""
+        own = {
+            "latency": self.latency.with_value(self.latency.value * factor),
+            "bandwidth": self.bandwidth.with_value(self.bandwidth.value / factor),
+            "messages": self.messages and self.messages.slower_by(factor),
+        }
+        return self.model_copy(update=own)
 
     def without_latency(self) -> Self:
         """Return a rate by which no message takes longer than by this one, linear in its bytes."""
@@ -441,11 +455,15 @@ class LinkEfficiency(Description):
         # Explicit, because a dictionary has no hash.
         return hash((self.bandwidth, self.several, self.skew, self.protocols, *self.collectives))
 
-    def with_latencies_times(self, factor: float) -> Self:
-        """Return what is attained where the latency of every protocol is multiplied."""
+    def slower_by(self, factor: float) -> Self:
+        """Return what is attained where a message takes a factor of its seconds.
+
+        Protocols have a share of the bandwidth of the links, which is slower already.
+        """
         latencies = ((p, p.latency.with_value(p.latency.value * factor)) for p in self.protocols)
         protocols = (p.model_copy(update={"latency": latency}) for p, latency in latencies)
-        return self.model_copy(update={"protocols": tuple(protocols)})
+        own = {kind: rate.slower_by(factor) for kind, rate in self.collectives.items()}
+        return self.model_copy(update={"protocols": tuple(protocols), "collectives": own})
 
     def without_latency(self) -> Self:
         """Return what is attained of the bandwidth by messages of any size alike: no latencies."""

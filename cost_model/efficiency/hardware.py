@@ -285,12 +285,12 @@ class Level(Description):
         own = {"size": size, "bandwidth": rate, "shared_by": sharing}
         return self.model_copy(update=own)
 
-    def exposed_for(self, share: float) -> Self:
-        """Return the links on which a message takes a share of its seconds."""
+    def slower_by(self, factor: float) -> Self:
+        """Return the links on which a message takes a factor of its seconds."""
         own = {
-            "bandwidth": self.bandwidth / share,
-            "latency": self.latency and self.latency * share,
-            "efficiency": self.efficiency and self.efficiency.with_latencies_times(share),
+            "bandwidth": self.bandwidth / factor,
+            "latency": self.latency and self.latency * factor,
+            "efficiency": self.efficiency and self.efficiency.slower_by(factor),
         }
         return self.model_copy(update=own)
 

@@ -1,13 +1,15 @@
 """Bounds of plans as training software runs them, beside their evaluated steps."""
 
 from dataclasses import replace
+from functools import cache
+from itertools import product
 
 import pytest
 
 from shardwright.compiler.evaluation.evaluated import evaluated
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.factors import Factors
-from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.efficiency.software import IDEAL, software
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
@@ -16,6 +18,39 @@ from tests.compiler.fit.models import CLUSTER
 from tests.extent import long_after
 
 DENSE = "llama:layers=4,hidden=64,heads=4,kv_heads=4,inner=128,sequence=32,vocabulary=128"
+
+
+RUN_BY = (IDEAL, "megatron-core", "megatron-core+overlap", "torchtitan")
+PLANS = (
+    *("tensor=4,micro_batch=2", "tensor=2,context=2,micro_batch=2"),
+    "tensor=2,pipeline=2,micro_batch=1,recompute=full",
+    *("data=4,micro_batch=1", "data=4,micro_batch=1,zero=3", "pipeline=4,micro_batch=1"),
+    "context=4,micro_batch=2",
+)
+CASES = ((1, 0.2), (1, 3), (0.5, 1), (0.05, 1), (0.05, 0.2), (0.05, 3), (3, 0.05), (3, 1))
+
+
+@cache
+def model(run_by: str) -> EvaluatedModel:
+    """Return the model on pairs of devices, so that two levels connect four."""
+    graph = training_definition(DENSE, 16, 1)[0].graph
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    inner, *outer = CLUSTER.levels
+    pairs = CLUSTER.model_copy(update={"levels": (inner.model_copy(update={"size": 2}), *outer)})
+    return EvaluatedModel(graph, pairs, asked, software(run_by))
+
+
+@pytest.mark.parametrize(("run_by", "text"), long_after(3, product(RUN_BY, PLANS)))
+def test_a_bound_holds_where_operators_and_levels_have_factors_of_their_own(run_by, text):
+    plan = NamedPlan.parse(text)
+    bound, found = model(run_by).bound(plan, 4), evaluated(model(run_by), plan, 4)
+    assert bound is not None
+    assert found is not None
+    for compute, links in CASES:
+        for levels in ((links, links), (links, 1), (1, links)):
+            case = Factors(compute, levels)
+            own = replace(bound, factors=case, is_simulated=True)
+            assert own.seconds <= found.seconds_in(case) * (1 + 1e-9), (case, text)
 
 
 @pytest.mark.parametrize("compute", long_after(1, [0.5, 1.0, 2.0]))

@@ -9,9 +9,11 @@ import yaml
 
 from shardwright.compiler.fit.robust import OVERLAP
 from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.collectives import collective_seconds
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.cost_model.streams import COMPUTE
 from shardwright.ir.errors import ClusterError
+from shardwright.ir.mesh import MeshAxis
 
 
 def figure(value: float) -> dict[str, Any]:
@@ -216,6 +218,21 @@ def test_a_wrong_figure_is_refused(key: str, value: object, sentence: str, tmp_p
     assert refusal(tmp_path / "lab.json", json.dumps(content)) == sentence
 
 
+@pytest.mark.parametrize("kind", ["all_gather", "all_reduce"])
+def test_links_are_slower_by_a_factor_where_a_collective_was_measured(tmp_path, kind) -> None:
+    path = tmp_path / "lab.yaml"
+    messages = {"points": [[1e3, 1e-5], [1e6, 1e-3]], "tag": "measured", "source": "a test"}
+    key = "levels.0.efficiency.collectives.all_gather.messages"
+    path.write_text(yaml.safe_dump(changed(key, messages)), encoding="utf-8")
+    said = cluster(str(path))
+    slower = said.with_links_slower_by([2.0, 2.0])
+    inner, outer = MeshAxis("a", 4), MeshAxis("b", 3, 1)
+    for axes in ((inner,), (outer,), (inner, outer)):
+        for nbytes in (1e2, 1e5, 1e9):
+            times = [collective_seconds(kind, nbytes, axes, one) for one in (said, slower)]
+            assert times[1].seconds == pytest.approx(2 * times[0].seconds)
+
+
 def test_protocols_take_the_place_of_the_latency(tmp_path: Path) -> None:
     content = changed("levels.0.efficiency.protocols", PROTOCOLS)
     del content["levels"][0]["latency"]
@@ -224,7 +241,7 @@ def test_protocols_take_the_place_of_the_latency(tmp_path: Path) -> None:
     found = cluster(str(path))
     level = found.levels[0]
     assert level.send_seconds(0.0) == 2e-6
-    waited = level.exposed_for(0.25).send_seconds(1e6)
+    waited = level.slower_by(0.25).send_seconds(1e6)
     assert waited == pytest.approx(level.send_seconds(1e6) * 0.25)
     assert type(found).model_validate_json(found.model_dump_json()) == found
 
