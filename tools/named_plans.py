@@ -9,6 +9,7 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.exports.degrees.best import best_named_plan
 from shardwright.ir.errors import NoPlanError
 from shardwright.models import training_definition
+from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.documents import compile_document
 from shardwright.tools.options import compile_arguments, compile_model, with_options
 
@@ -58,24 +59,32 @@ def named_rows(
     limit : float
         Memory limit of a device in bytes.
     """
-    plans = [*arguments.plans]
-    reason = None
+    plans: list[str | NamedPlan] = [*arguments.plans]
+    reasons: dict[NamedPlan, str] = {}
     arguments = with_options(arguments, gap=None, workers=None, executor=None)
     if _is_free(model, arguments):
         options = compile_arguments(model, arguments)
         for name in ("cluster", "mesh", "seed"):
             options.pop(name, None)
         best = best_named_plan(model, cluster, arguments.devices, **options)
-        reason = f"the fastest: {best.account}"
-        plans += [best.plan] if best.plan is not None else []
-    rows = []
+        if best.plan is not None:
+            plans.append(best.plan)
+            reasons[_whole(best.plan, arguments)] = f"the fastest: {best.account}"
+    rows: dict[NamedPlan, dict[str, Any]] = {}
     for plan in plans:
-        compilation = compile_named(model, arguments, plan=plan, mesh=None)
-        rows.append(compile_document(compilation, limit))
-        del rows[-1]["strategies"]
-    if reason is not None and len(plans) > len(arguments.plans):
-        rows[-1]["reason"] = reason
-    return rows
+        whole = _whole(plan, arguments)
+        if whole not in rows:
+            compilation = compile_named(model, arguments, plan=plan, mesh=None)
+            rows[whole] = compile_document(compilation, limit)
+            del rows[whole]["strategies"]
+            rows[whole]["reason"] = reasons.get(whole) or rows[whole]["reason"]
+    return [*rows.values()]
+
+
+def _whole(plan: str | NamedPlan, arguments: argparse.Namespace) -> NamedPlan:
+    """Return a plan with all degrees: what a user wrote shorter is the same plan."""
+    parsed = NamedPlan.parse(plan) if isinstance(plan, str) else plan
+    return parsed.on(arguments.devices)
 
 
 def _is_free(model: str, arguments: argparse.Namespace) -> bool:

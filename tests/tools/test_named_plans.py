@@ -243,6 +243,16 @@ def test_named_plans_stand_beside_the_searches(capsys):
     assert rows[-1]["reason"] == "the fastest: 5 of 5 named plans fit"
 
 
+def test_the_fastest_named_plan_stands_once_where_it_is_asked_for(capsys):
+    fastest = best_named_plan(GPT, POD, 2).plan
+    others = "zero=3" if fastest.zero != 3 else "tensor=2"
+    command = ["bench", "strategies", GPT, "--devices", "2", "--json"]
+    assert main([*command, "--plan", fastest.text, "--plan", others]) == 0
+    rows = [r for r in json.loads(capsys.readouterr().out) if r["search"] == "named_plan"]
+    assert [NamedPlan.parse(row["named_plan"]).on(2) for row in rows][:1] == [fastest]
+    assert [row["reason"] and row["reason"].split(":")[0] for row in rows] == ["the fastest", None]
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [("tensor=3", "tensor=3 does not divide the 4 devices"), ("tensr=3", "no `tensr`; did you")],
