@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from itertools import chain
 from operator import add
+from sys import float_info
 from typing import NamedTuple, TypeVar
 
 from shardwright.cost_model.buffers import buffer_kinds, buffers
@@ -37,7 +38,6 @@ _ADDED = "added"  # what adds gradients to those of earlier passes
 # other ones, and holds 0.928 of it. The distance of this number from 1 is twice that; at half of it
 # that program is at the bound, and at twice as much some ten plans more are priced by their own.
 _OTHER_LAYOUTS = 0.85
-_NO_TIME = 1e-12  # factor on seconds of links, which are no number at zero
 _FIRST, _LAST = "before all layers", "after them"
 T = TypeVar("T")
 
@@ -372,7 +372,9 @@ class _Program:
         adds to gradients stands apart, for the same reason.
         """
         program, order = self.program, [(position, 0) for position in self._body]
-        here = self.cluster, self.cluster.with_links_slower_by([_NO_TIME] * len(self.levels))
+        # Without any time the bandwidth would be no number.
+        no_time = self.cluster.with_links_slower_by([float_info.epsilon] * len(self.levels))
+        here = self.cluster, no_time
         tasks, alone = (TaskMaker(program, cluster).tasks(order) for cluster in here)
         live = buffers(program).live
         stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
