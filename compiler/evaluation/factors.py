@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from shardwright.compiler.evaluation.parts import Times
+from shardwright.compiler.evaluation.times import Times
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from operator import add, mul, sub
 from shardwright.compiler.evaluation.data_ranks import ByDataRanks, Shape, busiest
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
-from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, Times, of_each
+from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, of_each
+from shardwright.compiler.evaluation.times import Times
 from shardwright.dataflow.schedule_paths import Pair, simulate_in_step, simulate_schedule
 from shardwright.dataflow.schedules import (
     BACKWARD,
