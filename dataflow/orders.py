@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, cycle
 from typing import ClassVar, NamedTuple
 
 from shardwright.ir.registry import Registry
@@ -35,6 +35,15 @@ class Action(NamedTuple):
         return self.stage, self.part
 
 
+Step = Action | tuple[Action, ...]
+"""What a device group runs at a time: one action, or a pair.
+
+A pair is a forward pass and a backward pass of another micro-batch, with its part for the weights
+where the schedule divides it: what one waits for, links carry while the other computes, in software
+that runs them beside each other (`Software.pairs`). Other software runs one after the other.
+"""
+
+
 class Order(ABC):
     """The order in which the device groups of a pipeline run their segments; a class has a name.
 
@@ -48,6 +57,8 @@ class Order(ABC):
         Whether the stages go to and fro between the device groups (`StageMap`): two chunks.
     in_rounds : bool
         Whether the micro-batches are a multiple of the device groups.
+    fewest : int
+        How many micro-batches there are for each device group at least, where more than one in all.
     parts : tuple of str
         The parts of a pass over a micro-batch.
     searched_chunks : tuple of int
@@ -58,13 +69,14 @@ class Order(ABC):
     has_chunks: ClassVar[bool] = False
     in_v: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
+    fewest: ClassVar[int] = 0
     parts: ClassVar[tuple[str, ...]] = (FORWARD, BACKWARD)
     searched_chunks: ClassVar[tuple[int, ...]] = ()
 
     @staticmethod
     @abstractmethod
-    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> Sequence[Action]:
-        """Return the actions of a device group, in order.
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> Sequence[Step]:
+        """Return the actions of a device group, in order; those of a pair as a tuple.
 
         Parameters
         ----------
@@ -77,22 +89,13 @@ class Order(ABC):
     @classmethod
     def exists(cls, groups: int, micro_batches: int) -> bool:
         """Return whether so many device groups can run so many micro-batches."""
-        return not cls.in_rounds or micro_batches % groups == 0
+        in_rounds = not cls.in_rounds or micro_batches % groups == 0
+        return in_rounds and micro_batches >= cls.fewest * groups
 
     @classmethod
     def is_tried(cls, groups: int, micro_batches: int) -> bool:
         """Return whether `fit` and searches of stages try it with so many of both."""
         return cls.exists(groups, micro_batches)
-
-    @staticmethod
-    def paired_after(group: int, groups: int, chunks: int) -> int | None:
-        """Return the forward passes of a group after which each is one of a pair; None of no pairs.
-
-        It may run beside the backward pass right behind it, which is of another micro-batch: what
-        one waits for, links carry while the other computes. Software does so or not
-        (`Software.pairs`).
-        """
-        return None
 
     @staticmethod
     def bubble(chunks: int) -> float:
@@ -165,22 +168,16 @@ class Pairs(Order):
 
     One waits for exchanges of experts while the other computes. Each stage has to be two passes
     ahead of the next one, or pairs would wait for each other: so 2 (S - s) micro-batches are in
-    flight. DualPipe (DeepSeek-AI, arXiv 2412.19437) runs such pairs in two directions, with S + 1
-    in flight and the parameters of two stages on each device group.
+    flight, where `DualPipeV` has about half of that.
     """
 
     name = "1f1b_pairs"
 
     @staticmethod
-    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Action]:
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Step]:
         """Return the passes of all chunks."""
         passes = _of_chunks(group, groups, chunks, micro_batches)
-        return in_turn(*passes, Pairs.paired_after(group, groups, chunks))
-
-    @staticmethod
-    def paired_after(group: int, groups: int, chunks: int) -> int:
-        """Return the passes of the warm-up."""
-        return _ahead(group, groups, chunks) + 1
+        return in_pairs(*passes, _ahead(group, groups, chunks) + 1)
 
 
 class InterleavedPairs(Pairs):
@@ -272,6 +269,54 @@ class ZeroBubbleV(Order):
         return _BUBBLE_OF_ZB_H1 / chunks
 
 
+class DualPipeV(Order):
+    """Pairs in a V: DeepSeek's DualPipe (arXiv 2412.19437) cut in half, with no parameters twice.
+
+    Forward passes down the V run beside backward passes that come up the other arm, and the other
+    way round, so that neighbours meet pairs from both ends: 2 S + 1 chunks of half a stage are in
+    flight. Before all groups have pairs, and after, the gradients of weights are parts of their
+    own, which fill the bubble. The order is that of PyTorch's ``ScheduleDualPipeV``; where a pass
+    there goes back in one piece, both parts follow each other here.
+    """
+
+    name = "dualpipe_v"
+    has_chunks = in_v = True
+    fewest = 2
+    parts = PARTS
+
+    @staticmethod
+    def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Step]:
+        """Return the passes, the gradients of weights put off at the end."""
+        down, up = _Runs(group), _Runs(2 * groups - 1 - group)
+        behind, order = groups - 1 - group, list[Step]()
+        order += (down(FORWARD) for _ in range(2 * behind))
+        for _ in range(group + 1):
+            order += down(FORWARD), up(FORWARD)
+        for _ in range(behind):
+            order += *up.back(), up(FORWARD)
+        for number in range(micro_batches - 2 * groups + group + 1):
+            of_both = down(FORWARD), *up.back()
+            is_first = not number and not behind  # the first pass back, for which others wait
+            order += of_both if is_first else [of_both]
+            order.append((up(FORWARD), *down.back()))
+        for _ in range(behind):
+            order += *up.back(), (up(FORWARD), *down.back())
+        for _, run in zip(range(group + 1), cycle((up, down)), strict=False):
+            order += run.back()
+        late = [(up, down)[number % 2] for number in range(group + 1, 2 * (group + 1))]
+        order += (run(BACKWARD) for run in late)
+        late += [down] * behind
+        for run in late[:behind]:
+            order += run(WEIGHTS), down(BACKWARD)
+        order += (run(WEIGHTS) for run in late[behind:])
+        return order
+
+    @staticmethod
+    def bubble(chunks: int) -> float:
+        """Return the share of `ZeroBubbleV`: a pass back sends before its gradients of weights."""
+        return ZeroBubbleV.bubble(chunks)
+
+
 @dataclass
 class _Runs:
     """The actions of a stage, each part for one micro-batch after the other."""
@@ -283,6 +328,10 @@ class _Runs:
         self.done[part] += 1
         return Action(self.stage, part, self.done[part] - 1)
 
+    def back(self) -> tuple[Action, Action]:
+        """Return a whole backward pass, in its two parts."""
+        return self(BACKWARD), self(WEIGHTS)
+
 
 for _order in (
     GPipe,
@@ -292,6 +341,7 @@ for _order in (
     ZeroBubbleV,
     Pairs,
     InterleavedPairs,
+    DualPipeV,
 ):
     SCHEDULES.add(_order.name, _order)
 
@@ -316,7 +366,16 @@ def _of_chunks(
 
 def in_turn(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:
     """Return a warm-up of forward passes, one forward and one backward in turn, and the rest."""
+    return list(chain.from_iterable(map(actions_of, in_pairs(forward, backward, warm_up))))
+
+
+def in_pairs(forward: list[Action], backward: list[Action], warm_up: int) -> list[Step]:
+    """Return the same, where those in turn are pairs."""
     warm_up = min(warm_up, len(forward))
     pairs = zip(forward[warm_up:], backward, strict=False)
-    steady = list(chain.from_iterable(pairs))
-    return [*forward[:warm_up], *steady, *backward[len(forward) - warm_up :]]
+    return [*forward[:warm_up], *pairs, *backward[len(forward) - warm_up :]]
+
+
+def actions_of(step: Step) -> tuple[Action, ...]:
+    """Return the actions of a step."""
+    return (step,) if isinstance(step, Action) else step

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import starmap
 from operator import itemgetter
 
 from shardwright.dataflow.schedules import (
@@ -32,12 +33,22 @@ from shardwright.ir.errors import ExecutionError
 Transfer = tuple[Segment, Segment]
 """The segments between which values of one micro-batch pass, from and to."""
 
-Pair = tuple[Segment, Segment]
-"""A forward and a backward segment that run beside each other."""
+Pair = tuple[Segment, ...]
+"""A forward segment, and those of a backward pass that run beside it."""
 
 _FORWARD = 1 / 3  # share of a micro-batch's pass that is its forward half
 _SLIGHT = 1e-3  # duration of segments off the path, over that of the slow group's
 _LATER = 0.75  # the same of later groups, followed only while a pipeline fills and drains
+
+
+def segments_of(one: Action, others: Sequence[Action]) -> Pair:
+    """Return the segments of the actions of a pair."""
+    return one.segment, *(other.segment for other in others)
+
+
+def pairs_of(schedule: Schedule) -> tuple[Pair, ...]:
+    """Return the pairs of segments of a schedule, each once."""
+    return tuple(dict.fromkeys(starmap(segments_of, schedule.pairs.items())))
 
 
 @dataclass(frozen=True)
@@ -119,10 +130,10 @@ def simulate_schedule(
         no time.
     begin : sequence of float, optional
         When each device group begins; by default at 0.
-    beside : mapping of (segment, segment) to float, optional
-        Seconds of a forward segment and a backward one that run beside each other, as pairs of the
-        schedule; by default they run one after the other. The path counts one of
-        the two, and is shorter than the step then.
+    beside : mapping of (tuple of segment) to float, optional
+        Seconds of the pairs of the schedule, whose passes run beside each other; by default they
+        run one after the other. The path counts one segment of each, and is shorter than the step
+        then.
 
     Raises
     ------
@@ -225,7 +236,7 @@ class _Simulation:
         delays: Mapping[Transfer, float],
         beside: Mapping[Pair, float] | None = None,
     ) -> None:
-        self.numbered, self.schedule, self.beside = _numbered(schedule), schedule, beside
+        self.numbered, self.schedule, self.beside = _numbered(schedule), schedule, beside or {}
         self.durations = [durations[segment] for segment in schedule.segments]
         self.leaving = _leaving(schedule, delays)
         count = len(self.numbered.order)
@@ -238,16 +249,18 @@ class _Simulation:
         """Return the simulated step."""
         starts, ends, numbered = [], [], self.numbered
         pairs = zip(numbered.segments, numbered.groups, strict=True)
-        is_second = False  # of a pair whose first is just done: it has its start and its end
+        beside = 0  # actions of a pair whose first is just done: they have its start and its end
         for number, (segment, group) in enumerate(pairs):
-            if is_second:
-                is_second = False
+            if beside:
+                beside -= 1
             else:
-                (start, cause), of_both = self._begin(number, group), self._beside(number)
-                if of_both is not None:
-                    is_second, other = True, self._begin(number + 1, group)
+                (start, cause), pair = self._begin(number, group), self._pair(number)
+                seconds, beside = self.durations[segment], len(pair) - 1
+                if beside:
+                    other = self._begin(number + 1, group)
                     start, cause = max((start, cause), other, key=itemgetter(0))
-                end = start + (self.durations[segment] if of_both is None else of_both)
+                    seconds = self.beside[pair]
+                end = start + seconds
             starts.append(start)
             ends.append(end)
             self.causes[number] = cause
@@ -263,13 +276,10 @@ class _Simulation:
         arrived = self.arrivals[number]
         return max(self.ready[group], arrived or self.ready[group], key=itemgetter(0))
 
-    def _beside(self, number: int) -> float | None:
-        """Return the seconds of an action and of the next one beside it; None of one alone."""
-        if self.beside is None:
-            return None
+    def _pair(self, number: int) -> Pair:
+        """Return the segments that begin with an action: its own alone where pairs run apart."""
         action = self.numbered.order[number]
-        other = self.schedule.pairs.get(action)
-        return None if other is None else self.beside[action.segment, other.segment]
+        return segments_of(action, self.schedule.pairs.get(action, ()) if self.beside else ())
 
     def _send(
         self, number: int, transfer: Transfer, groups: tuple[int, int], seconds: float, now: float

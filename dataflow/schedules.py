@@ -9,15 +9,15 @@ Knows neither programs nor seconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from shardwright.dataflow.orders import BACKWARD as BACKWARD
 from shardwright.dataflow.orders import FORWARD as FORWARD
 from shardwright.dataflow.orders import PARTS as PARTS
-from shardwright.dataflow.orders import SCHEDULES, Order
+from shardwright.dataflow.orders import SCHEDULES, Order, actions_of
 from shardwright.dataflow.orders import WEIGHTS as WEIGHTS
 from shardwright.dataflow.orders import Action as Action
 from shardwright.dataflow.orders import Segment as Segment
@@ -42,6 +42,9 @@ class Schedule:
         The actions of each device group.
     in_v : bool
         Whether the stages go to and fro between the groups; see `StageMap`.
+    pairs : mapping of Action to (tuple of Action)
+        What may run beside a forward pass: the actions behind it, of a backward pass of another
+        micro-batch.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Schedule:
     micro_batches: int
     actions: tuple[tuple[Action, ...], ...]
     in_v: bool = False
+    pairs: Mapping[Action, tuple[Action, ...]] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -85,18 +89,6 @@ class Schedule:
         return tuple(part for part in PARTS if part in found)
 
     @cached_property
-    def pairs(self) -> Mapping[Action, Action]:
-        """The backward pass that may run beside a forward pass, of another micro-batch."""
-        found: dict[Action, Action] = {}
-        for group, order in enumerate(self.actions if self.name in SCHEDULES else ()):
-            after = SCHEDULES[self.name].paired_after(group, self.groups, self.chunks)
-            if after is not None:
-                pairs = [pair for pair in pairwise(order) if pair[0].part == FORWARD]
-                steady = pairs[after:]
-                found |= {one: other for one, other in steady if other.part == BACKWARD}
-        return found
-
-    @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments of one micro-batch, in program order."""
         stages = range(self.stages)
@@ -124,8 +116,8 @@ def make_schedule(name: str, groups: int, chunks: int, micro_batches: int) -> Sc
     return _made(SCHEDULES[name], name, groups, chunks, micro_batches)
 
 
-def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> None:
-    """Check that a schedule exists.
+def check_options(name: str, groups: int, chunks: int, micro_batches: int | None = None) -> None:
+    """Check that a schedule exists, for some number of micro-batches unless it is given.
 
     Raises
     ------
@@ -136,7 +128,7 @@ def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> No
         raise OptionError(f"unknown schedule `{name}`: expected {', '.join(SCHEDULES)}")
     numbers = {"device groups": groups, "chunks": chunks, "micro-batches": micro_batches}
     for what, number in numbers.items():
-        if number < 1:
+        if number is not None and number < 1:
             raise OptionError(f"a pipeline has {number} {what}, expected at least 1")
     order = SCHEDULES[name]
     if not order.has_chunks and chunks > 1:
@@ -155,20 +147,29 @@ def check_options(name: str, groups: int, chunks: int, micro_batches: int) -> No
             f"not {chunks}",
             hint="use 2 chunks",
         )
-    if not order.exists(groups, micro_batches):
+    if micro_batches is None or order.exists(groups, micro_batches):
+        return
+    if micro_batches < order.fewest * groups:
         raise OptionError(
-            f"the schedule `{name}` needs a multiple of {groups} micro-batches, one for each "
-            f"device group, not {micro_batches}",
-            hint=f"use {-(-micro_batches // groups) * groups} micro-batches",
+            f"the schedule `{name}` needs at least {order.fewest * groups} micro-batches, "
+            f"{order.fewest} for each device group, not {micro_batches}",
+            hint=f"use {order.fewest * groups} micro-batches or more",
         )
+    raise OptionError(
+        f"the schedule `{name}` needs a multiple of {groups} micro-batches, one for each "
+        f"device group, not {micro_batches}",
+        hint=f"use {-(-micro_batches // groups) * groups} micro-batches",
+    )
 
 
 @lru_cache(maxsize=256)
 def _made(order: type[Order], name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
     with explained(order(), f"the schedule `{name}`", OptionError):
-        actions = [order.actions(group, groups, chunks, micro_batches) for group in range(groups)]
-    made = tuple(map(tuple, actions))
-    schedule = Schedule(name, groups, chunks, micro_batches, made, order.in_v)
+        made = [order.actions(group, groups, chunks, micro_batches) for group in range(groups)]
+        steps = [[*map(actions_of, own)] for own in made]
+    actions = tuple(tuple(chain.from_iterable(own)) for own in steps)
+    pairs = {step[0]: step[1:] for step in chain.from_iterable(steps) if len(step) > 1}
+    schedule = Schedule(name, groups, chunks, micro_batches, actions, order.in_v, pairs)
     check_schedule(schedule)
     return schedule
 
@@ -190,7 +191,7 @@ def one_at_a_time(groups: int, chunks: int, micro_batches: int) -> Schedule:
 def forward_only(schedule: Schedule) -> Schedule:
     """Return the schedule of a program without a backward pass."""
     kept = tuple(tuple(a for a in order if a.part == FORWARD) for order in schedule.actions)
-    found = replace(schedule, actions=kept)
+    found = replace(schedule, actions=kept, pairs={})
     check_schedule(found)
     return found
 
@@ -220,8 +221,8 @@ def needed_by(action: Action, stages: int) -> Iterator[Action]:
 def check_schedule(schedule: Schedule) -> None:
     """Check that every segment runs once for each micro-batch, in its group, without deadlock.
 
-    A segment takes the micro-batches in their order, so that what they accumulate is the same for
-    every schedule.
+    Pairs are of a forward and a backward pass. A segment takes the micro-batches in their order, so
+    that what they accumulate is the same for every schedule.
 
     Raises
     ------
@@ -230,6 +231,7 @@ def check_schedule(schedule: Schedule) -> None:
     """
     _check_complete(schedule)
     _check_ascending(schedule)
+    _check_pairs(schedule)
     execution_order(schedule)
 
 
@@ -261,6 +263,14 @@ def _check_ascending(schedule: Schedule) -> None:
         last[action.segment] = action
 
 
+def _check_pairs(schedule: Schedule) -> None:
+    for one, (other, *weights) in schedule.pairs.items():
+        late = other._replace(part=WEIGHTS)
+        if (one.part, other.part) != (FORWARD, BACKWARD) or weights not in ([], [late]):
+            what = " and ".join(map(str, (other, *weights)))
+            raise _wrong(schedule, f"a pair is a forward and a backward pass, not {one} and {what}")
+
+
 def execution_order(schedule: Schedule) -> tuple[Action, ...]:
     """Return all actions in an order in which one process can run them.
 
@@ -279,11 +289,9 @@ def execution_order(schedule: Schedule) -> tuple[Action, ...]:
         moved = False
         for group, order in enumerate(schedule.actions):
             while at[group] < len(order) and _is_ready(order[at[group]], schedule, done):
-                done[order[at[group]]] = None
-                at[group] += 1
-                if order[at[group] - 1] in schedule.pairs:
-                    done[order[at[group]]] = None
-                    at[group] += 1
+                step = order[at[group]], *schedule.pairs.get(order[at[group]], ())
+                done |= dict.fromkeys(step)
+                at[group] += len(step)
                 moved = True
     heads = [order[i] for order, i in zip(schedule.actions, at, strict=True) if i < len(order)]
     if heads:
@@ -292,10 +300,14 @@ def execution_order(schedule: Schedule) -> tuple[Action, ...]:
 
 
 def _is_ready(action: Action, schedule: Schedule, done: Mapping[Action, None]) -> bool:
-    other = schedule.pairs.get(action)
-    if other is not None and not all(n in done for n in needed_by(other, schedule.stages)):
-        return False
-    return all(needed in done for needed in needed_by(action, schedule.stages))
+    return all(needed in done for needed in _awaited(action, schedule))
+
+
+def _awaited(action: Action, schedule: Schedule) -> Iterator[Action]:
+    """Yield what an action waits for, of a pair what both passes do."""
+    yield from needed_by(action, schedule.stages)
+    for other in schedule.pairs.get(action, ())[:1]:
+        yield from needed_by(other, schedule.stages)
 
 
 def _deadlock(
@@ -303,7 +315,7 @@ def _deadlock(
 ) -> ExecutionError:
     waits = []
     for action in heads:
-        missing = next(n for n in needed_by(action, schedule.stages) if n not in done)
+        missing = next(n for n in _awaited(action, schedule) if n not in done)
         waits.append(
             f"device group {schedule.group_of(action.stage)}: {action} waits for {missing}"
         )

@@ -422,7 +422,7 @@ class CompileOptions:
         if self.plan is not None:
             raise decided_by_plan("stages")
         groups = 1 if self.stages == SEARCHED else self.groups
-        passes = groups if self.micro_batches == SEARCHED else self.passes
+        passes = None if SEARCHED in (self.stages, self.micro_batches) else self.passes
         check_options(self.order, groups, self.chunks, passes)
 
     def _check_used(self) -> None:

@@ -162,7 +162,7 @@ class NamedPlan:
                 hint="leave `schedule` out",
             )
         if self.pipeline > 1:
-            check_options(self.order, self.pipeline, self.chunks, self.pipeline)
+            check_options(self.order, self.pipeline, self.chunks)
         self._check_shard()
         self._check_experts()
         if self.zero and self.data == self.context == 1 == self.expert_data:

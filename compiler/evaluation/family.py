@@ -8,7 +8,7 @@ from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.cost_model.efficiency.software import Software
-from shardwright.dataflow.orders import Interleaved, InterleavedPairs, Pairs
+from shardwright.dataflow.orders import DualPipeV, Interleaved, InterleavedPairs, Pairs
 from shardwright.planner.choice.configuration import Form, searched_forms
 from shardwright.search.named_plan import RECOMPUTE, ZERO, NamedPlan, divisors, with_words
 
@@ -17,6 +17,7 @@ MICRO_BATCHES = (1, 2, 4, 8)
 _OF_EXPERTS = (
     (1, Pairs.name),
     *((chunks, InterleavedPairs.name) for chunks in Interleaved.searched_chunks),
+    (2, DualPipeV.name),
 )
 
 

@@ -25,7 +25,12 @@ from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
 from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, of_each
 from shardwright.compiler.evaluation.times import Times
-from shardwright.dataflow.schedule_paths import Pair, simulate_in_step, simulate_schedule
+from shardwright.dataflow.schedule_paths import (
+    Pair,
+    pairs_of,
+    simulate_in_step,
+    simulate_schedule,
+)
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
@@ -261,12 +266,14 @@ class Bound:
         return max(map(add, ends, after))
 
     def _beside(self, schedule: Schedule, durations: Mapping[Segment, float]) -> dict[Pair, float]:
-        """Return what pairs of segments take at least: the longer one, and what both compute."""
-        loads = [dict(zip((FORWARD, BACKWARD), one, strict=True)) for one in self._of_resources]
-        found = {}
-        for one, other in {(f.segment, b.segment) for f, b in schedule.pairs.items()}:
-            of_both = (load[FORWARD][one[0]] + load[BACKWARD][other[0]] for load in loads)
-            found[one, other] = max(durations[one], durations[other], *of_both)
+        """Return what pairs of segments take at least: the longer pass, and what both compute."""
+        found, loads = dict[Pair, float](), [*self._of_resources]
+        for pair in pairs_of(schedule):
+            (stage, _), (other, _), *_ = pair
+            each = [durations[pair[0]], sum(durations[segment] for segment in pair[1:])]
+            if len(pair) == len(schedule.parts):  # of whole passes
+                each += (forward[stage] + backward[other] for forward, backward in loads)
+            found[pair] = max(each)
         return found
 
     def _durations(self, schedule: Schedule) -> dict[Segment, float]:

@@ -177,7 +177,7 @@ class Software(Description):
         Orders of the passes of a pipeline that it has, by their names in `SCHEDULES`; without it
         all. A plan of another one can be priced, as if it had it.
     pairs : str
-        Where a schedule has pairs of a forward and a backward pass (`Order.paired_after`), one runs
+        Where a schedule has pairs of a forward and a backward pass (`Step`), one runs
         ``beside`` the other, or they run ``apart``, one after the other.
     exchange : str
         Where ranks divide experts, a token is sent for each of its ``choices``, or once to each of

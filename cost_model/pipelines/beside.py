@@ -1,31 +1,39 @@
-"""Two segments of a device group beside each other: one computes while links carry for the other.
+"""Two passes of a device group beside each other: one computes while links carry for the other.
 
-A rank computes one operator at a time, and a link serves one collective at a time. Each segment
-runs its tasks in program order, and waits for its collectives; whichever can begin its next task
+A rank computes one operator at a time, and a link serves one collective at a time. Each pass runs
+its tasks in program order, and waits for its collectives; whichever can begin its next task
 first does, and where both can, the one that has more left: so both progress to the same end. The
 host launches the tasks of both in that order.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate, islice
 
 from shardwright.cost_model.pipelines.segments import TimedSegment
 from shardwright.cost_model.streams import COMPUTE, Task
 
 
-def beside(one: TimedSegment, other: TimedSegment) -> tuple[TimedSegment, TimedSegment]:
-    """Return two segments with the times at which their tasks run beside those of the other.
+def beside(one: TimedSegment, *others: TimedSegment) -> tuple[TimedSegment, ...]:
+    """Return segments with the times at which their tasks run beside those of the other pass.
 
-    Both begin when both have received what they need. Where that takes no less than one after the
-    other, the second begins behind the first.
+    That is of one segment, or of several that follow each other. Both begin when both have received
+    what they need. Where that takes no less than one after the other, the second begins behind the
+    first.
     """
-    received = one.received + other.received
-    first, second = _starts((one.tasks, other.tasks))
-    ends = _end(first, one.tasks), _end(second, other.tasks)
-    alone = one.seconds - one.received, other.seconds - other.received
+    segments = one, *others
+    first, second = _starts((one.tasks, [task for other in others for task in other.tasks]))
+    own, rest = [first], iter(second)
+    own += [[*islice(rest, len(other.tasks))] for other in others]
+    ends = [_end(starts, segment.tasks) for starts, segment in zip(own, segments, strict=True)]
+    alone = [segment.seconds - segment.received for segment in segments]
     if max(ends) >= sum(alone):
-        first = [start - one.received for start in one.starts]
-        second = [alone[0] + start - other.received for start in other.starts]
-    return _from(one, first, received), _from(other, second, received)
+        begins = [*accumulate(alone[:-1], initial=0.0)]
+        own = [
+            [begin + start - segment.received for start in segment.starts]
+            for begin, segment in zip(begins, segments, strict=True)
+        ]
+    received = sum(segment.received for segment in segments)
+    return tuple(_from(*pair, received) for pair in zip(segments, own, strict=True))
 
 
 def _from(segment: TimedSegment, starts: Sequence[float], received: float) -> TimedSegment:

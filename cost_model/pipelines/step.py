@@ -34,6 +34,8 @@ from shardwright.dataflow.schedule_paths import (
     SimulatedSchedule,
     Transfer,
     chain_transfers,
+    pairs_of,
+    segments_of,
     simulate_in_step,
     simulate_schedule,
 )
@@ -262,34 +264,30 @@ class _Step:
         ends = list(ready)
         if self.pipeline.loop is not None:
             found = self._loop(ready)
-            partner = {b: f for f, b in self.pipeline.schedule.pairs.items()}
+            of_pairs = dict(self._of_pairs())
             for action, start, end in zip(found.order, found.starts, found.ends, strict=True):
                 group = self.pipeline.schedule.group_of(action.stage)
-                timed = self.segments[group].loop[action.segment]
-                if self.beside:
-                    timed = self._timed(action, partner.get(action)) or timed
+                timed = of_pairs.get(action) or self.segments[group].loop[action.segment]
                 self.runs[group].append((start, action.micro_batch, timed))
                 ends[group] = end
         self._outside([s.after for s in self.segments], "after", ends)
 
     @cached_property
-    def beside(self) -> dict[Pair, tuple[TimedSegment, TimedSegment]]:
+    def beside(self) -> dict[Pair, tuple[TimedSegment, ...]]:
         """The segments that run beside each other; none where the software has no pairs."""
         software, schedule = self.times.cluster.software, self.pipeline.schedule
         if software is None or software.pairs != "beside" or self.pipeline.loop is None:
             return {}
-        found: dict[Pair, tuple[TimedSegment, TimedSegment]] = {}
-        for one, other in dict.fromkeys((f.segment, b.segment) for f, b in schedule.pairs.items()):
-            loop = self.segments[schedule.group_of(one[0])].loop
-            found[one, other] = beside(loop[one], loop[other])
+        found: dict[Pair, tuple[TimedSegment, ...]] = {}
+        for pair in pairs_of(schedule):
+            loop = self.segments[schedule.group_of(pair[0][0])].loop
+            found[pair] = beside(*(loop[segment] for segment in pair))
         return found
 
-    def _timed(self, action: Action, before: Action | None) -> TimedSegment | None:
-        """Return the segment of an action beside another one; None where it runs alone."""
-        if before is not None:
-            return self.beside[before.segment, action.segment][1]
-        after = self.pipeline.schedule.pairs.get(action)
-        return None if after is None else self.beside[action.segment, after.segment][0]
+    def _of_pairs(self) -> Iterator[tuple[Action, TimedSegment]]:
+        """Yield the actions of pairs that run beside each other, with the segments of both."""
+        for one, others in self.pipeline.schedule.pairs.items() if self.beside else ():
+            yield from zip((one, *others), self.beside[segments_of(one, others)], strict=True)
 
     def _loop(self, ready: Sequence[float]) -> SimulatedSchedule:
         durations = {s: t.seconds for g in self.segments for s, t in g.loop.items()}

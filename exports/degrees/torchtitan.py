@@ -21,6 +21,7 @@ _SCHEDULES: Final = {
     "gpipe": "GPipe",
     "interleaved": "Interleaved1F1B",
     "zero_bubble_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
 }
 _CHECKPOINTING: Final = {"none": "none", "full": "full", "operators": "selective"}
 _PRECISIONS: Final = ("float32", "bfloat16")

@@ -17,8 +17,9 @@ _SCHEDULES = {
     "GPipe": "gpipe",
     "Interleaved1F1B": "interleaved",
     "ZBVZeroBubble": "zero_bubble_v",
+    "DualPipeV": "dualpipe_v",
 }
-_OF_CHUNKS = ("interleaved", "zero_bubble_v")
+_OF_CHUNKS = ("interleaved", "zero_bubble_v", "dualpipe_v")
 _ROTATIONS = {"allgather": False, "alltoall": True}
 _OF_EXPERTS = ("expert", "expert_tensor")
 _BLOCK = "layers."
@@ -223,7 +224,7 @@ def _read_stages(fields: Fields, schedule: str) -> None:
     elif len(sizes) % groups or (len(sizes) > groups) != several:
         raise reading.error(
             f"there are {len(sizes)} stages for {groups} device groups with the order `{schedule}`",
-            "expected one of each group, and of `Interleaved1F1B` several, of `ZBVZeroBubble` two",
+            "expected one of each group, of `Interleaved1F1B` several, of those in a V two",
         )
     elif not is_even(sizes):
         raise reading.error(

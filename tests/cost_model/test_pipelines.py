@@ -30,6 +30,7 @@ KINDS = [
     ("1f1b", 3, 1),
     ("zero_bubble", 3, 1),
     ("zero_bubble_v", 2, 2),
+    ("dualpipe_v", 2, 2),
     ("interleaved", 2, 2),
 ]
 

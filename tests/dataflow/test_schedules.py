@@ -13,6 +13,7 @@ from shardwright.dataflow.schedule_paths import (
     bound_seconds,
     bounding_paths,
     chain_transfers,
+    pairs_of,
     segment_seconds,
     simulate_in_step,
     simulate_schedule,
@@ -39,7 +40,8 @@ def schedules(draw, most=6):
     order = SCHEDULES[name]
     chunks = draw(st.integers(2, 2 if order.in_v else 3)) if order.has_chunks else 1
     times = draw(st.integers(1, 3 if order.in_rounds else 8))
-    return make_schedule(name, groups, chunks, times * groups if order.in_rounds else times)
+    more = times * groups if order.in_rounds else times
+    return make_schedule(name, groups, chunks, order.fewest * groups + more - bool(order.fewest))
 
 
 def drawn(schedule, seed):
@@ -92,7 +94,7 @@ def relaxed_step(schedule, durations, delays):
 @given(schedules())
 def test_every_segment_runs_once_and_after_what_it_waits_for(schedule):
     order = execution_order(schedule)
-    parts = 3 if "zero_bubble" in schedule.name else 2
+    parts = 3 if schedule.name.startswith(("zero_bubble", "dualpipe")) else 2
     assert len(order) == len(set(order)) == schedule.stages * schedule.micro_batches * parts
     place = {action: i for i, action in enumerate(order)}
     for action in order:
@@ -166,7 +168,10 @@ def most_in_flight(schedule, group):
 
 @pytest.mark.parametrize(
     ("name", "chunks"),
-    [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("zero_bubble_v", 2)],
+    [
+        *[("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)],
+        *[("zero_bubble_v", 2), ("dualpipe_v", 2)],
+    ],
 )
 def test_the_bubble_of_equal_stages_is_its_share_of_passes(name, chunks):
     schedule = make_schedule(name, 4, chunks, 16)
@@ -183,6 +188,8 @@ def test_micro_batches_in_flight():
     assert [most_in_flight(make_schedule("zero_bubble", 4, 1, 8), g) for g in groups] == [4] * 4
     in_a_v = make_schedule("zero_bubble_v", 4, 2, 8)  # in halves of the stages of 1f1b
     assert [most_in_flight(in_a_v, g) for g in groups] == [8] * 4
+    in_pairs = make_schedule("dualpipe_v", 4, 2, 8)
+    assert [most_in_flight(in_pairs, g) for g in groups] == [9] * 4
     interleaved = make_schedule("interleaved", 4, 3, 8)
     assert [most_in_flight(interleaved, g) for g in groups] == [2 * (3 - g) + 9 for g in groups]
     assert in_flight(make_schedule("interleaved", 2, 2, 2))[0][0].passes == (2, 2)
@@ -197,7 +204,7 @@ def test_after_the_warm_up_every_forward_pass_has_a_backward_pass_beside_it(grou
         warm_up = 2 * (groups - 1 - group) + (chunks - 1) * groups + 1
         own = [pair for pair in schedule.pairs.items() if pair[0] in order]
         assert len(own) == 4 * groups * chunks - warm_up
-        assert all(one.micro_batch != other.micro_batch for one, other in own)
+        assert all(one.micro_batch != other.micro_batch for one, (other,) in own)
         assert most_in_flight(schedule, group) == warm_up + 1
     assert not make_schedule("interleaved", 2, 2, 4).pairs
 
@@ -205,7 +212,7 @@ def test_after_the_warm_up_every_forward_pass_has_a_backward_pass_beside_it(grou
 def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_difference():
     schedule = make_schedule("interleaved_pairs", 4, 2, 32)
     durations = {(s, part): 1.0 if part == "forward" else 2.0 for s, part in schedule.segments}
-    pairs = {(one.segment, other.segment) for one, other in schedule.pairs.items()}
+    pairs = pairs_of(schedule)
     apart = simulate_schedule(schedule, durations).step_seconds
     of_sums = simulate_schedule(schedule, durations, beside=dict.fromkeys(pairs, 3.0))
     hidden = simulate_schedule(schedule, durations, beside=dict.fromkeys(pairs, 2.0))
@@ -213,7 +220,7 @@ def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_diffe
     warm_up = 5  # of the last group, which waits for nothing but the ends of the pipeline
     assert of_sums.step_seconds - hidden.step_seconds == pytest.approx(64 - warm_up, rel=0.02)
     ends = dict(zip(hidden.order, zip(hidden.starts, hidden.ends, strict=True), strict=True))
-    assert all(ends[one] == ends[other] for one, other in schedule.pairs.items())
+    assert all(ends[one] == ends[other] for one, (other,) in schedule.pairs.items())
 
 
 @pytest.mark.parametrize(
@@ -222,7 +229,7 @@ def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_diffe
         (
             ("dualpipe", 2, 1, 4),
             "unknown schedule `dualpipe`: expected gpipe, 1f1b, interleaved, zero_bubble, "
-            "zero_bubble_v, 1f1b_pairs, interleaved_pairs",
+            "zero_bubble_v, 1f1b_pairs, interleaved_pairs, dualpipe_v",
         ),
         (("1f1b", 0, 1, 4), "a pipeline has 0 device groups, expected at least 1"),
         (("1f1b", 2, 1, 0), "a pipeline has 0 micro-batches, expected at least 1"),
@@ -240,6 +247,11 @@ def test_pairs_that_take_as_long_as_both_hide_nothing_and_shorter_ones_the_diffe
             ("zero_bubble_v", 2, 3, 4),
             "the schedule `zero_bubble_v` has 2 chunks for each device group, the ends of a V, not "
             "3; use 2 chunks",
+        ),
+        (
+            ("dualpipe_v", 4, 2, 7),
+            "the schedule `dualpipe_v` needs at least 8 micro-batches, 2 for each device group, "
+            "not 7; use 8 micro-batches or more",
         ),
         (
             ("interleaved", 4, 2, 6),

@@ -64,7 +64,8 @@ def random_plan(rng):
     chunks = rng.choice([1, 2, 3]) if several else 1
     orders = ["1f1b", "gpipe", "zero_bubble", "1f1b_pairs"]
     if chunks > 1:
-        orders = ["interleaved", "interleaved_pairs", *["zero_bubble_v"] * (chunks == 2)]
+        in_a_v = ["zero_bubble_v", "dualpipe_v"] if chunks == 2 else []
+        orders = ["interleaved", "interleaved_pairs", *in_a_v]
     plan = NamedPlan(
         **degrees,
         ring=degrees["context"] > 1 and rng.random() < 0.5,

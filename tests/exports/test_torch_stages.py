@@ -161,8 +161,9 @@ def test_two_messages_of_a_channel_in_another_order_are_found():
         deliver(texts, names)
 
 
-def test_passes_in_several_orders_are_refused():
-    """Of the last micro-batches a group of `zero_bubble_v` puts gradients of weights off."""
-    plan = "pipeline=2,chunks=2,micro_batch=1,schedule=zero_bubble_v"
-    with pytest.raises(ShardwrightError, match="in another order in the schedule `zero_bubble_v`"):
+@pytest.mark.parametrize("order", ["zero_bubble_v", "dualpipe_v"])
+def test_passes_in_several_orders_are_refused(order):
+    """Of the last micro-batches a group in a V puts gradients of weights off."""
+    plan = f"pipeline=2,chunks=2,micro_batch=1,schedule={order}"
+    with pytest.raises(ShardwrightError, match=f"in another order in the schedule `{order}`"):
         exported(plan)

@@ -33,6 +33,7 @@ KINDS = [
     ("zero_bubble", 2, 1),
     ("zero_bubble_v", 2, 2),
     ("zero_bubble_v", 3, 2),
+    ("dualpipe_v", 2, 2),
     ("interleaved", 2, 2),
     ("1f1b", 3, 1),
     ("zero_bubble", 4, 1),

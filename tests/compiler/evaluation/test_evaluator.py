@@ -122,6 +122,7 @@ IN_STAGES = first(
         (DEEP, "pipeline=2,data=4,micro_batch=2,chunks=4,schedule=interleaved,zero=1", 1.0),
         (DEEP, "pipeline=8,data=1,micro_batch=2,schedule=zero_bubble", DynamicLossScale()),
         (DEEP, "pipeline=4,data=2,chunks=2,micro_batch=1,schedule=zero_bubble_v", 1.0),
+        (DEEP, "pipeline=4,data=2,chunks=2,micro_batch=1,schedule=dualpipe_v", 1.0),
         (f"gpt:layers=24,dropout=0.1,{SMALL}", "pipeline=4,data=2,chunks=3,micro_batch=2", 1.0),
         (
             f"llama:layers=40,kv_heads=4,inner=128,{SMALL}",

@@ -176,9 +176,10 @@ UNEVEN = (
 
 
 @pytest.mark.parametrize("named", long_after(1, ["ideal", "megatron-core"]))
-def test_errors_in_the_bounds_of_stages_in_a_v_are_caught(named, monkeypatch):
+@pytest.mark.parametrize("order", ["zero_bubble_v", "dualpipe_v"])
+def test_errors_in_the_bounds_of_stages_in_a_v_are_caught(order, named, monkeypatch):
     """Gradients of weights that are not put off, and one more micro-batch in flight."""
-    own, plan = uneven(named), NamedPlan.parse(UNEVEN[-1])
+    own, plan = uneven(named), replace(NamedPlan.parse(UNEVEN[-1]), schedule=order)
     found = evaluated(own, plan, 8)
     assert found is not None
     known = put_off_last, backward_passes

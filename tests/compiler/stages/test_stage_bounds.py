@@ -16,6 +16,7 @@ NUMBERS = {
     ("interleaved", 2): (2, 4, 8),
     ("zero_bubble", 1): (2, 4, 8),
     ("zero_bubble_v", 2): (2, 4, 8),
+    ("dualpipe_v", 2): (2, 4, 8),
 }
 
 
@@ -39,7 +40,9 @@ def test_no_stages_are_faster_than_the_passes_of_a_device_group(name: str, chunk
     assert max(lengths(name, chunks, seed) for seed in range(200)) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(("name", "chunks"), [("zero_bubble", 1), ("zero_bubble_v", 2)])
+@pytest.mark.parametrize(
+    ("name", "chunks"), [("zero_bubble", 1), ("zero_bubble_v", 2), ("dualpipe_v", 2)]
+)
 def test_whole_passes_of_the_stages_before_a_group_are_caught(
     name: str, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

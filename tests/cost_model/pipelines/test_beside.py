@@ -74,3 +74,12 @@ def test_each_resource_serves_one_task_at_a_time_and_each_segment_is_in_order(fi
 def test_two_exchanges_over_one_link_follow_each_other(level):
     found = beside(segment(moves(1, level)), segment(moves(1, level)))
     assert sorted(one.starts for one in found) == [(0,), (1,)]
+
+
+@given(TASKS, TASKS, TASKS)
+def test_a_pass_in_two_segments_runs_as_one(first, second, third):
+    """Also beside another: the later segment waits for the earlier one, and for nothing more."""
+    one, other, late = beside(segment(*first), segment(*second), segment(*third))
+    whole = beside(segment(*first), segment(*second, *third))
+    assert one.starts == pytest.approx(whole[0].starts)
+    assert (*other.starts, *late.starts) == pytest.approx(whole[1].starts)

@@ -13,6 +13,7 @@ from shardwright.compiler.outer import block_prices
 from shardwright.compiler.outer.block_prices import BlockKind, BlockPrices
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.outer.run import OuterRun
+from shardwright.dataflow.orders import SCHEDULES as SCHEDULES_BY_NAME
 from shardwright.dataflow.schedule_paths import chain_transfers, simulate_schedule
 from shardwright.dataflow.schedules import FORWARD, make_schedule
 from shardwright.planner.bounds import floors
@@ -21,8 +22,8 @@ from shardwright.planner.choice.configuration import Configuration
 from shardwright.solver.work import Budget
 from tests.extent import ANY_PLAN
 
-SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved", "zero_bubble_v")
-PUTS_OFF = ("zero_bubble", "zero_bubble_v")
+SCHEDULES = ("1f1b", "gpipe", "zero_bubble", "interleaved", "zero_bubble_v", "dualpipe_v")
+PUTS_OFF = ("zero_bubble", "zero_bubble_v", "dualpipe_v")
 """Schedules in which gradients of weights may come last."""
 ON_POD = {"cluster": "a100-pod:figures=datasheet", "optimizer": "adam"}
 
@@ -39,8 +40,8 @@ def drawn(
     stages, count, chunks = draw.choice([2, 3, 4, 8]), draw.choice([2, 3, 4, 8, 16]), 1
     if schedule == "interleaved":
         chunks, count = draw.choice([2, 3, 4]), stages * draw.choice([1, 2, 3])
-    if schedule == "zero_bubble_v":
-        chunks = 2
+    if schedule.endswith("_v"):
+        chunks, count = 2, count + SCHEDULES_BY_NAME[schedule].fewest * stages
     parts = stages * chunks
     blocks = [draw.choice([1e-3, draw.uniform(0.1, 1.0)]) for _ in range(parts)]
     blocks += [draw.uniform(0.1, 1.0) for _ in range(draw.randint(0, 8))]
@@ -117,9 +118,9 @@ def test_no_even_stages_are_faster_than_their_floor(schedule: str) -> None:
         assert floor.of(configuration) <= step * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble_v"])
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble_v", "dualpipe_v"])
 def test_a_floor_with_too_many_first_blocks_is_caught(schedule: str) -> None:
-    cases = [drawn(seed, schedule, even=schedule == "zero_bubble_v") for seed in range(300)]
+    cases = [drawn(seed, schedule, even=schedule.endswith("_v")) for seed in range(300)]
     wrong = [(replace(one, blocks=tuple(3 * b for b in one.blocks)), *rest) for one, *rest in cases]
     assert any(one.of(configuration) > step for one, configuration, step in wrong)
 

@@ -27,6 +27,7 @@ KINDS = {
         "gpipe": {"plan": "pipeline=2,micro_batch=2,schedule=gpipe"},
         "zero_bubble": {"plan": "pipeline=2,micro_batch=2,schedule=zero_bubble"},
         "zero_bubble_v": {"plan": "pipeline=2,chunks=2,micro_batch=2,schedule=zero_bubble_v"},
+        "dualpipe_v": {"plan": "pipeline=2,chunks=2,micro_batch=1,schedule=dualpipe_v"},
         "interleaved": {"plan": "pipeline=2,chunks=2,micro_batch=2,schedule=interleaved"},
         "recomputed": {"plan": "data=2,zero=3,recompute=full,micro_batch=2"},
     },
