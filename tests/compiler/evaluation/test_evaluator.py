@@ -117,12 +117,12 @@ def test_plans_that_the_model_has_not_are_refused_as_by_the_compiler() -> None:
 
 DEEP = f"llama:layers=16,kv_heads=4,inner=128,{SMALL}"
 IN_STAGES = first(
-    2,
+    3,
     [
         (DEEP, "pipeline=2,data=4,micro_batch=2,chunks=4,schedule=interleaved,zero=1", 1.0),
         (DEEP, "pipeline=8,data=1,micro_batch=2,schedule=zero_bubble", DynamicLossScale()),
-        (DEEP, "pipeline=4,data=2,chunks=2,micro_batch=1,schedule=zero_bubble_v", 1.0),
         (DEEP, "pipeline=4,data=2,chunks=2,micro_batch=1,schedule=dualpipe_v", 1.0),
+        (DEEP, "pipeline=4,data=2,chunks=2,micro_batch=1,schedule=zero_bubble_v", 1.0),
         (f"gpt:layers=24,dropout=0.1,{SMALL}", "pipeline=4,data=2,chunks=3,micro_batch=2", 1.0),
         (
             f"llama:layers=40,kv_heads=4,inner=128,{SMALL}",
