@@ -151,8 +151,8 @@ def test_layers_inside_of_a_period_are_left_out_too(plan: str) -> None:
 
 @pytest.fixture(scope="module")
 def gpt() -> Emission:
-    """A model of 12 layers with its plan, the passes, and the program."""
-    return emission(f"gpt:layers=12,{SMALL}", "data=8,zero=1,micro_batch=1")
+    """A model of 20 layers with its plan, the passes, and the program."""
+    return emission(f"gpt:layers=20,{SMALL}", "data=8,zero=1,micro_batch=1")
 
 
 def emitted(source: Graph, decisions: Decisions, works: Sequence[Pass]) -> Graph:
