@@ -296,9 +296,8 @@ class _Program:
                 compute += alone.seconds
                 merged += task.seconds - alone.seconds
                 continue
-            started, rest = (
-                task.exposed * one for one in (alone.seconds, task.seconds - alone.seconds)
-            )
+            started = task.exposed * alone.seconds
+            rest = task.exposed * (task.seconds - alone.seconds)
             sent = Sent(started, 0.0, rest) if task.computing else Sent(started, rest)
             level = self.levels[task.placement.levels[-1]]
             links[level] = Sent(*map(add, links[level], sent))

@@ -188,11 +188,8 @@ def compile_alone(
     ShardwrightError
         If it cannot be compiled.
     """
-    mode, devices, rank = (
-        options.how.mode,
-        options.devices,
-        get_auto_parallel_context("global_rank"),
-    )
+    mode, devices = options.how.mode, options.devices
+    rank = get_auto_parallel_context("global_rank")
     names = _input_names(cell, arguments)
     types = [tensor.type for tensor in tensors_in(arguments)]
     specs = [InputSpec(name, own) for name, own in zip(names, types, strict=True)]

@@ -216,13 +216,8 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
     for group in _by_call(nodes, calls):
         call, operator = _call(group[0], calls), group[0].operator
         lengths = _exchanged(group, found) if operator == _RUNS else {}
-        kind = (
-            call.name
-            if call
-            else _EXCHANGE
-            if lengths
-            else _MESSAGES.get(operator) or name_of(operator)
-        )
+        message = _EXCHANGE if lengths else _MESSAGES.get(operator) or name_of(operator)
+        kind = call.name if call else message
         name = f"{kind}-{seen[kind]}"
         seen[kind] += 1
         made = {result.name for node in group for result in node.results}

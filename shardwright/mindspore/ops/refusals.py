@@ -240,15 +240,15 @@ def _by_rows(split: Split) -> str:
     depth = split.shapes[1][-1]
     if prod(split.counts[1]) > 1:
         return "operand 1 is split"
-    return f"dimensions of operand 0 before {depth} are split" * (prod(split.counts[0][:depth]) > 1)
+    is_split = prod(split.counts[0][:depth]) > 1
+    return f"dimensions of operand 0 before {depth} are split" if is_split else ""
 
 
 def _resized(split: Split) -> str:
     """Return why images that are resized by their nearest pixels cannot be split."""
-    corners = split.primitive.given.get("align_corners")
-    return "dimensions 2 or 3 are split, with `align_corners`" * bool(
-        corners and prod(split.counts[0][2:]) > 1
-    )
+    if split.primitive.given.get("align_corners") and prod(split.counts[0][2:]) > 1:
+        return "dimensions 2 or 3 are split, with `align_corners`"
+    return ""
 
 
 _RULES: Mapping[str, Callable[[Split], str]] = {
