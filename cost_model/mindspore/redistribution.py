@@ -22,9 +22,7 @@ from shardwright.ir.types import TensorType
 
 Axes = tuple[str, ...]
 # MindSpore's factors on the bytes of a slice, by operator.
-_ALL_TO_ALL_SCALE = 2.0
-_ALL_GATHER_SCALE = 0.5
-_RESHAPE_SCALE = 2.0
+_SCALES = {"split": 0.0, "all_gather": 0.5, "all_to_all": 2.0, "reshape": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ def redistribution_volume(
         return RedistributionVolume()
     computation = sum(_computation(operator) for operator in operators)
     if _reshapes(tensor.shape, source, target, pieces, mesh):
-        computation += _RESHAPE_SCALE
+        computation += _SCALES["reshape"]
     forward = sum(_forward(operator) for operator in operators)
     backward = sum(_backward(operator) for operator in operators)
     if tensor.dtype == "bool" and forward:
@@ -123,15 +121,13 @@ def _computation(operator: RedistributionOperator) -> float:
 
 
 def _forward(operator: RedistributionOperator) -> float:
-    if operator.kind == "all_gather":
-        return _ALL_GATHER_SCALE * operator.devices
-    return _ALL_TO_ALL_SCALE if operator.kind == "all_to_all" else 0.0
+    """Return the slices that an operator communicates; a gather has one from each device."""
+    slices = operator.devices if operator.kind == "all_gather" else 1
+    return slices * _SCALES[operator.kind]
 
 
 def _backward(operator: RedistributionOperator) -> float:
-    if operator.kind == "all_gather":
-        return _ALL_GATHER_SCALE
-    return _ALL_TO_ALL_SCALE if operator.kind == "all_to_all" else 0.0
+    return _SCALES[operator.kind]
 
 
 def _reshapes(
