@@ -26,9 +26,9 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.rounding import EQUAL
 
 COMPUTE, OVERLAP = "compute", "overlap"
-_TOLD = 0.10  # relative error of figures that were fitted; links have twice as much
-_PEAK = 0.45  # by how much operators priced by data sheets may take longer, relatively
-_OF_LINKS = 0.67  # by how much links priced by data sheets may take longer, relatively
+# The least and the greatest factor on the seconds of operators, and on those of links.
+_OF_FITTED = (0.9, 1.1), (0.8, 1.2)
+_OF_DATA_SHEETS = (1.0, 1.45), (1.0, 1.67)
 _HALVINGS = 5  # halvings of an interval to the error at which the choice flips: to 3 % of it
 
 
@@ -65,12 +65,11 @@ def errors_of(cluster: Cluster, given: Mapping[str, float], levels: int) -> list
     levels : int
         Levels of the cluster that are used.
     """
-    device = cluster.device.efficiency
-    found = [Error(COMPUTE, 1 - _TOLD, 1 + _TOLD) if device else Error(COMPUTE, 1.0, 1 + _PEAK)]
+    operators, _ = _OF_FITTED if cluster.device.efficiency else _OF_DATA_SHEETS
+    found = [Error(COMPUTE, *operators)]
     for level in cluster.levels[:levels]:
-        told = level.efficiency is not None
-        error = Error(level.name, 1 - 2 * _TOLD, 1 + 2 * _TOLD)
-        found.append(error if told else Error(level.name, 1.0, 1 + _OF_LINKS))
+        _, links = _OF_DATA_SHEETS if level.efficiency is None else _OF_FITTED
+        found.append(Error(level.name, *links))
     found.append(Error(OVERLAP, 0.0, 1.0))
     stated = {
         name: Error(name, 0.0, share) if name == OVERLAP else Error(name, 1 - share, 1 + share)
