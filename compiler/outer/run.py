@@ -9,7 +9,7 @@ from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
 from shardwright.ir.rounding import OF_SEARCH
 from shardwright.planner.bounds.floors import ComputationFloor
-from shardwright.planner.choice.best_first import CORES, BestFirst
+from shardwright.planner.choice.best_first import CORES, MOST_WORKERS, BestFirst
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.choice.entries import Entry
 from shardwright.planner.choice.trace import SearchTrace, Tried
@@ -19,7 +19,6 @@ from shardwright.search.budget_note import ENDED, INTERRUPTED, SETTLED, says_so
 from shardwright.search.options import Progress
 from shardwright.solver.work import Budget
 
-_MOST_WORKERS = 4  # as many as there are questions at once (`best_first`)
 _SHARE = 3 / 4  # share of the budget for the search, where its account takes time, too
 
 
@@ -94,7 +93,7 @@ class OuterRun:
         """Number of processes: the user's, or as the machine allows."""
         if self.judge.options.workers:
             return self.judge.options.workers
-        return usable_workers(min(_MOST_WORKERS, len(self.candidates)))
+        return usable_workers(min(MOST_WORKERS, len(self.candidates)))
 
     def _no_plan(self, entries: Sequence[Entry[Compiled]]) -> ShardwrightError:
         """Return the error of a search without a plan."""

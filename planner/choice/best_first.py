@@ -62,8 +62,7 @@ from shardwright.solver.work import Budget
 
 T = TypeVar("T")
 SEARCHED = "search within the memory limit"
-CORES = 2
-"""Number of cores that a search is meant for: its budget is that of one configuration on each."""
+CORES = 2  # that a search is meant for: its budget is that of one configuration on each
 
 MOMENT = 1e-3
 """Seconds of work that a task may spend at least."""
@@ -73,6 +72,7 @@ _TOGETHER: dict[Question, int] = {"price": 4, "plan": 1, "search": 2}
 
 A plan of blocks tells what others must cost less than, and mostly the next one is not expected to.
 With two at a time the plan of Llama 3 70B on 64 H100 is the same, for 14 CPU s more."""
+MOST_WORKERS = max(_TOGETHER.values())  # processes that have a task at once
 
 _SHARE = 1 / 2  # share of a core's remaining budget for building a problem, and for solving it
 _FARTHER = 0.03
@@ -142,7 +142,7 @@ class BestFirst(Generic[T]):
         self._spent: dict[Question, float] = {"price": 0.0, "plan": 0.0, "search": 0.0}
         self._known: dict[Hashable, object] = {}
         answers = Answers(self.judge, self.budget.work.anew())
-        workers = workers_of(self.executor, min(self.workers, max(_TOGETHER.values())), answers)
+        workers = workers_of(self.executor, min(self.workers, MOST_WORKERS), answers)
         tasks: Tasks[Task, Answer[T]] = Tasks(answers, workers, str, is_answer)
         try:
             self._judge_all(tasks)
