@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.compiler.page.page_model import scopes
-from shardwright.compiler.page.timelines import MOST_DRAWN, MOST_OF_ROW
+from shardwright.compiler.page.timelines import MOST_DRAWN, MOST_OF_ROW, rounded
 from shardwright.compiler.plans.document import MemoryDocument
 from shardwright.cost_model.buffers import KINDS, buffers, told_kinds
 from shardwright.cost_model.events import Event, Timeline
@@ -117,7 +117,7 @@ def _series(moments: Floats, by_kind: Floats, most: int) -> dict[str, Any]:
     kept = highest(totals, most)
     return {
         "moments": len(totals),
-        "times": [float(f"{t:.8g}") for t in moments[kept]],
+        "times": [rounded(float(t)) for t in moments[kept]],
         "bytes": [[round(float(x)) for x in row] for row in by_kind[kept]],
         "peak_bytes": float(totals.max(initial=0.0)),
     }

@@ -16,7 +16,6 @@ MOST_OF_ROW = 3000
 """Entries of a row, or moments of a series: about as many as a screen has columns of points."""
 MOST_DRAWN = 36_000
 """Entries or segments of all rows, or moments of all series: the size of a page grows with them."""
-_DIGITS = 8  # digits of the times of entries
 
 
 @dataclass
@@ -118,7 +117,7 @@ def _row(
         "merged_below_seconds": threshold,
         "entries": [
             [
-                *map(_rounded, (entry.start, entry.end, entry.busy)),
+                *map(rounded, (entry.start, entry.end, entry.busy)),
                 labels.setdefault(entry.label, len(labels)),
                 entry.count,
                 entry.micro_batch,
@@ -165,8 +164,9 @@ def _merged(entries: Sequence[Entry], threshold: float) -> list[Entry]:
     return found
 
 
-def _rounded(seconds: float) -> float:
-    return float(f"{seconds:.{_DIGITS}g}")
+def rounded(seconds: float) -> float:
+    """Return a time of eight digits."""
+    return float(f"{seconds:.8g}")
 
 
 def _segments(segments: Sequence[SegmentEvent]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _segments(segments: Sequence[SegmentEvent]) -> dict[str, Any]:
         found, below = shortened(own, most)
         threshold = max(threshold, below)
         for entry in found:
-            times = map(_rounded, (entry.start, entry.end, entry.busy))
+            times = map(rounded, (entry.start, entry.end, entry.busy))
             entries.append([group, stage, part, entry.micro_batch, *times, entry.count])
     return {
         "count": len(segments),
