@@ -75,9 +75,9 @@ class Scheduler:
 
         The sets are those of deferrable communication; where none follows, it is the end.
         """
-        line, masks = self.lanes.queues[_LINE], self.lanes.masks
+        line, masks, computes = self.lanes.queues[_LINE], self.lanes.masks, self.lanes.computes
         found = {}
-        for links in {mask for mask in masks if not mask & _COMPUTES}:
+        for links in {mask for mask in masks if not mask & computes}:
             following = [len(line)]
             for place in range(len(line) - 1, -1, -1):
                 follows = masks[line[place]] & links
@@ -88,8 +88,8 @@ class Scheduler:
     @cached_property
     def least_seconds(self) -> float:
         """The seconds of all that computes or blocks computation: every schedule takes as long."""
-        masks = self.lanes.masks
-        return sum(s for s, mask in zip(self.seconds, masks, strict=True) if mask & _COMPUTES)
+        masks, computes = self.lanes.masks, self.lanes.computes
+        return sum(s for s, mask in zip(self.seconds, masks, strict=True) if mask & computes)
 
     def starts(self, window: float) -> list[float]:
         """Return when each task starts: where communication yields or not, whichever is shorter.
@@ -132,7 +132,6 @@ class Scheduler:
 
 _LOCAL_GATHERS, _SUMS, _LINE = range(3)  # the first lanes
 _LOCAL_REDUCTION = Placement("reductions")
-_COMPUTES = 1  # the bit of the compute stream
 
 
 class _Lanes:
@@ -159,6 +158,7 @@ class _Lanes:
         reduced = [r for r in _resources(kinds, "reductions") if r != COMPUTE]
         self._reductions = {r: self.locals + 1 + i for i, r in enumerate(reduced)}
         bits = {r: 1 << i for i, r in enumerate(dict.fromkeys([COMPUTE, *links, *reduced]))}
+        self.computes = bits[COMPUTE]
         for kind, _ in kinds:
             for resource in kind.resources:
                 bits.setdefault(resource, 1 << len(bits))
@@ -282,7 +282,7 @@ class _Simulation:
         first, runs_on, seconds, waiting = i, self.plan.runs_on, self.seconds, self.waiting
         until = self.running[0][0] if self.running else math.inf
         others = self.busy & ~masks[i]
-        links = ~_COMPUTES if beside else others
+        links = ~self.lanes.computes if beside else others
         while runs_on[i] and end < until:
             dependents = self.plan.dependents[i]
             if waiting[i + 1] > (i + 1 in dependents) or (masks[i] | masks[i + 1]) & links:
