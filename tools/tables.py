@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH = 100  # columns where there is no terminal
 _NARROWEST = 16  # columns that a shortened cell keeps
 _GAP = 3  # columns between two columns of a table
 
 
 def width() -> int:
     """Return the number of columns of the terminal, or of ``COLUMNS``."""
-    return shutil.get_terminal_size((_WIDTH, 25)).columns
+    return shutil.get_terminal_size(fallback=(100, 25)).columns
 
 
 def styled(text: str, style: str) -> str:

@@ -22,7 +22,6 @@ from shardwright.ir.files.writing import failing_as, write_file
 
 LEASE: Final = ".lease"
 _WHAT: Final = "the checkpoint"
-_MOST: Final = 4096  # bytes; some 100 are written, and twice as many would hold no more
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,6 @@ def _is_lease(path: Path) -> bool:
 def _holder(folder: Path) -> Start | None:
     """Return the start that has the lease; None if there is none that can be read."""
     try:
-        return Start(**from_json(read_text(folder / LEASE, _MOST)))
+        return Start(**from_json(read_text(folder / LEASE)))
     except (OSError, ValueError, TypeError):
         return None

@@ -28,8 +28,7 @@ from shardwright.server import reset_ps_context as reset_ps_context
 from shardwright.server import set_ps_context as set_ps_context
 from shardwright.server.context import MOST_RANKS
 
-GRAPH_MODE = 0
-PYNATIVE_MODE = 1
+GRAPH_MODE, PYNATIVE_MODE = range(2)  # MindSpore's numbers
 _SEARCHES = ("recursive_programming", "dynamic_programming", "sharding_propagation")
 _TARGETS = ("CPU", "GPU", "Ascend")
 _LAYOUTS = ("data_parallel", "full_batch")
