@@ -31,8 +31,9 @@ from shardwright.operators.models.optimizer import Optimizer
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-REGATHERED = 3  # code of what is made again: the redistribution of a tensor alone
-OFFLOADED = 4  # code of what is made again: a tensor that comes back from host memory
+ONCE, WHEN_READ, WHEN_ENTERED, REGATHERED, OFFLOADED = range(5)
+"""Whether and when a result is made a second time for the gradient: never; when a gradient reads
+it; when backward enters its segment; by its redistribution alone; or from host memory."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class OperatorTable:
     recompute : RecomputeCost, optional
         The cost of a second computation; None where the profile does not price it.
     recomputed : array of shape (strategies,), optional
-        Whether and when it is computed a second time for the gradient: 0 for not, 1 for when a
-        gradient reads its results, 2 for when backward enters its segment; None for never.
+        Whether and when it is computed a second time for the gradient: `ONCE`, `WHEN_READ` or
+        `WHEN_ENTERED`; None for never.
     regathered : array of shape (strategies,), optional
         Whether its result is saved as it leaves it and redistributed a second time for the
         gradient; None for never.
@@ -129,7 +130,7 @@ class OperatorTable:
     def remade(self) -> Integers | None:
         """Whether and when its result is made a second time; None for never.
 
-        As `recomputed`, 3 where it is regathered, and 4 where it is offloaded.
+        As `recomputed`, `REGATHERED` or `OFFLOADED`.
         """
         if self.regathered is None and self.offloaded is None:
             return self.recomputed

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import REGATHERED, CostProfile, EdgeLayout
+from shardwright.cost_model.profile import (
+    REGATHERED,
+    WHEN_ENTERED,
+    WHEN_READ,
+    CostProfile,
+    EdgeLayout,
+)
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.search.space.context import BuildContext
@@ -76,7 +82,7 @@ def connect(
         if writer.remade is not None and reader.remade is not None:
             table = np.where(writer.remade[:, None] == reader.remade, table, np.inf)
         if writer.remade is not None and reader.recomputed is not None:
-            late = (writer.remade[:, None] == 1) & (reader.recomputed == 2)
+            late = (writer.remade[:, None] == WHEN_READ) & (reader.recomputed == WHEN_ENTERED)
             table = np.where(late, np.inf, table)  # what is computed early reads what is, too
         return table, again
 

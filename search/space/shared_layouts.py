@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import EdgeLayout
+from shardwright.cost_model.profile import ONCE, EdgeLayout
 from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.graph import Value
 from shardwright.search.space.context import BuildContext
@@ -77,8 +77,9 @@ def _options(
     states = [(True, 0), (False, 0)] if saved else [(False, 0)]
     remade = ends[0].remade
     if remade is not None:  # what is recomputed has no buffer to share
-        states = states if (remade == 0).any() else []
-        states = [*states, *((False, again) for again in (1, 2, 3, 4) if (remade == again).any())]
+        states = states if (remade == ONCE).any() else []
+        codes = sorted(set(remade[remade > ONCE].tolist()))
+        states = [*states, *((False, again) for again in codes)]
     options = tuple(
         replace(option, saved=save, remade=again) for save, again in states for option in shared
     )

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import OFFLOADED, REGATHERED, EdgeLayout
+from shardwright.cost_model.profile import OFFLOADED, REGATHERED, WHEN_READ, EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.decisions import Decisions, SharedLayout
 from shardwright.ir.graph import Graph, Node
@@ -81,11 +81,10 @@ class RecomputedStrategy(Strategy):
     Parameters
     ----------
     when : int
-        As in `OperatorTable.remade`: with 3 its result alone is redistributed a second time, with 4
-        it comes back from host memory.
+        As in `OperatorTable.remade`.
     """
 
-    when: int = 1
+    when: int = WHEN_READ
 
     def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "RecomputedStrategy":
         """Return the strategy with axes renamed."""

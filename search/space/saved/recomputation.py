@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwright.cost_model.profile import OperatorTable
+from shardwright.cost_model.profile import ONCE, WHEN_ENTERED, WHEN_READ, OperatorTable
 from shardwright.dataflow.segments import segments
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.graph import Graph, Node
@@ -30,10 +30,10 @@ from shardwright.search.space.memory import MemoryAccount
 from shardwright.search.space.space import RecomputedStrategy
 
 States = tuple[int, ...]
-NEVER: States = (0,)
-ALWAYS: States = (1,)  # by a mark; when is not counted
-EITHER: States = (0, 1, 2)
-ENTERED: States = (0, 2)  # a result is read by the first gradient of the segment
+NEVER: States = (ONCE,)
+ALWAYS: States = (WHEN_READ,)  # by a mark; when is not counted
+EITHER: States = (ONCE, WHEN_READ, WHEN_ENTERED)
+ENTERED: States = (ONCE, WHEN_ENTERED)  # a result is read by the first gradient of the segment
 
 
 @dataclass

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.profile import REGATHERED
+from shardwright.cost_model.profile import REGATHERED, WHEN_ENTERED
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.views import buffer_roots
@@ -146,7 +146,7 @@ class SavedTensors:
         """
         assert shared.remade is not None
         stop, states = self._freed(end), set(shared.remade[shared.remade > 0].tolist())
-        early, late = remade[0] < remade[1] and 2 in states, remade[1] < stop
+        early, late = remade[0] < remade[1] and WHEN_ENTERED in states, remade[1] < stop
         nothing = np.zeros(len(shared.layouts), dtype=bool)
         if not early and not late:
             if not shared.remade.all():
@@ -182,8 +182,9 @@ class SavedTensors:
         """Count a recomputed tensor until the last gradient that reads it."""
         entered, last = remade
         self.memory.hold_transient(variable, size * (when > 0), last, stop)
-        if (when == 2).any():
-            self.memory.hold_transient(variable, size * (when == 2), entered, min(last, stop))
+        early = when == WHEN_ENTERED
+        if early.any():
+            self.memory.hold_transient(variable, size * early, entered, min(last, stop))
 
     def _hold_regathered(self, value: Value, savers: Sequence[EdgeEnd], writer: EdgeEnd) -> None:
         """Count a regathered tensor as it is made, until it may be redistributed again.
