@@ -19,6 +19,7 @@ reverse elimination order; of equal assignments the first one found stays.
 from __future__ import annotations
 
 import math
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -51,14 +52,10 @@ from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 from shardwright.solver.work import SECONDS_OF
 
-FIRST_WIDTH = 200
-"""States of a Pareto front at first; it grows by `WIDENING` until `LAST_WIDTH`."""
+WIDTHS = (200, 2000, 20_000)
+"""States of a Pareto front: the next where a search with the one before hardly fixed strategies.
 
-WIDENING = 10
-"""Factor on the width where a search with the one before hardly fixed strategies."""
-
-LAST_WIDTH = 20_000
-"""Most states of a front; what is left then goes to CP-SAT."""
+What is left after the last goes to CP-SAT."""
 
 FIRST_SHARE = 1 / 64
 """Share of the gap that is searched at first."""
@@ -213,8 +210,8 @@ class ExactSearch:
 
     def _with_memory(self, network: Network) -> None:
         """Raise the bound by prices, search fronts, fix strategies; leave the rest to CP-SAT."""
-        width = FIRST_WIDTH
-        while not network.empty and width <= LAST_WIDTH:
+        widths = deque(WIDTHS)
+        while not network.empty and widths:
             rows = MemoryRows(network, network.limit)
             if rows.hopeless:
                 break
@@ -224,14 +221,14 @@ class ExactSearch:
             if not len(rows) and not elimination.exact:
                 break  # the bound would be the one without memory again
             try:
-                smaller = PricedRound(self, Dual(network, rows, elimination)).run(width)
+                smaller = PricedRound(self, Dual(network, rows, elimination)).run(widths[0])
             except OutOfSpaceError:
                 self.message_limit //= SMALLER
                 continue
             if smaller is None:
                 return
             if sum(smaller.sizes) > SHRINKING * sum(network.sizes):
-                width *= WIDENING
+                widths.popleft()
             network = smaller
         self._finish(network)
 
