@@ -56,8 +56,7 @@ from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of
 
 _ONE_STAGE = "a program in one stage runs on one kind of device"
-_HALVINGS = 10  # most halvings of the window, tried where not all deferrable bytes fit
-_COARSE = 2  # halvings that are taken at once for a large program
+_HALVINGS = range(11)  # of the window, where not all deferrable bytes fit; of a large program even
 _SMALL = 600  # most nodes of a program for which every window is tried
 _MOST_TASKS = 4_000  # most tasks for which every pass over micro-batches is simulated
 _FEWEST_PASSES = 4  # passes that are simulated at least, where there are more
@@ -98,9 +97,9 @@ def simulate(graph: Graph, cluster: AnyCluster, memory_limit: MemoryLimit = math
     serial = program.serial_timeline()
     if serial.peak_bytes > memory_limit:
         return serial
-    every = 1 if len(graph) <= _SMALL else _COARSE
+    halvings = _HALVINGS if len(graph) <= _SMALL else _HALVINGS[::2]
     first = min(memory_limit - serial.peak_bytes, program.widest)
-    windows = [first / 2**i for i in range(0, _HALVINGS + 1, every)] if first else []
+    windows = [first / 2**i for i in halvings] if first else []
     found: dict[float, Timeline | None] = {0.0: serial}
     low, high = 0, len(windows)
     while low < high:  # more bytes in the window take more memory, but for a few anomalies
