@@ -42,6 +42,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.types import Ragged, TensorType, dtype_from_short, short_dtype
+from shardwright.ir.units import shortened
 
 _NAME = r"\w[\w./-]*"
 _LAYOUT = r"(\*|(?: (?:\+\w+)+(?::\w+)?))?(?: stage (\d+))?( in host)?"
@@ -55,7 +56,6 @@ _CALL = re.compile(
     rf"(?: to (?P<target>{_NAME}))?$"
 )
 _PARAMETER = re.compile(rf"({_NAME})(?: of ({_NAME}))?(: .*?)(?: \{{(.*)\}})?")
-_SHOWN = 300  # characters of a text that a message repeats
 _NAMING = ("recompute", "regather", "offload", "cut", "schedule")  # lines of one name each
 _PARAMETER_ROLES: Mapping[str, ParameterRole] = {
     "parameter": "weight",
@@ -233,7 +233,7 @@ def _parse_binder(text: str) -> Value:
 
 def _beginning(text: str) -> str:
     """Return a text for a message, without most of it where it is long."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return shortened(text, 300)
 
 
 @lru_cache(maxsize=4096)  # operators of one kind mostly have the same
