@@ -27,7 +27,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.fuse_all_reduces import check_index
 from shardwright.passes.pipeline import parse_pipeline
-from shardwright.planner.executors.names import PROCESSES
+from shardwright.planner.executor_names import PROCESSES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.space.sharding import OptimizerSharding
 

@@ -28,7 +28,7 @@ from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientT
 from shardwright.passes.expect_imbalance import IMBALANCE
 from shardwright.passes.pipeline import Pipeline
 from shardwright.planner import option_checks as checks
-from shardwright.planner.executors.names import PROCESSES, check_executor, check_workers
+from shardwright.planner.executor_names import PROCESSES, check_executor, check_workers
 from shardwright.planner.option_checks import (
     SEARCHED,
     GatherFusion,

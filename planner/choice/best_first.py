@@ -53,8 +53,8 @@ from shardwright.planner.choice.questions import (
     is_answer,
 )
 from shardwright.planner.effort import GAIN
+from shardwright.planner.executor_names import PROCESSES
 from shardwright.planner.executors.chosen import workers_of
-from shardwright.planner.executors.names import PROCESSES
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.search.options import Progress
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap

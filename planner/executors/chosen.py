@@ -1,7 +1,7 @@
 """The workers that the option `executor` names."""
 
+from shardwright.planner.executor_names import DASK, MPI
 from shardwright.planner.executors.elsewhere import dask_workers, mpi_workers
-from shardwright.planner.executors.names import DASK, MPI
 from shardwright.planner.executors.workers import Forked, Run, Workers, can_fork
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from shardwright.ir.errors import OptionError
 from shardwright.ir.optional import optional
 from shardwright.planner.code import code_digest
-from shardwright.planner.executors.names import DASK
+from shardwright.planner.executor_names import DASK
 from shardwright.planner.executors.workers import Run, answer_of
 
 _SECONDS_TO_CONNECT = 10.0  # twice as many only delay the error where nobody answers
