@@ -19,6 +19,7 @@ from shardwright.ir.layout import Layout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.rounding import EQUAL
 from shardwright.ir.types import TensorType, numpy_dtype
+from shardwright.operators.checks.spmd import Parts, assemble, exchange, run_shards
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.fusion import Unpack, buffer_length
 from shardwright.operators.info import (
@@ -29,7 +30,6 @@ from shardwright.operators.info import (
     whole_kernel,
 )
 from shardwright.operators.rule import Shape
-from shardwright.operators.spmd import Parts, assemble, exchange, run_shards
 from shardwright.operators.windows.halo_exchange import OverHalo
 from shardwright.operators.windows.windowed import Windowed
 from shardwright.proof.shrinking import shrunken

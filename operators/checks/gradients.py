@@ -15,19 +15,19 @@ from shardwright.operators.checks.cases import (
     expect_close,
     has_gradient,
 )
-from shardwright.operators.info import (
-    Array,
-    Linearization,
-    OperatorInfo,
-    whole_kernel,
-)
-from shardwright.operators.spmd import (
+from shardwright.operators.checks.spmd import (
     Parts,
     assemble,
     execute,
     node_of,
     scatter,
     splits_windows,
+)
+from shardwright.operators.info import (
+    Array,
+    Linearization,
+    OperatorInfo,
+    whole_kernel,
 )
 from shardwright.operators.windows.halo_exchange import emit_split, emit_split_gradient
 

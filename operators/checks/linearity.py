@@ -7,11 +7,11 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.checks.cases import Case, expect, real_results
 from shardwright.operators.checks.gradients import check_gradients
+from shardwright.operators.checks.spmd import run_shards
 from shardwright.operators.info import (
     OperatorInfo,
     whole_kernel,
 )
-from shardwright.operators.spmd import run_shards
 
 
 def is_linear(info: OperatorInfo, case: Case, positions: tuple[int, ...]) -> bool:

@@ -14,16 +14,16 @@ from shardwright.operators.checks.cases import (
     real_results,
 )
 from shardwright.operators.checks.gradients import check_gradients
-from shardwright.operators.info import (
-    OperatorInfo,
-    whole_kernel,
-)
-from shardwright.operators.spmd import (
+from shardwright.operators.checks.spmd import (
     assemble,
     check_results,
     run_shards,
     scatter,
     splits_windows,
+)
+from shardwright.operators.info import (
+    OperatorInfo,
+    whole_kernel,
 )
 
 _SEEDS = (0, 1, 2)  # operands that disprove a wrong rule

@@ -15,9 +15,9 @@ from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
+from shardwright.operators.checks.spmd import assemble
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, operator_info
-from shardwright.operators.spmd import assemble
 from shardwright.runtime.communicator import LocalCommunicator
 from tests.extent import first
 

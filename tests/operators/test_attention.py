@@ -7,8 +7,8 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.attention import scaled_dot_product as attention
 from shardwright.operators.attention.reach import visible_pairs
+from shardwright.operators.checks.spmd import assemble, run_shards, scatter
 from shardwright.operators.info import Array, operator_info, whole_kernel
-from shardwright.operators.spmd import assemble, run_shards, scatter
 
 B, H, S, T, D, E = 2, 3, 8, 8, 4, 5
 

@@ -13,9 +13,9 @@ from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.checks.spmd import Parts, assemble, exchange, execute, scatter
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Array, Linearization, operator_info
-from shardwright.operators.spmd import Parts, assemble, exchange, execute, scatter
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2), MeshAxis("z", 2)))
 TYPE = TensorType("float64", (8, 8))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
+from shardwright.operators.checks.spmd import assemble, run_shards, scatter
 from shardwright.operators.info import OperatorInfo, operator_info, whole_kernel
-from shardwright.operators.spmd import assemble, run_shards, scatter
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)))
 sizes = st.sampled_from([1, 2, 3, 4, 6])

@@ -12,6 +12,7 @@ from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.attention.ring import RingAttention
 from shardwright.operators.checks.gradients import check_gradients
+from shardwright.operators.checks.spmd import assemble, run_shards, scatter
 from shardwright.operators.communication.rings import Exchange, RingOperator, Turns, run_ring
 from shardwright.operators.info import (
     Array,
@@ -21,7 +22,6 @@ from shardwright.operators.info import (
     operator_names,
     whole_kernel,
 )
-from shardwright.operators.spmd import assemble, run_shards, scatter
 
 RINGS = [n for n in operator_names() if issubclass(operator_class(n), RingOperator)]
 

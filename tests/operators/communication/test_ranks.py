@@ -8,9 +8,9 @@ from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.builder import Builder
+from shardwright.operators.checks.spmd import Parts, exchange
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import Linearization, operator_info
-from shardwright.operators.spmd import Parts, exchange
 from tests.operators.test_communication import MESH, TYPE, info_of
 
 # Operators of hand-written programs: what each rank holds is a tensor of its own.

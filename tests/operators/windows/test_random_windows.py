@@ -12,8 +12,8 @@ from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
+from shardwright.operators.checks.spmd import assemble, execute, node_of, scatter
 from shardwright.operators.info import Array, OperatorInfo, operator_info, whole_kernel
-from shardwright.operators.spmd import assemble, execute, node_of, scatter
 from shardwright.operators.windows.halo_exchange import emit_split, emit_split_gradient
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 3)))
