@@ -161,12 +161,18 @@ class UpdateRule:
         loss scale all that are trained, else 0.
     rates : int
         Number of learning rates that follow the step, and are read; 0 where they are attributes.
+    clipped : int
+        Number of parameters whose gradients are scaled down together; 0 where none are.
+    sum_dtype : str
+        The type in which their squares are added up.
     """
 
     optimizer: Optimizer
     unscales: bool = False
     guarded: int = 0
     rates: int = 0
+    clipped: int = 0
+    sum_dtype: str = "float32"
 
 
 @dataclass(frozen=True)

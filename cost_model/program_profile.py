@@ -329,22 +329,16 @@ class ProgramProfile(CostProfile):
 
     def constant(self) -> float:
         """Return the cost of scalars: steps, learning rates, and a dynamic loss scale."""
-        rule, scalar, prices = self.update_rule, Layout.replicated(0), self.of_updates
+        rule, prices = self.update_rule, self.of_updates
         if rule is None:
             return 0.0
         if prices is not self:
             return prices.constant()
-        cost = 0.0 if not rule.guarded else self._guard_constant(rule.guarded)
-        step = TensorType("int64", ())
+        cost, step = self._totals(rule), TensorType("int64", ())
         if rule.optimizer.counts_steps:
-            info = operator_info("add_scalar", (step,), {"value": 1})
-            if rule.guarded:
-                info = operator_info("add", (step, step), {})
-            cost += self.operator_cost(info, (scalar,) * len(info.operand_types), (scalar,))
-        if rule.rates:
-            info = operator_info("learning_rate", (step,), {})
-            cost += rule.rates * self.operator_cost(info, (scalar,), (scalar,))
-        return cost
+            counts = ("add", step, step) if rule.guarded else ("add_scalar", step)
+            cost += self._of_scalars(*counts)
+        return cost + rule.rates * self._of_scalars("learning_rate", step)
 
     def update(self, parameter: Value, gradient: str) -> float:
         """Return the cost of the optimizer's update."""
@@ -362,7 +356,12 @@ class ProgramProfile(CostProfile):
             scale = operator_info("scale", (tensor,), {})
             cost += self.operator_cost(scale, (layout,), (layout,))
         if rule.guarded:
-            cost += self._count(narrow, layout)
+            cost += self._part(operator_info("count_nonfinite", (narrow,), {}), layout)
+        if rule.clipped:
+            summed = operator_info("sum_squares", (narrow,), {"dtype": rule.sum_dtype})
+            clip = operator_info("clip_by_norm", (narrow, *summed.result_types), {})
+            cost += self._part(summed, layout)
+            cost += self.operator_cost(clip, (layout, Layout.replicated(0)), (layout,))
         return cost + self._emitted_update(rule, parameter, Value("gradient", narrow, layout))
 
     def _emitted_update(self, rule: UpdateRule, parameter: Value, gradient: Value) -> float:
@@ -392,31 +391,38 @@ class ProgramProfile(CostProfile):
                 cost += self.operator_cost(info, taken, left)
         return cost
 
-    def _guard_constant(self, gradients: int) -> float:
-        """Return the cost of adding up overflows, and of the next loss scale."""
-        scalar, count = Layout.replicated(0), TensorType("int64", ())
-        add = operator_info("add", (count, count), {})
-        types = (TensorType("float32", ()), count, count)
-        following = operator_info("loss_scale_update", types, {})
-        cost = (gradients - 1) * self.operator_cost(add, (scalar, scalar), (scalar,))
-        cost += self.operator_cost(following, (scalar,) * 3, (scalar,) * 3)
-        axes = self._rank_axes
-        return cost + self._scalar_move("all_reduce", axes) if axes else cost
+    def _totals(self, rule: UpdateRule) -> float:
+        """Return the cost of adding up overflows and squares, and of what follows from the sums."""
+        count, square = TensorType("int64", ()), TensorType(rule.sum_dtype, ())
+        cost = self._total(count, rule.guarded) + self._total(square, rule.clipped)
+        if rule.guarded:
+            cost += self._of_scalars("loss_scale_update", TensorType("float32", ()), count, count)
+        if rule.guarded and rule.clipped:
+            cost += 2 * self._of_scalars("div", square, square)
+        return cost
 
-    def _count(self, gradient: TensorType, layout: Layout) -> float:
-        """Return the cost of counting the elements of a gradient that are not finite."""
-        info = operator_info("count_nonfinite", (gradient,), {})
+    def _total(self, kind: TensorType, gradients: int) -> float:
+        """Return the cost of adding up a scalar of each gradient, on all ranks."""
+        if not gradients:
+            return 0.0
+        cost = (gradients - 1) * self._of_scalars("add", kind, kind)
+        return cost + self._scalar_move("all_reduce", kind, ())
+
+    def _of_scalars(self, operator: str, *types: TensorType) -> float:
+        """Return the cost of an operator on scalars that every rank has."""
+        info, scalar = operator_info(operator, types, {}), Layout.replicated(0)
+        return self.operator_cost(info, (scalar,) * len(types), (scalar,) * len(info.result_types))
+
+    def _part(self, info: OperatorInfo, layout: Layout) -> float:
+        """Return the cost of a scalar that is made of a gradient; what ranks share counts once."""
         cost = self.operator_cost(info, (layout,), (Layout.replicated(0),))
-        shared = tuple(axis for axis in self._rank_axes if axis not in layout.split_axes)
-        return cost + self._scalar_move("to_partial", shared) if shared else cost
+        return cost + self._scalar_move("to_partial", info.result_types[0], layout.split_axes)
 
-    @property
-    def _rank_axes(self) -> tuple[str, ...]:
-        return tuple(axis.name for axis in self.mesh.of_ranks.axes if axis.size > 1)
-
-    def _scalar_move(self, operator: str, axes: tuple[str, ...]) -> float:
-        size = float(TensorType("int64", ()).nbytes)
-        return float(self.move_costs(operator, axes, np.array([size]))[0])
+    def _scalar_move(self, operator: str, kind: TensorType, split: Sequence[str]) -> float:
+        ranks = (axis.name for axis in self.mesh.of_ranks.axes if axis.size > 1)
+        axes = tuple(name for name in ranks if name not in split)
+        size = np.array([float(kind.nbytes)])
+        return float(self.move_costs(operator, axes, size)[0]) if axes else 0.0
 
     def convert(self, tensor: TensorType, dtype: str, layout: Layout) -> float:
         """Return the cost of converting a gradient to the type in which it is added up."""

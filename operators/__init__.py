@@ -53,7 +53,7 @@ from shardwright.operators.models import (
     updates,
 )
 from shardwright.operators.recurrent import alignment, layers, linear_attention, recurrence
-from shardwright.operators.reduction import extremes, reduce, scan, softmax, sorting
+from shardwright.operators.reduction import extremes, global_norm, reduce, scan, softmax, sorting
 from shardwright.operators.windows import convolution, halo_exchange, pooling, resize
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "fusion",
     "gamma",
     "gather",
+    "global_norm",
     "halo_exchange",
     "head_loss",
     "host",

@@ -1,6 +1,6 @@
 """The optimizer's update of every trained parameter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, NamedTuple, Self
@@ -27,8 +27,12 @@ from shardwright.operators.models.update_steps import (
     emit_update,
     state_values,
 )
+from shardwright.operators.reduction.global_norm import sum_type
 from shardwright.passes.base import Pass, register_pass
 from shardwright.passes.differentiate import SCALE
+
+Trained = tuple[Value, Value]
+"""A parameter, and its gradient."""
 
 
 @register_pass
@@ -110,21 +114,28 @@ class AppendOptimizer(Pass):
             named = [(parameter.name, gradient) for parameter, gradient in trained]
             guard = _append_guard(build, named, self.loss_scale)
         scalars = _Scalars(build, self._rule, guard)
-        for parameter, gradient in trained:
+        pairs = trained if guard else self._unscaled(build, trained)
+        if self._rule.clip_norm is not None and trained:
+            pairs = _clipped(build, [*pairs], self._rule.clip_norm, guard)
+        for parameter, gradient in pairs:
             build.provenance = Provenance("", "update", parameter.name)
-            if guard is None and self.loss_scale != 1.0:
-                gradient = self._unscaled(build, gradient, parameter)
             _append_update(build, parameter, gradient, self._rule, scalars)
         gradients = {gradient_name(parameter.name) for parameter in graph.parameters}
         return build.graph(graph.name, tuple(o for o in graph.outputs if o not in gradients))
 
-    def _unscaled(self, build: Builder, gradient: Value, parameter: Value) -> Value:
-        """Divide the loss scale out of a gradient, in the type of its parameter."""
-        assert isinstance(self.loss_scale, float)
-        dtype = parameter.type.dtype
-        if gradient.type.dtype != dtype:
-            gradient = build.emit("cast", gradient, dtype=dtype)
-        return build.emit("scale", gradient, factor=1.0 / self.loss_scale)
+    def _unscaled(self, build: Builder, trained: Sequence[Trained]) -> Iterator[Trained]:
+        """Divide the loss scale out of each gradient when its turn comes, in the parameter's type.
+
+        A gradient that is scaled all at once would be in memory until its update.
+        """
+        for parameter, gradient in trained:
+            if isinstance(self.loss_scale, float) and self.loss_scale != 1.0:
+                build.provenance = Provenance("", "update", parameter.name)
+                dtype = parameter.type.dtype
+                if gradient.type.dtype != dtype:
+                    gradient = build.emit("cast", gradient, dtype=dtype)
+                gradient = build.emit("scale", gradient, factor=1.0 / self.loss_scale)
+            yield parameter, gradient
 
 
 class _Guard(NamedTuple):
@@ -234,7 +245,7 @@ def _append_guard(
     PassError
         If the program was differentiated with another loss scale.
     """
-    nonfinite = _nonfinite(build, gradients)
+    nonfinite = _total(build, "count_nonfinite", gradients)
     build.provenance = Provenance("", "update")
     layout = None if build.mesh is None else Layout.replicated(0)
     scale = next((p.value for p in build.parameters if p.name == LOSS_SCALE), None)
@@ -258,14 +269,33 @@ def _append_guard(
     return _Guard(scale, nonfinite, applied)
 
 
-def _nonfinite(build: Builder, gradients: Sequence[tuple[str, Value]]) -> Value:
+def _clipped(
+    build: Builder, trained: Sequence[Trained], limit: float, guard: _Guard | None
+) -> Iterator[Trained]:
+    """Emit gradients whose norm, of all together, is at most a limit.
+
+    Under a dynamic loss scale gradients carry the scale, and the limit is that without it.
+    """
+    named = [(parameter.name, gradient) for parameter, gradient in trained]
+    dtype = sum_type(parameter.type for parameter, _ in trained) if guard is None else "float32"
+    total = _total(build, "sum_squares", named, dtype=dtype)
+    if guard is not None:
+        total = build.emit("div", build.emit("div", total, guard.scale), guard.scale)
+    for parameter, gradient in trained:
+        build.provenance = Provenance("", "update", parameter.name)
+        yield parameter, build.emit("clip_by_norm", gradient, total, clip_norm=limit)
+
+
+def _total(
+    build: Builder, operator: str, gradients: Sequence[tuple[str, Value]], **attributes: Attribute
+) -> Value:
     """Emit the sum over all gradients, ranks and stages; what ranks share counts once."""
     mesh = build.mesh
     ranks = () if mesh is None else tuple(a.name for a in mesh.of_ranks.axes if a.size > 1)
     totals: dict[int | None, Value] = {}
     for parameter, gradient in gradients:
         build.provenance = Provenance("", "update", parameter)
-        count = build.emit("count_nonfinite", gradient)
+        count = build.emit(operator, gradient, name=None, like=None, **attributes)
         partial = count.layout.partial if count.layout is not None else ()
         shared = tuple(axis for axis in ranks if axis not in partial)
         if shared:

@@ -16,10 +16,11 @@ from shardwright.cost_model.weighted_profile import WeightedPlanner, WeightedPro
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.dataflow.micro_batches import MicroBatches, micro_batches
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.loss_scale import DynamicLossScale
+from shardwright.operators.reduction.global_norm import sum_type
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions, Mode
 from shardwright.search.driver import SEARCHES, search
@@ -307,16 +308,19 @@ class SearchRequest:
 
 def update_rule(options: CompileOptions, source: Graph) -> UpdateRule:
     """Return the optimizer as far as its cost matters."""
-    optimizer, guarded, rates = options.optimizer, 0, 0
-    if isinstance(options.loss_scale, DynamicLossScale) or optimizer.is_scheduled:
+    optimizer, guarded, rates, clipped = options.optimizer, 0, 0, 0
+    is_guarded, clips = isinstance(options.loss_scale, DynamicLossScale), optimizer.clip_norm
+    trained: list[Value] = []
+    if is_guarded or clips is not None or optimizer.is_scheduled:
         carrying = cotangent_flow(source).values
-        trained = [p.name for p in source.parameters if p.trainable and p.name in carrying]
-        if isinstance(options.loss_scale, DynamicLossScale):
-            guarded = len(trained)
+        trained = [p.value for p in source.parameters if p.trainable and p.name in carrying]
+        guarded = len(trained) if is_guarded else 0
+        clipped = 0 if clips is None else len(trained)
         if optimizer.is_scheduled:
-            rates = len({optimizer.rate_of(name) for name in trained})
+            rates = len({optimizer.rate_of(value.name) for value in trained})
     unscales = not guarded and options.loss_scale != 1.0
-    return UpdateRule(optimizer, unscales, guarded, rates)
+    dtype = "float32" if guarded else sum_type(value.type for value in trained)
+    return UpdateRule(optimizer, unscales, guarded, rates, clipped, dtype)
 
 
 def decided(options: CompileOptions) -> dict[str, tuple[str, ...]]:

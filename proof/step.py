@@ -14,6 +14,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, operator_class, operator_info
 from shardwright.operators.models.loss_scale import DynamicLossScale, loss_scale
+from shardwright.proof.clipping import clipped
 
 STEP = "optimizer.step"
 SCALE = "optimizer.loss_scale"
@@ -38,6 +39,7 @@ _STATES: Mapping[str, Mapping[str, str | None]] = {
 }
 _COUNTING = frozenset({"adam", "adam8bit", "amsgrad", "dampened", "lamb"})
 _COUNTED = _COUNTING | {"muon"}  # whose other parameters `adam` updates
+_CLIP_NORM = "clip_norm"  # the greatest norm of all gradients together
 _OF_OTHERS = "adamw_"  # begins the settings of `muon` that are of those
 _ADAMW_DECAY = 0.01  # of PyTorch, said anew: a proof takes no table of what it proves
 _MUON: Attributes = {
@@ -233,9 +235,11 @@ def _update(build: Builder, gradients: Mapping[str, Value], rule: UpdateRule) ->
     counted = _counted(build, guard) if scheduled or rule.kind in _COUNTED else None
     rates: dict[Attribute, Value] = {}
     by_name = {parameter.name: parameter.value for parameter in build.parameters}
+    if not guard and rule.loss_scale != 1.0:
+        gradients = {n: _unscaled(build, g, by_name[n], rule) for n, g in gradients.items()}
+    if (limit := rule.settings.get(_CLIP_NORM)) is not None:
+        gradients = clipped(build, gradients, by_name, guard[:1], limit)
     for name, gradient in gradients.items():
-        if not guard and rule.loss_scale != 1.0:
-            gradient = _unscaled(build, gradient, by_name[name], rule)
         kind, own = _rule_of(rule, name)
         kept = _kept(build, kind, by_name[name], own)
         scalars = [counted[1]] if counted and kind in _COUNTING else []
@@ -267,10 +271,11 @@ def _rule_of(rule: UpdateRule, parameter: str) -> tuple[str, dict[str, Attribute
     """Return the rule that updates a parameter, and its settings."""
     own = dict(rule.overrides.get(parameter, {}))
     kind = str(own.pop("optimizer", rule.kind))
+    settings = {name: value for name, value in rule.settings.items() if name != _CLIP_NORM}
     if rule.kind != "muon":
-        return kind, {**rule.settings, **own}
+        return kind, {**settings, **own}
     common: dict[str, Attribute] = {}
-    for name, value in rule.settings.items():
+    for name, value in settings.items():
         if name.startswith(_OF_OTHERS) == (kind != "muon"):
             common[name.removeprefix(_OF_OTHERS)] = value
     if kind != "muon":

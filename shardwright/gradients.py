@@ -5,7 +5,7 @@ optimizer takes.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from shardwright.communication import (
@@ -18,6 +18,7 @@ from shardwright.communication import (
 from shardwright.ir.errors import ModelError
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.values import check_flag, check_type
+from shardwright.operators.models.optimizer import CLIP_NORM, Optimizer
 from shardwright.parameter import Parameter
 from shardwright.runtime import MpiCommunicator
 from shardwright.tensor import Tensor
@@ -34,9 +35,18 @@ class Gradients:
     ----------
     weights : tuple of Parameter, optional
         The parameters to differentiate by; by default those of the optimizer.
+    clip_norm : float, optional
+        The greatest norm of all of them together, to which an optimizer scales them down.
     """
 
     weights: tuple[Parameter, ...] | None = None
+    clip_norm: float | None = None
+
+    def clip(self, rule: Optimizer, loss_scale: float) -> Optimizer:
+        """Return a rule that clips them before it divides them by a loss scale."""
+        if self.clip_norm is None:
+            return rule
+        return replace(rule, settings={**rule.settings, CLIP_NORM: self.clip_norm / loss_scale})
 
 
 @dataclass(frozen=True)
@@ -182,6 +192,11 @@ class DistributedGradReducer:
             raise ModelError(
                 f"`DistributedGradReducer` is given {type(gradients).__name__}, it takes what "
                 f"`value_and_grad` returns as gradients"
+            )
+        if gradients.clip_norm is not None:
+            raise ModelError(
+                "gradients are clipped before `DistributedGradReducer` has them, expected after it",
+                hint="clip what it returns: the norm is that of the reduced gradients",
             )
         current_tracer().reduce_gradients(mean=self._mean)
         return gradients

@@ -80,6 +80,8 @@ def files(named: NamedPlan, facts: Facts, notes: tuple[str, ...]) -> dict[str, C
         "zero_optimization": {"stage": named.zero},
     }
     content["optimizer"] = _optimizer(facts.optimizer)
+    if facts.optimizer.clip_norm is not None:
+        content["gradient_clipping"] = facts.optimizer.clip_norm
     if named.zero and facts.optimizer.kind in ("sgd", "momentum"):
         content["zero_allow_untested_optimizer"] = True
     word = _TYPES[facts.precision]

@@ -129,14 +129,17 @@ def _tables(named: NamedPlan, facts: Facts) -> Tables:
     checkpointing: dict[str, object] = {"mode": _CHECKPOINTING[named.recompute]}
     if named.recompute == "operators":
         checkpointing["selective_ac_option"] = "op"
+    training: dict[str, object] = {
+        "local_batch_size": local,
+        "global_batch_size": facts.batch,
+        "mixed_precision_param": facts.precision,
+        "mixed_precision_reduce": MASTER,
+    }
+    if facts.optimizer.clip_norm is not None:
+        training["max_norm"] = facts.optimizer.clip_norm
     return {
         "parallelism": _parallelism(named, facts),
-        "training": {
-            "local_batch_size": local,
-            "global_batch_size": facts.batch,
-            "mixed_precision_param": facts.precision,
-            "mixed_precision_reduce": MASTER,
-        },
+        "training": training,
         "activation_checkpoint": checkpointing,
         "optimizer": {"name": word.name, **word.settings_of("torchtitan", facts.optimizer)},
     }

@@ -7,6 +7,7 @@ from typing import Any, Final
 from shardwright.exports.degrees.text import check_choice_of
 from shardwright.ir.errors import OptionError
 from shardwright.operators.models.optimizer import (
+    CLIP_NORM,
     DECAY_OF_ADAMW,
     OF_OTHERS,
     Optimizer,
@@ -34,7 +35,9 @@ class Word:
     settings: Mapping[str, str]
 
     def settings_of(self, system: str, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the settings of an optimizer; a rate that follows the step is left out.
+        """Return the settings of an optimizer.
+
+        A rate that follows the step is left out, and the norm to which gradients are clipped.
 
         Raises
         ------
@@ -42,7 +45,8 @@ class Word:
             If one has a value that the system cannot have.
         """
         found: dict[str, Any] = {}
-        defaults, given = _defaults(optimizer), optimizer.settings
+        defaults = _defaults(optimizer)
+        given = {name: value for name, value in optimizer.settings.items() if name != CLIP_NORM}
         for name, value in {**defaults, **given}.items():
             key = self.settings.get(name)
             if key is None and value != defaults[name]:

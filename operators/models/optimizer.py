@@ -7,7 +7,7 @@ are in `shardwright.operators.models.updates`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, cast
 
 import numpy as np
 
@@ -69,6 +69,8 @@ STEP = "optimizer.step"
 RATE = "optimizer.learning_rate"
 RULE = "optimizer"
 """The override of a parameter that another rule updates than the optimizer's."""
+CLIP_NORM = "clip_norm"
+"""The setting of any rule that bounds the norm of all gradients together."""
 OF_OTHERS = "adamw_"
 """Begins the settings of `muon` that are of the parameters that AdamW updates."""
 BIAS_CORRECTIONS: Final = ("moments", "rate", "none")
@@ -114,6 +116,8 @@ class Optimizer:
     settings : mapping
         Numbers of the rule; see `default_settings`. The ``learning_rate`` may be a schedule: a
         formula over ``step``, the number of steps before, or a tuple with the rate of each step.
+        Any rule has ``clip_norm``: gradients whose norm, of all together, is greater are scaled
+        down to it first.
         Settings of ``muon`` that begin with ``adamw_`` are of the parameters that AdamW updates.
     overrides : mapping of str to mapping
         Settings that differ for single parameters, by name. ``optimizer`` among them is the rule
@@ -131,9 +135,16 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.kind, STATES)
-        check_settings(self.kind, self.settings)
+        if CLIP_NORM in self.settings:
+            POSITIVE.check(CLIP_NORM, self.settings[CLIP_NORM])
+        check_settings(self.kind, {n: s for n, s in self.settings.items() if n != CLIP_NORM})
         for own in self.overrides.values():
             check_overrides(self.kind, own)
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The greatest norm of all gradients together; None where they are not clipped."""
+        return cast(float | None, self.settings.get(CLIP_NORM))
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -216,9 +227,9 @@ FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {"muon": ("adam",), "adam8bit"
 
 def _common(optimizer: Optimizer, kind: str) -> dict[str, Attribute]:
     """Return the settings that all parameters of one rule of an optimizer share."""
-    settings = optimizer.settings
+    settings = {name: value for name, value in optimizer.settings.items() if name != CLIP_NORM}
     if optimizer.kind != "muon":
-        return dict(settings)
+        return settings
     if kind == "muon":
         return {name: value for name, value in settings.items() if not name.startswith(OF_OTHERS)}
     shared = {"learning_rate": settings["learning_rate"]} if "learning_rate" in settings else {}

@@ -131,8 +131,9 @@ class StageProblems:
     @property
     def constant(self) -> float:
         """Seconds that every device group takes once, whatever its plan: it counts the steps."""
-        if isinstance(self.request.options.loss_scale, DynamicLossScale):
-            return 0.0  # a step may be skipped, and the first group alone decides
+        options = self.request.options
+        if isinstance(options.loss_scale, DynamicLossScale) or options.optimizer.clip_norm:
+            return 0.0  # the first group alone adds up what all have
         return self.request.profile.constant()
 
     def within(self, memory_limit: float) -> "StageProblems":

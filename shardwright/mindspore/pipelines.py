@@ -139,6 +139,11 @@ class PipelineGradReducer:
                 f"`value_and_grad` returns in a training step",
                 hint="write `@jit` before the function that calls it",
             )
+        if gradients.clip_norm is not None:
+            raise ModelError(
+                "gradients are clipped before `PipelineGradReducer` has them, expected after it",
+                hint="clip what it returns",
+            )
         current_tracer().scale_gradients(self._factor)
         return gradients
 

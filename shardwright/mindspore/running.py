@@ -180,6 +180,11 @@ class Running:
         if isinstance(token, InputGradient):
             kind = definition.graph.value(token.name).type
             return Tensor(self.session.read(f"{token.name}.{_KEPT}"), kind.dtype)
+        if token.clip_norm is not None:
+            raise ModelError(
+                "a function that is compiled returns gradients that it clips",
+                hint="let it return them as they are, and clip what it returns",
+            )
         names = {id(parameter): name for name, parameter in definition.holders.items()}
         found = tuple(self._gradient(names.get(id(p)), p) for p in token.weights or ())
         return found[0] if isinstance(token, OneGradient) else found

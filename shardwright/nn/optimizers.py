@@ -184,7 +184,7 @@ class Optimizer:
                     f"of `value_and_grad`",
                     hint="give both the same parameters",
                 )
-        current_tracer().train(self.rule, updates, self.loss_scale)
+        current_tracer().train(gradients.clip(self.rule, self.loss_scale), updates, self.loss_scale)
 
 
 def _shown(setting: Attribute) -> str:

@@ -77,6 +77,15 @@ def worker_program(
             hint="give the optimizer all parameters on servers",
         )
     nodes = [updates[name] for name in served]
+    made_by = {
+        graph.producers[n.operands[1]].operator for n in nodes if n.operands[1] in graph.producers
+    }
+    if "clip_by_norm" in made_by:
+        raise ModelError(
+            f"the parameter `{served[0]}` is on the servers, which add up the gradients of the "
+            f"workers, and each worker would clip its own",
+            hint="train without servers, or without clipping",
+        )
     types = {lookup.table: lookup.type for lookup in lookups}
     tables = tuple(
         replace(table, type=types[table.name], by_rows=True, hashed=hashed)

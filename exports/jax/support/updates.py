@@ -187,6 +187,15 @@ def orthogonalize(
     return x.mT if is_tall else x
 
 
+def sum_squares(x: Array, *, dtype: str = "float32") -> Array:
+    return jnp.sum(jnp.square(x.astype(dtype)))
+
+
+def clip_by_norm(x: Array, total: Array, *, clip_norm: float = 1.0) -> Array:
+    factor = clip_norm / jnp.maximum(jnp.sqrt(total), clip_norm)
+    return (x * factor).astype(x.dtype)
+
+
 def count_nonfinite(x: Array) -> Array:
     return jnp.sum(~jnp.isfinite(x))
 

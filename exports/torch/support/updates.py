@@ -299,6 +299,15 @@ def orthogonalize(
     return (x.mT if is_tall else x).reshape(shape)
 
 
+def sum_squares(x: Tensor, *, dtype: str = "float32") -> Tensor:
+    return x.to(getattr(torch, dtype)).square().sum()
+
+
+def clip_by_norm(x: Tensor, total: Tensor, *, clip_norm: float = 1.0) -> Tensor:
+    factor = clip_norm / total.sqrt().clamp(min=clip_norm)
+    return (x * factor).to(x.dtype)
+
+
 def count_nonfinite(x: Tensor) -> Tensor:
     return (~torch.isfinite(x)).sum()
 

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -115,14 +116,16 @@ class HyperMap(Map):
 
 
 def clip_by_global_norm(
-    x: Sequence[Tensor], clip_norm: float = 1.0, use_norm: None = None
-) -> tuple[Tensor, ...]:
+    x: Sequence[Tensor] | Gradients, clip_norm: float = 1.0, use_norm: None = None
+) -> tuple[Tensor, ...] | Gradients:
     """Return tensors times one factor, so that the norm of all is at most `clip_norm`.
+
+    Gradients of a step that is traced are scaled before the optimizer updates by them.
 
     Raises
     ------
     ModelError
-        If gradients are given that have no values: of a step that is traced.
+        If the gradients of a step that is traced are clipped twice.
     OptionError
         If the norm is not positive, or `use_norm` is given.
     """
@@ -130,11 +133,12 @@ def clip_by_global_norm(
     if use_norm is not None:
         raise wrong_value("use_norm", use_norm, "none: the norm is that of `x`")
     if isinstance(x, Gradients):
-        raise ModelError(
-            "`clip_by_global_norm` is given the gradients of a training step that is compiled, "
-            "which have no values while it is traced",
-            hint="call `value_and_grad` and the optimizer without `jit` and without a `Model`",
-        )
+        if x.clip_norm is not None:
+            raise ModelError(
+                f"gradients are clipped twice, to the norms {x.clip_norm:g} and {clip_norm:g}",
+                hint="clip them once",
+            )
+        return replace(x, clip_norm=float(clip_norm))
     if not x or not all(isinstance(item, Tensor) for item in x):
         raise wrong_value("x", tuple(x), "a tuple or a list of tensors")
     squares = [(item.astype("float32") ** 2).sum() for item in x]

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-STEPS, RATE, OTHER = 10, 0.02, 0.003
+STEPS, RATE, OTHER, NORM = 10, 0.02, 0.003, 0.1
 RULES = {
     "adamw": f"adamw:learning_rate={OTHER}",
+    "clipped": f"adamw:learning_rate={OTHER},clip_norm={NORM}",
     "muon": f"muon:learning_rate={RATE},adamw_learning_rate={OTHER},product_type=float64",
     "adamw8bit": f"adamw8bit:learning_rate={OTHER}",
 }
@@ -52,6 +53,7 @@ def in_pytorch(rule):
     others = [p for p in module.parameters() if all(p is not other for other in matrices)]
     optimizers = {
         "adamw": [torch.optim.AdamW([*matrices, *others], lr=OTHER)],
+        "clipped": [torch.optim.AdamW([*matrices, *others], lr=OTHER)],
         "muon": [torch.optim.Muon(matrices, lr=RATE), torch.optim.AdamW(others, lr=OTHER)],
     }[rule]
     losses = []
@@ -60,6 +62,12 @@ def in_pytorch(rule):
         module.zero_grad()
         loss.backward()
         losses.append(loss.item())
+        if rule == "clipped":
+            gradients = [p.grad for p in module.parameters()]
+            factor = NORM / torch.nn.utils.get_total_norm(gradients).item()
+            assert factor < 1
+            for gradient in gradients:  # `clip_grad_norm_` adds 1e-6 to the norm
+                gradient *= factor
         with _in_float64():
             for optimizer in optimizers:
                 optimizer.step()

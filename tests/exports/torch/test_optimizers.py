@@ -80,7 +80,8 @@ def close(found, right):
 
 
 def test_each_plan_has_the_states_of_its_rule(right):
-    own = {"adamw": "hidden.2.weight.v", "muon": "hidden.2.weight.momentum"}
+    own = {"adamw": "hidden.2.weight.v", "clipped": "hidden.2.weight.v"}
+    own |= {"muon": "hidden.2.weight.momentum"}
     for name, plan in right[1].items():
         states = {parameter.name for parameter in plan.program.parameters}
         assert own.get(CASES[name][0], "hidden.2.weight.v_scale") in states

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import shardwright.mindspore as ms
+from shardwright.communication import world
 from shardwright.ir.errors import ModelError, OptionError, ShardwrightError
 from shardwright.mindspore import Tensor, nn, ops
 
@@ -78,8 +79,67 @@ def test_a_model_applies_what_a_script_overrides():
     np.testing.assert_array_equal(trained(overridden(nn.SGD, handed_on)), trained(nn.SGD))
     with pytest.raises(ModelError, match="the optimizer `Own` updates nothing when it is applied"):
         trained(overridden(nn.SGD, nothing))
-    with pytest.raises(ModelError, match="`clip_by_global_norm` is given the gradients of a train"):
-        trained(overridden(nn.SGD, clipped))
+
+
+def gradient_at_first():
+    net = network()
+    loss = nn.WithLossCell(net, nn.MSELoss())
+    data = Tensor(ROWS), Tensor(np.zeros((2, 3), np.float32))
+    (gradient,) = ms.grad(loss, None, net.trainable_params())(*data)
+    return gradient.asnumpy()
+
+
+def test_a_model_clips_the_gradients_of_its_steps():
+    gradient = gradient_at_first()
+    factor = 0.25 / np.linalg.norm(gradient)
+    assert factor < 0.5
+    after = trained(overridden(nn.SGD, clipped))
+    np.testing.assert_allclose(after, 0.5 - 0.1 * gradient * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_a_step_clips_gradients_that_carry_the_scale_of_the_loss(scale):
+    net = network()
+    loss = nn.WithLossCell(net, nn.MSELoss())
+    own = overridden(nn.Momentum, clipped)(net.trainable_params(), 0.1, 0.9, loss_scale=scale)
+    step = nn.TrainOneStepCell(loss, own, sens=scale)
+    step(Tensor(ROWS), Tensor(np.zeros((2, 3), np.float32)))
+    gradient = gradient_at_first() * scale
+    expected = 0.5 - 0.1 * gradient * 0.25 / np.linalg.norm(gradient) / scale
+    np.testing.assert_allclose(net.weight.asnumpy(), expected, rtol=1e-6)
+
+
+def test_gradients_are_clipped_once_and_last():
+    net = network()
+    loss, optimizer = nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1)
+    reducers = {
+        "to the norms 0.25 and 1": ops.clip_by_global_norm,
+        "before `DistributedGradReducer`": nn.DistributedGradReducer(optimizer.parameters),
+        "before `PipelineGradReducer`": nn.PipelineGradReducer(optimizer.parameters),
+    }
+    for message, reduce in reducers.items():
+
+        @ms.jit
+        def step(x, y, reduce=reduce):
+            value, gradients = ms.value_and_grad(loss, None, optimizer.parameters)(x, y)
+            optimizer(reduce(ops.clip_by_global_norm(gradients, 0.25)))
+            return value
+
+        with pytest.raises(ModelError, match=message):
+            step(Tensor(ROWS), Tensor(np.zeros((2, 3), np.float32)))
+
+
+def test_gradients_that_a_function_on_ranks_returns_are_not_clipped_unsaid():
+    net = network()
+
+    def clip(x):
+        _, gradients = ms.value_and_grad(net, None, net.trainable_params())(x)
+        return ops.clip_by_global_norm(gradients, 0.25)
+
+    with world(2):
+        ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+        with pytest.raises(ModelError, match="returns gradients that it clips"):
+            ms.parallel.AutoParallel(clip)(Tensor(ROWS))
 
 
 def test_a_norm_below_the_bound_changes_nothing():

@@ -1,4 +1,4 @@
-"""Rules that need whole matrices or blocks are refused on servers, which have rows."""
+"""Rules that need whole matrices, blocks or gradients are refused on servers, which have rows."""
 
 import pytest
 
@@ -20,3 +20,10 @@ def test_a_server_has_rows_alone(rule, operator):
         f"the parameter `layer2.weight` is on the servers, and `{operator}` needs whole matrices "
         "or blocks, of which a server has rows; use `nn.AdamW`"
     )
+
+
+def test_a_server_has_no_norm_of_all_gradients():
+    options = {"cluster": "cpu", "mode": "stand_alone", "optimizer": "sgd:clip_norm=1"}
+    program = sw.compile(MLP, 1, **options).plan.program
+    with pytest.raises(ModelError, match="and each worker would clip its own"):
+        worker_program(program, ["layer2.weight"])
