@@ -84,6 +84,18 @@ def resolve(notation: str, shapes: Sequence[Shape], sizes: Mapping[str, int] | N
     return Rule(operand_dims, result_dims, known, kinds)
 
 
+def summed(shape: Shape) -> Rule:
+    """Return the rule of a scalar that is a sum over all dimensions of an operand.
+
+    Examples
+    --------
+    >>> summed((4, 6)).results
+    ((),)
+    """
+    dims = " ".join(f"i{d}+" for d in range(len(shape)))
+    return resolve(f"{dims} ->", [shape])
+
+
 def _check_sizes(sizes: Mapping[str, Any], notation: str) -> None:
     """Refuse sizes from attributes that are not positive integers."""
     for factor, size in sizes.items():

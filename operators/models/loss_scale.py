@@ -19,7 +19,7 @@ from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import POSITIVE_INTEGER, Range, wrong_value
 from shardwright.operators.info import Array, Example, OperatorInfo, register
-from shardwright.operators.notation import resolve
+from shardwright.operators.notation import summed
 from shardwright.operators.rule import Rule, ShardView
 
 LOSS_SCALE: Final = "optimizer.loss_scale"
@@ -129,9 +129,7 @@ class CountNonfinite(OperatorInfo):
 
     def make_rule(self) -> Rule:
         """Sum over all dimensions."""
-        shape = self.operand_types[0].shape
-        dims = " ".join(f"i{d}+" for d in range(len(shape)))
-        return resolve(f"{dims} ->", [shape])
+        return summed(self.operand_types[0].shape)
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return int64: the counts of ranks are added."""

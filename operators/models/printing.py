@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from shardwright.operators.info import Array, Example, OperatorInfo, register
-from shardwright.operators.notation import resolve
+from shardwright.operators.notation import summed
 from shardwright.operators.rule import Rule, ShardView
 
 
@@ -23,9 +23,7 @@ class PrintValue(OperatorInfo):
 
     def make_rule(self) -> Rule:
         """Sum zeros over all dimensions."""
-        shape = self.operand_types[0].shape
-        dims = " ".join(f"i{d}+" for d in range(len(shape)))
-        return resolve(f"{dims} ->", [shape])
+        return summed(self.operand_types[0].shape)
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return int64."""

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.ir.types import TensorType, numpy_dtype
 from shardwright.ir.values import POSITIVE, check_choice
 from shardwright.operators.info import Array, Example, OperatorInfo, register
-from shardwright.operators.notation import resolve
+from shardwright.operators.notation import summed
 from shardwright.operators.rule import Rule, ShardView
 
 SUM_TYPES = ("float32", "float64")
@@ -44,9 +44,7 @@ class SumSquares(OperatorInfo):
 
     def make_rule(self) -> Rule:
         """Sum over all dimensions."""
-        shape = self.operand_types[0].shape
-        dims = " ".join(f"i{d}+" for d in range(len(shape)))
-        return resolve(f"{dims} ->", [shape])
+        return summed(self.operand_types[0].shape)
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of the sum."""
