@@ -13,6 +13,15 @@ Half may leave out the one that is looked for, twice as many fill a line."""
 ROWS: Final = 12
 """Rows of a table that has more, which are then counted: twice as many fill a screen."""
 
+WHOLE_LIST: Final = 2 * ROWS
+"""Rows or names of what is to be read as a whole, and is summarized where it has more of them."""
+
+TOLD_PART: Final = 0.05
+"""Share of a whole from which a part of it is told.
+
+At half, changes that hardly matter are told beside those that do; at twice, those are left out that
+make a tenth of the whole together with another."""
+
 
 def bytes_text(nbytes: float) -> str:
     """Return a number of bytes with a binary unit.

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.ir.units import WHOLE_LIST, bytes_text, seconds_text
 from shardwright.planner.choice.trace import MemoryPoint, Outcome, RankedPlan, SearchTrace, Tried
 
 _GIB = 2**30
-_USUAL_ROWS = 24  # configurations that are listed unless all are asked for
 _ORDER: dict[Outcome, int] = {
     "compiled": 0,
     "cut": 1,
@@ -49,7 +48,7 @@ def account_tables(
     trace: SearchTrace, cost_text: CostText, *, in_full: bool
 ) -> Iterator[AccountTable]:
     """Yield what was tried, the best plans, and what memory is worth."""
-    yield _tried_table(trace, cost_text, None if in_full else _USUAL_ROWS)
+    yield _tried_table(trace, cost_text, None if in_full else WHOLE_LIST)
     if trace.plans:
         yield _plans_table(trace, cost_text)
     if trace.memory_points:

@@ -18,6 +18,7 @@ from shardwright.frontends.common.patterns.masks import is_mask
 from shardwright.frontends.onnx.schemas import SCOPES, names_in, notes_of
 from shardwright.frontends.onnx.stored import Stored
 from shardwright.ir.types import TensorType
+from shardwright.ir.units import WHOLE_LIST
 
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _ORIGINAL = "pkg.torch.onnx.original_node_name"
@@ -50,7 +51,6 @@ _OPERATIONS = {
     *("new_full", "constant", "cast", "type_as", "expand_as", "view_as", "unflatten", "round"),
     *("convert_element_type_default",),
 }
-_LISTED = 24  # names in a warning; of more, names that differ in numbers only are counted
 _REMEDY = "export with `torch.onnx.export(..., dynamo=True, optimize=False)`"
 
 
@@ -284,7 +284,7 @@ def _count(number: int, noun: str) -> str:
 def _listed(names: Iterable[str], notes: Mapping[str, str] | None = None) -> str:
     """Return names as a list; many that differ in numbers only as one with stars."""
     texts = [f"`{name}`{(notes or {}).get(name, '')}" for name in names]
-    if len(texts) > _LISTED:
+    if len(texts) > WHOLE_LIST:
         patterns = Counter(re.sub(r"\d+", "*", text) for text in texts)
         texts = [text + (f" ({count})" if count > 1 else "") for text, count in patterns.items()]
     return ", ".join(texts)

@@ -5,11 +5,10 @@ from typing import Any
 
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.units import pattern, seconds_text
+from shardwright.ir.rounding import EQUAL
+from shardwright.ir.units import TOLD_PART, pattern, seconds_text
 from shardwright.operators.info import info_of
 from shardwright.tools.diff.sides import Side, common_names
-
-_LEAST = 0.05  # share of the change of the step below which a part is no reason
 
 
 def diff_document(old: Side, new: Side, max_slower: float | None = None) -> dict[str, Any]:
@@ -90,13 +89,13 @@ def why(old: Side, new: Side) -> list[str]:
     parts = _both(old.parts, new.parts, 0.0)
     changes = {name: later - before for name, (before, later) in parts.items()}
     most = max((abs(change) for change in changes.values()), default=0.0)
-    if most <= 1e-9 * old.timeline.step_seconds:
+    if most <= EQUAL * old.timeline.step_seconds:
         return []
     told = sorted(changes, key=lambda name: -abs(changes[name]))
     return [
         f"{seconds_text(abs(changes[name]))} {'more' if changes[name] > 0 else 'less'} of {name}"
         for name in told
-        if abs(changes[name]) >= _LEAST * most
+        if abs(changes[name]) >= TOLD_PART * most
     ]
 
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change
-from shardwright.ir.units import bytes_text
+from shardwright.ir.units import TOLD_PART, bytes_text
 
-_FREED = 0.05  # share of the limit that a change must free to be an answer to a lack of memory
 _FASTER = 0.005  # relative: less is below what estimates tell
 
 
@@ -42,7 +41,7 @@ def _to_fit(changes: Sequence[Change]) -> str:
 
 def _for_memory(base: Evaluated, changes: Sequence[Change]) -> str:
     """Return the change that frees memory for the least time by each byte."""
-    least = _FREED * base.model.limit_bytes
+    least = TOLD_PART * base.model.limit_bytes
     found = [
         one
         for one in changes
