@@ -5,6 +5,7 @@ once for equal decisions, and what comes after once for equal paths. Of a model 
 layers few go through the passes (`tiles`), and all of them for the plan that is taken.
 """
 
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isclose
@@ -25,8 +26,6 @@ from shardwright.planner.evaluation.lengthening import NotRepeatedError
 from shardwright.planner.evaluation.tiles import Shortened, shortened
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
-
-_KEPT = 4  # programs that are kept, the last ones
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,11 @@ class Programs:
 
     Parameters
     ----------
-    known : list of EmittedPlan
+    known : deque of EmittedPlan
         The last plans.
     """
 
-    known: list[EmittedPlan] = field(default_factory=list)
+    known: deque[EmittedPlan] = field(default_factory=lambda: deque(maxlen=4))
 
     def emit(
         self,
@@ -131,7 +130,7 @@ class Programs:
             passes.records[-1] = replace(passes.records[-1], graph=clean)
         program = passes.run_all(pipeline[end:], clean)
         found = EmittedPlan(decisions, program, peak_memory(program), tuple(passes.records))
-        self.known = [*self.known, found][-_KEPT:]
+        self.known.append(found)
         return found
 
     def _of(self, decisions: Decisions) -> list[EmittedPlan]:
