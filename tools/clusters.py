@@ -14,7 +14,7 @@ from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.kernels import SHORT, Curve
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.tools.tables import print_table
+from shardwright.tools.console.tables import print_table
 
 _SHEET = "data sheet"
 _OF_PEAKS = "; steps are of data-sheet peaks, of which operators of published runs attain 69 to 90%"

@@ -22,6 +22,9 @@ from shardwright.passes.manager import check_graphs
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.trained import print_trained
 from shardwright.tools.answers.training import Asked, add_training
+from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.endings import ExitCode
+from shardwright.tools.console.tables import print_line
 from shardwright.tools.documents import (
     compile_document,
     no_plan_document,
@@ -29,7 +32,6 @@ from shardwright.tools.documents import (
     timeline_of,
 )
 from shardwright.tools.fit.choice import add_robust, choose_robust
-from shardwright.tools.main import ExitCode, UsageError
 from shardwright.tools.options import (
     HTML,
     add_compile_options,
@@ -45,7 +47,6 @@ from shardwright.tools.options import (
 )
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.report import FULL, SCREEN, VERBOSE, print_compilation
-from shardwright.tools.tables import print_line
 
 PAGE = "report.html"
 _TRACE = "the trace"

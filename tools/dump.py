@@ -14,13 +14,13 @@ from shardwright.models import load_model
 from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import pass_not_run
 from shardwright.planner.pipelines import pass_names
-from shardwright.tools.main import UsageError
+from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.tables import styled
 from shardwright.tools.options import (
     add_compile_options,
     compile_model,
     refuse_compile_options,
 )
-from shardwright.tools.tables import styled
 from shardwright.zoo import assumed_precision
 
 _STYLES = {"-": "red", "+": "green", "@": "cyan"}

@@ -7,19 +7,13 @@ import argparse
 import gc
 import os
 import platform
-import re
-import shutil
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from enum import IntEnum
 from importlib import import_module
 from io import TextIOWrapper
-from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from shardwright import __version__
 from shardwright.ir.errors import (
@@ -28,8 +22,9 @@ from shardwright.ir.errors import (
     ShardwrightError,
     ShardwrightWarning,
 )
-from shardwright.ir.values import Range, check_choice, number_in, suggestion
 from shardwright.ir.versions import PACKAGES, installed, tested
+from shardwright.tools.console.arguments import HelpFormatter, Parser, UsageError
+from shardwright.tools.console.endings import ExitCode, own_rank, say, terminated_as_interrupted
 
 COMMANDS = {
     "compile": "choose how to split a model over devices, and write the plan",
@@ -114,75 +109,7 @@ EXAMPLES = {
         "solver instance.json.gz --time-limit 60",
     ),
 }
-_WIDTH, _HELP_COLUMN = 100, 30
-# What launchers call the rank of a process.
 _OWN_SIGNALS = ("run", "launch")  # commands that end what they have begun, and save it
-_RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MS_NODE_ID")
-
-
-class ExitCode(IntEnum):
-    """How a command ends, as `docs/scripts.md` says: no number changes its meaning."""
-
-    RIGHT = 0
-    DIFFERENT = 1  # a plan differs, or a proof fails
-    MISTAKE = 2  # an error that the user can fix
-    INFEASIBLE = 3  # it is proven that no plan fits
-    UNDECIDED = 4  # no plan was found, or no proof could be tried
-    INTERRUPTED = 130  # as of shells: 128 and the number of SIGINT
-    BROKEN_PIPE = 141  # the output is closed: 128 and the number of SIGPIPE
-
-
-class UsageError(ShardwrightError):
-    """The command line cannot be understood."""
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with aligned texts, at most as wide as the terminal."""
-
-    def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size((_WIDTH, 25)).columns
-        super().__init__(prog, max_help_position=_HELP_COLUMN, width=min(columns, _WIDTH))
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are errors of the product."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise a `UsageError`; argparse would print the usage and exit."""
-        choice = re.fullmatch(
-            r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message
-        )
-        if choice:
-            check_choice(choice[1], choice[2], choice[3].replace("'", "").split(", "))
-        unknown = re.fullmatch(r"unrecognized arguments: (--\S+).*", message)
-        near = unknown and suggestion(unknown[1].partition("=")[0], self._option_string_actions)
-        raise UsageError(message, hint=near or f"see `{self.prog} --help`")
-
-
-def add_number(
-    group: argparse.ArgumentParser | argparse._ArgumentGroup,
-    flag: str,
-    allowed: Range,
-    text: str,
-    metavar: str,
-    default: float | None = None,
-    **others: Any,
-) -> None:
-    """Add an option that is a number in a range."""
-    group.add_argument(
-        flag, type=number(flag, allowed), default=default, metavar=metavar, help=text, **others
-    )
-
-
-def number(flag: str, allowed: Range) -> Callable[[str], Any]:
-    """Return the function that reads the argument of a flag, and refuses it out of range."""
-
-    def read(text: str) -> object:
-        value = number_in(text)
-        allowed.check(flag, value)
-        return value if allowed.whole else float(value)
-
-    return read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -207,36 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("interrupted")
         return ExitCode.INTERRUPTED
     return ExitCode.MISTAKE
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Treat the signals to terminate and to hang up as interrupts, where nobody else does."""
-
-    def raise_interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    taken = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-    for number in taken:
-        signal.signal(number, raise_interrupt)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
-
-
-def say(text: str) -> None:
-    """Write a line to standard error."""
-    if sys.stderr is not None:  # it is None where a program is started with it closed
-        line = " ".join(text.splitlines())
-        with suppress(OSError):
-            sys.stderr.write(f"shardwright: {line}\n")
-            sys.stderr.flush()
 
 
 def _exit_code(error: ShardwrightError) -> int:
@@ -323,12 +220,6 @@ def _parsed(
     module.add_arguments(command)
     _add_plugin(command)
     return module.run, command.parse_args(rest)
-
-
-def own_rank() -> int:
-    """Return the rank of this process by its launcher, before it has met the others."""
-    found = (os.environ[name] for name in _RANKS if os.environ.get(name, "").isdecimal())
-    return int(next(found, "0"))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from shardwright.frontends.configs.architecture import (
     StateSpace,
 )
 from shardwright.ir.errors import ModelError
-from shardwright.tools.tables import print_table
+from shardwright.tools.console.tables import print_table
 from shardwright.zoo import MODELS, PRESETS, presets
 from shardwright.zoo.loading import is_decoder
 from shardwright.zoo.presets import counted, read

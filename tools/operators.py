@@ -10,8 +10,8 @@ from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import OperatorInfo, operator_class, operator_info, operator_names
 from shardwright.ops.names import Cover, cover, releases
-from shardwright.tools.main import UsageError
-from shardwright.tools.tables import print_table
+from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.tables import print_table
 
 _HEAD = """\
 # Operators

@@ -13,9 +13,9 @@ from shardwright.operators.verify import verify
 from shardwright.passes.base import PASSES, Pass, options_of, summary_of
 from shardwright.passes.manager import PassManager, check_graphs
 from shardwright.passes.pipeline import BUILT_IN, parse_pipeline, value_text
-from shardwright.tools.main import UsageError
+from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.tables import print_table
 from shardwright.tools.passes_document import HEAD, document
-from shardwright.tools.tables import print_table
 
 _STANDARD = "-"
 _is_graph: Recognizer = begins(b"graph ")

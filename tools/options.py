@@ -26,7 +26,7 @@ from shardwright.operators.models.schedule import check_rate
 from shardwright.passes.manager import graphs_asked_for
 from shardwright.planner.option_checks import read_fusion
 from shardwright.planner.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
-from shardwright.tools.main import UsageError, add_number, number
+from shardwright.tools.console.arguments import UsageError, add_number, number
 from shardwright.tools.progress import following_search
 from shardwright.zoo import assumed_precision
 

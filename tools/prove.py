@@ -7,9 +7,10 @@ from pathlib import Path
 from shardwright.compiler.plans.files import is_edited, read_plan
 from shardwright.compiler.plans.plan import Plan
 from shardwright.proof import Proof, prove
+from shardwright.tools.console.arguments import width
+from shardwright.tools.console.endings import ExitCode, say
+from shardwright.tools.console.tables import styled
 from shardwright.tools.documents import print_document, prove_document
-from shardwright.tools.main import ExitCode, say
-from shardwright.tools.tables import styled, width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,8 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.clusters import figures_line
-from shardwright.tools.tables import print_line, print_table, width
+from shardwright.tools.console.arguments import width
+from shardwright.tools.console.tables import print_line, print_table
 from shardwright.zoo import assumed_precision
 
 

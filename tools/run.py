@@ -37,10 +37,11 @@ from shardwright.runtime.flat.rank_timeline import (
     figures,
     write_timeline,
 )
+from shardwright.tools.console.arguments import UsageError, add_number, width
+from shardwright.tools.console.endings import ExitCode, say
+from shardwright.tools.console.tables import print_table, styled
 from shardwright.tools.documents import print_document, run_document
-from shardwright.tools.main import ExitCode, UsageError, add_number, say
 from shardwright.tools.progress import counting
-from shardwright.tools.tables import print_table, styled, width
 
 _BAR = 40  # columns of the highest loss
 

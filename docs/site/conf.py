@@ -16,7 +16,8 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 import shardwright
-from shardwright.tools.main import COMMANDS, Parser
+from shardwright.tools.console.arguments import Parser
+from shardwright.tools.main import COMMANDS
 
 CONTENTS = "docs/README"
 MODULES = ("nn", "ops", "train", "dataset", "communication", "parallel", "zoo")

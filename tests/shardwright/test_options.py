@@ -11,7 +11,8 @@ from shardwright import nn
 from shardwright.ir.errors import InfeasibleError, OptionError, PassError, ShardwrightWarning
 from shardwright.parallel import AutoParallel
 from shardwright.planner.options import OPTION_NAMES, OPTIONS, CompileOptions
-from shardwright.tools.main import Parser, main
+from shardwright.tools.console.arguments import Parser
+from shardwright.tools.main import main
 from shardwright.tools.options import add_compile_options
 
 SLICES = "a number of slices for each dimension of each tensor"

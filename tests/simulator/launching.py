@@ -17,8 +17,8 @@ from typing import Any
 from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, Board, Phase, board_path
 from shardwright.runtime.faults.standing import Standing
 from shardwright.tools import launch
+from shardwright.tools.console.endings import ExitCode
 from shardwright.tools.launch import segments, supervision, watcher
-from shardwright.tools.main import ExitCode
 from tests.simulator.files import Files, intercepted
 from tests.simulator.replacing import replaced
 from tests.simulator.storage import Outcome, folder_in_memory

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.tools.main import COMMANDS, EXAMPLES, Parser, _load_plugins, main
+from shardwright.tools.console.arguments import Parser
+from shardwright.tools.main import COMMANDS, EXAMPLES, _load_plugins, main
 from shardwright.zoo import load
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,8 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.kept import Kept
-from shardwright.tools.tables import styled, width
+from shardwright.tools.console.arguments import width
+from shardwright.tools.console.tables import styled
 
 _GIB = 2**30
 _INDENT = "  "  # of lines that go on

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardwright.dataflow.cotangents import untrained_parameters
 from shardwright.ir.graph import Graph
-from shardwright.tools.tables import print_table
+from shardwright.tools.console.tables import print_table
 
 
 def print_trained(model: Graph) -> None:

@@ -15,7 +15,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import POSITIVE, check_names, number_in, wrong_value
-from shardwright.tools.main import UsageError, add_number
+from shardwright.tools.console.arguments import UsageError, add_number
 
 _FIGURES = {
     "mtbf": "device_hours",

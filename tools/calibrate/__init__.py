@@ -23,7 +23,7 @@ from shardwright.tools.calibrate.links import (
     skew_over_mpi,
 )
 from shardwright.tools.calibrate.rings import rings_over_mpi
-from shardwright.tools.main import UsageError, add_number
+from shardwright.tools.console.arguments import UsageError, add_number
 
 _WHAT = "the cluster file"
 _STEPS = 30  # of each model, unless `--steps` says otherwise; the fastest of them counts

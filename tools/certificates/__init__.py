@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardwright.ir.values import POSITIVE
 from shardwright.server.certificates import make_certificates
-from shardwright.tools.main import UsageError, add_number
+from shardwright.tools.console.arguments import UsageError, add_number
 
 _HOSTS = ("localhost", "127.0.0.1")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwright.ir.units import ROWS, bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences, rate_text
-from shardwright.tools.tables import print_line, print_table
+from shardwright.tools.console.tables import print_line, print_table
 
 _TIMES = 10  # ratio from which a change is told as a multiple, not in percent
 Row = tuple[str, str, str, str]

@@ -17,6 +17,7 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.compile import default_directory
+from shardwright.tools.console.tables import print_line
 from shardwright.tools.documents import print_document, timeline_of
 from shardwright.tools.estimate.estimate_document import Estimated
 from shardwright.tools.estimate.estimate_report import print_estimate
@@ -34,7 +35,6 @@ from shardwright.tools.options import (
 )
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.plan_files.choices import estimate_layouts, is_layouts
-from shardwright.tools.tables import print_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,10 +7,10 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import IDEAL
 from shardwright.ir.errors import NotFoundError
 from shardwright.planner.options import DEFAULTS
+from shardwright.tools.console.arguments import UsageError
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.robust import read_errors
 from shardwright.tools.fit.subject import Subject
-from shardwright.tools.main import UsageError
 from shardwright.tools.options import with_options
 
 _GIVEN = (

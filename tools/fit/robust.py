@@ -8,8 +8,8 @@ from shardwright.compiler.fit.robust import COMPUTE, OVERLAP, Error, Flip, Robus
 from shardwright.cost_model.cluster import Cluster
 from shardwright.ir.units import seconds_text
 from shardwright.ir.values import Range, check_names, number_in
-from shardwright.tools.main import UsageError
-from shardwright.tools.tables import print_table
+from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.tables import print_table
 
 _ERROR = Range(least=0, below=1)
 _SHARE = Range(least=0, below=1 + 1e-9)

@@ -25,16 +25,11 @@ from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEG
 from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, RUN_VARIABLE, new_run
 from shardwright.runtime.waiting import END, LOOK, SAVING
 from shardwright.server.scheduler import WORKER
+from shardwright.tools.console.arguments import UsageError, add_number
+from shardwright.tools.console.endings import ExitCode, say, terminated_as_interrupted
 from shardwright.tools.launch.owned import owned
 from shardwright.tools.launch.servers import Run
 from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
-from shardwright.tools.main import (
-    ExitCode,
-    UsageError,
-    add_number,
-    say,
-    terminated_as_interrupted,
-)
 
 _WORKER = "shardwright.tools.launch.worker"
 _TIMEOUT = 300.0  # seconds

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shardwright.communication import init, processes
 from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, STANDING, Phase, board_path
+from shardwright.tools.console.endings import own_rank
 from shardwright.tools.launch.watcher import run_under_parent
-from shardwright.tools.main import own_rank
 
 
 def main(arguments: Sequence[str]) -> None:

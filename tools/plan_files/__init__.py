@@ -11,7 +11,7 @@ from shardwright.frontends import configs
 from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.planner.options import DEFAULTS
 from shardwright.search.named_plan import NamedPlan
-from shardwright.tools.main import UsageError
+from shardwright.tools.console.arguments import UsageError
 
 _TYPES = ("precision", "optimizer", "reduce_type", "accumulate_type")
 

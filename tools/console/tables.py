@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
@@ -12,13 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwright.tools.console.arguments import width
+
 _NARROWEST = 16  # columns that a shortened cell keeps
 _GAP = 3  # columns between two columns of a table
-
-
-def width() -> int:
-    """Return the number of columns of the terminal, or of ``COLUMNS``."""
-    return shutil.get_terminal_size(fallback=(100, 25)).columns
 
 
 def styled(text: str, style: str) -> str:

@@ -1,0 +1,1 @@
+"""What commands share: their arguments, what they print, and how they end."""
