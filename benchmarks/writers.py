@@ -13,7 +13,8 @@ import numpy as np
 from shardwright.api import compile, read_plan
 from shardwright.compiler.page.page import page_text, write_text
 from shardwright.cost_model.cluster import cluster as cluster_named
-from shardwright.exports.table import EXPORTS, Exported, export, write_export
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.table import EXPORTS, export, write_export
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType

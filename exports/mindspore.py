@@ -5,8 +5,8 @@ operators have the names of the plan.
 """
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import Code, code, document
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import Code, code, document
 from shardwright.frontends.configs.strategy_map import MatrixLayout, StrategyMap
 from shardwright.ir.errors import OptionError
 from shardwright.ir.units import first_names

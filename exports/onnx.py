@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Final
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.table import Exported
+from shardwright.exports.emission.exported import Exported
 from shardwright.ir.errors import OptionError
 from shardwright.ir.layout import Layout
 from shardwright.ir.optional import optional

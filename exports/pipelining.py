@@ -10,12 +10,10 @@ from functools import cached_property
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.degrees.readings import forward_nodes, readings
 from shardwright.exports.degrees.text import optimizer_notes
-from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
-from shardwright.exports.parallelize.blocks import Blocks
-from shardwright.exports.readings import forward_nodes, readings
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import (
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import (
     Code,
     code,
     fixed,
@@ -26,6 +24,8 @@ from shardwright.exports.writing import (
     literal,
     prose,
 )
+from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
+from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.models.precision import MASTER
 

@@ -6,8 +6,8 @@ axes in the mesh has a ``_StridedShard``, whose split factor is the product of t
 """
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import Code, code, document, listed, word
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import Code, code, document, listed, word
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh

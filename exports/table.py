@@ -5,13 +5,14 @@ it is asked for, and needs no other package than shardwright does; ``onnx`` need
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.writing import Code, checked_files
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import checked_files
 from shardwright.ir.files.writing import check_new_folder, write_folder
 from shardwright.ir.values import check_choice
 from shardwright.operators.models.precision import recipe_of
@@ -65,25 +66,6 @@ EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
 }
 _OF_LAYOUTS = ("placements", "mindspore", "onnx")
 _WHAT = "the export"
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an export writes and says.
-
-    Parameters
-    ----------
-    files : mapping of str to code or bytes
-        Content by name; all files are in one folder.
-    notes : tuple of str
-        What a person must know: how to run it, and what of the plan it cannot say. A sentence each.
-    instead : Plan, optional
-        The nearest plan, where the files have that one; not every export gives it.
-    """
-
-    files: Mapping[str, Code | bytes]
-    notes: tuple[str, ...] = ()
-    instead: Plan | None = None
 
 
 def export(plan: Plan, to: str) -> Exported:

@@ -10,8 +10,8 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, optimizer_notes, title
 from shardwright.exports.degrees.update_rules import Word, word_for
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import Code, code, document
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import Code, code, document
 from shardwright.ir.errors import OptionError
 from shardwright.operators.models.optimizer import OF_OTHERS, Optimizer
 from shardwright.operators.models.precision import MASTER

@@ -12,8 +12,8 @@ from shardwright.dataflow.placement import even_sizes
 from shardwright.dataflow.recompute_rules import CORE, layers_of
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import Code, code, fixed, lines, listed, literal, word
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import Code, code, fixed, lines, listed, literal, word
 from shardwright.frontends.configs.layout import layout_text
 from shardwright.operators.models.precision import MASTER, PRECISIONS
 from shardwright.search.named_plan import RECOMPUTE, NamedPlan

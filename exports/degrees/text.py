@@ -9,7 +9,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.dataflow.placement import block_count
 from shardwright.exports.degrees.nearest import samples
-from shardwright.exports.writing import Code, lines, paragraph
+from shardwright.exports.emission.writing import Code, lines, paragraph
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import in_words
 from shardwright.operators.models.optimizer import Optimizer

@@ -11,8 +11,8 @@ from shardwright.dataflow.placement import even_sizes
 from shardwright.exports.degrees.nearest import Words, nearest
 from shardwright.exports.degrees.text import Facts, check_choice_of, comment, optimizer_notes
 from shardwright.exports.degrees.update_rules import Word, word_for
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import Code, code, document, fixed, lines, word
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import Code, code, document, fixed, lines, word
 from shardwright.operators.models.precision import MASTER
 from shardwright.search.named_plan import ZERO, NamedPlan, copies_and_shards
 

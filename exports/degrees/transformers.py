@@ -14,10 +14,16 @@ from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.degrees.nearest import Words, nearest
+from shardwright.exports.degrees.readings import (
+    Reading,
+    forward_nodes,
+    merged,
+    readings,
+    weights_of,
+)
 from shardwright.exports.degrees.text import Facts, check_choice_of, optimizer_notes
-from shardwright.exports.readings import Reading, forward_nodes, merged, readings, weights_of
-from shardwright.exports.table import Exported
-from shardwright.exports.writing import Code, code, document
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import Code, code, document
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.exports.emission.rows import OWN_FORMS, runs_on_rows, touches_rows
 from shardwright.exports.emission.vocabulary import MODULES, RINGS, ROWS, Signature, Vocabulary
-from shardwright.exports.writing import Code, code, identifier, in_parentheses, listed
+from shardwright.exports.emission.writing import Code, code, identifier, in_parentheses, listed
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout, Strategy

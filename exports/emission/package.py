@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program_writer import ProgramWriter
-from shardwright.exports.writing import Code, code, identifier, own_module, prose
+from shardwright.exports.emission.writing import Code, code, identifier, own_module, prose
 from shardwright.operators.info import Array
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.

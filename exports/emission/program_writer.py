@@ -8,7 +8,7 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.exports.emission.expressions import Expressions
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.writing import Code, code, fixed, identifier, lines, listed, prose
+from shardwright.exports.emission.writing import Code, code, fixed, identifier, lines, listed, prose
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.liveness import accumulates, dying_values, loop_of

@@ -5,10 +5,10 @@ collectives of the plan, no others; `jax.shard_map` maps it over the devices.
 """
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.emission.exported import Exported
 from shardwright.exports.emission.package import package_files
 from shardwright.exports.jax.jax_program import JaxProgram
 from shardwright.exports.jax.shardy import shardy_text
-from shardwright.exports.table import Exported
 
 
 def export(plan: Plan) -> Exported:

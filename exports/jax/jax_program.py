@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.exports.emission.program_writer import ProgramWriter
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.writing import Code, code
+from shardwright.exports.emission.writing import Code, code
 
 VOCABULARY: Final = Vocabulary(
     "JAX",

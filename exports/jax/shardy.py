@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.writing import Code, code, lines, listed, literal, prose, word
+from shardwright.exports.emission.writing import Code, code, lines, listed, literal, prose, word
 from shardwright.ir.graph import Value
 
 _TYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "ui"}

@@ -9,11 +9,11 @@ from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.degrees.nearest import Words, nearest
+from shardwright.exports.emission.exported import Exported
 from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles
 from shardwright.exports.parallelize.text import Writer
-from shardwright.exports.table import Exported
 from shardwright.ir.errors import PlanError
 from shardwright.operators.models.precision import MASTER, recipe_of
 from shardwright.search.named_plan import NamedPlan

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
-from shardwright.exports.readings import forward_nodes, weights_of
+from shardwright.exports.degrees.readings import forward_nodes, weights_of
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from shardwright.exports.degrees.readings import forward_nodes, weights_of
 from shardwright.exports.parallelize.axes import refused
-from shardwright.exports.readings import forward_nodes, weights_of
 from shardwright.ir.graph import Graph, Node
 
 _BLOCK = re.compile(r"(.*?)[./](\d+)(?=[./]|$)")

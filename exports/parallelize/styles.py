@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from shardwright.exports.degrees.readings import Reading, forward_nodes, readings, weights_of
+from shardwright.exports.emission.writing import Code, code, identifier, listed
 from shardwright.exports.parallelize.axes import exchanges, layout_of, refused
-from shardwright.exports.readings import Reading, forward_nodes, readings, weights_of
-from shardwright.exports.writing import Code, code, identifier, listed
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh
 

@@ -7,12 +7,9 @@ from math import prod
 from typing import Final
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.degrees.readings import merged, weights_of
 from shardwright.exports.degrees.text import optimizer_notes
-from shardwright.exports.parallelize.axes import Axes, layout_of
-from shardwright.exports.parallelize.blocks import Blocks
-from shardwright.exports.parallelize.styles import Styles, placement_text
-from shardwright.exports.readings import merged, weights_of
-from shardwright.exports.writing import (
+from shardwright.exports.emission.writing import (
     Code,
     code,
     fixed,
@@ -26,6 +23,9 @@ from shardwright.exports.writing import (
     word,
     wrapped,
 )
+from shardwright.exports.parallelize.axes import Axes, layout_of
+from shardwright.exports.parallelize.blocks import Blocks
+from shardwright.exports.parallelize.styles import Styles, placement_text
 from shardwright.operators.models.precision import MASTER
 
 _EMPTY: Final = code("")

@@ -6,8 +6,8 @@ Parameters have the names of the user's module, whose tensors it takes and to wh
 """
 
 from shardwright.compiler.plans.plan import Plan
+from shardwright.exports.emission.exported import Exported
 from shardwright.exports.emission.package import package_files
-from shardwright.exports.table import Exported
 from shardwright.exports.torch.groups import StagedProgram
 from shardwright.exports.torch.torch_program import TorchProgram
 

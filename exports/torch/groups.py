@@ -25,8 +25,7 @@ from shardwright.exports.emission.program_writer import (
     summary,
     table,
 )
-from shardwright.exports.torch.torch_program import TorchProgram
-from shardwright.exports.writing import (
+from shardwright.exports.emission.writing import (
     Code,
     code,
     fixed,
@@ -37,6 +36,7 @@ from shardwright.exports.writing import (
     paragraph,
     prose,
 )
+from shardwright.exports.torch.torch_program import TorchProgram
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Node
 from shardwright.ir.text import type_text

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.exports.table import Exported, write_export
-from shardwright.exports.writing import (
+from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.writing import (
     Code,
     code,
     fixed,
@@ -17,10 +17,11 @@ from shardwright.exports.writing import (
     literal,
     word,
 )
+from shardwright.exports.table import write_export
 from shardwright.ir.errors import PlanError
 
 ROOT = Path(__file__).parents[2]
-WRITER = ROOT / "exports" / "writing.py"
+WRITER = ROOT / "exports" / "emission" / "writing.py"
 # What these take first is a text of the program: a literal, or a constant that is one.
 TEMPLATES = ("code", "fixed")
 OPENERS = ("open", "write_text", "write_bytes", "write_file", "write_files", "write_folder")
@@ -59,13 +60,13 @@ def violations(text: str, known: dict[str, frozenset[str]] | None = None) -> Ite
     tree = ast.parse(text)
     constants = constants_of(tree, known or {})
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("exports.writing"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("emission.writing"):
             yield from (f"{one.name} has another name" for one in node.names if one.asname)
         if isinstance(node, ast.Import):
             yield from (
                 f"{one.name} is imported whole"
                 for one in node.names
-                if one.name.endswith("exports.writing")
+                if one.name.endswith("emission.writing")
             )
         if isinstance(node, ast.ClassDef):
             yield from (
@@ -110,7 +111,10 @@ def test_exports_make_code_by_the_writer_alone() -> None:
     assert found == {"exports/table.py": ["a file is written: write_folder"]}
 
 
-HEAD = "from shardwright.exports.writing import Code, code, fixed, lines, listed\n_X = 'x = {}'\n"
+HEAD = (
+    "from shardwright.exports.emission.writing import Code, code, fixed, lines, listed\n"
+    "_X = 'x = {}'\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +141,8 @@ HEAD = "from shardwright.exports.writing import Code, code, fixed, lines, listed
         "typing.cast(Code, name)",
         "class Mine(Code): ...",
         "class Mine(writing.Code): ...",
-        "from shardwright.exports.writing import code as made",
-        "import shardwright.exports.writing",
+        "from shardwright.exports.emission.writing import code as made",
+        "import shardwright.exports.emission.writing",
         "def f(_X): code(_X)",
         "_X += name; code(_X)",
         "code()",

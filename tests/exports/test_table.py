@@ -5,8 +5,9 @@ import json
 import pytest
 
 import shardwright as sw
+from shardwright.exports.emission.exported import Exported
 from shardwright.exports.placements import placements
-from shardwright.exports.table import EXPORTS, Exported, export, write_export
+from shardwright.exports.table import EXPORTS, export, write_export
 from shardwright.ir.errors import OutputError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright as sw
+from shardwright.exports.emission.writing import literal, prose
 from shardwright.exports.table import export
-from shardwright.exports.writing import literal, prose
 from tests.exports.hostile_names import HOSTILE, code, renamed
 from tests.extent import first
 

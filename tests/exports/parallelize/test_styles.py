@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import shardwright as sw  # noqa: E402
+from shardwright.exports.degrees.readings import merged  # noqa: E402
 from shardwright.exports.parallelize import refusal_of_built  # noqa: E402
-from shardwright.exports.readings import merged  # noqa: E402
 from shardwright.exports.table import export  # noqa: E402
 from shardwright.ir.errors import OptionError, PlanError  # noqa: E402
 from shardwright.tools.main import main  # noqa: E402
