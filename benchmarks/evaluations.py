@@ -19,8 +19,8 @@ from machine import machine
 
 import shardwright
 from shardwright.arguments import asked_options, with_own_options
-from shardwright.compiler.accounting import traffic
 from shardwright.compiler.evaluation.evaluator import Evaluator
+from shardwright.compiler.plans.accounting import traffic
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.ir.errors import NoPlanError, ShardwrightError
 from shardwright.ir.graph import Graph

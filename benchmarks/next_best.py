@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import shardwright as sw
-from shardwright.compiler.accounting import operator_costs
 from shardwright.compiler.page.alternatives import alternatives
 from shardwright.compiler.page.strategies import middle_operators, strategies_document
+from shardwright.compiler.plans.accounting import operator_costs
 from shardwright.operators.info import SplitCounts, info_of
 
 MODELS = {

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from shardwright.compiler.blockwise import BlockwisePlan
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.forms import Forms, Prepared, prepared
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import (
@@ -20,6 +19,7 @@ from shardwright.compiler.outer.judge import LayoutsOn, ProgramJudge
 from shardwright.compiler.outer.meshes import mesh_of_options
 from shardwright.compiler.outer.run import OuterRun
 from shardwright.compiler.partitioning import Partitioning
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.saved.offloaded import check_host, for_offloading
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.compiler.stages.places import check_parts, level_of_stages, memory_limit_of

@@ -7,8 +7,8 @@ tells whether slices are gathered or partial values reduced.
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardwright.compiler.accounting import sent_bytes
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.accounting import sent_bytes
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import node_axes, node_seconds
 from shardwright.ir.graph import Graph, Node

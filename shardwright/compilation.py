@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from shardwright.arguments import DatasetStrategy
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.page.compact import compact_tables
 from shardwright.compiler.page.page import write_page
 from shardwright.compiler.page.page_document import page_document
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.plans.document import InputDocument
 from shardwright.compiler.plans.files import write_plan
 from shardwright.compiler.plans.plan import Plan, make_plan

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.judge import ProgramJudge
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.ir.errors import InfeasibleError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh

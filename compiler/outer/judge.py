@@ -8,13 +8,13 @@ from functools import cached_property
 from math import inf
 from typing import Protocol
 
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Shared
 from shardwright.compiler.outer.block_prices import BlockPricing, PipelineOf
 from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_plans import NamedPlans
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import LINKS, ResourceWeights
 from shardwright.ir.errors import (

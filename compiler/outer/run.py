@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.explanation import EXPLAINED, memory_points, ranked_plans
 from shardwright.compiler.outer.judge import ProgramJudge
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
 from shardwright.ir.rounding import OF_SEARCH
 from shardwright.planner.bounds.floors import ComputationFloor

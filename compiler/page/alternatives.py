@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.profile import ProfileRequest

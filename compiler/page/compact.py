@@ -1,8 +1,8 @@
 """The compact form of the page, which a notebook shows: tables of strategies and communication."""
 
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.page_communication import communication_document
 from shardwright.compiler.page.strategies import strategies_document
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.units import ROWS, bytes_text, html_table, seconds_text
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.reasons import Collective, collectives
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.streams import placements

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.outer.account import outcomes_text, search_document
 from shardwright.compiler.page.alternatives import alternatives
 from shardwright.compiler.page.page_communication import communication_document
@@ -15,6 +14,7 @@ from shardwright.compiler.page.strategies import (
     with_alternatives,
 )
 from shardwright.compiler.page.timelines import timeline_document
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.plans.plan import Plan
 from shardwright.compiler.plans.rates import rates
 from shardwright.cost_model.events import Timeline

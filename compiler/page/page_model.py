@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.compiler.accounting import OperatorCost, operator_costs
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.folding import Numbering, OperatorBox, Read, document, folded
+from shardwright.compiler.plans.accounting import OperatorCost, operator_costs
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.graph import Graph, Node, Value
 

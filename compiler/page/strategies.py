@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwright.compiler.accounting import OperatorCost, operator_costs
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.page.alternatives import Alternatives
+from shardwright.compiler.plans.accounting import OperatorCost, operator_costs
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.ir.units import pattern
 

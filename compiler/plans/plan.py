@@ -6,8 +6,8 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
-from shardwright.compiler.accounting import split_counts, traffic
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.accounting import split_counts, traffic
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.plans.document import (
     AxisDocument,
     InputDocument,

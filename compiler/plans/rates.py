@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import Device
 from shardwright.cost_model.model_flops import ModelFlops, batch_size, model_flops

@@ -1,6 +1,6 @@
 """What a program saves in host memory, and where that may be: what it costs, and what it frees."""
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster

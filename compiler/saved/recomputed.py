@@ -3,7 +3,7 @@
 An operator is computed again, or its result is redistributed again (regathered).
 """
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.compiler.saved.offloaded import offloaded_names
 from shardwright.cost_model.pipelines.mixed import AnyCluster

@@ -12,8 +12,8 @@ from shardwright.communication import (
     processes,
     world,
 )
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.plans.binding import rank_texts
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.feeding import Feed, Kind
 from shardwright.input_layouts import parts_of_ranks, specify, whole_type
 from shardwright.ir.errors import ExecutionError, ModelError

@@ -10,10 +10,10 @@ from shardwright.communication import (
     is_deterministic,
     processes,
 )
-from shardwright.compiler.accounting import split_counts
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
+from shardwright.compiler.plans.accounting import split_counts
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import DEFAULT_CLUSTER
 from shardwright.cost_model.pipelines.mixed import any_cluster
 from shardwright.dataflow.trained import check_trained

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.roofline import program_seconds

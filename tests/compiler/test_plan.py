@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.api import compile
-from shardwright.compiler.accounting import operator_costs, traffic
+from shardwright.compiler.plans.accounting import operator_costs, traffic
 from shardwright.compiler.plans.binding import bind_rank, rank_text, rank_texts
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.compiler.plans.files import read_plan, write_plan

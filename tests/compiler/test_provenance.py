@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 import shardwright as sw
-from shardwright.compiler.accounting import operator_costs
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import CompileOptions, compile_graph
+from shardwright.compiler.plans.accounting import operator_costs
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.reasons import collectives
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.ir.graph import Graph, Node

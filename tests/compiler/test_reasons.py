@@ -3,7 +3,7 @@
 import pytest
 
 import shardwright as sw
-from shardwright.compiler.accounting import traffic
+from shardwright.compiler.plans.accounting import traffic
 from shardwright.compiler.reasons import collectives
 
 GPT = "gpt:layers=1,hidden=32,heads=2,batch=8,sequence=8,vocabulary=64,dtype=float32"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.accounting import split_counts
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.costs import Era, MindSporeCosts, mesh_of_binary_axes
 from shardwright.cost_model.mindspore.profile import MindSporeProfile

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.accounting import split_counts
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.mindspore.costs import mesh_of_binary_axes
 from shardwright.ir.graph import Value

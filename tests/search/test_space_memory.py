@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import InfeasibleError

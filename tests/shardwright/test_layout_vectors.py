@@ -3,8 +3,8 @@
 import pytest
 
 from shardwright import nn, ops
-from shardwright.compiler.accounting import split_counts
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.accounting import split_counts
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType

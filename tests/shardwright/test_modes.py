@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import cluster, mesh_for
 from shardwright.ir.graph import Graph
 from shardwright.operators.models.optimizer import Optimizer

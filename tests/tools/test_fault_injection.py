@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api import compile, verify
-from shardwright.compiler.accounting import sent_bytes
+from shardwright.compiler.plans.accounting import sent_bytes
 from shardwright.ir.graph import renamed
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class

@@ -7,7 +7,7 @@ writes it: MindSpore's `ParallelGroupMap`, protobuf, of which the list of ranks 
 import os
 from pathlib import Path
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.frontends.configs.strategy_map import ranks_message, read_ranks
 from shardwright.ir.errors import ModelError
 from shardwright.ir.files.reading import read_bytes

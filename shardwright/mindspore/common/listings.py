@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from shardwright.compiler.accounting import split_counts
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.accounting import split_counts
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shardwright.api import compile
-from shardwright.compiler.accounting import traffic
 from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator
+from shardwright.compiler.plans.accounting import traffic
 from shardwright.cost_model.cluster import cluster
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.graph import Graph

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.compiler.accounting import operator_costs, traffic
 from shardwright.compiler.outer.account import search_document
 from shardwright.compiler.page.page import page_text
 from shardwright.compiler.page.page_document import page_document
 from shardwright.compiler.page.page_memory import highest, layer_of
 from shardwright.compiler.page.timelines import Entry, rows_of, shortened
+from shardwright.compiler.plans.accounting import operator_costs, traffic
 from shardwright.cost_model.buffers import buffers
 from shardwright.cost_model.pipelines.mixed import MixedCluster, groups_on
 from shardwright.cost_model.roofline import node_seconds

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from shardwright import zoo
-from shardwright.compiler.compiled import Compiled
 from shardwright.compiler.driver import compile_graph
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.ir.errors import NotFoundError, ShardwrightError

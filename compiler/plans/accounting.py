@@ -7,7 +7,7 @@ and the collectives that redistribute its operands and their gradients.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shardwright.compiler.compiled import Compiled
+from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import local_bytes, node_axes, node_seconds, value_bytes
 from shardwright.ir.graph import Graph, Node
